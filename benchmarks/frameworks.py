@@ -53,7 +53,7 @@ def rate(data: str, folder: Path, framework: str, steps: int) -> float:
     if run.returncode:
         raise SystemExit(f"{framework}: {run.stderr[-2000:]}")
     lines = [json.loads(line) for line in (folder / "log.txt").read_text().splitlines()]
-    return statistics.median(line["images_per_s"] for line in lines[WARM_UP_LINES:])
+    return statistics.median(line["images_per_s"] for line in lines[WARM_UP_LINES:] if "images_per_s" in line)
 
 
 def rates(data: str, options: argparse.Namespace) -> dict[str, Any]:

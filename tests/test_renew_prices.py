@@ -92,7 +92,7 @@ def test_a_table_is_stale_after_its_days():
     assert stale_tables(oldest + timedelta(days=STALE_DAYS)) == []
     lines = stale_tables(newest + timedelta(days=STALE_DAYS + 1))
     assert len(lines) == len(TABLES)
-    assert "scripts/renew_prices.py renews it, and --prices FILE replaces rows" in lines[0]
+    assert "a newer version of this package may have newer prices, and --prices FILE replaces rows" in lines[0]
 
 
 @pytest.mark.filterwarnings("default")

@@ -159,8 +159,8 @@ class Flags(ShardingFlags, RecipeFlags):
         "warmup_epochs",
         default=5.0,
         text=_probed(
-            "Epochs in which the learning rate rises linearly. Where the run has fewer epochs and this is not given: "
-            "a tenth of them.",
+            "Epochs in which the learning rate rises linearly. Where the run has fewer epochs than the default of "
+            "--epochs and this is not given: a tenth of them.",
             "warmup_epochs",
         ),
     )
@@ -483,7 +483,9 @@ def _validation_config(flags: Flags, settings: LoaderConfig) -> LoaderConfig:
 @click.pass_context
 def command(context: click.Context, /, **_values: Any) -> int:
     """Fine-tune a pretrained vision transformer, or probe it (He et al., 2022)."""
-    flags = fitted_warmup(recipe_flags(**given_flags(context, Flags)), context)
+    given = given_flags(context, Flags)
+    recipe = LINEAR_PROBE["epochs"] if given.get("linear_probe") else Flags.epochs
+    flags = fitted_warmup(recipe_flags(**given), context, recipe)
     if flags.is_jax:
         join_jax(flags.device)
     training = open_training(flags)

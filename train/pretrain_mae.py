@@ -225,7 +225,7 @@ def _packs_task(flags: Flags, config: MAEConfig, runtime: Runtime, packs: Packs)
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> int:
     """Pretrain a masked autoencoder (He et al., 2022; Hu et al., 2022)."""
-    flags = fitted_warmup(Flags(**values), context)
+    flags = fitted_warmup(Flags(**values), context, Flags.epochs)
     if flags.is_jax:
         join_jax(flags.device)
     return run(open_training(flags), flags, model=flags.model)

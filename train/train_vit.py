@@ -36,7 +36,7 @@ from train.flags.options import (
     redefined,
 )
 from train.flags.packs import PackFlags, check_packs
-from train.flags.shared import FAKE_DATA, RunFlags, check_fake_data, check_shares
+from train.flags.shared import FAKE_DATA, WARMUP_SHARE, RunFlags, check_fake_data, check_shares, tell_warmup
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.backend import Devices
 from train.loops.config import LoopConfig
@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 
 BETAS = (0.9, 0.999)
 """PyTorch's default betas of AdamW, which vit_10b_fsdp_example uses."""
+IMAGENET_CLASSES = 1000
+"""Number of classes of fake data, and of the network of --plan."""
+WARMUP_STEPS = 10_000
+"""Updates in which the learning rate of vit_10b_fsdp_example rises."""
 EPILOG = """\b
 Examples:
   dataprep-train-vit --data_dir /datasets/imagenet-1k --ckpt_dir runs/vit --resume automatic
@@ -123,15 +127,22 @@ class Flags(JaxFlags, PackFlags, RunFlags):
     mlp_dropout: float = flag(
         0.0, "Dropout of the outputs of attention's projection and of each layer of the MLP.", SHARE_BELOW_1
     )
-    num_classes: int = flag(1000, "Number of logits.", COUNT)
+    num_classes: int | None = flag(
+        None,
+        "Number of logits; default: as many as the data have classes, 1000 for fake data and for --plan.",
+        COUNT,
+    )
 
     batch_size: int = flag(1024, "Images of one update, of all devices together.", COUNT)
     epochs: int = redefined(RunFlags, "epochs", default=300, also=("num_epochs",))
     lr: float = flag(1e-3, "Peak of the learning rate.", NOT_NEGATIVE)
     weight_decay: float = flag(0.1, "Weight decay of all weights.", NOT_NEGATIVE)
     clip_grad_norm: float = flag(1.0, "Largest norm of the gradient of all weights; 0: no limit.", NOT_NEGATIVE)
-    warmup_steps: int = flag(
-        10000, "Updates in which the learning rate rises linearly; then it falls along half a cosine.", COUNT_OR_NONE
+    warmup_steps: int | None = flag(
+        None,
+        "Updates in which the learning rate rises linearly; then it falls along half a cosine. Default: 10,000, at "
+        "most a tenth of all updates.",
+        COUNT_OR_NONE,
     )
     no_grad_ckpt: bool = flag(False, "Keep what every block computes, instead of computing it again for its gradient.")
     run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are sharded.")
@@ -177,11 +188,27 @@ class Flags(JaxFlags, PackFlags, RunFlags):
                 dropout=self.mlp_dropout,
                 att_dropout=self.att_dropout,
             ),
-            num_classes=self.num_classes,
+            num_classes=self.num_classes or IMAGENET_CLASSES,
             pool="average_of_normed",
             class_token=False,
             pos_dropout=self.pos_dropout,
         )
+
+    def fitted_to(self, order: Order, num_classes: int) -> Flags:
+        """Return these flags with all that the data decide: the number of logits, and how long the learning rate rises.
+
+        Args:
+            order: Order of the training's batches.
+            num_classes: Number of logits.
+        """
+        flags = replace(self, num_classes=num_classes)
+        if self.warmup_steps is not None:
+            return flags
+        total_steps = order.first_batch(self.epochs)
+        fitted = min(WARMUP_STEPS, int(WARMUP_SHARE * total_steps))
+        if fitted < WARMUP_STEPS:
+            tell_warmup(f"{fitted:,} of {total_steps:,} updates", "warmup_steps", f"{WARMUP_STEPS:,}")
+        return replace(flags, warmup_steps=fitted)
 
     def schedule(self, order: Order) -> HalfCosine:
         """Return the learning rate over the epochs of a loader.
@@ -190,12 +217,13 @@ class Flags(JaxFlags, PackFlags, RunFlags):
             UsageError: The learning rate would rise for longer than the run takes.
         """
         total_steps = order.first_batch(self.epochs)
-        if self.warmup_steps > total_steps:
+        warmup_steps = self.warmup_steps or 0
+        if warmup_steps > total_steps:
             raise UsageError(
-                f"--warmup_steps {self.warmup_steps:,} of {total_steps:,} steps in all; choose fewer, e.g. "
+                f"--warmup_steps {warmup_steps:,} of {total_steps:,} steps in all; choose fewer, e.g. "
                 f"{total_steps // 10}"
             )
-        warmup_epochs = self.warmup_steps * order.global_batch / order.epoch_samples
+        warmup_epochs = warmup_steps * order.global_batch / order.epoch_samples
         return HalfCosine(lr=self.lr, min_lr=0.0, warmup_epochs=min(warmup_epochs, self.epochs), epochs=self.epochs)
 
 
@@ -221,7 +249,8 @@ def _open_jax(flags: Flags) -> Training[JaxBackend]:
     from train.models.jax_transformers import VisionTransformer
 
     check_shares(flags.batch_size, devices, flags.accum_iter)
-    loader, validation = _open_loaders(flags, devices)
+    loader, validation, num_classes = _open_loaders(flags, devices)
+    flags = flags.fitted_to(loader.order, num_classes)
     computation = flags.computation(devices, flags.precision, remat=not flags.no_grad_ckpt)
     return JaxRun(
         flags=flags,
@@ -260,7 +289,8 @@ def _open_torch(flags: Flags) -> Training[TorchBackend]:
 
     runtime = flags.open_runtime()
     check_shares(flags.batch_size, runtime, flags.accum_iter)
-    loader, validation = _open_loaders(flags, runtime)
+    loader, validation, num_classes = _open_loaders(flags, runtime)
+    flags = flags.fitted_to(loader.order, num_classes)
     schedule = flags.schedule(loader.order)
     runtime.seed(flags.seed)
     model = _open_model(flags, runtime)
@@ -331,13 +361,18 @@ def _refuse_too_large(flags: Flags, runtime: Runtime) -> None:
         )
 
 
-def _open_loaders(flags: Flags, devices: Devices) -> tuple[Loader, Loader | None]:
+def _open_loaders(flags: Flags, devices: Devices) -> tuple[Loader, Loader | None, int]:
+    """Open the loaders of training and validation; return them and the number of logits."""
     settings = flags.loader_config(devices, batch_size=flags.batch_size, image_size=flags.image_size)
     evaluation = replace(settings, shuffle=False, augment=False)
     if flags.fake_data:
-        return FakeLoader(settings, TRAINING_IMAGES), FakeLoader(evaluation, VALIDATION_IMAGES)
+        return (
+            FakeLoader(settings, TRAINING_IMAGES),
+            FakeLoader(evaluation, VALIDATION_IMAGES),
+            flags.num_classes or IMAGENET_CLASSES,
+        )
     data = flags.open_data()
-    classes_of(data, flags.num_classes)
+    num_classes = classes_of(data, flags.num_classes)
     packs = flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
     if packs is not None:
         check_packs(packs, flags.batch_size, devices, flags.accum_iter)
@@ -345,7 +380,7 @@ def _open_loaders(flags: Flags, devices: Devices) -> tuple[Loader, Loader | None
     validation = data.validation_loader(replace(evaluation, packs=packs))
     if validation is None:
         data.tell_no_evaluation(settings)
-    return data.training_loader(training), validation
+    return data.training_loader(training), validation, num_classes
 
 
 def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None:

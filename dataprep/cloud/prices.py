@@ -50,7 +50,7 @@ def stale_tables(today: date) -> list[str]:
     ages = {name: (today - read).days for name, read in price_dates().items()}
     return [
         f"{name} is of {price_dates()[name]}, {days} days ago; "
-        "scripts/renew_prices.py renews it, and --prices FILE replaces rows"
+        "a newer version of this package may have newer prices, and --prices FILE replaces rows"
         for name, days in ages.items()
         if days > STALE_DAYS
     ]

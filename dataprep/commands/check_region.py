@@ -53,7 +53,11 @@ _PAID_CODE, _UNKNOWN_CODE = 1, 3
 )
 @click.option("--split", help="Split that is read.  [default: train, else the first]")
 @click.option(
-    "--bytes", "num_bytes", type=Bytes(), help="Size of the data that will be read, instead of looking it up."
+    "--bytes",
+    "--dataset-bytes",
+    "num_bytes",
+    type=Bytes(),
+    help="Size of the data that will be read, instead of looking it up.",
 )
 @click.option(
     "--bucket-location",

@@ -20,7 +20,7 @@ from dataprep.guard.run import GRACE_S, GuardSettings, run_guarded
 EPILOG = """\b
 Examples:
   dataprep guard -- python train.py
-  dataprep guard --max-usd 5 -- python train.py --data gs://bucket/imagenet
+  dataprep guard --max-usd 5 --zone us-central1-a -- python train.py --data gs://bucket/imagenet
   dataprep guard --allow us-central1 --allow NAM4 --json -- python train.py > report.json
   dataprep guard --max-usd 20 --zone europe-west4-a -- torchrun --nproc-per-node 4 train.py
 

@@ -21,6 +21,7 @@ from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
+from dataprep.commands.piped import open_console, print_table
 from dataprep.commands.plan_places import (
     PricedPlaces,
     cache_gbps,
@@ -31,7 +32,7 @@ from dataprep.commands.plan_places import (
 from dataprep.commands.region_options import months_option, prices_option
 from dataprep.commands.region_ways import echo_stale_prices
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import human_bytes
+from dataprep.messages import counted, human_bytes
 from dataprep.sources import DATASETS
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ _BLOCK_BYTES = 2 * 2**20
 """Bytes that the loader reads from a bucket with one request."""
 _INTERPRETER_CORES = 16
 """Number of cores that one interpreter can keep busy (docs/loaders.md)."""
-_PIPED_COLUMNS = 80
 _GIVEN, _MEAN_OF = "given", "mean of"
 """Sources of figures: the options, and a dataset of --dataset."""
 _SIZE_IN_NAME = re.compile(r"_(\d{3,4})$")
@@ -141,7 +141,12 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
     help="Dataset whose size and image sizes are assumed.",
 )  # fmt: skip
 @click.option(
-    "--dataset-bytes", type=Bytes(), callback=_above_0_bytes, help="Size of another dataset's stored images, as 500GB."
+    "--dataset-bytes",
+    "--bytes",
+    "dataset_bytes",
+    type=Bytes(),
+    callback=_above_0_bytes,
+    help="Size of another dataset's stored images, as 500GB.",
 )
 @click.option(
     "--bytes-per-image",
@@ -192,7 +197,11 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
     metavar="PLACE",
     help="Region, zone, dual-region or multi-region of the bucket, to price the reading; also REGION+REGION.",
 )
-@click.option("--zone", metavar="ZONE", help="Zone of the TPU, to price the reading.")
+@click.option(
+    "--zone",
+    metavar="ZONE",
+    help="Zone of the TPU, to price the reading; a note says if it is not known to have this TPU.",
+)
 @click.option("--epochs", type=_AT_LEAST_1, default=1, show_default=True, help="Epochs to price.")
 @months_option
 @prices_option
@@ -282,7 +291,7 @@ def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document()}))
     else:
-        _print_places(_console(), places)
+        _print_places(open_console(), places)
     return 0 if places.ways else _EXIT_CODES["unknown"]
 
 
@@ -294,7 +303,8 @@ def _mean_bytes(facts: SplitFacts) -> float:
 def _plan(options: _Options, accelerator: Accelerator) -> _Found:
     from loaders.capacity.plan import StoredImages, plan_capacity
 
-    for line in (accelerator.note, zone_note(accelerator, options.zone.lower()) if options.zone else ""):
+    zone = check_place(options.zone) if options.zone else None
+    for line in (accelerator.note, zone_note(accelerator, zone) if zone else ""):
         if line:
             click.echo(f"note: {line}", err=True)
     images_per_s = _images_per_s(options)
@@ -313,7 +323,7 @@ def _plan(options: _Options, accelerator: Accelerator) -> _Found:
             "of the stored images has; see --stored-side"
         )
     pod = _pod(options, accelerator, stored.num_bytes)
-    is_priced = options.bucket_location is not None or options.zone is not None or options.epochs > 1
+    is_priced = options.bucket_location is not None or options.epochs > 1
     return _Found(
         accelerator=accelerator,
         pod=pod,
@@ -346,7 +356,7 @@ def _priced(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces:
 
 
 def _print_places(console: Console, places: PricedPlaces) -> None:
-    console.print(places_table(places))
+    print_table(console, places_table(places))
     for note in places.notes:
         click.echo(f"note: {note}")
     echo_stale_prices()
@@ -462,27 +472,25 @@ def _pod(options: _Options, accelerator: Accelerator, num_bytes: float) -> Pod:
     )
 
 
-def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_PIPED_COLUMNS)
-
-
 def _print(found: _Found, options: _Options) -> None:
-    console = _console()
+    console = open_console()
     console.print(Text(found.sentence, style="bold"))
     console.print()
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(found, options).items():
         facts.add_row(Text(f"  {name}", style="dim"), Text(value))
-    console.print(facts)
+    print_table(console, facts)
     console.print()
-    console.print(_resources(found.plan))
+    print_table(console, _resources(found.plan))
     console.print()
     if found.places is not None:
         _print_places(console, found.places)
         console.print()
     changes = [change for change in found.plan.what_ifs if _makes_a_difference(change, found.plan)]
-    console.print(_what_ifs(found.plan, changes))
+    if changes:
+        print_table(console, _what_ifs(found.plan, changes))
+    else:
+        console.print("What if: none of the changes that are known here makes a difference.")
     for change in changes:
         if change.command:
             console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
@@ -520,7 +528,7 @@ def _hosts(found: _Found) -> dict[str, str]:
     kind = "" if machine.machine_type == machine.generation else f" {machine.machine_type}"
     nic = f"{machine.nic_gbps:g} Gbit/s" if machine.nic_gbps else "network not published"
     return {
-        "TPU": f"{accelerator.name}: {accelerator.chips:,} chips, {accelerator.cores:,} cores, "
+        "TPU": f"{accelerator.name}: {counted(accelerator.chips, 'chip')}, {counted(accelerator.cores, 'core')}, "
         f"{accelerator.hbm_gib:,} GiB of HBM",
         "hosts": f"{pod.hosts:,}{kind}, each {pod.vcpus:g} vCPUs, {machine.ram_gb:,} GB RAM, {nic}",
         "source": f"{machine.source}, {machine.date}" + (f"; {machine.note}" if machine.note else ""),
@@ -564,9 +572,7 @@ def _least(plan: CapacityPlan) -> str:
     return "≥ " if min(plan.resources, key=lambda resource: resource.headroom).at_least else ""
 
 
-def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table | str:
-    if not changes:
-        return "What if: none of the changes that are known here makes a difference."
+def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table:
     title = "What if (each change alone): images/s that the hosts could deliver"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     table.add_column("change", overflow="fold")

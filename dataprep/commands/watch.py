@@ -31,8 +31,8 @@ Examples:
   dataprep watch runs/mae --page
 
 \b
-Exit codes: 0 the dataset is whole, or shown once; 1 a file is damaged, or a disk or bucket failed; 2 usage, or
-nothing there with --once; 130 ended by Ctrl-C, as --page always is.
+Exit codes: 0 the dataset is whole, the training has ended, or shown once; 1 a file is damaged, or a disk or bucket
+failed; 2 usage, or nothing there with --once; 130 ended by Ctrl-C, as --page always is.
 """
 
 
@@ -65,8 +65,8 @@ def command(url: str, once: bool, interval: float, as_json: bool, page: bool, po
     """Show how far a build or a training is, from its own files, on any host that can read them.
 
     RUN_OR_URL is the output of a build, on disk or in a bucket, or the folder on disk with a training's log.txt.
-    Nothing is written. Watching a build ends when its dataset is whole; a training is watched until Ctrl-C, because
-    its files do not say that it has ended. With --page, both are shown until Ctrl-C. In a bucket a look takes a few
+    Nothing is written. Watching ends when the dataset is whole, or the training has done all of its steps; one that
+    was stopped before is watched until Ctrl-C. With --page, both are shown until Ctrl-C. In a bucket a look takes a few
     requests, and at most 64 more for receipts that are new.
     """
     if page and (once or as_json):

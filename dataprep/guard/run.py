@@ -61,7 +61,7 @@ class GuardSettings:
         if self.budget.max_usd is not None and self.where is None:
             raise UsageError(
                 f"a limit of {usd(self.budget.max_usd)} needs prices, and these need the reader's place: this machine "
-                "is not in Google Cloud; give its zone or region"
+                "is not in Google Cloud; give its zone or region, e.g. --zone us-central1-a (in Python zone=)"
             )
 
 

@@ -82,7 +82,10 @@ class GCSStorage:
         self._timeout_s = gcs_retry.request_timeout_s(deadlines)
         self.bucket, _, prefix = url.partition("://")[2].partition("/")
         if not _BUCKET.fullmatch(self.bucket):
-            raise UsageError(f"{quoted(url)} names no bucket; expected gs://bucket/prefix, the bucket in a-z 0-9 . _ -")
+            raise UsageError(
+                f"{quoted(url)} names no bucket; expected gs://bucket/prefix, the bucket's name of 3 to 63 characters "
+                "a-z 0-9 . _ -, the first and last a letter or digit (with dots up to 222)"
+            )
         self.prefix = check_prefix(prefix)
         self.url = f"gs://{self.bucket}/{self.prefix}".rstrip("/")
         self._root = f"{self.prefix}/" if self.prefix else ""

@@ -11,6 +11,7 @@ from dataprep.pages.page import render_page
 from dataprep.watching.snapshots import (
     ABSENT,
     BUILDING,
+    ENDED,
     SILENT_AFTER_S,
     TRAINING,
     WHOLE,
@@ -98,6 +99,7 @@ def _text(snapshot: Snapshot) -> str:
     texts = {
         BUILDING: "Building",
         TRAINING: "Training",
+        ENDED: "The training has ended",
         WHOLE: "The dataset is whole",
         ABSENT: "No build and no training there yet",
     }
@@ -105,7 +107,8 @@ def _text(snapshot: Snapshot) -> str:
     if isinstance(snapshot, BuildSnapshot) and snapshot.finished_shards == snapshot.shards:
         parts.append("index and manifest are being written")
     if isinstance(snapshot, TrainingSnapshot):
-        parts.append(f"saved {snapshot.checkpoint}" if snapshot.checkpoint else "no checkpoint yet")
+        absent = "no checkpoint there" if snapshot.state == ENDED else "no checkpoint yet"
+        parts.append(f"saved {snapshot.checkpoint}" if snapshot.checkpoint else absent)
     if _is_silent(snapshot):
         parts.append(f"no progress for {duration(snapshot.idle_s)}")
     return f"{'; '.join(parts)}."

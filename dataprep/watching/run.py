@@ -17,6 +17,7 @@ from dataprep.storage import ObjectInfo, Storage, disk_errors, open_storage
 from dataprep.watching.snapshots import (
     ABSENT,
     BUILDING,
+    ENDED,
     TRAINING,
     WHOLE,
     BuildSnapshot,
@@ -127,11 +128,26 @@ def _training(folder: Path) -> TrainingSnapshot:
     path = folder / LOG_FILE
     with disk_errors(path):
         idle_s = max(0.0, time.time() - path.stat().st_mtime)
-        step, numbers = latest(_lines(_tail(path)))
+        tail = _tail(path)
+        step, numbers = latest(_lines(tail))
         saved = max((each.name for each in folder.glob("checkpoint-*")), default=None)
     return TrainingSnapshot(
-        url=str(folder), state=TRAINING, idle_s=idle_s, step=step, numbers=numbers, checkpoint=saved
+        url=str(folder),
+        state=ENDED if _has_ended(tail) else TRAINING,
+        idle_s=idle_s,
+        step=step,
+        numbers=numbers,
+        checkpoint=saved,
     )
+
+
+def _has_ended(data: bytes) -> bool:
+    """Return whether the last line of a training's log says that the run has done all of its steps."""
+    try:
+        line = json.loads(data.rstrip().rpartition(b"\n")[2])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(line, dict) and line.get("ended") is True
 
 
 def _tail(path: Path) -> bytes:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from dataprep.messages import printable
 
-BUILDING, TRAINING, WHOLE, ABSENT = "building", "training", "whole", "absent"
-"""States of a run. `whole`: the dataset is finished; `absent`: there is nothing to watch yet, or any more."""
+BUILDING, TRAINING, ENDED, WHOLE, ABSENT = "building", "training", "ended", "whole", "absent"
+"""States of a run. `ended`: a training has done all of its steps; `whole`: the dataset is finished; `absent`: there is
+nothing to watch yet, or any more."""
 SILENT_AFTER_S = 60.0
 """Seconds without progress after which a line says so."""
 
@@ -19,14 +20,14 @@ class Snapshot:
 
     url: str
     state: str
-    """`building`, `training`, `whole` or `absent`."""
+    """`building`, `training`, `ended`, `whole` or `absent`."""
     idle_s: float = 0.0
     """Seconds since the last progress that can be seen: of a build since this command first looked at the latest."""
 
     @property
     def is_over(self) -> bool:
         """Whether no later look can find more."""
-        return self.state == WHOLE
+        return self.state in (WHOLE, ENDED)
 
     @property
     def line(self) -> str:
@@ -101,6 +102,9 @@ class TrainingSnapshot(Snapshot):
             for name, value in sorted(self.numbers.items())
             if name in ("val_loss", "val_accuracy")
         ]
+        if self.state == ENDED:
+            parts.append(f"saved {self.checkpoint}" if self.checkpoint else "no checkpoint there")
+            return f"{printable(self.url)}: ended, {', '.join(parts)}"
         parts.append(f"saved {self.checkpoint}" if self.checkpoint else "no checkpoint yet")
         return _told(f"{printable(self.url)}: {', '.join(parts)}", self.idle_s)
 

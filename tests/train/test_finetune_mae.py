@@ -130,11 +130,11 @@ def test_an_evaluation_has_the_side_of_its_checkpoint(dataset, tmp_path, capsys)
 
 
 def test_a_run_without_a_split_to_evaluate_on_says_so_once_and_how_to_get_one(photographs, tmp_path, capsys):
-    line = "no evaluation, because there is no split val (only train); dataprep build folder and build table with "
+    line = "no evaluation, because there is no split val (only train); dataprep convert, build folder and build table "
     flags = {**SMALL, "index_dir": str(tmp_path / "index"), "max_steps": 1}
     finetune(photographs, output_dir=str(tmp_path / "run"), **flags)
     (said,) = [each for each in capsys.readouterr().err.splitlines() if "evaluation" in each]
-    assert said == f"{tmp_path / 'index'}: {line}--val-fraction 0.1 make one of a tenth of train"
+    assert said == f"{tmp_path / 'index'}: {line}with --val-fraction 0.1 make one of a tenth of train"
     asked = {**flags, "data_path": photographs, "device": "cpu", "eval": True, "resume": newest(tmp_path / "run")}
     open_training(recipe_flags(**asked))
     assert "no evaluation" not in capsys.readouterr().err

@@ -9,6 +9,7 @@ import torch
 from dataprep.errors import UsageError
 from tests.support.finetuning import SMALL, finetune
 from tests.support.training import trace_of
+from train import finetune_mae
 from train.finetune_mae import LINEAR_PROBE, Flags, command, open_training, recipe_flags
 from train.models.registry import create_model
 
@@ -195,3 +196,21 @@ def test_contradicting_flags_are_refused(dataset, flags, message):
     values = {"data_path": dataset, "device": "cpu", "model": "vit_micro_patch8", "input_size": 32, "output_dir": ""}
     with pytest.raises(UsageError, match=message):
         open_training(recipe_flags(**{**values, **flags}))
+
+
+@pytest.mark.parametrize(
+    ("words", "warmup"),
+    [
+        ("--epochs 20", 2.0),
+        ("--epochs 50", 5.0),
+        ("--epochs 20 --warmup_epochs 5", 5.0),
+        ("--linear_probe --finetune y", 10.0),
+        ("--linear_probe --finetune y --epochs 30", 3.0),
+    ],
+)
+def test_a_run_that_is_shorter_than_its_recipe_rises_for_a_tenth_of_its_epochs(monkeypatch, words, warmup):
+    opened = []
+    monkeypatch.setattr(finetune_mae, "open_training", opened.append)
+    monkeypatch.setattr(finetune_mae, "run", lambda *_args, **_flags: 0)
+    assert command.main(["--data_path", "x", *words.split()], standalone_mode=False) == 0
+    assert opened[0].warmup_epochs == warmup

@@ -13,7 +13,7 @@ import train.telemetry.diagnosis
 from dataprep.errors import DataprepError, UsageError
 from tests.support.adapters import run_module
 from tests.support.training import ENVIRONMENT, SMALL, flags_of, killed_and_resumed, log_lines, losses, start
-from train.flags.shared import REFUSED
+from train.flags.shared import REFUSED, fitted_warmup
 from train.loops.mae import MAETask
 from train.optim.schedule import HalfCosine
 from train.pretrain_mae import Flags, command, open_training
@@ -157,7 +157,7 @@ def test_without_warmup_epochs_a_short_run_rises_for_a_tenth_of_its_epochs_and_s
     flags = {name: value for name, value in SMALL.items() if name != "warmup_epochs"}
     words = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, max_steps=3, **flags)
     assert command.main(words, standalone_mode=False) == 0
-    rates = [json.loads(line)["lr"] for line in log_lines(tmp_path)]
+    rates = [line["lr"] for line in map(json.loads, log_lines(tmp_path)) if "lr" in line]
     peak = 0.05 * 8 / 256
     assert rates[0] == 0.0
     assert rates[2] == pytest.approx(
@@ -167,6 +167,23 @@ def test_without_warmup_epochs_a_short_run_rises_for_a_tenth_of_its_epochs_and_s
     assert note in capsys.readouterr().err
     with pytest.raises(UsageError, match="warmup_epochs 40 of 3 epochs"):
         command.main([*words, "--warmup_epochs", "40"], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "warmup"),
+    [
+        ("--epochs 40", 4.0),
+        ("--epochs 200", 20.0),
+        ("", 40.0),
+        ("--epochs 800", 40.0),
+        ("--epochs 40 --warmup_epochs 40", 40.0),
+        ("--epochs 200 --warmup_epochs 40", 40.0),
+    ],
+)
+def test_the_default_of_warmup_epochs_takes_no_more_than_a_tenth_of_the_run(words, warmup, capsys):
+    with command.make_context("x", ["--data_path", "x", *words.split()]) as context:
+        assert fitted_warmup(Flags(**context.params), context, Flags.epochs).warmup_epochs == warmup
+    assert ("note: the learning rate rises" in capsys.readouterr().err) == (warmup < 40)
 
 
 @pytest.mark.parametrize("name", REFUSED)

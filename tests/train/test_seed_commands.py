@@ -72,6 +72,8 @@ def test_the_documented_command_line_runs_on_every_kind_of_data(kinds, tmp_path,
     assert process.returncode == 0, errors[-3000:]
     for kind in read:
         lines = [json.loads(line) for line in (tmp_path / kind / "out/log.txt").read_text().splitlines()]
+        *lines, end = lines
+        assert end["ended"], kind
         assert lines[-1]["epoch"] == pytest.approx(1, abs=0.3), kind
         assert list((tmp_path / kind).glob("*/checkpoint-*.pth")), kind
         if entry == "dataprep-train-resnet":

@@ -24,6 +24,8 @@ OURS: dict[str, str] = {
     "data_path": "an example's",
     "output_dir": "an example's",
     "pin_mem": "on, where there is CUDA",
+    "num_classes": "as many as the data have classes",
+    "warmup_steps": "10,000, at most a tenth of the updates",
 }
 """Flags whose default is another one, and why."""
 LONG_SEQ_MAE = {

@@ -88,8 +88,9 @@ def test_the_command_line_of_vit_10b_fsdp_example_runs_on_every_kind_of_data(kin
     assert command.main(line.split(), standalone_mode=False) == 0
     lines = [json.loads(line) for line in log_lines(tmp_path)]
     assert [line["step"] for line in lines if "loss" in line] == [5, 10, 15]
-    (evaluated,) = [line for line in lines if "loss" not in line]
+    *_, evaluated, end = lines
     assert (evaluated["step"], evaluated["val_images"]) == (15, 3)
+    assert end == {"step": 15, "epoch": 2.0, "ended": True}
 
 
 def test_a_run_without_a_split_to_evaluate_on_says_so(photographs, tmp_path, capsys):
@@ -151,12 +152,12 @@ def test_parts_are_exported_as_the_whole_model_that_timm_takes(four_devices, tmp
     _, folder = four_devices
     checkpoint = max(folder.glob("checkpoint-*.json"))
     done = export(str(checkpoint), str(tmp_path / "vit.safetensors"))
-    assert (done.model, done.image_size, done.num_classes, done.step) == ("vit_32x1_patch8", 16, 1000, 5)
+    assert (done.model, done.image_size, done.num_classes, done.step) == ("vit_32x1_patch8", 16, 3, 5)
     found, whole = load_file(tmp_path / "vit.safetensors"), torch.load(folder / "whole.pth", weights_only=True)
     assert found.keys() == whole.keys()
     assert [name for name in whole if not torch.equal(found[name], whole[name])] == []
     theirs = TimmViT(
-        img_size=16, patch_size=8, embed_dim=32, depth=1, num_heads=2, num_classes=1000,
+        img_size=16, patch_size=8, embed_dim=32, depth=1, num_heads=2, num_classes=3,
         global_pool="avg", class_token=False, fc_norm=False,
     )  # fmt: skip
     theirs.load_state_dict(found)
@@ -185,5 +186,5 @@ def test_packs_train_on_two_devices_under_fsdp_as_on_one_and_every_image_is_eval
     flags = flags_of(data_path=dataset, device="xla", **{**SMALL, **packs})
     run_all({tmp_path / "xla": ("2", flags)})
     assert losses(tmp_path / "xla") == pytest.approx(expected, rel=1e-4)
-    counted = [[json.loads(line) for line in log_lines(tmp_path / name)][-1] for name in ("cpu", "xla")]
+    counted = [[json.loads(line) for line in log_lines(tmp_path / name)][-2] for name in ("cpu", "xla")]
     assert [line["val_images"] for line in counted] == [3, 3]

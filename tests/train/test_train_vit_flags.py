@@ -128,7 +128,7 @@ def test_checkpoints_and_evaluations_come_after_every_so_many_epochs(dataset, tm
     steps = sorted(int(path.name[11:20]) for path in tmp_path.glob("checkpoint-*.pth"))
     assert steps == [15, 30, 37]  # after 2, 4, 5 epochs of 60 images in batches of 8
     lines = [json.loads(line) for line in (tmp_path / "log.txt").read_text().splitlines()]
-    assert [line["step"] for line in lines if "loss" not in line] == [22, 37]  # after 3 and 5 epochs
+    assert [line["step"] for line in lines if "val_loss" in line] == [22, 37]  # after 3 and 5 epochs
 
 
 def test_resume_epoch_takes_the_checkpoint_after_that_epoch(dataset, tmp_path, capsys):
@@ -171,6 +171,32 @@ def test_flags_without_a_meaning_under_spmd_are_refused_with_the_reason(name):
 def test_flags_that_do_not_fit_the_data_or_each_other_are_refused(dataset, flags, message):
     with pytest.raises(UsageError, match=message):
         train(dataset, **flags)
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_where_only_a_default_says_it_the_rate_rises_for_a_tenth_of_the_run(dataset, capsys, framework):
+    flags = {**SMALL, "epochs": 5, "framework": framework}
+    del flags["warmup_steps"]
+    training = open_training(Flags(data_path=dataset, device="cpu", output_dir="", **flags))
+    note = "note: the learning rate rises for 3 of 37 updates; the default of --warmup_steps is 10,000\n"
+    assert capsys.readouterr().err.count(note) == 1
+    assert training.schedule.warmup_epochs == pytest.approx(3 * 8 / 60)
+    assert training.description["warmup_steps"] == 3
+
+
+@pytest.mark.filterwarnings("ignore:optax.global_norm:DeprecationWarning")
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_there_are_as_many_logits_as_the_data_have_classes(dataset, tmp_path, framework):
+    """A run of 1,000 logits, the former default, goes on with the flag that the error names."""
+    flags = {"data_path": dataset, "device": "cpu", **SMALL, "framework": framework, "output_dir": str(tmp_path)}
+    assert open_training(Flags(**{**flags, "output_dir": ""})).description["num_classes"] == 3
+    open_training(Flags(**flags, num_classes=1000)).run()
+    flags |= {"max_steps": 4}
+    with pytest.raises(UsageError, match=r"its run had .*--num_classes 1000"):
+        open_training(Flags(**flags)).resume("automatic")
+    again = open_training(Flags(**flags, num_classes=1000))
+    again.resume("automatic")
+    assert (again.step, again.run()) == (3, 0)
 
 
 def test_num_workers_sets_the_decoding_threads(dataset):

@@ -68,7 +68,7 @@ class Data:
         if config.rank == 0:
             _Progress().log(
                 f"{self.url}: no evaluation, because there is no split val (only {', '.join(self.splits)}); dataprep "
-                "build folder and build table with --val-fraction 0.1 make one of a tenth of train"
+                "convert, build folder and build table with --val-fraction 0.1 make one of a tenth of train"
             )
 
     def _first_of(self, names: Sequence[str]) -> str | None:

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 
 from dataprep.errors import UsageError
-
-_SHOWN = 3
-"""Maximum number of flags in a message."""
+from train.checkpoints.state import flags_of_its_run
 
 
 def check_model(where: str, found: Any, own: Mapping[str, torch.Tensor], changes: list[str]) -> None:
@@ -26,8 +24,10 @@ def check_model(where: str, found: Any, own: Mapping[str, torch.Tensor], changes
         UsageError: The tensors are of another model.
     """
     if difference := difference_of(found, own):
-        flags = f"; its run had {', '.join(changes[:_SHOWN])}" if changes else ""
-        raise UsageError(f"{where}: from another model: {difference}{flags}; use the flags that it was trained with")
+        raise UsageError(
+            f"{where}: from another model: {difference}{flags_of_its_run(changes)}; use the flags that it was trained "
+            "with"
+        )
 
 
 def difference_of(found: Any, own: Mapping[str, torch.Tensor]) -> str:

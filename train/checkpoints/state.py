@@ -11,6 +11,8 @@ from dataprep.errors import FormatError, UsageError
 State: TypeAlias = dict[str, Any]
 """Entries of a checkpoint by their names: tensors or arrays on the host, and JSON values."""
 STATE_VERSION = 1
+_SHOWN_FLAGS = 3
+"""Maximum number of flags in a message."""
 
 
 def check_state(where: str, state: Mapping[str, Any], entries: Sequence[str]) -> None:
@@ -53,3 +55,8 @@ def _advice(state: Mapping[str, Any]) -> str:
     if isinstance(named, Mapping) and "patch_embed.proj.weight" in named:
         return "--resume continues a run; `dataprep-finetune-mae --finetune` starts from such weights"
     return "--resume needs a checkpoint that a run saved"
+
+
+def flags_of_its_run(changes: Sequence[str]) -> str:
+    """Return the part of a message that names flags with other values in the run that saved a checkpoint."""
+    return f"; its run had {', '.join(changes[:_SHOWN_FLAGS])}" if changes else ""

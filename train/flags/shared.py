@@ -51,8 +51,8 @@ FAKE_DATA = "Train on black images, as many as ImageNet has; no data are read."
 UNSET = -1
 """Value of a size or batch size that means "not given"."""
 WARMUP_SHARE = 0.1
-"""Share of the epochs in which the learning rate rises if the default is longer than the run; MAE's recipes take 5 % to
-10 %."""
+"""Share of a run in which the learning rate rises at most, where only a default says how long; MAE's recipes take 5 %
+to 11 %."""
 DEVICE_BATCH = 64
 """Number of images per device if no batch size is given."""
 
@@ -235,7 +235,7 @@ class RecipeFlags(RunFlags):
     warmup_epochs: float = flag(
         40.0,
         "Epochs in which the learning rate rises linearly; then it falls along half a cosine. Where the run has fewer "
-        "epochs and this is not given: a tenth of them.",
+        "epochs than the default of --epochs and this is not given: a tenth of them.",
         NOT_NEGATIVE,
     )
     weight_decay: float = flag(0.05, "Weight decay of matrices; biases, norms and tokens have none.", NOT_NEGATIVE)
@@ -284,22 +284,24 @@ class RecipeFlags(RunFlags):
         return self.effective_batch_size
 
 
-def fitted_warmup(flags: Recipe, context: click.Context) -> Recipe:
-    """Return flags whose learning rate does not rise for longer than the run, if only a default says so.
+def fitted_warmup(flags: Recipe, context: click.Context, recipe_epochs: int) -> Recipe:
+    """Return flags whose learning rate rises for a tenth of a run that is shorter than its recipe, unless they say it.
 
     Args:
         flags: Flags of a command line.
         context: Context of its command.
+        recipe_epochs: Epochs for which the default of --warmup_epochs is made.
     """
-    if flags.warmup_epochs <= flags.epochs or "warmup_epochs" in given_flags(context, type(flags)):
+    if flags.epochs >= recipe_epochs or "warmup_epochs" in given_flags(context, type(flags)):
         return flags
     fitted = replace(flags, warmup_epochs=WARMUP_SHARE * flags.epochs)
-    click.echo(
-        f"note: the learning rate rises for {fitted.warmup_epochs:g} of {flags.epochs} epochs; the default of "
-        f"--warmup_epochs is {flags.warmup_epochs:g}",
-        err=True,
-    )
+    tell_warmup(f"{fitted.warmup_epochs:g} of {flags.epochs} epochs", "warmup_epochs", f"{flags.warmup_epochs:g}")
     return fitted
+
+
+def tell_warmup(rises: str, name: str, default: str) -> None:
+    """Say in a line on stderr that the learning rate rises for less time than a flag's default."""
+    click.echo(f"note: the learning rate rises for {rises}; the default of --{name} is {default}", err=True)
 
 
 def check_fake_data(flags: RunFlags, fake_data: bool) -> None:

@@ -26,6 +26,7 @@ from loaders.jax import JaxBatch, device_batches
 from loaders.loader import STATE_VERSION, Loader, LoaderState
 from train.checkpoints.files import ARRAYS
 from train.checkpoints.state import State as SavedState
+from train.checkpoints.state import flags_of_its_run
 from train.loops.backend import Update
 from train.loops.jax_arrays import DATA_AXIS, arrays_of, named_leaves
 from train.telemetry.logs import Logs
@@ -181,7 +182,7 @@ class JaxBackend:
         try:
             self.values = self.steps.on_devices(self.values, state[ARRAYS])
         except UsageError as error:
-            raise UsageError(f"{where}: {error}; {self.same_model}") from None
+            raise UsageError(f"{where}: {error}{flags_of_its_run(changes)}; {self.same_model}") from None
 
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
         """Do nothing: a classifier has no picture."""

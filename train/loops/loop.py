@@ -113,6 +113,8 @@ class Training(Generic[BackendT]):
             signals = SIGNALS if self.backend.catches_signals else ()
             with stop_signals(signals, self._announce_stop) as stop, contextlib.closing(profile):
                 stopped = self._train(stop, profile)
+            if not stopped:
+                self.logs.ended(self.step, self._epoch)
         finally:
             self.logs.close()
             self.loader.close()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 LOG_FILE = "log.txt"
+ENDED = "ended"
+"""Name of what only the last line of a run that has done all of its steps has."""
 
 
 class Logs:
@@ -45,7 +47,7 @@ class Logs:
         return self._wandb is not None
 
     def open(self, *, step: int, total_steps: int) -> None:
-        """Start after a step, and remove lines of later steps, which a killed run may have left."""
+        """Start after a step, and remove lines of later steps, which a killed run may have left, and that it ended."""
         if self.folder is not None:
             with disk_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -78,6 +80,10 @@ class Logs:
         """Log the numbers of an evaluation, with names that begin with `val_`, in TensorBoard with `val/`."""
         self._line({"step": step, "epoch": epoch, **{f"val_{name}": value for name, value in found.items()}})
         self._numbers(step, {f"val/{name}": value for name, value in found.items()})
+
+    def ended(self, step: int, epoch: float) -> None:
+        """Log, as the last line, that the run has done all of its steps."""
+        self._line({"step": step, "epoch": epoch, ENDED: True})
 
     def loader(self, values: Mapping[str, float], step: int) -> None:
         """Log numbers of the loader, for Weights & Biases alone."""
@@ -118,7 +124,8 @@ class Logs:
         if self.folder is None or not (self.folder / LOG_FILE).exists():
             return
         whole = (self.folder / LOG_FILE).read_text().split("\n")[:-1]  # a kill may have truncated the last line
-        kept = [line for line in whole if json.loads(line).get("step", 0) <= step]
+        found = [(line, json.loads(line)) for line in whole]
+        kept = [line for line, values in found if values.get("step", 0) <= step and ENDED not in values]
         aside = self.folder / f"{LOG_FILE}.new"
         aside.write_text("".join(f"{line}\n" for line in kept))
         os.replace(aside, self.folder / LOG_FILE)  # noqa: PTH105

@@ -155,6 +155,7 @@ def test_a_given_location_is_judged_without_a_request(no_credentials, location, 
 def test_a_given_zone_is_priced_as_a_rapid_bucket(no_credentials):
     words = ("gs://never-seen", "--zone", "us-central1-a", "--bucket-location", "us-central1-a", "--bytes", "1GiB")
     found = checked(*words)["one_pass_usd"]
+    assert checked(*words[:-2], "--dataset-bytes", "1GiB")["one_pass_usd"] == found
     assert (found["transfer"], found["retrieval"]) == (0, pytest.approx(0.0006))
     assert found["operations"] == pytest.approx(512 * 0.0002 / 1000)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import click
@@ -69,8 +70,10 @@ def test_a_plan_with_an_unknown_figure_exits_with_3(plan_input):
 
 @pytest.mark.parametrize("asked", [4096, 400_000, 40_000_000])
 @pytest.mark.parametrize("accelerator", ["v3-256", "v5litepod-1", "ct6e-standard-8t", "tpu7x-16x16x16"])
-def test_the_answer_fits_into_80_columns(plan_input, accelerator, asked):
+def test_the_answer_fits_into_a_terminal_of_80_columns(plan_input, monkeypatch, accelerator, asked):
+    monkeypatch.setenv("FORCE_COLOR", "1")
     _, out = plan_input("--accelerator", accelerator, "--model", MAE[3], "--images-per-s", asked, "--workers", 4)
+    out = re.sub(r"\x1b\[[0-9;]*m", "", out)
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out.replace("/dev/shm/…", "")
 
@@ -320,9 +323,42 @@ def test_a_cache_gives_the_bucket_its_bandwidth(plan_input):
 
 
 def test_a_price_needs_both_places(plan_input):
-    for words in ((*RESNET, "--images-per-s", 1000), ()):
-        with pytest.raises(UsageError, match="give both --bucket-location and --zone"):
-            plan_input(*words, "--zone", "us-central1-a")
+    needed = "give both --bucket-location and --zone"
+    with pytest.raises(UsageError, match=needed):
+        plan_input("--zone", "us-central1-a")
+    for words in (("--bucket-location", "US"), ("--zone", "us-central1-a", "--epochs", 2)):
+        with pytest.raises(UsageError, match=needed):
+            plan_input(*RESNET, "--images-per-s", 1000, *words)
+
+
+def test_with_an_accelerator_a_zone_alone_prices_no_reading(plan_input, capsys):
+    words = (*RESNET, "--images-per-s", 1000)
+    plain = plan_input(*words)
+    assert plan_input(*words, "--zone", "us-central2-b") == plain
+    with pytest.raises(UsageError, match="us_central2"):
+        plan_input(*words, "--zone", "us_central2")
+    assert plan_input(*words, "--zone", "europe-west4-a", "--json")[0] == plain[0]
+    plan_input(*words)
+    command.main([*map(str, words), "--zone", "europe-west4-a"], standalone_mode=False)
+    assert "note: europe-west4-a is not known to have v4" in capsys.readouterr().err
+
+
+def test_a_single_chip_is_not_a_plural(plan_input):
+    _, out = plan_input("--accelerator", "v5litepod-1", "--model", "resnet50", "--images-per-s", 1000)
+    assert "v5litepod-1: 1 chip, 1 core, 16 GiB of HBM" in out
+
+
+def test_without_a_terminal_no_line_is_wrapped_or_ends_with_spaces(plan_input):
+    words = ("--images-per-s", 1000, "--bucket-location", "US", "--zone", "europe-west4-a")
+    _, out = plan_input(*RESNET, *words)
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+    assert re.search(r"^  from a copy in europe-west4 +\$", out, re.MULTILINE)
+    assert re.search(r"^Reading .* once in europe-west4-a: paid, .+\.?$", out, re.MULTILINE)
+
+
+def test_the_size_of_the_data_has_the_name_that_check_region_has_too(plan_input):
+    words = ("--bucket-location", "US", "--zone", "europe-west4-a")
+    assert plan_input(*words, "--bytes", "500GB") == plan_input(*words, "--dataset-bytes", "500GB")
 
 
 def test_vcpus_that_no_source_states_must_be_given(plan_input, capsys):

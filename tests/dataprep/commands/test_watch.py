@@ -1,6 +1,7 @@
 """`dataprep watch`: lines, JSON and a terminal, and what it refuses."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -50,6 +51,17 @@ def test_watching_a_whole_dataset_ends(finished):
 def test_a_training_is_shown(tmp_path):
     (tmp_path / "log.txt").write_text(json.dumps(LINE) + "\n")
     assert watched(tmp_path, "--once") == f"{tmp_path}: step 3, epoch 0.50, loss 0.2500, no checkpoint yet\n"
+
+
+def test_watching_a_training_ends_after_its_last_line(tmp_path):
+    lines = [LINE, {"step": 4, "epoch": 0.6, "val_accuracy": 0.5}, {"step": 4, "epoch": 0.6, "ended": True}]
+    (tmp_path / "log.txt").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "checkpoint-000000004-aa.pth").touch()
+    os.utime(tmp_path / "log.txt", (0, 0))
+    shown = "step 4, epoch 0.60, loss 0.2500, accuracy 0.5 (validation), saved checkpoint-000000004-aa.pth"
+    assert watched(tmp_path) == f"{tmp_path}: ended, {shown}\n"
+    found = json.loads(watched(tmp_path, "--json"))
+    assert (found["state"], found["step"], "ended" in found["numbers"]) == ("ended", 4, False)
 
 
 def test_with_once_there_must_be_something_to_see(tmp_path):

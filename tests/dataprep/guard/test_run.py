@@ -176,6 +176,8 @@ def test_signals_reach_the_command(gcs):
 
 
 def test_a_limit_needs_the_readers_place():
-    with pytest.raises(UsageError, match=r"a limit of \$5\.00 needs prices, .* give its zone or region"):
+    with pytest.raises(
+        UsageError, match=r"a limit of \$5\.00 needs prices, .* give its zone or region, e\.g\. --zone us-central1-a"
+    ):
         GuardSettings(where=None, budget=Budget(max_usd=5))
     assert GuardSettings(where=None).budget == Budget()

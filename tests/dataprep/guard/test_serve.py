@@ -31,5 +31,5 @@ def test_a_guard_that_cannot_start_says_why(gcs, monkeypatch):
     with pytest.raises(UsageError, match="HTTPS_PROXY is set to"):
         open_guard(zone=HERE)
     monkeypatch.delenv("HTTPS_PROXY")
-    with pytest.raises(UsageError, match="give its zone or region"):
+    with pytest.raises(UsageError, match=r"give its zone or region, e\.g\. --zone us-central1-a"):
         open_guard(max_usd=1)

@@ -9,7 +9,7 @@ from dataprep.errors import FormatError
 from dataprep.storage import open_storage
 from dataprep.watching import run as watching
 from dataprep.watching.run import RunWatch
-from dataprep.watching.snapshots import ABSENT, BUILDING, TRAINING, WHOLE
+from dataprep.watching.snapshots import ABSENT, BUILDING, ENDED, TRAINING, WHOLE
 from tests.support.adoption import upload
 from tests.support.builds import build_arguments
 from tests.support.stopping import STOPPED, shared_stopper
@@ -72,6 +72,15 @@ def test_a_log_is_read_to_its_last_whole_line(tmp_path):
     found = RunWatch(str(tmp_path)).look()
     assert (found.state, found.step, found.checkpoint) == (TRAINING, 4, "checkpoint-000000004-bb.pth")
     assert found.numbers == {"epoch": 0.5, "loss": 0.25, "images_per_s": 100.0, "wait_share": 0.1, "lr": 0.5}
+
+
+def test_a_training_that_went_on_after_its_end_has_not_ended(tmp_path):
+    lines = [LINE, {"step": 3, "epoch": 0.5, "ended": True}]
+    (tmp_path / "log.txt").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert RunWatch(str(tmp_path)).look().state == ENDED
+    with (tmp_path / "log.txt").open("a") as file:
+        file.write(json.dumps({**LINE, "step": 4}) + "\n")
+    assert RunWatch(str(tmp_path)).look().state == TRAINING
 
 
 def test_of_a_long_log_only_the_end_is_read(tmp_path, monkeypatch):

@@ -36,6 +36,21 @@ def test_a_resumed_run_removes_log_lines_of_later_steps(tmp_path):
     assert [json.loads(each)["step"] for each in (tmp_path / "log.txt").read_text().splitlines()] == [1, 2, 3]
 
 
+def test_the_last_line_says_that_the_run_has_ended_until_it_goes_on(tmp_path, capsys):
+    logs = Logs(str(tmp_path))
+    logs.open(step=0, total_steps=1)
+    logs.scalars(line(1))
+    logs.ended(1, 0.1)
+    logs.close()
+    last = {"step": 1, "epoch": 0.1, "ended": True}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == last
+    assert json.loads((tmp_path / "log.txt").read_text().splitlines()[-1]) == last
+    again = Logs(str(tmp_path))
+    again.open(step=1, total_steps=2)
+    again.close()
+    assert [json.loads(each) for each in (tmp_path / "log.txt").read_text().splitlines()] == [line(1)]
+
+
 def test_ranks_other_than_the_first_log_nothing(tmp_path, capsys):
     logs = Logs(str(tmp_path / "logs"), enabled=False)
     logs.open(step=0, total_steps=9)
