@@ -204,6 +204,6 @@ def transform_sentence(transform: TransformCost, *, is_named: bool = False) -> s
     subject = ("They" if are_several else "It") if is_named else name[0].upper() + name[1:]
     takes, prepare_ms = "take" if are_several else "takes", 1e3 * transform.prepare_s_per_image
     return (
-        f"{subject} {takes} {1e3 * transform.s_per_image:.1f} of the {prepare_ms:.1f} ms for which a thread prepares an "
-        "image"
+        f"{subject} {takes} {1e3 * transform.s_per_image:.1f} of the {prepare_ms:.1f} ms for which a thread prepares "
+        "an image"
     )

@@ -139,8 +139,8 @@ SLOW = TransformCost(
 )
 SENTENCE = (
     "You are waiting for your transform mytrans:slow: 40 images/s, 29 % of what the device could take. It takes 5.6 of "
-    "the 8.0 ms for which a thread prepares an image; without the transform: 90 images/s (making it faster can bring up "
-    "to that)."
+    "the 8.0 ms for which a thread prepares an image; without the transform: 90 images/s (making it faster can bring "
+    "up to that)."
 )
 
 
@@ -170,6 +170,6 @@ def test_a_loop_that_hardly_waits_is_not_said_to_wait_for_the_cores_that_its_ste
     parts = Parts(wait_share=0.07, compute_share=0.88)
     assert verdict(29.0, 100.0, "cores", Prediction(30.0, "cores"), (), parts) == (
         "The processor cores are the limit, which the device's steps and decoding share: 29 images/s, 29 % of what the "
-        "device could take. The loop waits for a batch for 7 % of its time, but a step takes 3.0 times as long as alone. "
-        "No single change would bring 5 %."
+        "device could take. The loop waits for a batch for 7 % of its time, but a step takes 3.0 times as long as "
+        "alone. No single change would bring 5 %."
     )
