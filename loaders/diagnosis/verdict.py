@@ -132,11 +132,12 @@ def verdict(
     share = f"{100 * min(1.0, observed / compute):.0f} % of what the device could take"
     rate = f"{observed:,.0f} images/s, {share}"
     transform = parts.transform
+    is_transform = transform is not None and is_main(transform, limit, parts.cpu_s_per_image)
     if limit == "compute" and observed >= COMPUTE_BOUND * compute:
         start = f"The device is the limit: {rate}; its input keeps up."
     elif limit == "contention":
         start = f"The stages slow each other down: {rate}, where alone they promise {predicted.images_per_s:,.0f}."
-    elif transform is not None and is_main(transform, limit, parts.cpu_s_per_image):
+    elif transform is not None and is_transform:
         start = f"You are waiting for {transform_name(transform)}: {rate}."
     elif limit == "cores" and parts.compute_share >= MAIN_SHARE:
         start = f"The processor cores are the limit, which the device's steps and decoding share: {rate}."
@@ -152,7 +153,7 @@ def verdict(
     if fixes:
         best = fixes[0]
         return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %."
-    if transform is not None and bound_of(transform) is not None:
+    if is_transform or (transform is not None and bound_of(transform) is not None):
         return f"{start} No setting would bring 5 %."
     return f"{start} No single change would bring 5 %."
 

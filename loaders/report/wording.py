@@ -9,7 +9,7 @@ from typing import Any
 from loaders.bench.table import OURS, BenchRow, BenchSection
 from loaders.diagnosis.comparison import ComparedFigure
 from loaders.diagnosis.findings import STAGES, Applied, Diagnosis, StageRate
-from loaders.diagnosis.verdict import bound_of, transform_sentence
+from loaders.diagnosis.verdict import bound_of, is_main, transform_sentence
 
 PASSES = 0.9
 """Utilisation of the accelerator at which a run passes MLPerf Storage."""
@@ -114,6 +114,9 @@ def no_change_sentence(found: Diagnosis) -> str:
         return "No change was tried."
     if found.transform is not None and bound_of(found.transform) is not None:
         return "No setting helps; a faster transform does."
+    cpu_s = sum(stage.cpu_s_per_image for stage in found.stages)
+    if found.transform is not None and is_main(found.transform, found.limit, cpu_s):
+        return "No setting helps."
     return "No single change helps."
 
 

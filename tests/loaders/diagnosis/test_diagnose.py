@@ -51,6 +51,8 @@ def test_a_run_limited_by_the_device_has_no_change_to_make(dataset):
 
     assert (found.limit, found.fixes, found.applied) == ("compute", (), None)
     assert found.utilisation > 0.9
+    assert found.transform is None
+    assert "transform" not in found.verdict
     assert found.verdict.startswith("The device is the limit: ")
     assert [stage.name for stage in found.stages] == list(STAGES)
 
@@ -138,12 +140,6 @@ def test_a_slow_transform_is_named_and_a_run_without_it_is_a_bound_and_no_fix(da
         assert "No single change" not in found.verdict
         assert cost.without.is_tried
         assert cost.without.gain > 1.5
-
-
-def test_a_run_without_a_transform_has_no_word_about_one(dataset):
-    found = run(dataset("webdataset"), "simulated:60")
-    assert found.transform is None
-    assert "transform" not in found.verdict
 
 
 @pytest.mark.long

@@ -163,6 +163,7 @@ def test_a_transform_that_is_a_smaller_part_is_named_only_with_what_it_could_bri
     assert "Your transform mytrans:slow takes 3.0 of the 8.0 ms" in found
     assert "No single change" not in found
     assert with_transform(replace(small, without=None)).endswith("take. No single change would bring 5 %.")
+    assert with_transform(replace(SLOW, without=None)).endswith("take. No setting would bring 5 %.")
     assert with_transform(small, "cores").startswith("You are waiting for processor cores")
 
 
