@@ -21,12 +21,12 @@ from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
-from loaders.diagnosis.fixes import find_fixes
+from loaders.diagnosis.fixes import find_bound, find_fixes
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
 from loaders.diagnosis.prediction import Prediction, Rates, allocate, predict
 from loaders.diagnosis.stages import StageBench, Stages
-from loaders.diagnosis.trials import try_leading
-from loaders.diagnosis.verdict import contention, contradiction, disturbance, limit_of, verdict
+from loaders.diagnosis.trials import try_bound, try_leading
+from loaders.diagnosis.verdict import Parts, contention, contradiction, disturbance, limit_of, verdict
 from loaders.loader import Batch, Loader
 
 TIMELINE_STEPS = 200
@@ -81,6 +81,10 @@ def diagnose(
         if not undecided:
             fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
             fixes = try_leading(stages, fixes, observed.images_per_s, limit)
+            bound = find_bound(stages, observed.images_per_s, predicted, limit)
+            if stages.transform is not None and bound is not None:
+                tried = try_bound(stages, bound, observed.images_per_s)
+                stages.transform = replace(stages.transform, without=tried)
         found = replace(_diagnosis(stages, observed, rates, predicted, limit, fixes), other_cores=others)
         return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}") if undecided else found
 
@@ -133,10 +137,16 @@ def _diagnosis(
     attainable, allocation = allocate(rates, {"fetch": cores, "prepare": cores})
     times = [step.times for step in observed.steps]
     wait, transfer, share = _shares(times)
+    parts = Parts(
+        transform=stages.transform,
+        cpu_s_per_image=sum(stage.cpu_s_per_image for stage in stages.alone.values()),
+        wait_share=wait,
+        compute_share=share,
+    )
     return Diagnosis(
         url=stages.loader.dataset.url,
         device=stages.device.name,
-        verdict=verdict(observed.images_per_s, compute, limit, predicted, fixes),
+        verdict=verdict(observed.images_per_s, compute, limit, predicted, fixes, parts),
         limit=limit,
         observed_images_per_s=observed.images_per_s,
         predicted_images_per_s=predicted.images_per_s,
@@ -149,6 +159,7 @@ def _diagnosis(
         timeline=_timeline(times),
         fixes=tuple(fixes),
         applied=None,
+        transform=stages.transform,
         bytes_per_image=stages.bytes_per_image,
         settings=_settings(stages.setup),
         machine=machine_document(stages.busy_cores),

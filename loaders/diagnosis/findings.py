@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from loaders.decode.decoders import Backend
 
 SCHEMA_VERSION = 1
+MIN_GAIN = 1.05
+"""Gain below which a change is not worth a restart, and a difference may be noise."""
 
 Stage = Literal["fetch", "prepare", "transfer", "compute"]
 STAGES: tuple[Stage, ...] = ("fetch", "prepare", "transfer", "compute")
@@ -85,6 +87,39 @@ class Fix:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """Rate that a run cannot exceed by making one part of it faster: that of a run without the part."""
+
+    images_per_s: float
+    """Rate of a short run without the part where it was tried, otherwise the prediction."""
+    predicted_images_per_s: float
+    """Rate that the stages without the part predict."""
+    is_tried: bool
+    """Whether a run without the part was measured."""
+    gain: float
+    """The rate divided by the observed one."""
+    limit: Limit
+    """What limits the run without the part."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformCost:
+    """What the user's own transform takes of preparing an image, while no other stage runs."""
+
+    name: str
+    """Where it is defined, `MODULE:NAME`; several are separated by commas."""
+    s_per_image: float
+    """Time of a thread, waits for the interpreter lock included."""
+    cpu_s_per_image: float
+    """CPU time of that thread."""
+    prepare_s_per_image: float
+    """Time for which a thread prepares an image: decoding, cropping and the transform."""
+    without: Bound | None
+    """A run without the transform; no option brings it, but a faster transform brings up to its rate. None where
+    preparing does not limit the run, or that is undecided."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
     """A run with the best change that needs neither rebuild nor copy."""
 
@@ -123,6 +158,8 @@ class Diagnosis:
     fixes: tuple[Fix, ...]
     """Changes that gain at least 5 %, the best first."""
     applied: Applied | None
+    transform: TransformCost | None = None
+    """What the user's transform takes of preparing; None where there is none."""
     bytes_per_image: float
     """Mean size of an encoded image."""
     settings: dict[str, object]

@@ -19,15 +19,13 @@ from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
 from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
-from loaders.diagnosis.findings import Changes, Fix, Limit, Stage, StageRate
+from loaders.diagnosis.findings import MIN_GAIN, Bound, Changes, Fix, Limit, Stage, StageRate
 from loaders.diagnosis.prediction import Prediction, predict
 from loaders.diagnosis.prediction_errors import may_gain
 from loaders.diagnosis.stage_rates import request_latency_s
 from loaders.diagnosis.stages import MORE_AHEAD, Stages
 from loaders.loader import Batch
 
-MIN_GAIN = 1.05
-"""Gain below which a change is not worth a restart, and a difference may be noise."""
 TIE = 0.97
 """Share of the best rate at which a change that takes less effort is preferred to the best one."""
 TRUSTED = 0.9
@@ -37,6 +35,8 @@ NEAR = 1.15
 """Largest ratio of a stage's rate to that of the slowest one at which the stage may be the limit as well."""
 EFFORTS = ("restart", "rebuild", "copy")
 """What changes need, the least effort first."""
+_PREPARING = frozenset({"prepare", "cores", "contention"})
+"""Limits that a faster transform can lift."""
 IDLE_SHARE = 0.5
 """Share of the workers' cores in use below which the workers wait for something other than cores."""
 SAME_REGION_READ_S = 0.005
@@ -80,6 +80,29 @@ def find_fixes(stages: Stages, observed: float, predicted: Prediction, limit: Li
             if may_gain(fix, limit, MIN_GAIN):
                 fixes.append(fix)
     return ranked(fixes)
+
+
+def find_bound(stages: Stages, observed: float, predicted: Prediction, limit: Limit) -> Bound | None:
+    """Return what a run without its transform is predicted to reach; None where preparing does not limit the run.
+
+    Args:
+        stages: Stages of the run.
+        observed: Images/s of the run.
+        predicted: Prediction from its stages.
+        limit: What limits the run.
+    """
+    if stages.transform is None or _near(stages, predicted, limit).isdisjoint(_PREPARING):
+        return None
+    prepare = stages.prepared(stages.without_transform.config)
+    change = _Change("transform", {}, "", "", {"prepare": prepare})
+    found = _Calibration(stages, observed, predicted).fix(change)
+    return Bound(
+        images_per_s=found.images_per_s,
+        predicted_images_per_s=found.predicted_images_per_s,
+        is_tried=False,
+        gain=found.gain,
+        limit=found.limit,
+    )
 
 
 def _near(stages: Stages, predicted: Prediction, limit: Limit) -> set[str]:
@@ -157,13 +180,13 @@ def _other_workers(stages: Stages) -> list[Changes]:
     """Return numbers of threads and processes that are worth a try."""
     config, cores = stages.setup.config, available_cores()
     found: list[Changes] = [{"threads": cores, "processes": 0}]
-    if config.transform is not None and cores > 1:
+    if any(config.transforms) and cores > 1:
         found.append({"threads": 1, "processes": cores})
     if stages.has_contention:
         found += [{"threads": threads, "processes": 0} for threads in sorted({1, cores // 2} - {0, cores})]
     prepare = stages.alone["prepare"]
     workers = min(stages.available_cores(), config.num_threads * max(1, config.processes))
-    if config.transform is not None and prepare.images_per_s * prepare.cpu_s_per_image < IDLE_SHARE * workers:
+    if any(config.transforms) and prepare.images_per_s * prepare.cpu_s_per_image < IDLE_SHARE * workers:
         found.append({"threads": MORE_AHEAD * cores, "processes": 0})  # the workers wait for something other than cores
     now = {"threads": config.num_threads, "processes": config.processes}
     return [each for each in found if each != now and stages.setup.can_set(each)]

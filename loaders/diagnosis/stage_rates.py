@@ -11,8 +11,9 @@ from dataprep.errors import DataprepError
 from dataprep.host.cpu import cpu_time
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device
-from loaders.diagnosis.findings import Stage, StageRate
+from loaders.diagnosis.findings import Stage, StageRate, TransformCost
 from loaders.diagnosis.sample import SPLIT
+from loaders.diagnosis.transforms import transform_cost
 from loaders.loader import Batch, Loader, open_configured
 
 WARM_UP_STEPS = 3
@@ -51,6 +52,8 @@ class Prepared:
     rate: StageRate
     jitter: tuple[float, ...]
     """Intervals between batches, relative to their mean."""
+    transform: TransformCost | None
+    """What the user's transform takes of it."""
 
 
 def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cores: float) -> Prepared:
@@ -59,16 +62,18 @@ def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cor
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
         for _ in range(config.prefetch_batches + 1):
             next(batches)
+        before = loader.snapshot().stages
         taken, times_s = 0, [time.perf_counter()]
         with cpu_time() as used:
             while times_s[-1] < times_s[0] + seconds:
                 taken += len(next(batches).images)
                 times_s.append(time.perf_counter())
+        transform = transform_cost(config, before, loader.snapshot().stages)
     rate = taken / used.elapsed_s
     mean_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1)
     jitter = tuple((later - earlier) / mean_s for earlier, later in itertools.pairwise(times_s))
     found = StageRate(name="prepare", images_per_s=rate, cpu_s_per_image=used.cores_used(busy_cores) / rate)
-    return Prepared(found, jitter)
+    return Prepared(found, jitter, transform)
 
 
 def request_latency_s(loader: Loader, tries: int = 3) -> float:

@@ -11,12 +11,13 @@ from dataprep.host.cpu import available_cores
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device
 from loaders.diagnosis.fetch_rate import Fetched, fetch_all_once, fetch_rate_alone
-from loaders.diagnosis.findings import Changes, Stage, StageRate
+from loaders.diagnosis.findings import Changes, Stage, StageRate, TransformCost
 from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
 from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict
 from loaders.diagnosis.rehearsal import Bucket, RehearsalSetup, places_in
 from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, write_sample
 from loaders.diagnosis.stage_rates import compute_rate, prepare_rate, request_latency_s, transfer_rate
+from loaders.diagnosis.transforms import without_transforms
 from loaders.loader import Batch, Loader
 from loaders.order import samples_per_block
 
@@ -57,6 +58,7 @@ class Stages:
         self.observed_images_per_s = 0.0
         self._jitter: tuple[float, ...] = ()
         self._shrunk: dict[int, str] = {}
+        self.transform: TransformCost | None = None
         compute = compute_rate(self.device, self.batch, self._seconds, self.busy_cores)
         self.alone: dict[Stage, StageRate] = {"compute": compute}
 
@@ -122,7 +124,13 @@ class Stages:
         self.progress("decoding alone")
         found = prepare_rate(sample or self.sample, config, self._seconds, self.busy_cores)
         self._jitter = self._jitter or found.jitter
+        self.transform = self.transform or found.transform
         return found.rate
+
+    @cached_property
+    def without_transform(self) -> RunSetup:
+        """The run without its transform."""
+        return replace(self.setup, config=without_transforms(self.setup.config))
 
     def fetched_with(self, config: LoaderConfig) -> Fetched:
         """Measure fetching with other settings."""

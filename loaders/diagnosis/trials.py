@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from loaders.diagnosis.findings import Fix, Limit
-from loaders.diagnosis.fixes import MIN_GAIN, ranked
+from loaders.diagnosis.findings import MIN_GAIN, Bound, Fix, Limit
+from loaders.diagnosis.fixes import ranked
 from loaders.diagnosis.prediction_errors import next_to_try
 from loaders.diagnosis.stages import Stages
 
@@ -47,6 +47,22 @@ def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float, limit: Li
         return rate
 
     return _try_leading(fixes, observed, limit, rate_of)
+
+
+def try_bound(stages: Stages, bound: Bound, observed: float) -> Bound:
+    """Try a run without its transform, unless it is predicted to gain nothing.
+
+    Args:
+        stages: Stages of the run.
+        bound: Prediction of the run without its transform.
+        observed: Images/s of the run as it is.
+    """
+    if bound.gain < MIN_GAIN:
+        return bound
+    rate = stages.tried(stages.without_transform)
+    if rate < DISTURBED * bound.predicted_images_per_s:
+        rate = max(rate, stages.tried(stages.without_transform))
+    return replace(bound, images_per_s=rate, gain=rate / observed, is_tried=True)
 
 
 def _try_leading(

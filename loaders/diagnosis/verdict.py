@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from loaders.diagnosis.findings import Fix, Limit, Stage, StageRate
+from loaders.diagnosis.findings import MIN_GAIN, Bound, Fix, Limit, Stage, StageRate, TransformCost
 from loaders.diagnosis.prediction import COMPUTE_BOUND, CONTENTION, Prediction
 
 WAITED_FOR: dict[Limit, str] = {
@@ -18,6 +19,9 @@ HIGHEST_RATIO: Mapping[Stage, float] = {"fetch": 1.5, "prepare": 1.5, "transfer"
 """Ratio of the observed rate to that of a stage alone above which one of the two is wrong, because no run is faster
 than one of its stages. The device repeats one batch; the other stages are measured on a sample of the images, and a
 link varies, so that their rates are less certain."""
+MAIN_SHARE = 0.5
+"""Share of the time to prepare an image, or of its CPU time, from which on a transform is what a run waits for; and
+share of a step from which on the loop computes more than it waits."""
 _ALONE: Mapping[Stage, str] = {
     "fetch": "fetching alone gave",
     "prepare": "decoding alone gave",
@@ -93,7 +97,28 @@ def contention(observed: float, predicted: Prediction) -> str:
     )
 
 
-def verdict(observed: float, compute: float, limit: Limit, predicted: Prediction, fixes: Sequence[Fix]) -> str:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """Parts of an image's way and of a step, as far as they are known."""
+
+    transform: TransformCost | None = None
+    """The user's part of preparing an image."""
+    cpu_s_per_image: float = 0.0
+    """CPU time of all stages."""
+    wait_share: float = 1.0
+    """Share of the steps' time in which the loop waited for a batch."""
+    compute_share: float = 0.0
+    """Share of the steps' time in which the device computed."""
+
+
+def verdict(
+    observed: float,
+    compute: float,
+    limit: Limit,
+    predicted: Prediction,
+    fixes: Sequence[Fix],
+    parts: Parts,
+) -> str:
     """Return the sentence of a diagnosis whose measurements agree.
 
     Args:
@@ -102,18 +127,84 @@ def verdict(observed: float, compute: float, limit: Limit, predicted: Prediction
         limit: What limits the run.
         predicted: Prediction from its stages.
         fixes: Changes that help, the best first.
+        parts: Parts of an image's way and of a step.
     """
     share = f"{100 * min(1.0, observed / compute):.0f} % of what the device could take"
     rate = f"{observed:,.0f} images/s, {share}"
+    transform = parts.transform
+    is_transform = transform is not None and is_main(transform, limit, parts.cpu_s_per_image)
     if limit == "compute" and observed >= COMPUTE_BOUND * compute:
         start = f"The device is the limit: {rate}; its input keeps up."
     elif limit == "contention":
         start = f"The stages slow each other down: {rate}, where alone they promise {predicted.images_per_s:,.0f}."
+    elif transform is not None and is_transform:
+        start = f"You are waiting for {transform_name(transform)}: {rate}."
+    elif limit == "cores" and parts.compute_share >= MAIN_SHARE:
+        start = f"The processor cores are the limit, which the device's steps and decoding share: {rate}."
+        start += _slower_steps(observed, compute, parts)
     else:
         start = f"You are waiting for {WAITED_FOR[limit]}: {rate}."
-        if contention(observed, predicted):
-            start += f" The stages slow each other down, too: alone they promise {predicted.images_per_s:,.0f}."
-    if not fixes:
-        return f"{start} No single change would bring 5 %."
-    best = fixes[0]
-    return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %."
+    if limit not in ("compute", "contention") and contention(observed, predicted):
+        start += f" The stages slow each other down, too: alone they promise {predicted.images_per_s:,.0f}."
+    if transform is not None and (bound := bound_of(transform)) is not None:
+        takes = transform_sentence(transform, is_named=transform.name in start)
+        rate = f"{bound.images_per_s:,.0f} images/s"
+        start += f" {takes}; without the transform: {rate} (making it faster can bring up to that)."
+    if fixes:
+        best = fixes[0]
+        return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %."
+    if is_transform or (transform is not None and bound_of(transform) is not None):
+        return f"{start} No setting would bring 5 %."
+    return f"{start} No single change would bring 5 %."
+
+
+def _slower_steps(observed: float, compute: float, parts: Parts) -> str:
+    """Return how the cores that decoding takes show in a step of a device that computes on the same ones."""
+    slower = parts.compute_share * compute / observed
+    if slower < MIN_GAIN:
+        return ""
+    return (
+        f" The loop waits for a batch for {100 * parts.wait_share:.0f} % of its time, but a step takes {slower:.1f} "
+        "times as long as alone."
+    )
+
+
+def is_main(transform: TransformCost, limit: Limit, cpu_s_per_image: float) -> bool:
+    """Whether a transform is the larger part of what limits a run.
+
+    Args:
+        transform: What it takes.
+        limit: What limits the run.
+        cpu_s_per_image: CPU time of all stages.
+    """
+    if limit == "cores":
+        return transform.cpu_s_per_image >= MAIN_SHARE * cpu_s_per_image
+    return limit == "prepare" and transform.s_per_image >= MAIN_SHARE * transform.prepare_s_per_image
+
+
+def bound_of(transform: TransformCost) -> Bound | None:
+    """Return what a run without its transform reaches, if it is enough faster to be worth the work on it."""
+    bound = transform.without
+    return bound if bound is not None and bound.gain >= MIN_GAIN else None
+
+
+def transform_name(transform: TransformCost) -> str:
+    """Return the name of a transform, or of several, in a sentence."""
+    return f"your transform{'s' if ', ' in transform.name else ''} {transform.name}"
+
+
+def transform_sentence(transform: TransformCost, *, is_named: bool = False) -> str:
+    """Return how much of preparing an image a transform is, without a full stop.
+
+    Args:
+        transform: What it takes.
+        is_named: Whether the sentence before has its name.
+    """
+    are_several = ", " in transform.name
+    name = transform_name(transform)
+    subject = ("They" if are_several else "It") if is_named else name[0].upper() + name[1:]
+    takes, prepare_ms = "take" if are_several else "takes", 1e3 * transform.prepare_s_per_image
+    return (
+        f"{subject} {takes} {1e3 * transform.s_per_image:.1f} of the {prepare_ms:.1f} ms for which a thread prepares "
+        "an image"
+    )

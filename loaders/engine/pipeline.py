@@ -309,6 +309,7 @@ class Pipeline:
         else:
             faults = self.decoder.decode_views(data, views, rows.groups, [image.row for image in sized])
         self.activity.advance()
+        decoded = []
         for image, (view, *_), fault in zip(sized, views, faults, strict=True):
             if fault is not None:
                 self._skip(rows, image, self._undecodable(image, fault))
@@ -316,9 +317,18 @@ class Pipeline:
             rows.mask[image.row] = True
             if rows.views is not None:
                 rows.views[image.row] = row_view(view, image.height, image.width, self._config.image_size)
-            if any(self._config.transforms):
-                self._begin("transforming", [image])
-                self._transform_views(image, view, rows)
+            decoded.append((image, view))
+        if decoded and any(self._config.transforms):
+            self._transform_all(decoded, rows)
+
+    def _transform_all(self, decoded: Sequence[tuple[_Image, View]], rows: Rows) -> None:
+        """Let the transforms change decoded images, and count the time that they take; `decode` contains it."""
+        started_s, cpu_from_s = time.monotonic(), time.thread_time()
+        for image, first in decoded:
+            self._begin("transforming", [image])
+            self._transform_views(image, first, rows)
+        busy_s, cpu_s = time.monotonic() - started_s, time.thread_time() - cpu_from_s
+        self._stats.add("transform", items=len(decoded), busy_s=busy_s, cpu_s=cpu_s)
 
     def _has_size(self, image: _Image, rows: Rows) -> bool:
         """Set the image's height and width from the index, or from its own header."""

@@ -24,6 +24,8 @@ class Stage(TypedDict):
 class StageStats(Stage):
     """Sums of one stage since the start, and how long single pieces of work and single waits took."""
 
+    cpu_s: float
+    """CPU time of the threads of the stage; measured for `transform` alone, 0 for all others."""
     percentiles: dict[str, Percentiles]
     """Percentiles by the name of the sum, within 3.5 %; a sum of which nothing was measured has none."""
 
@@ -32,6 +34,7 @@ class LoaderStats(TypedDict):
     """What a loader did so far."""
 
     stages: dict[str, StageStats]
+    """Stages by name; `transform` is a part of `decode`, and absent where there is none."""
     fetch: dict[str, float]
     skipped: dict[str, int]
     """Images that were skipped, by reason."""
@@ -53,10 +56,16 @@ class StageTimes:
     busy_s: Durations = field(default_factory=Durations)
     get_wait_s: Durations = field(default_factory=Durations)
     put_wait_s: Durations = field(default_factory=Durations)
+    cpu_s: Durations = field(default_factory=Durations)
 
     def by_name(self) -> dict[str, Durations]:
-        """Return the durations by the names that they have in `Stage`."""
-        return {"busy_s": self.busy_s, "get_wait_s": self.get_wait_s, "put_wait_s": self.put_wait_s}
+        """Return the durations by the names that they have in `StageStats`."""
+        return {
+            "busy_s": self.busy_s,
+            "get_wait_s": self.get_wait_s,
+            "put_wait_s": self.put_wait_s,
+            "cpu_s": self.cpu_s,
+        }
 
     def merge(self, other: StageTimes) -> None:
         """Add what another process did in this stage."""
@@ -66,7 +75,8 @@ class StageTimes:
 
     def copy(self) -> StageTimes:
         """Return a copy, which does not change any more."""
-        return StageTimes(self.items, self.busy_s.copy(), self.get_wait_s.copy(), self.put_wait_s.copy())
+        copies = {name: durations.copy() for name, durations in self.by_name().items()}
+        return StageTimes(self.items, **copies)
 
     def stats(self) -> StageStats:
         """Return sums and percentiles."""
@@ -75,6 +85,7 @@ class StageTimes:
             busy_s=self.busy_s.sum_s,
             get_wait_s=self.get_wait_s.sum_s,
             put_wait_s=self.put_wait_s.sum_s,
+            cpu_s=self.cpu_s.sum_s,
             percentiles={name: found.percentiles() for name, found in self.by_name().items() if found.counts},
         )
 
@@ -118,6 +129,7 @@ class Stats:
         busy_s: float | None = None,
         get_wait_s: float | None = None,
         put_wait_s: float | None = None,
+        cpu_s: float | None = None,
     ) -> None:
         """Add work and waiting to a stage: each time that is given is one duration of the stage."""
         with self._lock:
@@ -129,6 +141,8 @@ class Stats:
                 stage.get_wait_s.add(get_wait_s)
             if put_wait_s is not None:
                 stage.put_wait_s.add(put_wait_s)
+            if cpu_s is not None:
+                stage.cpu_s.add(cpu_s)
 
     def merge(self, stages: dict[str, StageTimes]) -> None:
         """Add what was taken from the stages of another process."""

@@ -32,6 +32,7 @@ FIELDS: Mapping[str, str] = {
     "fetch_wait_p99_s": "Wait for bytes that one in a hundred exceeds. High: storage is slow or uneven; set cache_dir.",
     "decode_p50_s": "Median time in which a thread decodes up to 32 images. If it grows, the cores are busy with more.",
     "decode_p99_s": "Time to decode up to 32 images that one in a hundred exceeds.",
+    "transform_share": "Share of the decoding time that your transform takes. Above 0.5, make it faster first.",
     "ready_batches": "Finished batches that wait to be taken. 0 while training waits: the loader is too slow.",
     "fetched_bytes_per_s": "Bytes that were read from the bucket or disk. Near the network's rate: set cache_dir.",
     "cache_hits": "Reads that the cache on the disk answered.",
@@ -94,7 +95,8 @@ def differences(before: Snapshot, now: Snapshot, elapsed_s: float) -> dict[str, 
     """Return the numbers of FIELDS for what a loader did between two looks at it."""
     waits = _since(before, now, "batch", "get_wait_s")
     fetching = _since(before, now, "fetch", "get_wait_s").percentiles()
-    decoding = _since(before, now, "decode", "busy_s").percentiles()
+    decode = _since(before, now, "decode", "busy_s")
+    decoding, transform = decode.percentiles(), _since(before, now, "transform", "busy_s")
     waiting = waits.percentiles()
 
     def fetched(name: str) -> float:
@@ -110,6 +112,7 @@ def differences(before: Snapshot, now: Snapshot, elapsed_s: float) -> dict[str, 
         "fetch_wait_p99_s": fetching["p99"],
         "decode_p50_s": decoding["p50"],
         "decode_p99_s": decoding["p99"],
+        "transform_share": min(1.0, transform.sum_s / decode.sum_s) if decode.sum_s > 0 else 0.0,
         "ready_batches": now.ready_batches,
         "fetched_bytes_per_s": fetched("bytes_read") / elapsed_s,
         "cache_hits": fetched("cache_hits"),

@@ -29,8 +29,10 @@ from loaders.report.wording import (
     figure_words,
     in_order,
     limiting_stages,
+    no_change_sentence,
     others_sentence,
     rate,
+    transform_note,
 )
 
 TEMPLATE = "report.html.j2"
@@ -130,7 +132,8 @@ def _pair_bars(pairs: Sequence[tuple[str, float, float]], target: float | None) 
 
 def _found(found: Diagnosis) -> JsonObject:
     best = found.fixes[0] if found.fixes else None
-    none = "no change was tried" if found.undecided else "no change helps"
+    sentence = no_change_sentence(found).rstrip(".")
+    none = sentence[0].lower() + sentence[1:]
     return {
         "numbers": [
             (rate(found.observed_images_per_s), "images/s observed"),
@@ -141,6 +144,7 @@ def _found(found: Diagnosis) -> JsonObject:
         "undecided": found.undecided,
         "utilisation": found.utilisation,
         "passes": PASSES,
+        "transform": transform_note(found),
         "contention": found.contention,
         "others": others_sentence(found),
         "cores_limit": found.limit == "cores",
@@ -155,6 +159,7 @@ def _found(found: Diagnosis) -> JsonObject:
         ],
         "timeline": _timeline(found.timeline),
         "fixes": [_fix(fix) for fix in found.fixes],
+        "no_change": no_change_sentence(found),
         "applied": found.applied and _applied(found, found.applied),
     }
 

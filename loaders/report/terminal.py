@@ -19,12 +19,14 @@ from loaders.report.wording import (
     figure_words,
     in_order,
     limiting_stages,
+    no_change_sentence,
     others_sentence,
     percent,
     rate,
+    transform_note,
 )
 
-_BAR_CHARACTERS = 16
+_BAR_CHARACTERS = 12
 _STEP_CHARACTERS = 60
 _PARTS = (("wait", "█", "red"), ("transfer", "▓", "yellow"), ("compute", "░", "blue"))
 """Parts of a step with their characters and colours; the characters alone tell them apart, too."""
@@ -47,15 +49,13 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
         _line(f"predicted together {rate(found.predicted_images_per_s)}, observed {rate(found.observed_images_per_s)}"),
         *(
             _line(note, "dim")
-            for note in (found.contention, attainable_sentence(found), others_sentence(found))
+            for note in (transform_note(found), found.contention, attainable_sentence(found), others_sentence(found))
             if note
         ),
         "",
         *_steps(found),
         "",
-        _fixes(found)
-        if found.fixes
-        else _line("No change was tried." if found.undecided else "No single change helps."),
+        _fixes(found) if found.fixes else _line(no_change_sentence(found)),
     ]
     if found.applied is not None:
         lines += ["", _line(f"tried {applied_sentence(found.applied)}", "bold")]
@@ -93,13 +93,22 @@ def _stages(found: Diagnosis) -> Table:
     for stage in in_order(found.stages):
         busy = busy_share(found, stage)
         limiting = stage.name in limits
-        bar = Text("█" * round(_BAR_CHARACTERS * busy), style="yellow" if limiting else "blue")
-        bar.pad_right(_BAR_CHARACTERS - len(bar))
+        bar = _bar(busy, "yellow" if limiting else "blue")
         mark = ("shares the cores" if found.limit == "cores" else "the limit") if limiting else ""
         cpu_ms = f"{1e3 * stage.cpu_s_per_image:.2f}"
         style = "bold" if limiting else ""
         table.add_row(Text(stage.name, style), rate(stage.images_per_s), bar, percent(busy), cpu_ms, Text(mark, style))
+        if stage.name == "prepare" and found.transform is not None:
+            part = busy * min(1.0, found.transform.s_per_image / found.transform.prepare_s_per_image)
+            cpu_ms = f"{1e3 * found.transform.cpu_s_per_image:.2f}"
+            table.add_row("  transform", "", _bar(part, "blue"), percent(part), cpu_ms, "")
     return table
+
+
+def _bar(share: float, style: str) -> Text:
+    bar = Text("█" * round(_BAR_CHARACTERS * share), style=style)
+    bar.pad_right(_BAR_CHARACTERS - len(bar))
+    return bar
 
 
 def _steps(found: Diagnosis) -> list[Text]:

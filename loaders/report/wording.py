@@ -9,6 +9,7 @@ from typing import Any
 from loaders.bench.table import OURS, BenchRow, BenchSection
 from loaders.diagnosis.comparison import ComparedFigure
 from loaders.diagnosis.findings import STAGES, Applied, Diagnosis, StageRate
+from loaders.diagnosis.verdict import bound_of, is_main, transform_sentence
 
 PASSES = 0.9
 """Utilisation of the accelerator at which a run passes MLPerf Storage."""
@@ -90,6 +91,33 @@ def others_sentence(found: Diagnosis) -> str:
     if found.other_cores < CONSIDERABLE_SHARE * cores:
         return ""
     return f"Other programs used {found.other_cores:.1f} of {cores} cores; run it again on an idle machine."
+
+
+def transform_note(found: Diagnosis) -> str:
+    """Return sentences about the user's transform: its part of preparing, and a run without it; empty without one."""
+    transform = found.transform
+    if transform is None:
+        return ""
+    note = f"{transform_sentence(transform)}, {1e3 * transform.cpu_s_per_image:.1f} ms of them CPU time."
+    if (bound := bound_of(transform)) is None:
+        return note
+    source = "tried" if bound.is_tried else "predicted"
+    return (
+        f"{note} Without it: × {bound.gain:.2f}, {rate(bound.images_per_s)} images/s {source}, then limited by "
+        f"{bound.limit}. That is a bound for a faster transform; no option brings it."
+    )
+
+
+def no_change_sentence(found: Diagnosis) -> str:
+    """Return what is said where no change is listed."""
+    if found.undecided:
+        return "No change was tried."
+    if found.transform is not None and bound_of(found.transform) is not None:
+        return "No setting helps; a faster transform does."
+    cpu_s = sum(stage.cpu_s_per_image for stage in found.stages)
+    if found.transform is not None and is_main(found.transform, found.limit, cpu_s):
+        return "No setting helps."
+    return "No single change helps."
 
 
 def bench_sentence(section: BenchSection) -> str:

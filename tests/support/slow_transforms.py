@@ -19,6 +19,14 @@ def side_by_side(image_HWC, rng):
     return image_HWC
 
 
+def computing(image_HWC, rng):
+    """Five milliseconds of CPU time, with the interpreter lock, as a loop in Python takes them."""
+    until_s = time.thread_time() + 0.005
+    while time.thread_time() < until_s:
+        pass
+    return image_HWC
+
+
 def without_end(image_HWC, rng):
     """Never returns."""
     threading.Event().wait()

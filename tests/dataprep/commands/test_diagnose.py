@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 from click.testing import CliRunner
 
@@ -9,6 +12,7 @@ from dataprep.commands import diagnose
 from dataprep.commands.diagnose import command
 from dataprep.errors import UsageError
 from tests.support.disturbed_device import DisturbedDevice
+from tests.support.markdown import is_undecided
 
 
 def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path):
@@ -37,6 +41,24 @@ def test_measurements_that_contradict_each_other_are_undecided(finished, tmp_pat
         assert "The device is the limit" not in text
         assert "is a pass" not in text
         assert "the limit" not in text
+
+
+def test_a_slow_transform_is_named_in_sentence_table_json_and_page(finished, tmp_path):
+    name, page = "tests.support.slow_transforms:computing", tmp_path / "report.html"
+    words = [str(finished("imagenet-webdataset")), "--device", "simulated:3000", "--seconds", "0.3"]
+    words += ["--batch-size", "8", "--image-size", "32", "--transform", name]
+    done = CliRunner().invoke(command, [*words, "--html", str(page)], catch_exceptions=False)
+    said = " ".join(done.output.split())
+
+    assert re.search(r"Your transform tests\.support\.slow_transforms:computing takes \d+\.\d of the ", said)
+    assert re.search(r"^  transform +█", done.output, re.MULTILINE)
+    assert f"Your transform {name} takes" in page.read_text()
+    assert "No single change" not in said
+    if not is_undecided("dataprep diagnose shards", done.exit_code, done.output):
+        assert "Without it: × " in said
+        assert "a bound for a faster transform; no option brings it." in said
+    as_json = CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False)
+    assert json.loads(as_json.output)["transform"]["name"] == name
 
 
 @pytest.mark.parametrize(

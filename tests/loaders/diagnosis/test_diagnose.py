@@ -14,7 +14,7 @@ from loaders.diagnosis.observed_run import RunSetup
 from loaders.fetch.cache import DiskCache
 from loaders.report.wording import limiting_stages
 from tests.support.disturbed_device import CrowdedDevice, DisturbedDevice
-from tests.support.slow_transforms import one_at_a_time
+from tests.support.slow_transforms import computing, one_at_a_time
 
 SECONDS = 0.6
 SMALL = {"batch_size": 8, "image_size": 32, "threads": 2}
@@ -51,6 +51,8 @@ def test_a_run_limited_by_the_device_has_no_change_to_make(dataset):
 
     assert (found.limit, found.fixes, found.applied) == ("compute", (), None)
     assert found.utilisation > 0.9
+    assert found.transform is None
+    assert "transform" not in found.verdict
     # The latter below 95 % of the device, which other programs can cause.
     assert found.verdict.startswith(("The device is the limit: ", "You are waiting for the device: "))
     assert [stage.name for stage in found.stages] == list(STAGES)
@@ -119,6 +121,26 @@ def test_a_transform_that_holds_a_lock_is_lifted_by_processes(dataset):
         assert found.limit == "prepare"
         assert found.fixes[0].name == "workers"
         assert found.fixes[0].settings["processes"] >= 2
+
+
+@pytest.mark.usefixtures("_undisturbed")
+def test_a_slow_transform_is_named_and_a_run_without_it_is_a_bound_and_no_fix(dataset):
+    found = run(dataset("webdataset"), "simulated:3000", transform=computing)
+
+    cost = found.transform
+    assert cost.name == "tests.support.slow_transforms:computing"
+    assert 0.005 <= cost.cpu_s_per_image < 0.007
+    assert cost.cpu_s_per_image <= cost.s_per_image < cost.prepare_s_per_image
+    assert cost.s_per_image > 0.5 * cost.prepare_s_per_image
+    assert {fix.name for fix in found.fixes} <= {"workers", "resize", "batch"}
+    if found.undecided:  # other tests keep the machine busy
+        assert cost.without is None
+    elif found.limit in ("prepare", "cores"):
+        assert found.verdict.startswith(f"You are waiting for your transform {cost.name}: ")
+        assert "making it faster can bring up to that" in found.verdict
+        assert "No single change" not in found.verdict
+        assert cost.without.is_tried
+        assert cost.without.gain > 1.5
 
 
 @pytest.mark.long

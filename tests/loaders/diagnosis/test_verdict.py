@@ -1,12 +1,15 @@
 """What a diagnosis says of the rates, and that rates which contradict each other are undecided."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loaders.diagnosis.findings import STAGES, StageRate
+from loaders.diagnosis.findings import STAGES, Bound, StageRate, TransformCost
 from loaders.diagnosis.prediction import Prediction
-from loaders.diagnosis.verdict import HIGHEST_RATIO, contention, contradiction, disturbance, limit_of, verdict
+from loaders.diagnosis.verdict import HIGHEST_RATIO, Parts, contention, contradiction, disturbance, limit_of, verdict
+from tests.support.findings import diagnosis
 
 RATES = st.fixed_dictionaries({name: st.floats(0.1, 1e6) for name in STAGES})
 
@@ -63,7 +66,7 @@ def test_a_faster_run_is_undecided_wherever_a_slower_one_is(rates, observed, fac
 )
 def test_the_sentence_names_the_limit(observed, limit, start):
     predicted = Prediction(observed, limit)
-    assert verdict(observed, 100.0, limit, predicted, ()) == f"{start} No single change would bring 5 %."
+    assert verdict(observed, 100.0, limit, predicted, (), Parts()) == f"{start} No single change would bring 5 %."
 
 
 def test_contention_is_a_run_more_than_a_tenth_below_its_prediction():
@@ -72,7 +75,7 @@ def test_contention_is_a_run_more_than_a_tenth_below_its_prediction():
 
 
 def sentence(observed, compute, predicted):
-    return verdict(observed, compute, limit_of(observed, compute, predicted), predicted, ())
+    return verdict(observed, compute, limit_of(observed, compute, predicted), predicted, (), Parts())
 
 
 def test_a_run_far_below_the_rates_of_its_stages_does_not_wait_for_the_device():
@@ -125,3 +128,49 @@ def test_other_programs_leave_a_run_undecided_only_where_they_explain_contention
 
 def test_programs_that_keep_all_cores_busy_explain_any_contention():
     assert disturbed(0.01, Prediction(100.0, "prepare"), 2.0)
+
+
+SLOW = TransformCost(
+    name="mytrans:slow",
+    s_per_image=0.0056,
+    cpu_s_per_image=0.0055,
+    prepare_s_per_image=0.008,
+    without=Bound(images_per_s=90.0, predicted_images_per_s=95.0, is_tried=True, gain=2.25, limit="prepare"),
+)
+SENTENCE = (
+    "You are waiting for your transform mytrans:slow: 40 images/s, 29 % of what the device could take. It takes 5.6 of "
+    "the 8.0 ms for which a thread prepares an image; without the transform: 90 images/s (making it faster can bring "
+    "up to that)."
+)
+
+
+def with_transform(transform, limit="prepare", fixes=(), cpu_s_per_image=0.008):
+    parts = Parts(transform=transform, cpu_s_per_image=cpu_s_per_image)
+    return verdict(40.0, 137.0, limit, Prediction(41.0, limit), fixes, parts)
+
+
+@pytest.mark.parametrize("limit", ["prepare", "cores"])
+def test_a_transform_that_is_most_of_preparing_is_what_a_run_waits_for(limit):
+    assert with_transform(SLOW, limit) == f"{SENTENCE} No setting would bring 5 %."
+    fix = diagnosis().fixes[0]
+    assert with_transform(SLOW, limit, [fix]).startswith(f"{SENTENCE} {fix.advice}: ")
+
+
+def test_a_transform_that_is_a_smaller_part_is_named_only_with_what_it_could_bring():
+    small = replace(SLOW, s_per_image=0.003, cpu_s_per_image=0.003)
+    found = with_transform(small)
+    assert found.startswith("You are waiting for images to be decoded: 40 images/s")
+    assert "Your transform mytrans:slow takes 3.0 of the 8.0 ms" in found
+    assert "No single change" not in found
+    assert with_transform(replace(small, without=None)).endswith("take. No single change would bring 5 %.")
+    assert with_transform(replace(SLOW, without=None)).endswith("take. No setting would bring 5 %.")
+    assert with_transform(small, "cores").startswith("You are waiting for processor cores")
+
+
+def test_a_loop_that_hardly_waits_is_not_said_to_wait_for_the_cores_that_its_steps_share():
+    parts = Parts(wait_share=0.07, compute_share=0.88)
+    assert verdict(29.0, 100.0, "cores", Prediction(30.0, "cores"), (), parts) == (
+        "The processor cores are the limit, which the device's steps and decoding share: 29 images/s, 29 % of what the "
+        "device could take. The loop waits for a batch for 7 % of its time, but a step takes 3.0 times as long as "
+        "alone. No single change would bring 5 %."
+    )

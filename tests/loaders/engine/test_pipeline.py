@@ -7,8 +7,9 @@ import pytest
 
 from dataprep.build.images import ImagePolicy
 from dataprep.errors import DataprepError
-from loaders import open_loader
+from loaders import Packs, Views, open_loader, open_packs, open_views
 from tests.support.own_data import build_own, picture, write_files
+from tests.support.slow_transforms import computing
 
 SMALL = {"batch_size": 12, "image_size": 64}
 HOURS_S = 36_000.0
@@ -23,6 +24,42 @@ def test_a_transform_of_another_size_is_refused(dataset):
     with open_loader(str(dataset("webdataset")), **SMALL, transform=wrong_size) as loader:
         with pytest.raises(DataprepError, match=r"transform gave uint8 of shape \(10, 64, 3\), expected"):
             next(iter(loader))
+
+
+def stages_after(loader, batches=2):
+    with loader:
+        for _ in itertools.islice(loader, batches):
+            pass
+        return loader.stats()["stages"]
+
+
+WAYS = {
+    "squares": lambda url, **settings: open_loader(url, **SMALL, **settings),
+    "processes": lambda url, **settings: open_loader(url, **SMALL, processes=2, **settings),
+    "packs": lambda url, **settings: open_packs(
+        url, batch_size=12, packs=Packs(tokens=256, images=4, patch=16, max_tokens=64), **settings
+    ),
+    "views": lambda url, **settings: open_views(url, batch_size=12, views=Views(count=2, size=32), **settings),
+}
+CALLS = {"views": 2}
+"""Calls of the transform for an image, if there are several."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_time_of_a_transform_is_counted_as_a_part_of_decoding(dataset, way):
+    found = stages_after(WAYS[way](str(dataset("webdataset")), transform=computing))
+    transform, decode = found["transform"], found["decode"]
+    assert decode["items"] >= transform["items"] >= 24
+    assert transform["cpu_s"] >= 0.005 * transform["items"] * CALLS.get(way, 1)
+    assert transform["cpu_s"] <= 1.01 * transform["busy_s"]
+    assert transform["busy_s"] < decode["busy_s"]
+    assert transform["percentiles"].keys() == {"busy_s", "cpu_s"}
+    assert decode["cpu_s"] == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_counted_without_a_transform(dataset, way):
+    assert "transform" not in stages_after(WAYS[way](str(dataset("webdataset"))))
 
 
 # What goes wrong in the middle of an epoch

@@ -6,7 +6,7 @@ import pytest
 
 from loaders.engine.stats import Snapshot, Stats
 
-NOTHING = {"items": 0, "busy_s": 0.0, "get_wait_s": 0.0, "put_wait_s": 0.0, "percentiles": {}}
+NOTHING = {"items": 0, "busy_s": 0.0, "get_wait_s": 0.0, "put_wait_s": 0.0, "cpu_s": 0.0, "percentiles": {}}
 
 
 def about(seconds):
@@ -39,6 +39,15 @@ def test_waits_of_several_processes_have_common_percentiles():
     assert found["items"] == 1600
     assert found["get_wait_s"] == pytest.approx(50.05)
     assert found["percentiles"]["get_wait_s"] == pytest.approx({"p50": 0.001, "p90": 1.0, "p99": 1.0}, rel=0.035)
+
+
+def test_the_cpu_time_of_a_stage_goes_from_a_worker_to_the_loader_as_its_work_does():
+    stats, worker = Stats(), Stats()
+    worker.add("transform", items=2, busy_s=0.5, cpu_s=0.2)
+    stats.merge(pickle.loads(pickle.dumps(worker.take())))
+    found = stats.snapshot()["transform"]
+    assert (found["items"], found["busy_s"], found["cpu_s"]) == (2, 0.5, 0.2)
+    assert found["percentiles"] == {"busy_s": about(0.5), "cpu_s": about(0.2)}
 
 
 def test_copies_of_the_times_do_not_change():

@@ -33,6 +33,7 @@ def test_a_report_is_of_the_time_since_the_last_one():
         stats.add("batch", items=1, get_wait_s=0.001)
     stats.add("batch", items=1, get_wait_s=0.4)
     stats.add("fetch", get_wait_s=0.2)
+    stats.add("transform", busy_s=0.75)
     fetch = {"bytes_read": 2100.0, "cache_hits": 3.0, "retries": 1.0, "hedges": 4.0}
     skipped = {"FormatError": 3, "StorageError": 1}
     now = snapshot(stats, images=1320, fetch=fetch, skipped=skipped, epoch=1, ready_batches=2)
@@ -44,7 +45,9 @@ def test_a_report_is_of_the_time_since_the_last_one():
     about = {"wait_p50_s": 0.001, "wait_p90_s": 0.001, "wait_p99_s": 0.001, "fetch_wait_p99_s": 0.2}
     assert {name: found[name] for name in about} == pytest.approx(about, rel=0.035)
     assert found["wait_share"] == pytest.approx(0.0499)
-    assert found["decode_p99_s"] == 0.0
+    assert (found["decode_p99_s"], found["transform_share"]) == (0.0, 0.0), "nothing was decoded meanwhile"
+    stats.add("decode", busy_s=1.0)
+    assert differences(before, snapshot(stats), 10.0)["transform_share"] == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("every", [1, 3])

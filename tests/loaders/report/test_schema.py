@@ -10,7 +10,7 @@ import pytest
 
 from loaders.bench import table as bench_module
 from loaders.diagnosis import findings as findings_module
-from tests.support.findings import bench_table, diagnosis
+from tests.support.findings import bench_table, diagnosis, transform_cost
 from tests.support.markdown import ROOT
 
 SCHEMAS = {
@@ -101,6 +101,7 @@ def mistakes(value, schema, defs, where="document"):
     [
         ("diagnose", lambda: findings_module.to_document(diagnosis())),
         ("diagnose", lambda: findings_module.to_document(replace(diagnosis(), applied=None, fixes=()))),
+        ("diagnose", lambda: findings_module.to_document(replace(diagnosis(), transform=transform_cost()))),
         ("bench", lambda: bench_module.to_document(bench_table())),
     ],
 )
