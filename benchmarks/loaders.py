@@ -304,7 +304,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--workers", type=int, default=2, help="number of processes or threads, and of cores for them")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=float, default=2, help="epochs after the first batch, in each round")
+    parser.add_argument("--epochs", type=float, default=2, help="epochs of a round, after --workers + 1 batches")
     parser.add_argument("--no-warm-up", action="store_true", help="measure the first runs, too")
     parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder for the layouts")
     parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")

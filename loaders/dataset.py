@@ -190,8 +190,8 @@ def refuse_mixture(url: str) -> None:
     """Raise UsageError if a URL that should be that of a dataset is that of a mixture's file, such as `mix.json`."""
     if url.endswith(MIXTURE_SUFFIX):
         raise UsageError(
-            f"{url}: expected a dataset, got what may be the file of a mixture: `loaders.mixture` and the training "
-            "commands read it, and nothing else does; give one of its datasets"
+            f"{url}: expected a dataset, got what may be the file of a mixture, which only `loaders.mixture` and "
+            "training without --diagnose read; give one of its datasets"
         )
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from loaders.decode.boxes import RowView
 
+__all__ = ["BatchDataset", "GrainBatch", "GrainSource", "open_batches"]
+
 
 class GrainSource(Samples):
     """Samples of one split as a `RandomAccessDataSource` of Grain; picklable.

@@ -25,6 +25,8 @@ from loaders.loader import Batch, Loader, LoaderState, PackBatch, ViewBatch, arr
 if TYPE_CHECKING:
     import jax
 
+__all__ = ["JaxBatch", "JaxPackBatch", "JaxViewBatch", "device_batches", "host_rank"]
+
 
 @dataclass(frozen=True, slots=True)
 class JaxBatch:

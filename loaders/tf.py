@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from numpy.typing import NDArray
 
+__all__ = ["Element", "dataset"]
+
 
 class Element(TypedDict):
     """A batch as tf.data takes it."""

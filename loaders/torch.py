@@ -34,6 +34,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torchdata.nodes import BaseNode
 
+__all__ = [
+    "OrderSampler",
+    "TorchBatch",
+    "TorchBatches",
+    "TorchPackBatch",
+    "TorchSamples",
+    "TorchViewBatch",
+    "batch_node",
+    "normalize",
+    "tensors",
+    "torch_batch",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class TorchBatch:

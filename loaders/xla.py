@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import torch
     from torch_xla.distributed.spmd import Mesh, ShardingSpec
 
+__all__ = ["device_batches", "host_rank"]
+
 
 def host_rank() -> tuple[int, int]:
     """Return this process's number and the number of processes: `rank` and `world_size` of `open_loader`.

@@ -68,7 +68,8 @@ def test_every_name_in_the_reference_has_a_docstring(reference):
     """Adapters are read and not imported, as they import their frameworks."""
     missing = []
     for module, door in reference.DOORS.items():
-        if door.names or "__all__" in source_of(module).read_text():
+        has_list = door.names or "__all__" in source_of(module).read_text()
+        if has_list and not module.startswith("loaders."):
             imported = importlib.import_module(module)
             missing += [name for name in reference.described(module) if not inspect.getdoc(getattr(imported, name))]
         else:

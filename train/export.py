@@ -60,14 +60,14 @@ class Exported:
     """Number of updates after which the source was saved; None if it does not say so."""
     source: str
     source_digest: str
-    """First 16 digits of the SHA-256 of the source's bytes."""
+    """First 16 digits of the SHA-256 of the source's bytes; see `train.checkpoints.encoder_weights.source_digest`."""
 
 
 def export(source: str, output: str, *, key_bias: str = "add", names: str = "timm") -> Exported:
     """Write an encoder, and a classifier's head if it has one, to a new file: whole or not at all.
 
     Args:
-        source: Checkpoint of ours (whole or in parts), published MAE file, or file of timm's; on a disk or gs://.
+        source: Checkpoint of ours (whole, in parts or by Orbax), published MAE file, or file of timm's; on a disk or gs://.
         output: Path or URL of a .safetensors or .pth file.
         key_bias: `add`: biases for queries, keys and values, as in timm and ViTDet; `remove`: for queries and values
             only, as in BEiT; `keep`: as in the source.

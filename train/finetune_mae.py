@@ -27,6 +27,7 @@ from train.batches.finetune_augment import ERASE_MODES, Erasing, FinetuneAugment
 from train.batches.mixing import MODES, MixConfig, Mixer
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.encoder_weights import Weights, read_weights, weights_of
+from train.checkpoints.files import NUMPY
 from train.checkpoints.pretrained import ClassifierConfig, load_whole, open_classifier
 from train.flags.entry import EntryCommand, run, run_entry
 from train.flags.jax import JaxDevices, JaxRun, ShardingFlags, join_jax, open_jax_devices
@@ -446,10 +447,20 @@ def _weights(flags: Flags) -> Weights | None:
         return read_weights(flags.finetune) if flags.finetune else None
     if flags.resume != AUTOMATIC:
         return read_weights(flags.resume)
-    found = CheckpointFolder(flags.output_dir).newest_valid(lambda line: click.echo(line, err=True))
+    each = (folder.newest_valid(lambda line: click.echo(line, err=True)) for folder in _checkpoint_folders(flags))
+    found = max((one for one in each if one is not None), key=lambda one: one[0].step, default=None)
     if found is None:
         raise UsageError(f"{flags.output_dir}: no checkpoint to evaluate; give one with --resume")
     return weights_of(f"{flags.output_dir}/{found[0].name}", found[1])
+
+
+def _checkpoint_folders(flags: Flags) -> list[CheckpointFolder]:
+    """Return the output folder once for each kind of checkpoint that the framework writes."""
+    if not flags.is_jax:
+        return [CheckpointFolder(flags.output_dir)]
+    from train.checkpoints.orbax_folder import OrbaxFolder
+
+    return [CheckpointFolder(flags.output_dir, codec=NUMPY), OrbaxFolder(flags.output_dir)]
 
 
 def _open_optimizer(model: VisionTransformer, flags: Flags, lr: float) -> torch.optim.Optimizer:

@@ -180,6 +180,7 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
                 left = f"what was copied stays at {copying.target.url}, and the same command goes on from there"
                 raise type(error)(f"{error}; {left}") from error
             raise
+    copying.target.remove_stale_spools()  # on disk also their empty folder, which is no part of a dataset
 
 
 def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[str], None]) -> list[Replica]:

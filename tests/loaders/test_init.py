@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 import pydoc
@@ -23,6 +24,7 @@ PACKAGES = [
     for _, name, is_package in pkgutil.walk_packages(loaders.__path__, "loaders.")
     if is_package and "._" not in name
 ]
+ADAPTERS = ("grain", "jax", "tf", "torch", "xla")
 PAGE_LINES = 66
 MAX_MODULES = 35
 """Modules of dataprep that `from loaders import open_loader` may load."""
@@ -109,6 +111,15 @@ def test_every_public_name_is_exported_and_documented():
     assert sorted(name for line in lines for name in line.split(", ")) == loaders.__all__
     with pytest.raises(AttributeError, match=r"module 'loaders' has no attribute 'open_loadr'"):
         loaders.open_loadr  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_an_adapter_lists_the_public_names_that_it_defines(name):
+    """Adapters are read and not imported, as they import their frameworks."""
+    body = ast.parse((ROOT / f"loaders/{name}.py").read_text()).body
+    defined = [node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+    lists = {ast.unparse(node.targets[0]): node.value for node in body if isinstance(node, ast.Assign)}
+    assert ast.literal_eval(lists["__all__"]) == sorted(each for each in defined if not each.startswith("_"))
 
 
 def test_help_fits_on_a_page():

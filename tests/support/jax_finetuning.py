@@ -21,6 +21,7 @@ from tests.support.jax_transformers import checkpoint
 from tests.support.training import log_lines, losses
 from train.checkpoints.checkpoint import load_any
 from train.checkpoints.encoder_weights import read_weights
+from train.export import export
 from train.finetune_mae import evaluate, open_training, recipe_flags
 from train.models.registry import create_model
 
@@ -71,7 +72,28 @@ def runs(data: str, folder: Path) -> dict[str, Any]:
             resumed = {**given, **JAX, "max_steps": stop, "resume": "automatic"}
             found[f"{kind} jax"] = train(data, folder / f"{kind} jax", **resumed)
         found[f"{kind} tensors"] = differences(*(checkpoint(folder / f"{kind} {each}", STEPS) for each in FRAMEWORKS))
+    found |= newest(data, folder)
     return found
+
+
+def newest(data: str, folder: Path) -> dict[str, Any]:
+    """Evaluate the newest checkpoint of a folder of JAX, and of one that Orbax continues; export the one of Orbax."""
+    place, shape = folder / "finetune jax", {name: FINETUNE[name] for name in ("input_size", "effective_batch_size")}
+
+    def judged(resume: str) -> dict[str, float]:
+        return judge(data, **shape, **JAX, output_dir=str(place), resume=resume)
+
+    files = judged("automatic"), judged(checkpoint(place, STEPS))
+    last = checkpoint(place, STEPS)
+    train(data, place, **{**FINETUNE, **JAX, "orbax": True, "max_steps": STEPS + 1, "resume": last})
+    parts = str(place / f"checkpoint-{STEPS + 1:09d}.orbax")
+    exported = export(parts, str(folder / "parts.safetensors"))
+    return {
+        "newest file": files,
+        "newest parts": (judged("automatic"), judged(parts)),
+        "exported": {"step": exported.step, "source": exported.source, "digest": exported.source_digest},
+        "exported tensors": tensor_differences(read_weights(parts).tensors, read_weights(exported.output).tensors),
+    }
 
 
 FRAMEWORKS = ("torch", "jax")
@@ -79,10 +101,13 @@ FRAMEWORKS = ("torch", "jax")
 
 def differences(theirs: str, ours: str) -> dict[str, float]:
     """Largest difference of each tensor of two checkpoints, which have the same names."""
-    model = load_any(theirs)["model"]
-    tensors = read_weights(ours).tensors
-    assert tensors.keys() == model.keys()
-    return {name: float((each - model[name]).abs().max()) for name, each in tensors.items()}
+    return tensor_differences(load_any(theirs)["model"], read_weights(ours).tensors)
+
+
+def tensor_differences(theirs: dict[str, torch.Tensor], ours: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Largest difference of each tensor, by its name."""
+    assert ours.keys() == theirs.keys()
+    return {name: float((each - theirs[name]).abs().max()) for name, each in ours.items()}
 
 
 def whole(data: str, folder: Path) -> dict[str, Any]:

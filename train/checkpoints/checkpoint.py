@@ -12,7 +12,7 @@ from pathlib import Path
 from dataprep.errors import FormatError, UsageError
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
-from train.checkpoints.files import NUMPY, TORCH, Checkpoint, Codec, digest_of, load_file, on_disk
+from train.checkpoints.files import NUMPY, ORBAX, TORCH, Checkpoint, Codec, digest_of, load_file, on_disk
 from train.checkpoints.state import State
 
 
@@ -115,7 +115,7 @@ def load_any(url: str) -> State:
         FormatError: The file is damaged, or is not a state.
     """
     folder, _, name = url.rpartition("/")
-    if name.endswith(".orbax"):
+    if name.endswith(ORBAX):
         from train.checkpoints.orbax_folder import load_orbax  # needs JAX, which PyTorch's checkpoints do without
 
         return load_orbax(url)

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import open_storage
 from train.checkpoints.checkpoint import load_any
-from train.checkpoints.files import ARRAYS, NUMPY, TORCH, digest_of_stream
+from train.checkpoints.files import ARRAYS, NUMPY, ORBAX, TORCH, digest_of_folder, digest_of_stream
 from train.checkpoints.huggingface import from_vitmae, is_vitmae
 from train.checkpoints.jax_weights import trained_weights
 from train.models.sizes import BlockConfig, MAEConfig, mae_config, mae_names
@@ -164,8 +164,11 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
 
 
 def source_digest(url: str) -> str:
-    """Return the first 16 digits of a file's SHA-256; a checkpoint of ours has them in its name."""
+    """Return the first 16 digits of a file's SHA-256, which a checkpoint of ours has in its name; of a checkpoint by
+    Orbax, which is a folder, those of `digest_of_folder`."""
     folder, _, name = url.rpartition("/")
+    if name.endswith(ORBAX):
+        return digest_of_folder(open_storage(url))
     if named := TORCH.parse(name) or NUMPY.parse(name):
         return named.digest
     with open_storage(folder or ".").open(name) as file:

@@ -136,6 +136,8 @@ def _check_tensors(path: Path, state: dict[Any, Any]) -> None:
 ARRAYS, DOCUMENT = "arrays", "document"
 """Entry of a NUMPY state that holds its arrays by name (ARRAYS), and array in its file that holds all other entries as
 JSON (DOCUMENT)."""
+ORBAX = ".orbax"
+"""End of the name of a checkpoint by Orbax, which is a folder: see orbax_folder.py."""
 TORCH = Codec("torch", "pth", _write_torch, _read_torch)
 NUMPY = Codec("numpy", "npz", _write_numpy, _read_numpy)
 
@@ -197,3 +199,13 @@ def digest_of(path: Path) -> str:
 def digest_of_stream(file: BinaryIO) -> str:
     """Return the first 16 hexadecimal digits of the SHA-256 of a stream's bytes."""
     return hashlib.file_digest(file, "sha256").hexdigest()[:16]  # type: ignore[arg-type]
+
+
+def digest_of_folder(storage: Storage) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of what `sha256sum` prints of all files, sorted by name."""
+    listing = hashlib.sha256()
+    for name in sorted(info.name for info in storage.list()):
+        with storage.open(name) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        listing.update(f"{digest}  {name}\n".encode())
+    return listing.hexdigest()[:16]

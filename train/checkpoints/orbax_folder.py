@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import FormatError, UsageError
 from train.checkpoints.checkpoint import CheckpointFolder
-from train.checkpoints.files import ARRAYS, DOCUMENT, NUMPY, Checkpoint
+from train.checkpoints.files import ARRAYS, DOCUMENT, NUMPY, ORBAX, Checkpoint
 from train.checkpoints.state import State
 
 if TYPE_CHECKING:
     import jax
 
-SUFFIX = ".orbax"
 _NAME = re.compile(r"checkpoint-(\d{9,})\.orbax")
 _SHAPES = "shapes"
 
@@ -32,12 +31,13 @@ class OrbaxFolder(CheckpointFolder):
     Args:
         url: A folder or gs://bucket/prefix that all processes see.
         keep: Number of newest checkpoints to keep, 1 or more.
-        like: Arrays by their names, as the run has them: they are read with the same shardings.
+        like: Arrays by their names, as the run has them: they are read with the same shardings. None: all values are
+            read into this host's memory.
     """
 
     takes_parts = True
 
-    def __init__(self, url: str, *, keep: int, like: Mapping[str, jax.Array]) -> None:
+    def __init__(self, url: str, *, keep: int = 3, like: Mapping[str, jax.Array] | None = None) -> None:
         super().__init__(url, keep=keep, codec=NUMPY)
         self._like = like
 
@@ -80,7 +80,7 @@ class OrbaxFolder(CheckpointFolder):
         return Checkpoint(_name_of(step), step, "")
 
     def load(self, checkpoint: Checkpoint) -> State:
-        """Read a state, every process its own part of the arrays.
+        """Read a state, every process its own part of the arrays, or all of them without `like`.
 
         Raises:
             UsageError: The arrays are those of another model.
@@ -153,7 +153,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def _name_of(step: int) -> str:
-    return f"checkpoint-{step:09d}{SUFFIX}"
+    return f"checkpoint-{step:09d}{ORBAX}"
 
 
 def _path(url: str) -> Any:

@@ -96,6 +96,15 @@ def test_copies_on_disk_alone_leave_no_list(finished, tmp_path):
     assert open_storage(source).stat(REPLICAS) is None
 
 
+def test_a_copy_from_disk_to_disk_leaves_no_folder_of_its_own_even_where_an_earlier_one_did(finished, tmp_path):
+    source, copy = str(finished("imagenet-webdataset")), tmp_path / "copy"
+    replicate(source, str(copy))
+    assert not (copy / "_build").exists()
+    (copy / "_build/tmp").mkdir(parents=True)
+    replicate(source, str(copy))
+    assert not (copy / "_build").exists()
+
+
 def test_the_list_of_a_copy_on_disk_has_those_in_buckets_alone(sources, target, tmp_path):
     copy = str(tmp_path / "copy")
     replicate(sources(), target, copy)

@@ -51,7 +51,8 @@ def test_a_run_limited_by_the_device_has_no_change_to_make(dataset):
 
     assert (found.limit, found.fixes, found.applied) == ("compute", (), None)
     assert found.utilisation > 0.9
-    assert found.verdict.startswith("The device is the limit: ")
+    # The latter below 95 % of the device, which other programs can cause.
+    assert found.verdict.startswith(("The device is the limit: ", "You are waiting for the device: "))
     assert [stage.name for stage in found.stages] == list(STAGES)
 
 

@@ -1,6 +1,7 @@
 """Weights of encoders: read from files of others, converted both ways, told what they are."""
 
 import argparse
+import hashlib
 
 import pytest
 import torch
@@ -74,3 +75,20 @@ def test_the_digest_of_a_source_comes_from_its_name_or_its_bytes(tmp_path):
     path.write_bytes(b"hello")
     assert source_digest(str(path)) == "2cf24dba5fb0a30e"
     assert source_digest("gs://none/checkpoint-000000001-0123456789abcdef.pth") == "0123456789abcdef"
+
+
+def test_the_digest_of_an_orbax_folder_is_that_of_its_files_and_their_names(tmp_path):
+    def digest(name: str, files: dict[str, bytes]) -> str:
+        for inner, data in files.items():
+            path = tmp_path / name / inner
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return source_digest(str(tmp_path / name))
+
+    files = {"arrays/d/b": b"hello", "arrays/_METADATA": b"x", "document/a": b""}
+    found = digest("a.orbax", files)
+    lines = "".join(f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files))
+    assert found == hashlib.sha256(lines.encode()).hexdigest()[:16]
+    assert digest("b.orbax", dict(reversed(files.items()))) == found
+    assert digest("c.orbax", {**files, "arrays/d/b": b"hellO"}) != found
+    assert digest("d.orbax", {"arrays/e/b": b"hello", "arrays/_METADATA": b"x", "document/a": b""}) != found

@@ -32,3 +32,16 @@ def test_weights_and_statistics_are_those_of_pytorch_by_the_same_names(found, ki
     differences = found[f"{kind} tensors"]
     assert {"head.0.running_var", "head.1.weight"} <= differences.keys() or kind == "finetune"
     assert max(differences.values()) < 1e-5
+
+
+def test_the_newest_checkpoint_of_a_folder_is_evaluated_in_a_file_and_by_orbax(found):
+    for kind in ("file", "parts"):
+        automatic, named = found[f"newest {kind}"]
+        assert automatic == named
+    assert found["newest file"] != found["newest parts"]
+
+
+def test_a_checkpoint_by_orbax_is_exported(found):
+    assert (found["exported"]["step"], found["exported"]["source"]) == (5, "checkpoint-000000005.orbax")
+    assert len(found["exported"]["digest"]) == 16
+    assert set(found["exported tensors"].values()) == {0.0}

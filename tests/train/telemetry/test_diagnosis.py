@@ -1,5 +1,7 @@
 """`--diagnose` of a run; what it measures, the tests of the entries show."""
 
+import json
+
 import pytest
 
 from dataprep.errors import UsageError
@@ -11,4 +13,13 @@ from train.telemetry.diagnosis import diagnose_run
 def test_diagnosing_one_of_several_hosts_is_refused(dataset):
     loader = open_data(dataset).training_loader(LoaderConfig(batch_size=8, image_size=32, world_size=2))
     with pytest.raises(UsageError, match="--diagnose on 2 hosts: expected one; start it on one host"):
+        diagnose_run(loader, None, transfer_ahead=0, folder=None, options={})
+
+
+def test_diagnosing_a_mixture_is_refused(dataset, tmp_path):
+    path = tmp_path / "mix.json"
+    path.write_text(json.dumps({"version": 1, "datasets": [{"url": dataset, "weight": 1}]}))
+    loader = open_data(str(path)).training_loader(LoaderConfig(batch_size=8, image_size=32))
+    expected = r"mixture, which only `loaders.mixture` and training without --diagnose read; give one of its datasets"
+    with pytest.raises(UsageError, match=rf"mix.json: expected a dataset, got what may be the file of a {expected}"):
         diagnose_run(loader, None, transfer_ahead=0, folder=None, options={})
