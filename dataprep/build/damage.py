@@ -44,7 +44,7 @@ def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -
 
     Args:
         storage: The dataset.
-        manifest: Its manifest.
+        manifest: Manifest of the dataset.
         versions: The versions with which it was made and those of this build, in words.
 
     Raises:
