@@ -65,6 +65,13 @@ def did_you_mean(name: object, choices: Iterable[str], cutoff: float = 0.6) -> s
     return f"; did you mean {known[near[0]]}?" if near else ""
 
 
+def there_are(name: object, choices: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the end of an error about an unknown name: `; did you mean X? There are X, Y`, or `; there are X, Y`."""
+    known = list(choices)
+    hint = did_you_mean(name, known, cutoff)
+    return f"{hint} There are {', '.join(known)}" if hint else f"; there are {', '.join(known)}"
+
+
 def not_one_of(what: str, name: object, choices: Iterable[str]) -> str:
     """Return the error text for an unknown name: it lists the choices and suggests the nearest."""
     known = list(choices)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
-from dataprep.messages import counted, did_you_mean
+from dataprep.messages import counted, did_you_mean, there_are
 from loaders.decode.annotations import WITHOUT_SIZE, FieldsTransform, size_fields
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
@@ -286,7 +286,7 @@ def check_names(names: Iterable[str]) -> None:
     known = sorted(LoaderConfig.__dataclass_fields__)
     wrong = sorted(set(names) - set(known))
     if wrong:
-        raise UsageError(f"no setting {', '.join(wrong)}{did_you_mean(wrong[0], known)}; there are {', '.join(known)}")
+        raise UsageError(f"no setting {', '.join(wrong)}{there_are(wrong[0], known)}")
 
 
 def _group_document(group: Views) -> dict[str, object]:

@@ -26,6 +26,8 @@ MAX_CARD_BYTES = 1 << 28
 """Maximum size of a card that is compared; `croissant.json` has 300 bytes for each shard."""
 PLAN_LINE = r"^- Plan: `([0-9a-f]{64})`, revision \d+$"
 """Pattern of the line of `README.md` that names the plan of its dataset."""
+CODECS_LINE = r"^- Codecs: `([^`]*)`$"
+"""Pattern of the line of `README.md` that names the versions of the codecs, as `pillow 13.0.0, pyarrow 26.0.0`."""
 _TEXT_CHARACTERS = 500
 _SIZES = (
     (1_000, "n<1K"),
@@ -260,6 +262,9 @@ def _body(manifest: Manifest) -> Iterator[str]:
     if manifest.converted_from:
         yield f"- Converted from: {_plain(manifest.converted_from)}"
     yield f"- Plan: `{_plain(manifest.plan_hash)}`, revision {manifest.revision}"
+    if manifest.codecs:
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(manifest.codecs.items()))
+        yield f"- Codecs: `{shortened(printable(versions), _TEXT_CHARACTERS).replace('`', '')}`"
     yield ""
     yield "| split | samples | shards | size | rejected |"
     yield "|---|---|---|---|---|"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
+from typing import NoReturn
 
 from dataprep.build.finished import image_root, indexed_images
 from dataprep.dataset.index_parts import index_files
@@ -14,7 +15,7 @@ from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import RETRY
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.dataset.sizes import first_faults, size_faults
-from dataprep.errors import VerificationError
+from dataprep.errors import UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.messages import counted
 from dataprep.storage import Storage
@@ -36,6 +37,29 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
         f"and either {MANIFEST}, for this command to build them, or copy them with dataprep replicate COPY --to "
         f"{storage.url}; then run dataprep verify {storage.url}"
     )
+
+
+def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -> NoReturn:
+    """Raise an error about a dataset that this build would make anew with other versions of the codecs.
+
+    Args:
+        storage: The dataset.
+        manifest: Manifest of the dataset.
+        versions: The versions with which it was made and those of this build, in words.
+
+    Raises:
+        VerificationError: Files are missing or have another size.
+        UsageError: All files are there.
+    """
+    advice = "or build all of it anew with --overwrite"
+    damaged = list(damaged_files(storage, manifest))
+    if damaged:
+        raise VerificationError(
+            f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: {first_faults(damaged)}. "
+            f"It was {versions}, and other versions may write other bytes: install those versions to repair it, copy "
+            f"the files with dataprep replicate COPY --to {storage.url}, {advice}"
+        )
+    raise UsageError(f"{storage.url}: the dataset is there already, {versions}; choose another --output, {advice}")
 
 
 def damaged_files(storage: Storage, manifest: Manifest) -> Iterator[str]:

@@ -14,22 +14,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from dataprep.build.claim import Claim, OvertakenError, claim_place, goes_on, refuse_overtaken, withdraw
-from dataprep.build.damage import refuse_damaged
+from dataprep.build.damage import refuse_damaged, refuse_other_versions
 from dataprep.build.job import Engine
 from dataprep.build.open_build import OpenBuild, open_build
 from dataprep.build.overwrite import Existing, leftovers, look, make_way, tidy_up
-from dataprep.build.plan import Plan
+from dataprep.build.plan import Plan, other_versions, same_but_codecs
 from dataprep.build.receipts import finished_shards
 from dataprep.build.recipe import Planned, recipe_of
 from dataprep.build.references import original_names
 from dataprep.build.remains import is_over_remains, may_be_left, take_over
 from dataprep.build.request import BuildRequest, Progress
+from dataprep.dataset.differences import differences
 from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
 from dataprep.dataset.paths import OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
 from dataprep.errors import DataprepError, UsageError
 from dataprep.messages import printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
+
+_SHOWN_DIFFERENCES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +147,24 @@ def _build(storage: Storage, claim: Claim, request: BuildRequest, engine: Engine
 
 
 def _finished(storage: Storage, plan: Plan) -> Manifest | None:
-    """Return the manifest of exactly this plan, or None. Raises UsageError if another dataset exists."""
+    """Return the manifest of exactly this plan, or None.
+
+    Raises:
+        UsageError: Another dataset exists, or this one, made with other versions of the codecs.
+        VerificationError: It was made with other versions of the codecs, and is damaged.
+    """
     manifest = read_manifest(storage)
     if manifest is None or manifest.plan_hash == plan.plan_hash:
         return manifest
+    if same_but_codecs(plan, manifest.codecs, manifest.plan_hash):
+        refuse_other_versions(storage, manifest, other_versions(manifest.codecs, plan.codecs))
+    ours = {"codecs": plan.codecs, "options": plan.options.document()}
+    theirs = {"codecs": manifest.codecs, "options": manifest.options}
+    adopted = "adopted" in manifest.options
+    what = "adopted data" if adopted else "; ".join(differences(ours, theirs)[:_SHOWN_DIFFERENCES]) or "other originals"
     raise UsageError(
         f"{storage.url}: another dataset exists there already ({manifest.name}, {manifest.format}, plan "
-        f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}); choose another --output or --overwrite it"
+        f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}): {what}; choose another --output or --overwrite it"
     )
 
 

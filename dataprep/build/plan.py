@@ -20,10 +20,12 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource
 from dataprep.errors import FormatError, UsageError
 from dataprep.host.versions import CODECS, codec_versions
+from dataprep.messages import printable, shortened
 from dataprep.sources.own import Conversion, OwnData
 
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20
+_VERSION_CHARACTERS = 300
 Repeat = Literal["virtual", "physical"]
 
 
@@ -165,6 +167,23 @@ def plan_from_document(document: JsonObject, *, where: str = "plan", advice: str
     if name not in document:
         return replace(plan, details=None)
     return replace(plan, details=convert(document[name], JsonObject, where=where, advice=advice, at=f"$.{name}"))
+
+
+def same_but_codecs(plan: Plan, codecs: Mapping[str, str], plan_hash: str) -> bool:
+    """Return whether a plan has this hash if only its codecs have these versions: it writes files of the same names."""
+    return replace(plan, codecs=dict(codecs)).plan_hash == plan_hash
+
+
+def other_versions(made: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Return the versions of codecs that differ, as `made with pillow 13.0.0 (this is 12.3.0)`; empty if none does.
+
+    Args:
+        made: Versions with which a dataset was made.
+        here: Versions of this build.
+    """
+    names = [name for name in sorted(made.keys() | here.keys()) if made.get(name) != here.get(name)]
+    versions = ", ".join(f"{name} {made.get(name, 'none')} (this is {here.get(name, 'none')})" for name in names)
+    return f"made with {shortened(printable(versions), _VERSION_CHARACTERS)}" if versions else ""
 
 
 def physical_key(key: str, pass_index: int) -> str:

@@ -1,7 +1,9 @@
 """Recognises the files of a dataset whose manifest is gone, so that a build of the same plan can go on with them.
 
-A card of this project names its plan. Without a card, an index and no file but those of the plan are proof enough to
-build beside them, which replaces nothing; only the files of a plan that a card names are removed by `--overwrite`.
+A card of this project names its plan and the versions of its codecs. Without a card, an index and no file but those of
+the plan are proof enough to build beside them, which replaces nothing. `--overwrite` removes only the files of a plan
+that a card names: that of this build, or one that differs from it in nothing but the codecs' versions, which its hash
+proves, and which therefore has files of the same names.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 import re
 from itertools import chain
 
-from dataprep.build.cards import PLAN_LINE, read_card
+from dataprep.build.cards import CODECS_LINE, PLAN_LINE, read_card
 from dataprep.build.claim import claim_place, withdraw
 from dataprep.build.overwrite import leftovers, look, make_way, planned_names
-from dataprep.build.plan import Plan
+from dataprep.build.plan import Plan, other_versions, same_but_codecs
 from dataprep.build.recipe import Planned
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import CROISSANT, OVERWRITTEN, README
@@ -31,8 +33,24 @@ def may_be_left(storage: Storage) -> bool:
 
 def card_plan(storage: Storage) -> str | None:
     """Return the hash of the plan that the card `README.md` names; None if there is no card of this project."""
-    found = re.search(PLAN_LINE, (read_card(storage, README) or b"").decode(errors="replace"), re.MULTILINE)
+    return _card_line(storage, PLAN_LINE)
+
+
+def card_codecs(storage: Storage) -> dict[str, str]:
+    """Return the versions of the codecs that the card `README.md` names; empty if it names none."""
+    pairs = (pair.partition(" ") for pair in (_card_line(storage, CODECS_LINE) or "").split(", "))
+    return {name: version for name, _, version in pairs if name}
+
+
+def _card_line(storage: Storage, pattern: str) -> str | None:
+    found = re.search(pattern, (read_card(storage, README) or b"").decode(errors="replace"), re.MULTILINE)
     return found[1] if found else None
+
+
+def _is_named(storage: Storage, plan: Plan) -> bool:
+    """Return whether a card names this plan, or the same one with other versions of the codecs."""
+    named = card_plan(storage)
+    return named is not None and (named == plan.plan_hash or same_but_codecs(plan, card_codecs(storage), named))
 
 
 def is_over_remains(storage: Storage, plan: Plan) -> bool:
@@ -40,7 +58,7 @@ def is_over_remains(storage: Storage, plan: Plan) -> bool:
 
     A build writes its cards last, so a card beside an unfinished one is that of a dataset whose manifest is gone.
     """
-    return card_plan(storage) == plan.plan_hash and storage.stat(OVERWRITTEN) is None
+    return _is_named(storage, plan) and storage.stat(OVERWRITTEN) is None
 
 
 def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
@@ -54,13 +72,9 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
     Raises:
         UsageError: The files are those of another plan, or some belong to none.
     """
-    named, plan_hash = card_plan(storage), planned.plan.plan_hash
-    if named is not None and named != plan_hash:
-        raise UsageError(
-            f"{storage.url}: files of a dataset are left there without its {MANIFEST}, of plan {named[:12]}, and this "
-            f"build has plan {plan_hash[:12]}; build with the options of that one, remove them yourself, or choose "
-            "another --output"
-        )
+    named = card_plan(storage)
+    if named is not None and named != planned.plan.plan_hash:
+        _refuse_other(storage, planned.plan, named, overwrite=overwrite)
     claim = claim_place(storage, planned)
     if named is None:
         own = {*chain(planned_names(storage, claim), _NOT_OF_PLAN)}
@@ -74,3 +88,20 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
         make_way(storage, look(storage))
         return True
     return False
+
+
+def _refuse_other(storage: Storage, plan: Plan, named: str, *, overwrite: bool) -> None:
+    """Raise UsageError about the files of another plan, unless only its codecs differ and `overwrite` removes them."""
+    versions = other_versions(card_codecs(storage), plan.codecs) if card_codecs(storage) else ""
+    left = f"{storage.url}: files of a dataset are left there without its {MANIFEST}, of plan {named[:12]}"
+    if not _is_named(storage, plan):
+        raise UsageError(
+            f"{left}{f', {versions}' if versions else ''}, and this build has plan {plan.plan_hash[:12]}; build with "
+            f"the options{' and versions' if versions else ''} of that one, remove them yourself, or choose another "
+            "--output"
+        )
+    if not overwrite:
+        raise UsageError(
+            f"{left}, {versions}, and other versions may write other bytes: install those versions to repair it, or "
+            "build all of it anew with --overwrite"
+        )

@@ -109,12 +109,13 @@ def image_policy(options: JsonObject) -> ImagePolicy:
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Describe the splits of a plan."""
+    before = "" if plan.options.images.short_side is None else " before --resize"
     for split in plan.splits:
         passes = FORMATS[plan.options.format].passes_written(split.repeat_stored)
         yield (
             f"  {split.name}: {counted(sum(split.shard_samples), 'sample')} in "
-            f"{counted(len(split.shard_samples), 'shard')}, about {human_bytes(split.source_bytes * passes)}; an epoch "
-            f"makes {counted(split.repeat_count, 'pass')}, {split.repeat_stored} stored"
+            f"{counted(len(split.shard_samples), 'shard')}, about {human_bytes(split.source_bytes * passes)}{before}; "
+            f"an epoch makes {counted(split.repeat_count, 'pass')}, {split.repeat_stored} stored"
         )
     if plan.features:
         yield f"  features: {', '.join(f'{name} ({described(feature)})' for name, feature in plan.features.items())}"

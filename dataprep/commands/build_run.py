@@ -19,6 +19,7 @@ from dataprep.build.driver import BuildResult, prepare, run_build
 from dataprep.build.finished import numbering_faults
 from dataprep.build.job import Engine
 from dataprep.build.plan import Plan
+from dataprep.build.remains import card_plan
 from dataprep.build.request import BuildRequest
 from dataprep.cloud.placement import guard
 from dataprep.commands.options import json_option, stall_option, workers_option
@@ -34,6 +35,7 @@ from dataprep.commands.region_options import (
 )
 from dataprep.commands.region_plan import PlannedBucket, planned_buckets
 from dataprep.dataset.manifest import manifest_document
+from dataprep.dataset.paths import README
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import DataprepError, UsageError
 from dataprep.messages import counted
@@ -175,8 +177,14 @@ def build(
 
 def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None:
     """Write the cards of a dataset that is whole; without them it is no less whole."""
+    storage = open_storage(url)
     try:
-        write_cards(open_storage(url), result.manifest)
+        is_written = README in write_cards(storage, result.manifest)
+        if not is_written and card_plan(storage) not in (None, result.manifest.plan_hash):
+            progress.warn(
+                f"{README} is that of another plan and stays, as you may have edited it: write both cards anew with "
+                f"dataprep card {url} --overwrite"
+            )
     except DataprepError as error:
         progress.warn(f"the cards are not written: {error}; write them with dataprep card {url}")
 

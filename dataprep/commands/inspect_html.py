@@ -133,13 +133,16 @@ def _histogram(title: str, found: Histogram, caption: str) -> JsonObject:
 
 
 def class_caption(split: SplitInspection) -> str:
-    """Describe the number of classes, and name the smallest and the largest ones."""
+    """Describe the number of classes, and name the smallest and the largest ones; each of a few once."""
     classes = split.classes
     if classes is None:
         return "no classes"
     spread = classes.samples
     number = counted(classes.classes, "class")
     counts = f"{number} of {spread.smallest:,} to {spread.largest:,}, median {spread.median:,}"
+    each = dict([*classes.fewest, *reversed(classes.most)])
+    if len(each) == classes.classes:
+        return f"{counts}: {', '.join(f'{name} {count:,}' for name, count in each.items())}"
     ends = [
         f"{end}: " + ", ".join(f"{name} {count:,}" for name, count in names)
         for end, names in (("fewest", classes.fewest), ("most", classes.most))

@@ -139,7 +139,8 @@ def _print_result(
     for plan in plans:
         copying = plan.copying
         objects = counted(copying.objects + copying.existing, "object")
-        did = f"{human_bytes(copying.num_bytes)} copied" if copying.objects else "nothing was missing"
+        copied = f"{copying.objects:,} of them copied ({human_bytes(copying.num_bytes)})"
+        did = copied if copying.objects else "nothing was missing"
         click.echo(f"{copying.target.url} is a whole copy: {objects}, {did}")
 
 

@@ -11,9 +11,9 @@ from dataprep.cloud.placement import bucket_name, is_bucket
 from dataprep.cloud.prices import Prices
 from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe, placement, verdict
 from dataprep.cloud.replicate import Copying
-from dataprep.commands.region_report import Training, examine, gib
+from dataprep.commands.region_report import Training, examine
 from dataprep.errors import AccessError, StorageError, UndecidedError
-from dataprep.messages import counted, usd
+from dataprep.messages import counted, human_bytes, usd
 from dataprep.storage.gcs_location import BucketLocation, bucket_location, stored_objects
 
 
@@ -40,7 +40,7 @@ class PlannedCopy:
         existing = f", {copying.existing:,} more {verb} there already" if copying.existing else ""
         found = [
             f"{copying.source.url} -> {copying.target.url}",
-            f"  copy      {counted(copying.objects, 'object')}, {gib(copying.num_bytes)}{existing}",
+            f"  copy      {counted(copying.objects, 'object')}, {human_bytes(copying.num_bytes)}{existing}",
         ]
         if copying.kept:
             found.append(f"  keep      {' and '.join(copying.kept)}: another is there already, and stays")

@@ -9,6 +9,7 @@ import click
 
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import VerifyProgress
+from dataprep.dataset.manifest import MANIFEST
 from dataprep.errors import UndecidedError, VerificationError
 from dataprep.messages import counted, human_bytes, printable
 from dataprep.verify.run import Report, verify
@@ -54,8 +55,9 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
         _print_findings(report)
     if report.verdict == "differs":
         raise VerificationError(
-            f"{report.url} differs from its manifest: {_summary(report)}; put the named files back, or build it again "
-            "with --overwrite"
+            f"{report.url} differs from its manifest: {_summary(report)}; remove the named files, and copy them with "
+            f"dataprep replicate COPY --to {report.url}; or remove them and {MANIFEST}, and run the build's command, "
+            "which makes what is missing; or build all of it again with --overwrite"
         )
     if report.verdict == "undecided":
         raise UndecidedError(

@@ -77,7 +77,10 @@ def no_dataset(storage: Storage) -> UsageError:
     if storage.stat(PLAN_JSON) is not None:
         hint = "a build there is not finished: run it again to finish it"
     else:
-        hint = "check the URL, or index data of other tools with dataprep adopt"
+        hint = (
+            "check the URL, make shards of pictures with dataprep build folder, or index data of other tools where "
+            "they lie with dataprep adopt"
+        )
     return UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); {hint}")
 
 

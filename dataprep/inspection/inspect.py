@@ -26,6 +26,7 @@ from dataprep.inspection.histograms import (
     byte_labels,
 )
 from dataprep.sources import DATASETS
+from dataprep.sources.own import UNSTATED
 from dataprep.storage import Storage, open_storage
 
 _EXAMPLES = 3
@@ -136,7 +137,7 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
         format=manifest.format,
         revision=manifest.revision,
         plan_hash=manifest.plan_hash,
-        licence=manifest.licence,
+        licence=manifest.licence or UNSTATED,
         origin=manifest.origin,
         checked=manifest.checked,
         partial=manifest.partial,

@@ -30,7 +30,7 @@ from dataprep.messages import quoted, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import MAX_IMAGE_BYTES, READ_ALL, Reading, SplitFacts
 from dataprep.sources.own import Converted, OwnData, OwnDataset, split_fault
-from dataprep.sources.pictures import OpenedDataset, in_val
+from dataprep.sources.pictures import OpenedDataset, empty_split, in_val
 from dataprep.sources.stored_values import FirstSample, StoredValues, left_out, open_values, record_places
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_hex
@@ -132,10 +132,7 @@ def _parted(train: Enumeration, own: OwnData) -> dict[str, Enumeration]:
         refs["val" if in_val(own, ref.key) else "train"].add(ref)
     counts = {name: len(found) for name, found in refs.items()}
     if not all(counts.values()):
-        raise UsageError(
-            f"--val-fraction {own.val_fraction:g} leaves {counts['train']:,} images for train and {counts['val']:,} "
-            "for val; choose another fraction"
-        )
+        raise empty_split(own, counts["train"], counts["val"], (ref.key for ref in train.refs))
     return {name: replace(train, refs=found) for name, found in refs.items()}
 
 

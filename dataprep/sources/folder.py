@@ -26,7 +26,7 @@ from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.messages import counted, shown
 from dataprep.sources.base import READ_ALL, Reading, SplitFacts
 from dataprep.sources.keys import is_hidden, key_of, name_bytes
-from dataprep.sources.metadata import rows_of
+from dataprep.sources.metadata import FILE_COLUMN, rows_of
 from dataprep.sources.own import SPLIT_FOLDERS, SPLITS, UNSTATED, OwnData, OwnDataset
 from dataprep.sources.pictures import (
     FOLDER_LABELS,
@@ -153,7 +153,12 @@ class _FolderReader(PictureReader[_Picture]):
     def _note_passed_over(self, tree: Tree) -> None:
         if tree.passed_over:
             counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(tree.passed_over.items()))
-            self._notes.append(f"passed over: {counts}")
+            table = "" if tree.unused_table is None else shown(tree.unused_table.parts[-1])
+            hint = (
+                f"; {table} is no metadata by its name: a table with a column {FILE_COLUMN} is read as metadata.csv, "
+                "metadata.jsonl or metadata.parquet, and one with any columns by dataprep build table"
+            )
+            self._notes.append(f"passed over: {counts}{hint if table else ''}")
         if tree.unused_text is not None:
             name = tree.unused_text.parts[-1]
             suffix = name.lower().rpartition(".")[2]

@@ -63,7 +63,8 @@ def rows_of(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[Row]:
 
     Args:
         file: The file.
-        refuse: Takes each row that cannot be read, has no `file_name`, or one that leads out of the folder.
+        refuse: Takes each row that cannot be read, or whose `file_name` leads out of the folder, and at the end one
+            problem for all rows without `file_name`.
 
     Raises:
         SourceError: The file cannot be read.
@@ -98,17 +99,16 @@ def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[in
 def _named_rows(
     file: MetadataFile, rows: Iterator[tuple[int, Values]], refuse: Refuse, *, is_text: bool
 ) -> Iterator[Row]:
+    nameless, first = 0, ""
     for number, values in rows:
         where = f"{file.url} row {number}"
         name = values.pop(FILE_COLUMN, None)
         if not isinstance(name, str) or not name:
-            columns = ", ".join(sorted(map(str, values)))[:200]
-            refuse(
-                SourceError(
-                    f"{where}: no {FILE_COLUMN}, the path of the image relative to the folder of this file; "
-                    f"it has {columns or 'nothing'}: rename the column with the path"
-                )
-            )
+            nameless += 1
+            if nameless == 1:
+                columns = ", ".join(sorted(map(str, values)))[:200]
+                first = f"row {number} has no {FILE_COLUMN}, the path of the image relative to the folder of this file"
+                first += f"; it has {columns or 'nothing'}: rename the column with the path"
             continue
         try:
             parts = name_parts(name)
@@ -116,6 +116,8 @@ def _named_rows(
             refuse(SourceError(f"{where}: {FILE_COLUMN} {shown(name)}: {error}"))
             continue
         yield Row((*file.folder, *parts), where, values, is_text)
+    if nameless:
+        refuse(SourceError(f"{file.url}: {f'{nameless:,} rows like this: ' if nameless > 1 else ''}{first}"))
 
 
 def _csv_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -21,6 +22,7 @@ from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef
 from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder
+from dataprep.messages import counted
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import READ_ALL, Reading, Wanted
 from dataprep.sources.columns import Columns
@@ -152,10 +154,7 @@ class PictureReader(ABC, Generic[P]):
         val = self._collected(picture for picture in splits["train"] if in_val(own, self._group(picture)))
         train = self._collected(picture for picture in splits["train"] if not in_val(own, self._group(picture)))
         if not len(val) or not len(train):
-            raise UsageError(
-                f"--val-fraction {own.val_fraction:g} leaves {len(train):,} images for train and {len(val):,} for val, "
-                f"{'groups of ' + own.group_by if own.group_by else 'single images'}; choose another fraction"
-            )
+            raise empty_split(own, len(train), len(val), map(self._group, splits["train"]))
         return {**splits, "train": train, "val": val}
 
     def _group(self, picture: P) -> str:
@@ -263,8 +262,39 @@ class PictureReader(ABC, Generic[P]):
 def in_val(own: OwnData, text: str) -> bool:
     """Return whether an image of train belongs to val. Only its group or key decides, so other images do not move
     it."""
+    return _place_of(own, text) < own.val_fraction * 2**64
+
+
+def _place_of(own: OwnData, text: str) -> int:
     digest = hashlib.sha256(f"val/{own.split_seed}/{text}".encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[:8], "big") < own.val_fraction * 2**64
+    return int.from_bytes(digest[:8], "big")
+
+
+def empty_split(own: OwnData, train: int, val: int, texts: Iterable[str]) -> UsageError:
+    """Return the error for a share of train that leaves no image for one of the splits; it names one that works.
+
+    Args:
+        own: The share.
+        train: Images that are left for train.
+        val: Images that become val.
+        texts: The group or key of each image.
+    """
+    asked, low, high = own.val_fraction, 1.0, 0.0
+    for text in texts:
+        place = _place_of(own, text) / 2**64
+        low, high = min(low, place), max(high, place)
+    decides = "name" if own.group_by is None else f"value of {own.group_by}"
+    what = (
+        f"--val-fraction {asked:g} leaves {counted(train, 'image')} for train and {val:,} for val, because the "
+        f"{decides} of an image alone decides where it goes"
+    )
+    for digits in range(1, 16):
+        steps = math.floor(low * 10**digits) + 1 if asked <= low else math.floor(high * 10**digits)
+        fraction = steps / 10**digits
+        if low < fraction <= high:
+            return UsageError(f"{what}; --val-fraction {fraction:.{digits}f} leaves some for both")
+    only = "there is only one image" if train + val == 1 else f"all images have the same {decides}"
+    return UsageError(f"{what}, and {only}: leave --val-fraction out")
 
 
 class Shown(Protocol):

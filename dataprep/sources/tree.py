@@ -46,6 +46,8 @@ OTHER_PICTURES = frozenset(
 """Suffixes of pictures that are not read: this project has no decoder for them that is safe on hostile bytes."""
 _TEXTS = frozenset({"caption", "txt"})
 """Suffixes that tools give to the text files of pictures."""
+_TABLES = frozenset({"csv", "jsonl", "parquet", "tsv"})
+"""Suffixes of tables, which only under the names of metadata are read beside pictures."""
 _PATTERN = re.compile(r"[.*?\[]")
 """Characters by which a file to pass over is given by a pattern of its name, and not by its suffix."""
 MAX_METADATA_BYTES = 2**30
@@ -128,6 +130,8 @@ class Tree:
     """Archives, and metadata files outside of archives."""
     unused_text: Original | None = None
     """A file that was passed over although it seems to be the text file of an image."""
+    unused_table: Original | None = None
+    """The first table that was passed over."""
     _last_image: Original | None = None
     _last_text: Original | None = None
     """The last text file that was passed over, if no image came after it."""
@@ -151,6 +155,8 @@ class Tree:
 
     def _pass_over(self, original: Original, suffix: str) -> None:
         self.passed_over[_kind(suffix)] += 1
+        if suffix in _TABLES and self.unused_table is None:
+            self.unused_table = original
         if suffix in _TEXTS:
             self._last_text = original
             self._look_for_texts()

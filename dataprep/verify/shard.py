@@ -163,12 +163,17 @@ def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
     with storage.open(where) as stream:
         read = FORMATS[shard.manifest.format].read_shard
         reader = cast(BinaryIO, DigestingReader(stream, digest))
-        _check_records(read(reader, classes=shard.manifest.classes, features=shard.manifest.features), shard, result)
+        fault = _check_records(
+            read(reader, classes=shard.manifest.classes, features=shard.manifest.features), shard, result
+        )
         while same_size and (chunk := stream.read(_CHUNK)):  # the bytes after a record that could not be read
             digest.write(chunk)
     result.num_bytes = digest.num_bytes
-    if same_size:
-        check_digests(digest, entry, result.findings)
+    if not same_size:
+        return  # the other size explains why the records end early or late, and other digests
+    if fault:
+        result.findings.add(fault[0], where, fault[1])
+    check_digests(digest, entry, result.findings)
 
 
 class DigestingReader:
@@ -192,7 +197,9 @@ def check_digests(digest: HashingWriter, shard: ShardEntry, findings: Findings) 
             findings.add("digest", shard["file"], f"{name} {got}, expected {due}")
 
 
-def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result: ShardResult) -> None:
+def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result: ShardResult) -> tuple[str, str] | None:
+    """Compare each record with its row of the index; return kind and text of the fault of all together, if any."""
+    fault = None
     where, expected, findings = shard.entry["file"], shard.entry["samples"], result.findings
     manifest, rows = shard.manifest, shard.rows
     keys: list[str] = []
@@ -200,7 +207,7 @@ def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result:
     try:
         for position, stored in enumerate(records):
             if position == expected:
-                findings.add("count", where, f"more records than the {expected:,} of the manifest")
+                fault = "count", f"more records than the {expected:,} of the manifest"
                 break
             sample = stored.sample
             keys.append(sample.key)
@@ -215,10 +222,11 @@ def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result:
                 check_pixels(place, sample.image, sides, findings, decode=True)
         else:
             if len(keys) != expected:
-                findings.add("count", where, f"{len(keys):,} records, the manifest has {expected:,}")
+                fault = "count", f"{len(keys):,} records, the manifest has {expected:,}"
     except FormatError as error:
-        findings.add("format", where, str(error))
+        fault = "format", str(error)
     result.count(keys, labels, len(manifest.classes))
+    return fault
 
 
 def _difference(row: Row, stored: StoredSample) -> str:

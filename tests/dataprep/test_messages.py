@@ -11,6 +11,7 @@ from dataprep.messages import (
     printable,
     quoted,
     shortened,
+    there_are,
     usd,
 )
 
@@ -101,3 +102,8 @@ def test_noun_is_in_the_plural_unless_there_is_one(count, noun, expected):
 )
 def test_amounts_below_a_cent_have_two_significant_digits(amount, text):
     assert usd(amount) == text
+
+
+def test_there_are_lists_the_choices_behind_the_nearest():
+    assert there_are("image_sizes", ["image_size", "seed"]) == "; did you mean image_size? There are image_size, seed"
+    assert there_are("x", ["image_size", "seed"]) == "; there are image_size, seed"

@@ -67,7 +67,7 @@ def test_a_url_or_split_of_another_type_is_refused(place):
 
 
 def test_an_unknown_setting_is_answered_with_the_nearest_name():
-    with pytest.raises(UsageError, match=r"^no setting proceses; did you mean processes\?; there are augment, "):
+    with pytest.raises(UsageError, match=r"^no setting proceses; did you mean processes\? There are augment, "):
         open_loader("nowhere", batch_size=8, proceses=2)
 
 

@@ -58,7 +58,7 @@ WRONG = [
     (
         {"procesess": 3},
         'Unexpected keyword argument "procesess" for "open_loader"; did you mean "processes"?',
-        "no setting procesess; did you mean processes?; there are augment, ",
+        "no setting procesess; did you mean processes? There are augment, ",
     ),
     (
         {"image_size": "big"},

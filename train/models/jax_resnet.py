@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flax import linen as nn
 
 from dataprep.errors import UsageError
-from dataprep.messages import did_you_mean
+from dataprep.messages import there_are
 
 if TYPE_CHECKING:
     import jax
@@ -59,8 +59,7 @@ def create_resnet(name: str, *, num_classes: int, dtype: jax.typing.DTypeLike) -
         UsageError: There is no such network.
     """
     if name not in ARCHITECTURES:
-        hint = did_you_mean(name, ARCHITECTURES, cutoff=0.4)
-        raise UsageError(f"no model {name!r}{hint}; there are {', '.join(ARCHITECTURES)}")
+        raise UsageError(f"no model {name!r}{there_are(name, ARCHITECTURES, cutoff=0.4)}")
     return ResNet(architecture=ARCHITECTURES[name], num_classes=num_classes, dtype=dtype)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from dataprep.errors import UsageError
-from dataprep.messages import did_you_mean
+from dataprep.messages import there_are
 
 LAYER_NORM_EPSILON = 1e-6
 TARGET_EPSILON = 1e-6
@@ -196,4 +196,4 @@ def check_dropout(name: str, share: float) -> None:
 
 def unknown_name(what: str, name: str, names: Sequence[str]) -> UsageError:
     """Return the error for a name that is not among those that there are."""
-    return UsageError(f"no {what} {name!r}{did_you_mean(name, names, cutoff=0.4)}; there are {', '.join(names)}")
+    return UsageError(f"no {what} {name!r}{there_are(name, names, cutoff=0.4)}")

@@ -1,16 +1,18 @@
 """A finished dataset whose files are missing or have another size: a build that finds it does not call it whole."""
 
 import shutil
+from importlib.metadata import version
 
 import pytest
 
 from dataprep.build.damage import damaged_files
 from dataprep.build.finished import readable_manifest
-from dataprep.errors import VerificationError
+from dataprep.errors import UsageError, VerificationError
 from dataprep.storage import open_storage
 from tests.support.build_here import request, whole
 from tests.support.builds import digests
 from tests.support.finished import CHECKED
+from tests.support.other_codecs import made_with_pillow
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -43,6 +45,25 @@ def test_a_build_that_finds_a_damaged_dataset_names_the_file_and_overwrite_mends
     assert "--overwrite" in str(error.value) and f"dataprep replicate COPY --to {storage_url}" in str(error.value)
     whole(request(originals, storage_url, fmt, overwrite=True))
     assert digests(storage_url) == before
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+def test_a_damaged_dataset_of_other_codecs_is_named_with_both_versions(originals, storage_url, fmt):
+    with made_with_pillow("99.0.0"):
+        whole(request(originals, storage_url, fmt))
+    storage = open_storage(storage_url)
+    with pytest.raises(UsageError) as refused:
+        whole(request(originals, storage_url, fmt))
+    versions = f"made with pillow 99.0.0 (this is {version('pillow')})"
+    assert f"{storage_url}: the dataset is there already, {versions}; choose another --output" in str(refused.value)
+    name = a_file(storage, fmt)
+    storage.delete(name)
+    with pytest.raises(VerificationError) as error:
+        whole(request(originals, storage_url, fmt))
+    assert f"the dataset is damaged, 1 file of it: {name} is missing. It was {versions}" in str(error.value)
+    assert "install those versions to repair it" in str(error.value) and "--overwrite" in str(error.value)
+    whole(request(originals, storage_url, fmt, overwrite=True))
+    assert readable_manifest(storage).codecs["pillow"] == version("pillow")
 
 
 def test_a_missing_index_is_named_before_images_that_only_it_lists(originals, tmp_path):

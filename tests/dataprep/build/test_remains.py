@@ -1,8 +1,11 @@
 """Files of a dataset whose manifest is gone: a build of the same plan goes on there, and another one leaves them."""
 
+from importlib.metadata import version
+
 import pytest
 
 from dataprep.build.cards import write_cards
+from dataprep.build.damage import damaged_files
 from dataprep.build.driver import prepare
 from dataprep.build.remains import card_plan, is_over_remains, may_be_left
 from dataprep.dataset.manifest import MANIFEST
@@ -11,6 +14,7 @@ from dataprep.errors import ConflictError, UsageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet, request, whole
 from tests.support.builds import digests
+from tests.support.other_codecs import made_with_pillow
 
 
 def left(originals, url, fmt="webdataset"):
@@ -84,6 +88,39 @@ def test_files_of_another_plan_are_refused_and_left_unchanged(originals, tmp_pat
     before = digests(tmp_path / "out")
     for overwrite in (False, True):
         with pytest.raises(UsageError, match=r"files of a dataset are left there without its dataset\.json, of plan"):
+            whole(request(originals, tmp_path / "out", seed=1, overwrite=overwrite))
+    assert {name: digest for name, digest in digests(tmp_path / "out").items() if "_build" not in name} == before
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
+def test_files_made_with_other_codecs_are_named_and_replaced_by_overwrite_alone(originals, storage_url, fmt):
+    with made_with_pillow("99.0.0"):
+        left(originals, storage_url, fmt)
+    storage = open_storage(storage_url)
+    storage.create("notes.txt", b"mine")
+    name = next(info.name for info in storage.list("val" if fmt != "tfrecord" else "") if info.num_bytes > 9_000)
+    storage.delete(name)
+    storage.create(name, b"damaged")
+    before = digests(storage_url)
+    with pytest.raises(UsageError) as refused:
+        whole(request(originals, storage_url, fmt))
+    assert f"made with pillow 99.0.0 (this is {version('pillow')})" in str(refused.value)
+    assert "install those versions to repair it, or build all of it anew with --overwrite" in str(refused.value)
+    left_there = {name: digest for name, digest in digests(storage_url).items() if "_build" not in name}
+    assert left_there == before
+    manifest = whole(request(originals, storage_url, fmt, overwrite=True))
+    assert manifest.codecs["pillow"] == version("pillow")
+    assert storage.read("notes.txt") == b"mine" and storage.read(name) != b"damaged"
+    assert list(damaged_files(storage, manifest)) == []
+
+
+def test_a_card_that_names_codecs_its_plan_was_not_made_with_proves_nothing(originals, tmp_path):
+    left(originals, tmp_path / "out")
+    card = tmp_path / "out/README.md"
+    card.write_text(card.read_text().replace(f"pillow {version('pillow')}", "pillow 99.0.0"))
+    before = digests(tmp_path / "out")
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match=r"made with pillow 99\.0\.0 .*build with the options and versions"):
             whole(request(originals, tmp_path / "out", seed=1, overwrite=overwrite))
     assert {name: digest for name, digest in digests(tmp_path / "out").items() if "_build" not in name} == before
 

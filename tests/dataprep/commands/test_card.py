@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep
@@ -59,3 +60,14 @@ def test_adopted_data_get_cards_only_on_request(tmp_path):
     assert not any((data / name).exists() for name in CARDS)
     assert dataprep("card", data).returncode == 0
     assert (data / "README.md").read_text() == shown["README.md"]
+
+
+def test_a_build_names_a_card_of_another_plan_that_stays(tmp_path):
+    source, output = class_folders(tmp_path / "pets"), tmp_path / "out"
+    built(source, output)
+    card = output / "README.md"
+    card.write_text(re.sub("Plan: `[0-9a-f]{8}", "Plan: `00000000", card.read_text()))
+    run = dataprep("build", "folder", "--source", source, "--output", output, "--format", "webdataset", "--workers", 1)
+    assert run.returncode == 0 and f"dataprep card {output} --overwrite" in run.stderr
+    assert dataprep("card", output, "--overwrite").returncode == 0
+    assert "Plan: `00000000" not in card.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -108,7 +109,12 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
     assert "the splits to convert are train, val; it needs train, and no val: choose them with --split" in other.stderr
     tiny = dataprep("convert", pairs, *words, 0.0001)
     assert tiny.returncode == 2
-    assert "leaves 20 images for train and 0 for val; choose another fraction" in tiny.stderr
+    assert "leaves 20 images for train and 0 for val, because the name of an image alone decides" in tiny.stderr
+    fraction = re.search(r"; --val-fraction (\S+) leaves some for both", tiny.stderr)[1]
+    mended = dataprep("convert", pairs, *words, fraction, "--dry-run")
+    assert mended.returncode == 0, mended.stderr
+    smaller = dataprep("convert", pairs, *words, fraction, "--dry-run", "--resize", 32)
+    assert " before --resize; an epoch" in smaller.stdout and "before --resize" not in mended.stdout
 
 
 @pytest.mark.parametrize(

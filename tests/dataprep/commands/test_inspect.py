@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from dataprep.commands.inspect import command
 from dataprep.errors import UsageError
 from dataprep.inspection.inspect import inspect_dataset
+from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep
-from tests.support.own_data import picture, write_files
+from tests.support.own_data import class_folders, picture, write_files
 
 
 def inspected(*words: object) -> str:
@@ -75,3 +76,10 @@ def test_a_name_is_shown_as_it_was_written_and_json_has_the_key_and_the_path(tmp
     (split,) = json.loads(inspected(tmp_path / "out", "--json"))["splits"]
     [[event]] = [trouble["examples"] for trouble in split["troubles"]]
     assert (event["key"], event["path"]) == ("s=C3=BC=C3=9F=201", "süß 1")
+
+
+def test_the_licence_of_adopted_data_is_said_to_be_unknown(tmp_path):
+    adopt_here(class_folders(tmp_path / "data"))
+    shown = dataprep("inspect", tmp_path / "data").stdout
+    assert re.search(r"licence +unknown, not stated *\n", shown)
+    assert re.search(r"classes .*: .*", shown) and "fewest" not in shown

@@ -9,7 +9,7 @@ from PIL import Image
 
 from dataprep.build.finished import readable_manifest
 from dataprep.build.images import ImagePolicy
-from dataprep.commands.inspect_html import render_html
+from dataprep.commands.inspect_html import class_caption, render_html
 from dataprep.dataset.records import Event
 from dataprep.inspection.contact_sheet import Picture, Sheet, open_sheet
 from dataprep.inspection.histograms import Spread
@@ -116,6 +116,25 @@ def test_a_published_dataset_says_that_its_counts_are_the_published_ones(inspect
     assert inspection.is_published
     for partial, text in ((True, "partial: other counts than published"), (False, "the published counts")):
         assert text in render_html(replace(inspection, partial=partial), {"train": Sheet()})
+
+
+def test_features_have_one_label_and_pictures_of_all_shapes_are_shown_whole(inspection):
+    html = render_html(replace(inspection, features={"caption": "text", "n": "int64"}), {"train": Sheet()})
+    assert "<dt>Features</dt><dd>caption (text), n (int64)</dd>" in html
+    assert ".sheet img { position: absolute; inset: 0; width: 100%; height: 100%; object-fit: contain; }" in html
+
+
+@pytest.mark.parametrize(
+    ("classes", "each"), [(1, ""), (2, "c0 1, c1 2"), (6, "c4 5, c5 6"), (7, "most: c6 7, c5 6, c4 5")]
+)
+def test_few_classes_are_named_once(inspection, classes, each):
+    ranked = tuple((f"c{number}", 1 + number) for number in range(classes))
+    spread = ClassSpread(
+        classes=classes, samples=Spread(1, 1, classes), fewest=ranked[:3], most=ranked[:-4:-1], counts=()
+    )
+    caption = class_caption(replace(inspection.splits[0], classes=spread))
+    assert caption.endswith(each) and caption.count("c0 1") == 1
+    assert ("fewest" in caption) == (classes > 6)
 
 
 @pytest.mark.parametrize(("classes", "kind"), [(1, "histogram"), (12, "histogram"), (13, "area"), (1000, "area")])

@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 
 from dataprep.cloud.placement import url_to_read
 from dataprep.commands.check_region import command as check_region
-from dataprep.commands.region_report import gib
 from dataprep.commands.replicate import command as replicate_command
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import DataprepError, UndecidedError, UsageError
+from dataprep.messages import human_bytes
 from dataprep.storage import open_storage
 from loaders import open_loader
 from loaders.dataset import open_dataset
@@ -65,7 +65,7 @@ def replicate(*arguments: object) -> dict:
 
 def test_the_price_comes_first_and_a_dry_run_writes_nothing(source, target):
     run = invoke(source, "--to", target, "--dry-run")
-    assert run.stdout.startswith(f"{source} -> {target}\n  copy      11 objects, {gib(_num_bytes(source))}\n")
+    assert run.stdout.startswith(f"{source} -> {target}\n  copy      11 objects, {_megabytes(source)}\n")
     assert "pays      after 2 epochs read in us-central1\n" in run.stdout
     assert list(open_storage(target).list()) == []
     planned = replicate(source, "--to", target, "--dry-run")["copies"][0]
@@ -79,11 +79,17 @@ def test_the_price_comes_first_and_a_dry_run_writes_nothing(source, target):
 def test_a_copy_reports_what_it_copied_and_a_second_run_nothing(source, target):
     run = dataprep("replicate", source, "--to", target, "--max-usd", "1")
     assert run.returncode == 0, run.stderr
-    assert run.stdout == f"{target} is a whole copy: 11 objects, {_megabytes(source)} copied\n"
+    assert run.stdout == f"{target} is a whole copy: 11 objects, 11 of them copied ({_megabytes(source)})\n"
+    assert f"  copy      11 objects, {_megabytes(source)}\n" in run.stderr
     assert re.search(r"price     \$0\.00\d+ once", run.stderr)
     assert checksums(target) == checksums(source)
     again = invoke(source, "--to", target)
     assert again.stdout == f"{target} is a whole copy: 11 objects, nothing was missing\n"
+    name = open_storage(source).stat("dataset.json").name
+    size = human_bytes(open_storage(target).stat(name).num_bytes)
+    open_storage(target).delete(name)
+    one = invoke(source, "--to", target)
+    assert one.stdout == f"{target} is a whole copy: 11 objects, 1 of them copied ({size})\n"
 
 
 def test_a_card_that_stays_at_the_target_is_named(source, target):

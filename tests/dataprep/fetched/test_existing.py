@@ -13,7 +13,8 @@ from dataprep.storage import open_storage
 
 def test_a_place_without_a_dataset_is_refused(tmp_path):
     with pytest.raises(
-        UsageError, match=r"no dataset there \(no dataset\.json\); check the URL, or index data of other tools"
+        UsageError,
+        match=r"no dataset there \(no dataset\.json\); check the URL, make shards of pictures",
     ):
         open_fetched(str(tmp_path))
 

@@ -147,7 +147,13 @@ ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]
         (["train/1.jpg", "other/1.jpg"], None, {}, "1 images outside of train, which are splits by their names"),
         (["val/1.jpg", "valid/2.jpg"], None, {}, "val and valid are both folders of the split val"),
         (["train/1.jpg", "val/1.jpg"], None, {"val_fraction": 0.5}, "it needs train, and no val"),
-        (["1.jpg"], None, {"val_fraction": 0.5}, "choose another fraction"),
+        (["1.jpg"], None, {"val_fraction": 0.5}, "and there is only one image: leave --val-fraction out"),
+        (
+            ["1.jpg", "2.jpg"],
+            [{"file_name": f"{n}.jpg", "who": "a"} for n in (1, 2)],
+            {"val_fraction": 0.5, "group_by": "who"},
+            "the value of who of an image alone decides where it goes, and all images have the same value of who",
+        ),
     ],
 )
 def test_what_a_newcomer_is_told(tmp_path, names, rows, own, text):
@@ -158,6 +164,24 @@ def test_what_a_newcomer_is_told(tmp_path, names, rows, own, text):
     assert text in str(error.value)
     assert "\n" not in str(error.value)
     assert isinstance(error.value, SourceError | UsageError)
+
+
+@pytest.mark.parametrize("asked", [0.0001, 0.9999])
+def test_a_share_that_leaves_a_split_empty_is_answered_with_one_that_works(tmp_path, asked):
+    tree(tmp_path, *(f"{number}.jpg" for number in range(3)))
+    with pytest.raises(UsageError, match=f"--val-fraction {asked} leaves") as error:
+        opened(tmp_path, val_fraction=asked)
+    fraction = float(str(error.value).split("--val-fraction ")[2].split()[0])
+    assert sorted(opened(tmp_path, val_fraction=fraction).found) == ["train", "val"]
+
+
+def test_a_table_that_is_passed_over_is_answered_with_the_names_that_are_read(tmp_path):
+    write_files(tree(tmp_path, "1.jpg"), {"captions.csv": "file,caption\n1.jpg,a cat\n"})
+    (note,) = opened(tmp_path).notes
+    assert note.startswith(
+        "passed over: 1 .csv; 'captions.csv' is no metadata by its name: a table with a column file_name"
+    )
+    assert "metadata.csv" in note and note.endswith("by dataprep build table")
 
 
 def test_metadata_of_two_kinds(tmp_path):

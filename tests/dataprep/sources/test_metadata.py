@@ -80,6 +80,17 @@ def test_damaged_files(name, data, text):
     assert str(error.value).startswith("/data/metadata.")
 
 
+def test_a_column_of_another_name_is_one_problem_for_all_rows():
+    problems = []
+    data = "file,caption\n" + "a.jpg,x\n" * 61
+    file = MetadataFile((), "/data/metadata.csv", len(data), lambda: io.BytesIO(data.encode()))
+    assert list(rows_of(file, problems.append)) == []
+    assert [str(problem) for problem in problems] == [
+        "/data/metadata.csv: 61 rows like this: row 2 has no file_name, the path of the image relative to the folder "
+        "of this file; it has caption, file: rename the column with the path"
+    ]
+
+
 HOSTILE_NAMES = ["../1.jpg", "a/../../1.jpg", "/etc/passwd", "C:/1.jpg", "a\\b.jpg", "a\0b.jpg", "\ud800"]
 
 
