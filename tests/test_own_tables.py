@@ -7,14 +7,16 @@ import tarfile
 from dataclasses import replace
 from hashlib import sha256
 
+import pyarrow.parquet as pq
 import pytest
 
 from dataprep.build.driver import run_build
+from dataprep.build.images import ImagePolicy
 from dataprep.build.job import build_shard
 from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import UNPACKED
-from dataprep.errors import UsageError
+from dataprep.errors import SourceError, UsageError
 from dataprep.sources import dataset_named
 from dataprep.storage import open_storage
 from tests.support.build_here import Killed, Quiet, whole
@@ -73,6 +75,39 @@ def test_an_interrupted_build_goes_on_with_what_was_unpacked(tmp_path, storage_u
     assert built(source, storage_url) == expected
     assert digests(storage_url) == digests(tmp_path / "reference")
     assert not list(open_storage(storage_url).list("_build/"))
+
+
+def test_images_that_change_before_a_build_goes_on_are_unpacked_again(tmp_path, storage_url):
+    source, output = hub(tmp_path / "hub"), open_storage(storage_url)
+    unchecked = {"options": {"images": ImagePolicy(check="none")}}
+    expected = built(source, tmp_path / "reference", **unchecked)
+    interrupted(source, storage_url, shards=0, **unchecked)
+    for name in unpacked(storage_url):
+        data = bytearray(output.read(name))
+        data[100] ^= 1
+        output.delete(name)
+        output.create(name, bytes(data))
+    match = r"parquet: the image of row 1 \(\d+\) had CRC32C \w{8} when it was unpacked to .*unpacked-.* run the same"
+    for _ in range(3):
+        with pytest.raises(SourceError, match=match):
+            built(source, storage_url, **unchecked)
+        assert len(unpacked(storage_url)) == 2
+    assert built(source, storage_url, **unchecked) == expected
+    assert digests(storage_url) == digests(tmp_path / "reference")
+
+
+def test_a_build_that_was_planned_without_checksums_goes_on(tmp_path):
+    source, output = hub(tmp_path / "hub"), tmp_path / "out"
+    expected = built(source, tmp_path / "reference")
+    interrupted(source, output, shards=0)
+    [path] = output.rglob("plan.parquet")
+    with pq.ParquetFile(path) as plan:
+        groups = [plan.read_row_group(group).drop_columns(["crc32c"]) for group in range(plan.num_row_groups)]
+    with pq.ParquetWriter(path, groups[0].schema) as writer:
+        for group in groups:
+            writer.write_table(group)
+    assert built(source, output) == expected
+    assert digests(output) == digests(tmp_path / "reference")
 
 
 def test_a_table_that_has_changed_is_another_plan(tmp_path):

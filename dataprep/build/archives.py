@@ -54,6 +54,7 @@ from dataprep.messages import quoted
 from dataprep.sources import Dataset, configured
 from dataprep.sources.base import Reading
 from dataprep.sources.duplicates import same_names
+from dataprep.sources.unpacked import unpacked_sources
 from dataprep.storage import Storage, open_originals, open_storage
 from dataprep.storage.checksums import crc32c_of
 
@@ -74,8 +75,9 @@ class ArchiveRecipe:
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
         """List the originals of every split, permute them, and divide them into shards."""
         plan, tables = self.plan_references(request, progress, keep=keep)
-        annotated, checked = bool(plan.features), plan.options.converted is not None
-        return Planned(plan, partial(store_references, tables, with_annotations=annotated, with_crc32c=checked))
+        annotated = bool(plan.features)
+        store = partial(store_references, tables, with_annotations=annotated, with_crc32c=_is_checked(plan))
+        return Planned(plan, store)
 
     def plan_references(
         self, request: BuildRequest, progress: Progress, *, keep: bool
@@ -110,7 +112,8 @@ class ArchiveRecipe:
             splits=tuple(splits),
             features=dict(features),
         )
-        return plan, (table for order in orders for table in order.shards())
+        checked = _is_checked(plan)
+        return plan, (table for order in orders for table in order.shards(checked=checked))
 
     def _dataset(self, request: BuildRequest) -> Dataset:
         """Return the dataset of a request; its `opened` reads the originals."""
@@ -325,6 +328,11 @@ def _ordered(
         source_bytes=order.source_bytes,
     )
     return planned, order
+
+
+def _is_checked(plan: Plan) -> bool:
+    """Return whether the images must have checksums: those of a dataset that is converted, and unpacked ones."""
+    return plan.options.converted is not None or any(unpacked_sources(split.sources) for split in plan.splits)
 
 
 def _planned_source(file: SourceFile) -> PlannedSource:

@@ -18,7 +18,7 @@ from dataprep.errors import StorageError
 from dataprep.sources.base import MAX_SAMPLES, Dataset
 from dataprep.sources.own import SPLITS, OwnDataset
 from dataprep.sources.tables import table_sha256
-from dataprep.sources.unpacked import unpacked_name, unpacked_sizes
+from dataprep.sources.unpacked import unpacked_list, unpacked_name
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
 from dataprep.storage.parquet import open_parquet
@@ -115,7 +115,7 @@ def _is_same_table(storage: Storage, source: Storage, file: SourceFile) -> bool:
     """Return whether a table still has its digest, and its images are unpacked; True for other files."""
     if file.sha256 and table_sha256(source, file.name, file.num_bytes) != file.sha256:
         return False
-    return not file.is_unpacked or unpacked_sizes(storage, unpacked_name(file)) is not None
+    return not file.is_unpacked or unpacked_list(storage, unpacked_name(file)) is not None
 
 
 def _read_enumeration(storage: Storage, name: str) -> Enumeration:

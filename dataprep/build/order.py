@@ -60,13 +60,15 @@ class OrderedSplit:
     source_bytes: int
     """Bytes of the original images of one pass."""
     annotated: bool
-    checked: bool
-    """Whether the references have checksums of their images."""
 
-    def shards(self) -> Iterator[pa.Table]:
-        """Yield the references of each shard, with the columns of `refs_schema`."""
+    def shards(self, *, checked: bool = False) -> Iterator[pa.Table]:
+        """Yield the references of each shard, with the columns of `refs_schema`.
+
+        Args:
+            checked: Whether the checksums of the images are among them.
+        """
         rows = self.refs.rows()
-        schema = refs_schema(with_annotations=self.annotated, with_crc32c=self.checked)
+        schema = refs_schema(with_annotations=self.annotated, with_crc32c=checked)
         shards_a_pass = len(self.shard_samples) // self.passes
         for pass_index in range(self.passes):
             due = self.shard_samples[pass_index * shards_a_pass : (pass_index + 1) * shards_a_pass]
@@ -97,8 +99,7 @@ def order_split(
         chunks = _numbers(shuffle.tables(sizes, pass_index))
         bounds = cut(chunks, min(shards, max(1, count)), count=count, total_bytes=total)
         shard_samples.extend(stop - start for start, stop in pairwise(bounds))
-    checked = options.converted is not None
-    return OrderedSplit(refs, shuffle, tuple(shard_samples), passes, total, annotated, checked)
+    return OrderedSplit(refs, shuffle, tuple(shard_samples), passes, total, annotated)
 
 
 def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, total_bytes: int) -> list[int]:

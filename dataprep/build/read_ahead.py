@@ -10,6 +10,7 @@ from functools import lru_cache
 from dataprep.dataset.keys import named
 from dataprep.dataset.records import SampleRef
 from dataprep.errors import SourceError
+from dataprep.sources.unpacked import UnpackedImages
 from dataprep.storage.base import Originals
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
 
@@ -26,7 +27,7 @@ def read_refs(source: Originals, refs: tuple[SampleRef, ...]) -> Iterator[tuple[
     """
     if source.reads_in_flight == 1:
         for ref in refs:
-            yield ref, _read(source, ref)
+            yield ref, _checked(source, ref, _read(source, ref))
         return
     pool = threads(source.reads_in_flight)
     ahead: deque[tuple[SampleRef, Future[bytes]]] = deque()
@@ -39,7 +40,7 @@ def read_refs(source: Originals, refs: tuple[SampleRef, ...]) -> Iterator[tuple[
                 ahead_bytes += next_ref.num_bytes
                 next_ref = next(waiting, None)
             ref, future = ahead.popleft()
-            yield ref, future.result()
+            yield ref, _checked(source, ref, future.result())
             ahead_bytes -= ref.num_bytes
     finally:
         for _, future in ahead:
@@ -54,17 +55,27 @@ def threads(count: int) -> ThreadPoolExecutor:
 
 def _read(source: Originals, ref: SampleRef) -> bytes:
     try:
-        data = source.read_range(ref.source, ref.offset, ref.num_bytes)
+        return source.read_range(ref.source, ref.offset, ref.num_bytes)
     except FileNotFoundError as error:
         raise SourceError(
             f"{source.url_of(ref.source)} is gone; it held {named(ref.key)} when the build was planned. "
             "Put it back and run the same command again, or start over with --overwrite"
         ) from error
+
+
+def _checked(source: Originals, ref: SampleRef, data: bytes) -> bytes:
+    """Return an image that was read, in the order of the references: once a damaged file is removed, later reads fail.
+
+    Raises:
+        SourceError: The image does not have the checksum of its reference.
+    """
     found = crc32c_of(data) if ref.crc32c is not None else None
-    if found != ref.crc32c:
-        where = f"{source.url_of(ref.source)}: the image {named(ref.key)} at byte {ref.offset:,}"
-        raise SourceError(
-            f"{where} has CRC32C {crc32c_hex(found)}, the index of its dataset has {crc32c_hex(ref.crc32c)}: it is "
-            'damaged or was changed; restore it, or see what else is wrong with "dataprep verify"'
-        )
-    return data
+    if found == ref.crc32c:
+        return data
+    if isinstance(source, UnpackedImages):
+        source.refuse_damaged(ref, found)
+    where = f"{source.url_of(ref.source)}: the image {named(ref.key)} at byte {ref.offset:,}"
+    raise SourceError(
+        f"{where} has CRC32C {crc32c_hex(found)}, the index of its dataset has {crc32c_hex(ref.crc32c)}: it is "
+        'damaged or was changed; restore it, or see what else is wrong with "dataprep verify"'
+    )

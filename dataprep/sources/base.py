@@ -273,8 +273,16 @@ class RefCollector:
         member: Member,
         label: int = NO_LABEL,
         annotations: bytes = b"",
+        crc32c: int | None = None,
     ) -> None:
-        """Add one image. `source` is the file that holds it, relative to the root."""
+        """Add one image.
+
+        Args:
+            source: File that holds the image, relative to the root.
+            label: Position in the class list.
+            annotations: Values of the dataset's features.
+            crc32c: CRC32C that the image must have; None where none is known.
+        """
         if member.num_bytes > MAX_IMAGE_BYTES:
             where = f"{self.root.url_of(source)}: {shown(member.name)} at byte {member.offset:,}"
             raise SourceError(
@@ -285,7 +293,7 @@ class RefCollector:
                 f"{self.root.url_of(source)}: over {MAX_SAMPLES:,} images in {self.split}; expected one dataset"
             )
         key = key_of(key_parts)
-        self.refs.add(SampleRef(key, source, member.offset, member.num_bytes, label, annotations))
+        self.refs.add(SampleRef(key, source, member.offset, member.num_bytes, label, annotations, crc32c))
 
     def enumeration(self, classes: tuple[str, ...] = ()) -> Enumeration:
         return Enumeration(self.refs, self.sources, classes)

@@ -78,8 +78,8 @@ class _Picture(Picture):
         return shown("/".join(self.original.parts))
 
     @property
-    def place(self) -> tuple[str, int, int]:
-        return self.original.source, self.original.offset, self.original.num_bytes
+    def place(self) -> tuple[str, int, int, int | None]:
+        return self.original.source, self.original.offset, self.original.num_bytes, None
 
 
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, bytes, bytes])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from itertools import filterfalse
@@ -126,8 +126,8 @@ class HubImageNet(ImageNet):
             for image in images.read(table, source, split):
                 label = finder.label(image.wnid, image.where)
                 member = Member(image.key_parts[-1], image.offset, image.num_bytes)
-                finder.found.add(image.key_parts, table.name, member, label)
-        return finder.enumeration_found()
+                finder.found.add(image.key_parts, table.name, member, label, crc32c=image.crc32c)
+        return replace(finder.enumeration_found(), is_checked=True)
 
 
 class Finder:

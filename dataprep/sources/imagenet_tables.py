@@ -39,6 +39,8 @@ class HubImage(NamedTuple):
     key_parts: tuple[str, ...]
     offset: int
     num_bytes: int
+    crc32c: int | None
+    """CRC32C of the image when it was unpacked; None if images are only measured."""
 
 
 def hub_tables(root: Storage) -> dict[str, list[ImageTable]]:
@@ -123,7 +125,7 @@ class HubImages:
             stem, wnid = self._val_name(where, name, label)
             parts = (f"{stem}.JPEG",)
         self._check_label(where, wnid, label)
-        return HubImage(where, wnid, parts, image.offset, image.num_bytes)
+        return HubImage(where, wnid, parts, image.offset, image.num_bytes, image.crc32c)
 
     def _train_name(self, where: str, name: str) -> tuple[str, str]:
         match = _TRAIN.fullmatch(name)

@@ -13,7 +13,7 @@ from dataprep.sources.archives import Progress
 from dataprep.sources.base import MAX_IMAGE_BYTES
 from dataprep.sources.image_tables import ImageTable, TableRow, image_bytes, table_rows
 from dataprep.sources.tables import table_sha256
-from dataprep.sources.unpacked import unpacked_name, unpacked_sizes, unpacking
+from dataprep.sources.unpacked import unpacked_list, unpacked_name, unpacking
 from dataprep.storage.base import Storage
 
 
@@ -23,6 +23,8 @@ class PackedImage(NamedTuple):
     row: TableRow
     offset: int
     num_bytes: int
+    crc32c: int | None
+    """CRC32C of the image when it was unpacked; None if images are only measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,23 +46,24 @@ class PackedImages:
             StorageError: The images cannot be unpacked.
         """
         name, unpack_to = unpacked_name(source), self.unpack_to
-        sizes = None if unpack_to is None else unpacked_sizes(unpack_to, name)
-        if sizes is None:
+        listed = None if unpack_to is None else unpacked_list(unpack_to, name)
+        if listed is None:
             yield from self._read(table, nullcontext() if unpack_to is None else unpacking(unpack_to, name))
             return
         offset, ordinal = 0, -1
         for ordinal, row in enumerate(self._rows(table, only_paths=True)):
-            if ordinal < len(sizes):
-                yield PackedImage(row, offset, sizes[ordinal])
-                offset += sizes[ordinal]
-        if unpack_to is not None and ordinal + 1 != len(sizes):
+            if ordinal < len(listed.sizes):
+                num_bytes = listed.sizes[ordinal]
+                yield PackedImage(row, offset, num_bytes, listed.crc32cs[ordinal])
+                offset += num_bytes
+        if unpack_to is not None and ordinal + 1 != len(listed.sizes):
             raise StorageError(
-                f"{unpack_to.url_of(name)} has {len(sizes):,} images, {table.url} has {ordinal + 1:,} rows: it was not "
-                "unpacked from this table; remove it, and run the same command again"
+                f"{unpack_to.url_of(name)} has {len(listed.sizes):,} images, {table.url} has {ordinal + 1:,} rows: it "
+                "was not unpacked from this table; remove it, and run the same command again"
             )
 
     def _read(
-        self, table: ImageTable, unpacked: AbstractContextManager[Callable[[bytes], None] | None]
+        self, table: ImageTable, unpacked: AbstractContextManager[Callable[[bytes], int] | None]
     ) -> Iterator[PackedImage]:
         offset = 0
         with unpacked as add:
@@ -71,9 +74,8 @@ class PackedImages:
                         f"{table.url} row {row.number}: an image of {len(image):,} bytes; at most {MAX_IMAGE_BYTES:,} "
                         "for one image: remove the row"
                     )
-                if add is not None:
-                    add(image)
-                yield PackedImage(row, offset, len(image))
+                crc32c = None if add is None else add(image)
+                yield PackedImage(row, offset, len(image), crc32c)
                 offset += len(image)
 
     def _rows(self, table: ImageTable, *, only_paths: bool) -> Iterator[TableRow]:

@@ -76,8 +76,9 @@ class Picture(ABC):
 
     @property
     @abstractmethod
-    def place(self) -> tuple[str, int, int]:
-        """File that holds the image, relative to the root, with offset and number of bytes."""
+    def place(self) -> tuple[str, int, int, int | None]:
+        """File that holds the image, relative to the root, with offset, number of bytes, and the CRC32C that they must
+        have; None where none is known."""
 
 
 P = TypeVar("P", bound=Picture)
@@ -247,7 +248,7 @@ class PictureReader(ABC, Generic[P]):
         return Enumeration(refs, [], classes, self._features)
 
     def _ref(self, picture: P, labels: Mapping[str, int]) -> SampleRef:
-        annotations, (source, offset, num_bytes) = b"", picture.place
+        annotations, (source, offset, num_bytes, crc32c) = b"", picture.place
         if self._features:
             row = self._values(picture)
             values = {name: row[name] for name in self._features}
@@ -256,7 +257,7 @@ class PictureReader(ABC, Generic[P]):
             except FormatError as error:
                 raise SourceError(f"{self._root.url}: {picture.shown}: {error}") from error
         label = labels[self._class_of(picture)] if labels else NO_LABEL
-        return SampleRef(picture.key, source, offset, num_bytes, label, annotations)
+        return SampleRef(picture.key, source, offset, num_bytes, label, annotations, crc32c)
 
 
 def in_val(own: OwnData, text: str) -> bool:

@@ -8,7 +8,7 @@ A table may be a stranger's: its paths lead nowhere but below the source that th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -77,6 +77,8 @@ class _Picture(Picture):
     """File that holds the image, relative to the root."""
     offset: int
     num_bytes: int
+    crc32c: int | None = None
+    """CRC32C of an unpacked image."""
     sample_key: str = ""
 
     @property
@@ -88,11 +90,11 @@ class _Picture(Picture):
         return row_name(self.table, self.number)
 
     @property
-    def place(self) -> tuple[str, int, int]:
-        return self.source, self.offset, self.num_bytes
+    def place(self) -> tuple[str, int, int, int | None]:
+        return self.source, self.offset, self.num_bytes, self.crc32c
 
 
-_DECODER = msgspec.msgpack.Decoder(tuple[str, int, tuple[str, int, int], str, bytes])
+_DECODER = msgspec.msgpack.Decoder(tuple[str, int, tuple[str, int, int, int | None], str, bytes])
 
 
 class _TableReader(PictureReader[_Picture]):
@@ -127,7 +129,8 @@ class _TableReader(PictureReader[_Picture]):
         found = {}
         for name in (name for name in known if name in (wanted or known)):
             with self._problems.noted():
-                found[name] = self._enumeration(name, splits[name], classes)
+                enumeration = self._enumeration(name, splits[name], classes)
+                found[name] = replace(enumeration, is_checked=self._holds_bytes)
         self._problems.refuse()
         for name, enumeration in found.items():
             enumeration.sources.extend(self._sources.get(name) or self._sources["train"])
@@ -156,8 +159,8 @@ class _TableReader(PictureReader[_Picture]):
         return SpilledItems(Codec(self._encode, self._decode, "the list of images"), pictures)
 
     def _encode(self, picture: _Picture) -> bytes:
-        place = (picture.source, picture.offset, picture.num_bytes)
-        return msgspec.msgpack.encode((picture.table.name, picture.number, place, picture.sample_key, picture.row))
+        fields = (picture.table.name, picture.number, picture.place, picture.sample_key, picture.row)
+        return msgspec.msgpack.encode(fields)
 
     def _decode(self, data: bytes) -> _Picture:
         table, number, place, key, row = _DECODER.decode(data)
@@ -209,8 +212,8 @@ class _TableReader(PictureReader[_Picture]):
                 unpack_to=self._unpack_to,
                 progress=self._progress,
             )
-            for row, offset, num_bytes in images.rows(table, source):
-                yield row, _Picture(table, row.number, table.name, offset, num_bytes)
+            for row, offset, num_bytes, crc32c in images.rows(table, source):
+                yield row, _Picture(table, row.number, table.name, offset, num_bytes, crc32c)
         else:
             yield from self._rows_with_files(table)
 

@@ -1,14 +1,16 @@
 """Image bytes that are unpacked from parquet files, because they have no byte range of their own there.
 
 Each parquet file with images gets one file directly in `<output>/_build/`, which holds its images one after the other
-and then their sizes:
+and then a list of them:
 
-    image 0 | image 1 | ... | sizes, 8 bytes each | number of images, 8 bytes | MAGIC
+    image 0 | image 1 | ... | sizes, 8 bytes each | CRC32Cs, 4 bytes each | CRC32C of the list, 4 bytes
+    | number of images, 8 bytes | MAGIC
 
 So an image is a range of bytes again: a reference names the parquet file, and an offset among its images. That is a
 function of the original alone, wherever the output lies. The file's name is a hash of the original's name, size and
 digest, so an original that has changed never meets the images of the old one. It is published whole or not at all,
-stays until the dataset is finished, and a rerun uses it.
+stays until the dataset is finished, and a rerun uses it. References have the CRC32C of each image, so bytes that change
+meanwhile never get into a dataset.
 """
 
 from __future__ import annotations
@@ -19,20 +21,39 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
+from dataprep.dataset.keys import named
 from dataprep.dataset.paths import UNPACKED
-from dataprep.dataset.records import PlannedSource, SourceFile
+from dataprep.dataset.records import PlannedSource, SampleRef, SourceFile
 from dataprep.errors import SourceError
-from dataprep.storage.base import Storage
-from dataprep.storage.checksums import crc32c_of, crc32c_text
+from dataprep.storage.base import ObjectInfo, Storage
+from dataprep.storage.checksums import crc32c_hex, crc32c_of, crc32c_text
 from dataprep.storage.disk_errors import disk_errors
 
 PARQUET = ".parquet"
 IMAGE_FILES = "*"
 """Name in a plan's sources for all files that tables name by path; then none of the tables holds images itself."""
-MAGIC = b"dp-unp-1"
-_NUMBER_BYTES = 8
-_TAIL_BYTES = _NUMBER_BYTES + len(MAGIC)
+MAGIC = b"dp-unp-2"
+_SIZE_BYTES, _CRC32C_BYTES, _COUNT_BYTES = 8, 4, 8
+_TAIL_BYTES = _CRC32C_BYTES + _COUNT_BYTES + len(MAGIC)
+
+
+class UnpackedList(NamedTuple):
+    """The images in a file, in their order."""
+
+    sizes: array[int]
+    crc32cs: array[int]
+    """CRC32C of each image."""
+
+    def row_of(self, ref: SampleRef) -> int | None:
+        """Return the number of an image's row, from 1; None if no image is at its place."""
+        offset = 0
+        for row, num_bytes in enumerate(self.sizes, 1):
+            if (offset, num_bytes) == (ref.offset, ref.num_bytes):
+                return row
+            offset += num_bytes
+        return None
 
 
 def unpacked_name(file: SourceFile) -> str:
@@ -50,13 +71,14 @@ def unpacked_sources(sources: Iterable[PlannedSource]) -> list[PlannedSource]:
 
 
 @contextmanager
-def unpacking(storage: Storage, name: str) -> Iterator[Callable[[bytes], None]]:
-    """Write a file of images; the context's function appends one. The file is published when the block has ended.
+def unpacking(storage: Storage, name: str) -> Iterator[Callable[[bytes], int]]:
+    """Write a file of images; the context's function appends one, and returns its CRC32C. The file is published when
+    the block has ended.
 
     Raises:
         StorageError: The file cannot be written; nothing of it is visible then.
     """
-    sizes, checksum, num_bytes = array("q"), 0, 0
+    sizes, crc32cs, checksum, num_bytes = array("q"), array("I"), 0, 0
     spool = storage.spool_path(name)
     try:
         with storage.sending(spool, name) as grown, disk_errors(spool), spool.open("r+b") as file:
@@ -66,44 +88,67 @@ def unpacking(storage: Storage, name: str) -> Iterator[Callable[[bytes], None]]:
                 file.write(data)
                 checksum = crc32c_of(data, checksum)
                 num_bytes += len(data)
-
-            def add(image: bytes) -> None:
-                sizes.append(len(image))
-                append(image)
                 file.flush()
                 grown(num_bytes)
 
+            def add(image: bytes) -> int:
+                sizes.append(len(image))
+                crc32cs.append(crc32c_of(image))
+                append(image)
+                return crc32cs[-1]
+
             yield add
-            append(_little_endian(sizes).tobytes())
-            append(len(sizes).to_bytes(_NUMBER_BYTES, "little") + MAGIC)
-            file.flush()
-            grown(num_bytes)
+            listed = _little_endian(sizes).tobytes() + _little_endian(crc32cs).tobytes()
+            append(listed)
+            append(_crc32c_bytes(listed) + len(sizes).to_bytes(_COUNT_BYTES, "little") + MAGIC)
         storage.publish(spool, name, crc32c_text(checksum))
     except BaseException:
         spool.unlink(missing_ok=True)
         raise
 
 
-def unpacked_sizes(storage: Storage, name: str) -> array[int] | None:
-    """Return the sizes of the images in a file; None if it does not exist or is not whole."""
+def unpacked_list(storage: Storage, name: str) -> UnpackedList | None:
+    """Return the list of the images in a file; None if it does not exist.
+
+    A file that is not whole, or whose list is damaged, is removed.
+    """
     info = storage.stat(name)
-    if info is None or info.num_bytes < _TAIL_BYTES:
+    if info is None:
         return None
-    tail = storage.read_range(name, info.num_bytes - _TAIL_BYTES, _TAIL_BYTES)
-    count = int.from_bytes(tail[:_NUMBER_BYTES], "little")
-    sizes_at = info.num_bytes - _TAIL_BYTES - count * _NUMBER_BYTES
-    if tail[_NUMBER_BYTES:] != MAGIC or sizes_at < 0:
+    try:
+        found = _list_in(storage, info)
+    except FileNotFoundError:  # removed by another process meanwhile
         return None
-    sizes = array("q", storage.read_range(name, sizes_at, count * _NUMBER_BYTES))
-    sizes = _little_endian(sizes)
-    return sizes if sum(sizes) == sizes_at and min(sizes, default=0) >= 0 else None
+    if found is None:
+        storage.delete_exactly(info)
+    return found
 
 
-def _little_endian(sizes: array[int]) -> array[int]:
+def _list_in(storage: Storage, info: ObjectInfo) -> UnpackedList | None:
+    """Read the list at the end of a file; None if there is none."""
+    if info.num_bytes < _TAIL_BYTES:
+        return None
+    tail = storage.read_range(info.name, info.num_bytes - _TAIL_BYTES, _TAIL_BYTES)
+    checksum, count = tail[:_CRC32C_BYTES], int.from_bytes(tail[_CRC32C_BYTES : -len(MAGIC)], "little")
+    list_at = info.num_bytes - _TAIL_BYTES - count * (_SIZE_BYTES + _CRC32C_BYTES)
+    if not tail.endswith(MAGIC) or list_at < 0:
+        return None
+    listed = storage.read_range(info.name, list_at, info.num_bytes - _TAIL_BYTES - list_at)
+    sizes = _little_endian(array("q", listed[: count * _SIZE_BYTES]))
+    crc32cs = _little_endian(array("I", listed[count * _SIZE_BYTES :]))
+    is_whole = _crc32c_bytes(listed) == checksum and sum(sizes) == list_at and min(sizes, default=0) >= 0
+    return UnpackedList(sizes, crc32cs) if is_whole else None
+
+
+def _crc32c_bytes(data: bytes) -> bytes:
+    return crc32c_of(data).to_bytes(_CRC32C_BYTES, "little")
+
+
+def _little_endian(numbers: array[int]) -> array[int]:
     """Return numbers as they are stored; the same function reads them back."""
     if sys.byteorder == "little":
-        return sizes
-    swapped = array("q", sizes)
+        return numbers
+    swapped = array(numbers.typecode, numbers)
     swapped.byteswap()
     return swapped
 
@@ -141,6 +186,31 @@ class UnpackedImages:
             return self._output.read_range(unpacked, offset, num_bytes)
         except FileNotFoundError as error:
             raise SourceError(
-                f"{self._output.url_of(unpacked)} is gone; it held the images of {self.url_of(name)}: start over with "
-                "--overwrite"
+                f"{self._output.url_of(unpacked)} is gone; it held the images of {self.url_of(name)}: run the same "
+                "command again, which unpacks them again"
             ) from error
+
+    def refuse_damaged(self, ref: SampleRef, crc32c: int | None) -> None:
+        """Refuse an image whose bytes do not have the checksum of its reference, if it is an unpacked one.
+
+        The file that holds it is removed, so that a rerun unpacks it again.
+
+        Args:
+            ref: Reference of the image.
+            crc32c: CRC32C of the bytes that were read.
+
+        Raises:
+            SourceError: The image is an unpacked one.
+        """
+        unpacked = self._names.get(ref.source)
+        if unpacked is None:
+            return
+        listed = unpacked_list(self._output, unpacked)
+        row = None if listed is None else listed.row_of(ref)
+        which = named(ref.key) if row is None else f"row {row} ({named(ref.key)})"
+        self._output.delete(unpacked)
+        raise SourceError(
+            f"{self.url_of(ref.source)}: the image of {which} had CRC32C {crc32c_hex(ref.crc32c)} when it was unpacked "
+            f"to {self._output.url_of(unpacked)}, it has {crc32c_hex(crc32c)} there now: that file is damaged or was "
+            "changed, and is removed; run the same command again, which unpacks it again"
+        )

@@ -10,6 +10,7 @@ from dataprep.sources.base import Reading
 from dataprep.sources.imagenet import published_classes
 from dataprep.sources.unpacked import unpacked_name
 from dataprep.storage import open_originals, open_storage
+from dataprep.storage.checksums import crc32c_of
 from tests.support.own_data import picture, write_files
 from tests.support.tables import write_hub
 
@@ -67,6 +68,8 @@ def test_images_are_unpacked(tmp_path):
     files = {file.name: unpacked_name(file) for file in train.sources}
     images = [output.read_range(files[ref.source], ref.offset, ref.num_bytes) for ref in train.refs]
     assert images == [picture(n) for n in range(len(TRAIN))]
+    assert train.is_checked
+    assert [ref.crc32c for ref in train.refs] == [crc32c_of(image) for image in images]
     assert len(list((tmp_path / "out/_build").glob("unpacked-*"))) == 2  # val was not asked for
 
 

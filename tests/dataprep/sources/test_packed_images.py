@@ -8,8 +8,9 @@ from dataprep.errors import SourceError, StorageError
 from dataprep.sources import packed_images
 from dataprep.sources.image_tables import ImageTable, image_bytes
 from dataprep.sources.packed_images import PackedImages, packed_source
-from dataprep.sources.unpacked import unpacked_name, unpacked_sizes, unpacking
+from dataprep.sources.unpacked import unpacked_list, unpacked_name, unpacking
 from dataprep.storage import open_originals, open_storage
+from dataprep.storage.checksums import crc32c_of
 from tests.support.own_data import picture
 from tests.support.tables import hub_rows, write_hub
 
@@ -24,9 +25,12 @@ def test_images_are_measured_unpacked_and_found_unpacked(tmp_path):
     path, output = write_hub(tmp_path / "x.parquet", hub_rows(5), row_group_size=2), open_storage(str(tmp_path / "out"))
     measured, unpacked, again = read(path), read(path, output), read(path, output)
     places = [(row.offset, row.num_bytes) for row in measured]
+    sums = [crc32c_of(row["image"]["bytes"]) for row in hub_rows(5)]
+    assert {row.crc32c for row in measured} == {None}
     assert [num_bytes for _, num_bytes in places] == [len(row["image"]["bytes"]) for row in hub_rows(5)]
     for rows in (unpacked, again):
         assert [(row.offset, row.num_bytes) for row in rows] == places
+        assert [row.crc32c for row in rows] == sums
         assert [row.row.values for row in rows] == [row.row.values for row in measured]
     table = ImageTable(open_originals(str(tmp_path)), "x.parquet", path.stat().st_size)
     assert image_bytes(table, unpacked[0].row) == hub_rows(1)[0]["image"]["bytes"]
@@ -50,4 +54,4 @@ def test_an_image_that_is_too_large_leaves_nothing_unpacked(tmp_path, monkeypatc
     with pytest.raises(SourceError, match=r"x.parquet row 1: an image of [\d,]+ bytes; at most [\d,]+ for one image"):
         read(path, output)
     table = ImageTable(open_originals(str(tmp_path)), "x.parquet", path.stat().st_size)
-    assert unpacked_sizes(output, unpacked_name(packed_source(table, is_unpacked=True))) is None
+    assert unpacked_list(output, unpacked_name(packed_source(table, is_unpacked=True))) is None

@@ -6,13 +6,15 @@ from array import array
 
 import pytest
 
-from dataprep.dataset.records import SourceFile
+from dataprep.dataset.records import SampleRef, SourceFile
 from dataprep.errors import SourceError
-from dataprep.sources.unpacked import UnpackedImages, unpacked_name, unpacked_sizes, unpacked_sources, unpacking
+from dataprep.sources.unpacked import UnpackedImages, unpacked_list, unpacked_name, unpacked_sources, unpacking
 from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_of
 
 FILE = SourceFile("data/train.parquet", 100, "ab" * 32)
 IMAGES = [b"one", b"", b"three" * 1000]
+SUMS = [crc32c_of(image) for image in IMAGES]
 
 
 def unpack(storage, images=IMAGES, file=FILE):
@@ -25,7 +27,7 @@ def test_images_are_ranges_again(storage_url, tmp_path):
     output, originals = open_storage(storage_url), open_storage(str(tmp_path / "originals"))
     unpack(output)
     unpack(output)  # a second process that unpacks the same is no conflict
-    assert unpacked_sizes(output, unpacked_name(FILE)) == array("q", map(len, IMAGES))
+    assert unpacked_list(output, unpacked_name(FILE)) == (array("q", map(len, IMAGES)), array("I", SUMS))
     source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
     read = UnpackedImages(originals, output, [source])
     assert [read.read_range(FILE.name, offset, size) for offset, size in ((0, 3), (3, 0), (3, 5000))] == IMAGES
@@ -50,7 +52,7 @@ def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path):
     output = open_storage(str(tmp_path))
     with pytest.raises(TypeError):
         unpack(output, [b"one", None])
-    assert unpacked_sizes(output, unpacked_name(FILE)) is None
+    assert unpacked_list(output, unpacked_name(FILE)) is None
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -64,16 +66,59 @@ def test_images_that_are_gone_are_an_error_that_says_what_to_do(tmp_path):
     output = open_storage(str(tmp_path / "out"))
     source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
     read = UnpackedImages(open_storage(str(tmp_path)), output, [source])
-    with pytest.raises(SourceError, match=r"is gone; it held the images of .*train.parquet: start over with"):
+    with pytest.raises(SourceError, match=r"is gone; it held the images of .*train.parquet: run the same command"):
         read.read_range(FILE.name, 0, 1)
 
 
-@pytest.mark.parametrize("cut", [1, 8, 20, 5000])
-def test_a_file_that_is_not_whole_is_unpacked_again(tmp_path, cut):
+def cut(data):
+    return data[20:]
+
+
+def short(data):
+    return b"short"
+
+
+def without_end(data):
+    return data[:-1]
+
+
+def changed(at):
+    def change(data):
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    # The list of three images: 24 bytes of sizes, 12 of checksums, and its own checksum; then its length and the magic.
+    [cut, short, without_end, *(changed(at) for at in (-56, -33, -32, -21, -20, -16, -10, -2))],
+)
+def test_a_file_that_is_not_whole_is_removed_and_unpacked_again(tmp_path, damage):
     output = open_storage(str(tmp_path))
     unpack(output)
     path = tmp_path / unpacked_name(FILE)
-    path.write_bytes(path.read_bytes()[cut:])
-    assert unpacked_sizes(output, unpacked_name(FILE)) is None
-    path.write_bytes(b"short")
-    assert unpacked_sizes(output, unpacked_name(FILE)) is None
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert unpacked_list(output, unpacked_name(FILE)) is None
+    unpack(output)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("ref", "which"),
+    [
+        (SampleRef("k", FILE.name, 3, 5000, crc32c=SUMS[2]), r"row 3 \(k\)"),
+        (SampleRef("k", FILE.name, 4, 10, crc32c=SUMS[2]), "k"),  # no image of the file
+    ],
+)
+def test_an_image_without_its_checksum_is_named_and_its_file_removed(storage_url, tmp_path, ref, which):
+    output = open_storage(storage_url)
+    unpack(output)
+    source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
+    read = UnpackedImages(open_storage(str(tmp_path)), output, [source])
+    read.refuse_damaged(SampleRef("k", "other.tar", 3, 5000, crc32c=1), 2)  # is not an unpacked one
+    match = rf"train.parquet: the image of {which} had CRC32C {SUMS[2]:08x} when it was .*unpacked-\w+, it has 0000000c "
+    with pytest.raises(SourceError, match=match):
+        read.refuse_damaged(ref, 12)
+    assert output.stat(unpacked_name(FILE)) is None
