@@ -118,7 +118,7 @@ def test_an_image_without_its_checksum_is_named_and_its_file_removed(storage_url
     source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
     read = UnpackedImages(open_storage(str(tmp_path)), output, [source])
     read.refuse_damaged(SampleRef("k", "other.tar", 3, 5000, crc32c=1), 2)  # is not an unpacked one
-    match = rf"train.parquet: the image of {which} had CRC32C {SUMS[2]:08x} when it was .*unpacked-\w+, it has 0000000c "
+    match = rf"train.parquet: the image of {which} had CRC32C {SUMS[2]:08x} when it was .*unpacked-\w+, it has 0000000c"
     with pytest.raises(SourceError, match=match):
         read.refuse_damaged(ref, 12)
     assert output.stat(unpacked_name(FILE)) is None
