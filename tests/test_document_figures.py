@@ -128,9 +128,10 @@ def test_what_the_benchmarks_say_of_restart_markers_is_measured():
     )
     targets = {row["interpolation"]: row["target"] for row in document["rows"] if row["target"]}
     assert (
-        f"{targets['bicubic']:.3f} and {targets['bilinear']:.3f} are wanted. The decoder alone is below" in BENCHMARKS
+        f"{targets['bicubic']:.3f} and {targets['bilinear']:.3f} are wanted, and met. The decoder alone takes "
+        f"{decoder['bicubic']:.3f} and {decoder['bilinear']:.3f}" in BENCHMARKS
     )
-    assert all(decoder[each] < targets[each] < loader[each] for each in targets)
+    assert all(loader[each] <= targets[each] for each in targets)
     assert f"The files take {document['restart_bytes'] / document['bytes']:.3f} of the bytes" in BENCHMARKS
     speeds = [
         ratios["decoder, extension", 224, "originals", each] / ratios["decoder, libraries", 224, "originals", each]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.input_costs import DOCUMENT, IMAGE_SIZES, LOADERS, STORED, TABLE, cases, stored_ms, table_of
+from benchmarks.input_costs import IMAGE_SIZES, LOADERS, STORED, cases, stored_ms, table_of
 from loaders.bench.peers import PEERS
 from loaders.capacity.input_costs import costs_in
 from tests.support.markdown import ROOT
@@ -37,10 +37,6 @@ def measured(rounds: int = 2) -> dict[str, Any]:
     }
     machine = {"cores": 2, "cpu": "Some, with a comma", "measured": "2026-11-26T00:10:12Z"}
     return {"machine": machine, "batch_size": 128, "workers": 2, "images": images, "runs": runs}
-
-
-def test_the_committed_table_is_what_the_recorded_runs_give():
-    assert TABLE.read_text(encoding="utf-8") == table_of(json.loads(DOCUMENT.read_text(encoding="utf-8")))
 
 
 def test_the_table_has_medians_and_the_slope_over_all_copies():
