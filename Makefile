@@ -16,7 +16,7 @@ export TF_CPP_MIN_LOG_LEVEL := 3
 .PHONY: help python demo test matrix cluster-test lint setup bench-setup constraints soak fuzz bench site wheel release clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
-	@echo "make test        set up, lint, and run all tests"
+	@echo "make test        set up, lint, and run all tests but the long ones"
 	@echo "make matrix      run all tests of the last commit on Python 3.11, 3.12 and 3.13; PYTHONS=\"3.11 3.13\" chooses"
 	@echo "make lint        check style, types, import contracts and workflows"
 	@echo "make setup       install everything for development into .venv, and the peers of the benchmarks into .bench-venv"

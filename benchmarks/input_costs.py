@@ -292,11 +292,22 @@ def _run(command: list[Any]) -> None:
         raise SystemExit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr[-2000:]}")
 
 
+def _recorded_table(runs: Path) -> str:
+    """Return the table of recorded runs; a program without them ends with a line that says what to do."""
+    try:
+        return table_of(json.loads(runs.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        message = "no such file; measure first, without --csv, or name the file of the runs with --json"
+    except ValueError as error:
+        message = str(error)
+    raise SystemExit(f"{runs}: {message}")
+
+
 def main() -> None:
     """Measure, or write the table."""
     options = parse_options()
     if options.csv:
-        _replace(options.table, table_of(json.loads(options.json.read_text(encoding="utf-8"))))
+        _replace(options.table, _recorded_table(options.json))
         return
     os.environ["NO_GCE_CHECK"] = "true"
     work = options.work.resolve() / "input-costs"

@@ -2,7 +2,7 @@
 
 Command:   python benchmarks/range_reads.py
 Takes:     half a minute; needs the `dev` extra, whose emulator replaces Cloud Storage.
-Expected:  docs/decisions/0001-range-reads.md
+Expected:  obstore makes more reads a second in less CPU time, in all three cases; docs/decisions/0001-range-reads.md
 """
 
 from __future__ import annotations

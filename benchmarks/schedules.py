@@ -90,8 +90,9 @@ SCENARIOS = (
     Scenario(name="LAION-400M", shards=LAION_SHARDS, shard_s=LAION_SHARD_S, parts=170, machines=625),
     Scenario(name="LAION-5B", shards=585_000, shard_s=LAION_SHARD_S, parts=170, machines=625, in_parts=False),
 )  # fmt: skip
-"""Mean times: 895 images a second and core (results/build.json), and DATA.md's core-hours of LAION-400M, where 32 % of
-a shard's 10,000 links are dead. Slow shards are assumed, not measured."""
+"""Mean times: ImageNet's are those of one worker that has two cores, 895 images a second (results/build.json), and
+LAION-400M's follow from DATA.md's core-hours, where 32 % of a shard's 10,000 links are dead. Slow shards are assumed,
+not measured."""
 
 
 def lower_bound_s(shard_s: Sequence[float], machines: Machines) -> float:

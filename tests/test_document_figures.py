@@ -128,9 +128,10 @@ def test_what_the_benchmarks_say_of_restart_markers_is_measured():
     )
     targets = {row["interpolation"]: row["target"] for row in document["rows"] if row["target"]}
     assert (
-        f"{targets['bicubic']:.3f} and {targets['bilinear']:.3f} are wanted. The decoder alone is below" in BENCHMARKS
+        f"{targets['bicubic']:.3f} and {targets['bilinear']:.3f} are wanted, and met. The decoder alone takes "
+        f"{decoder['bicubic']:.3f} and {decoder['bilinear']:.3f}" in BENCHMARKS
     )
-    assert all(decoder[each] < targets[each] < loader[each] for each in targets)
+    assert all(loader[each] <= targets[each] for each in targets)
     assert f"The files take {document['restart_bytes'] / document['bytes']:.3f} of the bytes" in BENCHMARKS
     speeds = [
         ratios["decoder, extension", 224, "originals", each] / ratios["decoder, libraries", 224, "originals", each]
@@ -338,14 +339,15 @@ def test_published_resnets_have_the_plans_of_the_documents_table():
 
 
 def test_costs_of_clusters_follow_from_the_rates_beside_them():
-    """A vCPU does half of a core: the images/s of the recorded benchmark, and LAION's core-hours of DATA.md."""
+    """A vCPU does half of a core: the processor time of the recorded benchmark, and LAION's core-hours of DATA.md."""
     (row,) = (
         row
         for row in recorded("build")["rows"]
         if (row["check"], row["workers"], row["name"]) == ("decode", 1, "dataprep webdataset")
     )
-    rate = row["result"]["images_per_s"]
-    assert f"A core checks {rate:.0f} images of 105 kB a second" in CLUSTERS
+    cpu_ms = row["result"]["cpu_ms_per_image"]
+    rate = 1000 / cpu_ms
+    assert f"A core checks {rate:.0f} images of 105 kB a second, at {cpu_ms:.2f} ms of processor time each" in CLUSTERS
     images = DATASETS["imagenet"].facts["train"].samples
     hours = images / (rate / 2) / 3600
     minutes, cost = f"{hours / 16 * 60:.0f} minutes", f"${hours * 0.07:.2f}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.input_costs import DOCUMENT, IMAGE_SIZES, LOADERS, STORED, TABLE, cases, stored_ms, table_of
+from benchmarks.input_costs import IMAGE_SIZES, LOADERS, STORED, cases, stored_ms, table_of
 from loaders.bench.peers import PEERS
 from loaders.capacity.input_costs import costs_in
 from tests.support.markdown import ROOT
@@ -37,11 +37,6 @@ def measured(rounds: int = 2) -> dict[str, Any]:
     }
     machine = {"cores": 2, "cpu": "Some, with a comma", "measured": "2026-11-26T00:10:12Z"}
     return {"machine": machine, "batch_size": 128, "workers": 2, "images": images, "runs": runs}
-
-
-def test_the_committed_table_is_what_the_recorded_runs_give():
-    for path in (DOCUMENT,) if DOCUMENT.exists() else ():
-        assert TABLE.read_text(encoding="utf-8") == table_of(json.loads(path.read_text(encoding="utf-8")))
 
 
 def test_the_table_has_medians_and_the_slope_over_all_copies():
@@ -88,3 +83,24 @@ def test_the_command_writes_the_table_from_the_runs(tmp_path):
     subprocess.run(command, check=True)
     assert table.read_text() == table_of(measured())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.json", "table.csv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no such file; measure first, without --csv, or name the file of the runs with --json"),
+        (json.dumps(measured() | {"runs": []}), "no run of Case("),
+        ('"cut', "Unterminated string"),
+    ],
+    ids=["absent", "empty", "damaged"],
+)
+def test_the_command_without_whole_runs_says_what_is_wrong_and_writes_nothing(tmp_path, text, message):
+    document, table = tmp_path / "runs.json", tmp_path / "table.csv"
+    if text is not None:
+        document.write_text(text)
+    command = [sys.executable, ROOT / "benchmarks/input_costs.py", "--csv", "--json", document, "--table", table]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr.startswith(f"{document}: {message}")
+    assert len(run.stderr.splitlines()) == 1
+    assert not table.exists()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import statistics
+from typing import Any
 
 import pytest
 
+from benchmarks.schedules import SCENARIOS
 from benchmarks.tables import arena_verdicts, recorded
+from dataprep.build.image_folder import WRITES_BETWEEN_CHECKS, WRITES_IN_FLIGHT
 from tests.support.markdown import ROOT
 
 RESULTS = ROOT / "benchmarks/results"
@@ -73,15 +76,65 @@ def test_rates_and_compile_times_of_jax():
     assert f"takes {scan:.1f} s to compile as one loop, and {alone:.1f} s with `--no_scan`" in text
 
 
-def test_the_three_numbers_of_the_readme():
+def test_the_figures_of_the_readme():
     text = told("README.md")
     ours = recorded("resume")["rows"][0]
     assert {rank for change in ours["changes"] for rank in change["ranks"][1:]} == {4, 6, 7, 8, 12}
     assert [change["repeated"] + change["skipped"] for change in ours["changes"]] == [0] * len(ours["changes"])
     assert f"4, 6, 7 or 12 ranks in place of 8 | 0 of {recorded('resume')['samples']:,} |" in text
     verdicts = "\n".join(arena_verdicts(recorded("arena")))
-    (times,) = re.findall(r"224 \| bicubic \| originals \| ([0-9.]+) times", verdicts)
-    assert f"image of 224 px, over that of ours | {times} times |" in text
-    build = next(row for row in recorded("build")["rows"] if (row["check"], row["workers"]) == ("decode", 1))
-    assert build["name"] == "dataprep webdataset"
-    assert f"one core reads, decodes, checks and packs | {build['result']['images_per_s']:.0f} a second |" in text
+    times = dict(re.findall(r"224 \| (\S+) \| originals \| ([0-9.]+) times", verdicts))
+    antialiased, plain = min(times["bicubic"], times["bilinear"], key=float), times["bilinear-no-antialias"]
+    assert (
+        "processor time of the fastest other loader for an image of 224 px, over that of ours with the same "
+        f"interpolation | {antialiased} times with antialiasing, {plain} times without |" in text
+    )
+    build = recorded("build")
+    cpu_ms = worker_of_builds("dataprep webdataset")["cpu_ms_per_image"]
+    assert (
+        f"images of {build['bytes'] / build['images'] / 1000:.0f} kB that one core reads, decodes, checks and packs | "
+        f"{1000 / cpu_ms:.0f} a second, at {cpu_ms:.2f} ms of processor time each |" in text
+    )
+
+
+def worker_of_builds(name: str) -> dict[str, Any]:
+    """The figures of one worker that checks every image."""
+    (found,) = (
+        row["result"]
+        for row in recorded("build")["rows"]
+        if (row["check"], row["workers"], row["name"]) == ("decode", 1, name)
+    )
+    return found
+
+
+def test_the_rate_of_a_core_is_that_of_the_processor_time_of_a_build():
+    webdataset, tfrecord = (
+        worker_of_builds(f"dataprep {each}")["cpu_ms_per_image"] for each in ("webdataset", "tfrecord")
+    )
+    assert (
+        f"an image takes one worker {webdataset:.2f} ms of processor time as `webdataset` and {tfrecord:.2f} ms as "
+        f"`tfrecord`: a core makes {1000 / webdataset:.0f} and {1000 / tfrecord:.0f} images a second."
+        in told("benchmarks/README.md")
+    )
+
+
+def test_simulated_builds_of_imagenet_have_the_rate_of_a_worker_that_has_more_than_a_core():
+    worker, simulated = worker_of_builds("dataprep webdataset"), recorded("schedules")["rows"][0]
+    cores = worker["images_per_s"] * worker["cpu_ms_per_image"] / 1000
+    assert SCENARIOS[0].name == simulated["name"] == "ImageNet"
+    assert SCENARIOS[0].shard_s == pytest.approx(2_338 / worker["images_per_s"], rel=0.001)
+    assert (
+        f"the rate of one worker that has two cores, {worker['images_per_s']:.0f} images a second, which is the work "
+        f"of {cores:.2f} cores: with one core for each worker the least possible time is "
+        f"{simulated['bound_s'] * cores:.0f} s." in told("docs/clusters.md")
+    )
+
+
+def test_requests_of_a_late_worker_are_those_of_two_comparisons():
+    text = told("docs/decisions/0006-one-plan-holds-the-place.md")
+    assert f"The plan is compared before every {WRITES_BETWEEN_CHECKS} images." in text
+    waiting = 2 * WRITES_IN_FLIGHT - 1
+    assert (
+        f"still makes up to {WRITES_BETWEEN_CHECKS + waiting} requests, for the {WRITES_BETWEEN_CHECKS} images of this "
+        f"comparison and for {waiting} of the one before that still wait." in text
+    )

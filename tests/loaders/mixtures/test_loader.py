@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -232,6 +233,24 @@ def test_a_state_of_another_mixture_is_refused(dataset, change, message):
     if change.pop("reverse", False):
         mix = mixture(reversed(mix.spec.sources))
     with open_loader(mix, **SMALL, **change) as other, pytest.raises(UsageError, match=message):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("other", {}, "datasets.other is null in the state, "),
+        ("t", {"labels": "own"}, 'labels is "joined" in the state, "own" here'),
+        ("t", {"epoch_samples": 24}, r"epoch_samples is \d+ in the state, 24 here"),
+    ],
+    ids=["name", "labels", "epoch_samples"],
+)
+def test_a_state_belongs_to_names_labels_and_epoch_of_its_mixture(dataset, name, settings, message):
+    first, second = splits_of(dataset("webdataset")).spec.sources
+    with open_loader(mixture([first, second]), **SMALL) as loader:
+        state = loader.state_dict()
+    mix = mixture([replace(first, name=name), second], **settings)
+    with open_loader(mix, **SMALL) as other, pytest.raises(UsageError, match=message):
         other.load_state_dict(state)
 
 
