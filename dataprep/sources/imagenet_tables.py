@@ -39,8 +39,8 @@ class HubImage(NamedTuple):
     key_parts: tuple[str, ...]
     offset: int
     num_bytes: int
-    crc32c: int | None
-    """CRC32C of the image when it was unpacked; None if images are only measured."""
+    crc32c: int
+    """CRC32C of the image when it was measured or unpacked."""
 
 
 def hub_tables(root: Storage) -> dict[str, list[ImageTable]]:

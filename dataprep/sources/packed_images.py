@@ -15,6 +15,7 @@ from dataprep.sources.image_tables import ImageTable, TableRow, image_bytes, tab
 from dataprep.sources.tables import table_sha256
 from dataprep.sources.unpacked import unpacked_list, unpacked_name, unpacking
 from dataprep.storage.base import Storage
+from dataprep.storage.checksums import crc32c_of
 
 
 class PackedImage(NamedTuple):
@@ -23,8 +24,8 @@ class PackedImage(NamedTuple):
     row: TableRow
     offset: int
     num_bytes: int
-    crc32c: int | None
-    """CRC32C of the image when it was unpacked; None if images are only measured."""
+    crc32c: int
+    """CRC32C of the image when it was measured or unpacked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ class PackedImages:
                         f"{table.url} row {row.number}: an image of {len(image):,} bytes; at most {MAX_IMAGE_BYTES:,} "
                         "for one image: remove the row"
                     )
-                crc32c = None if add is None else add(image)
+                crc32c = crc32c_of(image) if add is None else add(image)
                 yield PackedImage(row, offset, len(image), crc32c)
                 offset += len(image)
 
