@@ -14,7 +14,6 @@ import csv
 import io
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -106,7 +105,7 @@ def table_of(document: dict[str, Any]) -> str:
             commits=" and ".join(dict.fromkeys(run["commit"] for run in document["runs"])),
             sides=sides,
             cores=machine["cores"],
-            cpu=machine["cpu"],
+            cpu=machine["processor"],
         )
     )
     writer = csv.writer(text, lineterminator="\n")
@@ -120,7 +119,7 @@ def table_of(document: dict[str, Any]) -> str:
             pixels = {stored: images[stored]["pixels_per_image"] for stored in STORED}
             row = (
                 *(loader, decodes, image_size, f"{cpu_ms[ORIGINALS]:.2f}", f"{stored_ms(cpu_ms, pixels):.2f}"),
-                *(round(images[ORIGINALS]["bytes_per_image"]), machine["measured"][:10], machine["cpu"]),
+                *(round(images[ORIGINALS]["bytes_per_image"]), machine["measured"][:10], machine["processor"]),
             )
             writer.writerow(row)
     return text.getvalue()
@@ -133,16 +132,6 @@ def stored_ms(cpu_ms: dict[str, float], pixels: dict[str, float]) -> float:
         raise ValueError("all copies have the same number of pixels; take larger originals")
     slope, _ = statistics.linear_regression([pixels[stored] for stored in STORED], [cpu_ms[s] for s in STORED])
     return min(max(0.0, slope * pixels[ORIGINALS]), cpu_ms[ORIGINALS])
-
-
-def processor() -> str:
-    """Return the name of this machine's processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 class Bench:
@@ -165,7 +154,7 @@ class Bench:
         for stored in STORED:
             self._write(stored)
         self.document: dict[str, Any] = {
-            "machine": {**machine_document(busy_cores), "cpu": processor()},
+            "machine": dict(machine_document(busy_cores)),
             "batch_size": options.batch_size,
             "workers": options.workers,
             "taken": options.taken,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from pathlib import Path
 from typing import TypedDict
 
 from dataprep import __version__
@@ -32,12 +33,23 @@ class MachineDocument(TypedDict):
     cores: int
     busy_cores_before: float
     """Cores that other programs kept busy before the measurement."""
+    processor: str
     platform: str
     python: str
     codecs: dict[str, str]
     dataprep: str
     measured: str
     """Time of the measurement, in UTC."""
+
+
+def processor_name() -> str:
+    """Return the name of this machine's processor, or of its architecture where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def machine_document(busy_cores: float) -> MachineDocument:
@@ -49,6 +61,7 @@ def machine_document(busy_cores: float) -> MachineDocument:
     return {
         "cores": available_cores(),
         "busy_cores_before": round(busy_cores, 2),
+        "processor": processor_name(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "codecs": codec_versions(),

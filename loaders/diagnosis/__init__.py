@@ -24,6 +24,7 @@ __all__ = [
     "sample",
     "stage_rates",
     "stages",
+    "transforms",
     "trials",
     "verdict",
 ]

@@ -13,7 +13,7 @@ from dataprep.host.versions import MachineDocument
 
 MAX_RESULT_BYTES = 64 << 20
 """Largest file that is read as an earlier result."""
-_FACTS = ("cores", "platform", "python", "dataprep")
+_FACTS = ("cores", "processor", "platform", "python", "dataprep")
 Result = TypeVar("Result")
 
 

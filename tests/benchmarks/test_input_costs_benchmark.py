@@ -35,7 +35,7 @@ def measured(rounds: int = 2) -> dict[str, Any]:
         stored: {"count": 10, "bytes_per_image": 0.25 * pixels, "pixels_per_image": pixels}
         for stored, pixels in PIXELS.items()
     }
-    machine = {"cores": 2, "cpu": "Some, with a comma", "measured": "2026-11-26T00:10:12Z"}
+    machine = {"cores": 2, "processor": "Some, with a comma", "measured": "2026-11-26T00:10:12Z"}
     return {"machine": machine, "batch_size": 128, "workers": 2, "images": images, "runs": runs}
 
 

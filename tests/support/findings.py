@@ -14,6 +14,7 @@ SETTINGS = {"batch_size": BATCH_SIZE, "image_size": 224, "threads": 3, "processe
 MACHINE = {
     "cores": 8,
     "busy_cores_before": 0.1,
+    "processor": "some",
     "platform": "Linux-6.1.0-x86_64-with-glibc2.36",
     "python": "3.11.9",
     "codecs": {"pillow": "12.3.0", "simplejpeg": "1.9.0"},

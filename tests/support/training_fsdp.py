@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,10 @@ def held(data: str, folder: Path) -> dict[str, Any]:
             found[kind][shard.shard_device] += shard.data.nbytes
     copies = open_training(flags_here(data_path=data, output_dir=str(folder / "copies"), run_without_fsdp=True))
     kinds = {type(xs.wrap_if_sharded(each.detach())) for each in copies.backend.model.parameters()}
-    plan = plan_of(VisionTransformer(flags.model_config()), training.backend.runtime.num_devices)
+    # The run takes the number of classes from the data.
+    classes = len(training.backend.model.state_dict()["head.bias"])
+    config = replace(flags, num_classes=classes).model_config()
+    plan = plan_of(VisionTransformer(config), training.backend.runtime.num_devices)
     return {
         **found,
         "planned": plan.bytes_per_device,

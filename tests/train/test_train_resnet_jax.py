@@ -221,7 +221,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(found):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("other model", ": absent, in this model (64,); use the same --config.model"),
+        ("other model", "; its run had --config.model _ResNet1; use the same --config.model, or another --workdir"),
         ("other batch", "the state is of another sequence"),
         ("no such model", "no model 'ResNet51'; did you mean"),
         ("batch", "are too few for a batch of 1,000 in 3 epochs; choose a smaller --config.batch_size"),

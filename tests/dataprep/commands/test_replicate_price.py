@@ -10,10 +10,9 @@ from dataprep.build.finished import shape_faults
 from dataprep.cloud.prices import Prices, published_prices
 from dataprep.cloud.region import CO_LOCATED, PAID, UNKNOWN
 from dataprep.cloud.replicate import Copying, dataset_phases, plan_copy
-from dataprep.commands.region_report import gib
 from dataprep.commands.replicate_price import PlannedCopy, planned_copy
 from dataprep.errors import AccessError
-from dataprep.messages import usd
+from dataprep.messages import human_bytes, usd
 from dataprep.storage import open_storage
 
 PRICES = published_prices()
@@ -56,7 +55,7 @@ def test_the_copy_of_a_dataset_pays_after_so_many_epochs_read_there(dataset):
     assert found.cost.operations == pytest.approx(copying.objects / 1000 * 0.005)
     assert found.lines == [
         f"{dataset} -> gs://priced-us/x",
-        f"  copy      {copying.objects} objects, {gib(copying.num_bytes)}",
+        f"  copy      {copying.objects} objects, {human_bytes(copying.num_bytes)}",
         "  transfer  from europe-west4 to us-central1 at $0.05 per GiB",
         f"  price     {usd(found.cost.total)} once ({usd(found.cost.transfer)} transfer, $0.00 retrieval, "
         f"{usd(found.cost.operations)} operations)",
@@ -113,12 +112,12 @@ def test_a_price_that_is_not_known_says_why(source, target, reason, tmp_path):
 
 def test_where_nothing_is_missing_nothing_is_priced():
     found = priced(copying_of("gs://priced-us/whole", "gs://priced-us/copy", sizes=(), existing=11))
-    assert found.lines[1:] == ["  copy      0 objects, 0 bytes, 11 more exist there already"]
+    assert found.lines[1:] == ["  copy      0 objects, 0 B, 11 more exist there already"]
 
 
 def test_one_object_is_counted_as_one():
     found = priced(copying_of("gs://priced-us/one", "gs://priced-us/copy", sizes=(2000,), existing=1))
-    assert found.lines[1] == "  copy      1 object, 1.95 KiB, 1 more exists there already"
+    assert found.lines[1] == "  copy      1 object, 2.0 kB, 1 more exists there already"
 
 
 def test_a_bucket_that_does_not_exist_is_an_error():
