@@ -1,4 +1,4 @@
-"""CPU time that an image costs each loader, by delivered and stored size: the table behind `dataprep plan-input`.
+"""CPU time that an image costs each loader, by delivered and stored size: a table for `dataprep plan-input`.
 
     python benchmarks/input_costs.py --corpus DIR     # measures, and writes results/input_costs.json after every run
     python benchmarks/input_costs.py --csv            # writes dataprep/data/input_costs.csv from that file

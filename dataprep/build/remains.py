@@ -92,7 +92,8 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
 
 def _refuse_other(storage: Storage, plan: Plan, named: str, *, overwrite: bool) -> None:
     """Raise UsageError about the files of another plan, unless only its codecs differ and `overwrite` removes them."""
-    versions = other_versions(card_codecs(storage), plan.codecs) if card_codecs(storage) else ""
+    codecs = card_codecs(storage)
+    versions = other_versions(codecs, plan.codecs) if codecs else ""
     left = f"{storage.url}: files of a dataset are left there without its {MANIFEST}, of plan {named[:12]}"
     if not _is_named(storage, plan):
         raise UsageError(
