@@ -85,7 +85,9 @@ def hosts_table(title: str, found: Sequence[EnoughHosts]) -> Table:
     """Return a table of the TPUs that deliver the rate."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("smallest TPU", "hosts", "machine", "images/s each", "headroom", "limit"):
-        table.add_column(name, justify="left" if name in ("smallest TPU", "machine", "limit") else "right", no_wrap=True)
+        table.add_column(
+            name, justify="left" if name in ("smallest TPU", "machine", "limit") else "right", no_wrap=True
+        )
     for row in found:
         if row.accelerator is not None and row.plan is not None:
             sign = "≥ " if row.at_least else ""

@@ -18,8 +18,8 @@ USABLE_SHARE = 0.8
 """Share of a host's vCPUs and promised network for input; the training loop, the runtime, TLS and uneven steps take
 the rest."""
 VCPU_SPEED = 0.6
-"""Speed of a vCPU relative to a core of the same host: hosts count hyperthreads, and the two of a core together do about
-1.2 times what one does alone."""
+"""Speed of a vCPU relative to a core of the same host: hosts count hyperthreads, and the two of a core together do
+about 1.2 times what one does alone."""
 CERTAIN_GBPS = 10.0
 """Network of a host for which none is published: a safe assumption, a third of what Compute Engine gives N1 machines
 with as many vCPUs."""

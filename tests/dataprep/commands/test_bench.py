@@ -31,11 +31,9 @@ def test_bench_prints_a_table_and_writes_a_page(finished, tmp_path):
     assert "no dataset is in both tables" in run.stdout
     rules = [line for line in lines if line.startswith("─")]
     assert rules and max(map(len, rules)) <= 80
-    assert [line for line in lines if line.startswith("Medians of ")][0].endswith("largest process, and of all.")
-    assert [f"{url}: train" in line for url, line in zip(urls, [line for line in lines if ": train, " in line])] == [
-        True,
-        True,
-    ]
+    (medians,) = (line for line in lines if line.startswith("Medians of "))
+    assert medians.endswith("largest process, and of all.")
+    assert [line.partition(": train, ")[0] for line in lines if ": train, " in line] == [str(url) for url in urls]
     assert re.findall(r"train,\s+[^:]*?(webdataset|tfrecord)", "\n".join(lines)) == ["webdataset", "tfrecord"]
     rows = [line.split() for line in lines if re.match(r"dataprep +\d", line)]
     assert len(rows) == 2

@@ -56,7 +56,9 @@ def test_the_table_has_the_rows_of_the_json_and_fits_into_80_columns():
     assert [("≥" in line) for line in table] == [row["at_least"] for row in rows]
     assert "tpu7x-standard-1t: its vCPUs are not known" in lines
     assert "ct6e-standard-1t: 2 hosts would be needed, more than the largest TPU with them has" in lines
-    assert any(line.startswith("cores of v4, v5e: each counted as 0.63 of one that measured; assumed: ") for line in lines)
+    assert any(
+        line.startswith("cores of v4, v5e: each counted as 0.63 of one that measured; assumed: ") for line in lines
+    )
 
 
 def test_a_rate_that_no_tpu_can_be_fed_with_exits_with_1():
@@ -103,8 +105,6 @@ def test_the_hosts_of_a_row_deliver_the_rate_and_one_fewer_than_needed_does_not(
             continue
         assert row.accelerator.machine == row.machine
         assert row.accelerator.hosts >= row.hosts
-        pod = Pod(
-            hosts=row.accelerator.hosts, vcpus=row.machine.vcpus, ram_bytes=1e11, nic_gbps=row.machine.nic_gbps
-        )
+        pod = Pod(hosts=row.accelerator.hosts, vcpus=row.machine.vcpus, ram_bytes=1e11, nic_gbps=row.machine.nic_gbps)
         assert row.plan == plan_capacity(images_per_s, pod, cost)
         assert row.plan.headroom >= 1 - 1e-9

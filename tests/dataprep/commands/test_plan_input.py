@@ -139,7 +139,9 @@ def test_cores_are_taken_as_those_of_the_machine_of_the_users_measurement(plan_i
     for measured in (("--measured", path), ("--cpu-ms-per-image", 2)):
         cost = json.loads(plan_input(*words, *measured, "--json")[1])["cost"]
         assert (cost["cpu_ms"], cost["core_speed"]) == (2.0, 1.0)
-        assert "; assumed, because the core that measured is not known: --core-speed\n" in plan_input(*words, *measured)[1]
+        assert (
+            "; assumed, because the core that measured is not known: --core-speed\n" in plan_input(*words, *measured)[1]
+        )
         cost = json.loads(plan_input(*words, *measured, "--core-speed", 0.5, "--json")[1])["cost"]
         assert (cost["cpu_ms"], cost["core_speed"], cost["core_basis"]) == (4.0, 0.5, "given")
 
@@ -149,7 +151,11 @@ def test_other_loaders_have_the_costs_of_the_table_beside_a_given_one(plan_input
     _, plain = plan_input(*words, "--json")
     _, given = plan_input(*words, "--cpu-ms-per-image", 2, "--json")
     rates = [
-        {found["name"]: found["images_per_s"] for found in json.loads(out)["plan"]["what_ifs"] if "loader" in found["name"]}
+        {
+            found["name"]: found["images_per_s"]
+            for found in json.loads(out)["plan"]["what_ifs"]
+            if "loader" in found["name"]
+        }
         for out in (plain, given)
     ]
     assert rates[0] == rates[1]

@@ -10,7 +10,10 @@ from dataprep.cloud.accelerators import generations
 from loaders.capacity.host_cores import cost_on_host, host_cores
 from loaders.capacity.input_costs import cost_from_table, measured_here
 from loaders.capacity.plan import ImageCost, Pod, plan_capacity
-from tests.support.costs import cost_by_hand
+from tests.support.costs import COSTS, cost_by_hand
+from tests.support.markdown import ROOT
+
+CAPACITY = (ROOT / "docs/capacity.md").read_text(encoding="utf-8")
 
 IMAGENET_BYTES = 115_440
 V3_128_HOSTS, WORKERS = 16, 4
@@ -57,6 +60,28 @@ def test_the_speed_of_v5p_is_the_ratio_of_two_measurements_of_torchvision(image_
     xeon = cost_by_hand("torchvision", image_size, 113_000)
     here = cost_from_table("torchvision", image_size, 113_000)
     assert host_cores()["v5p"].speed == pytest.approx(here.cpu_ms / xeon.cpu_ms, abs=0.006)
+
+
+def test_the_document_has_the_speeds_of_cores_and_what_they_rest_on():
+    rows = [
+        (name, cores.processor or "in no source that was read", str(cores.speed), f"{cores.basis}: {cores.ground}")
+        for name, cores in host_cores().items()
+    ]
+    assert "\n".join(f"| {' | '.join(row)} |" for row in rows) in CAPACITY
+    xeon_ms, here_ms = (costs("torchvision", 224, 113_000).cpu_ms for costs in (cost_by_hand, cost_from_table))
+    assert f"torchvision took {xeon_ms / here_ms:.2f} times the CPU time on a Xeon of 2023" in CAPACITY
+    others = [
+        cost_from_table(loader, row.image_size, row.cost.num_bytes).cpu_ms / row.cost.cpu_ms
+        for loader, measured in COSTS.items()
+        for row in measured
+        if loader != "torchvision"
+    ]
+    assert f"older measurement give {min(others):.2f} to {max(others):.2f}," in CAPACITY
+    assert f"`--core-speed {min(others):.2f}` is the lowest that was seen" in CAPACITY
+    v3 = host_cores()["v3"]
+    low, high = v3.ground.split()[-3::2]
+    assert f"With a speed below {low} TFDS would be more than three times faster" in CAPACITY
+    assert f"above {high} ResNet-152 would not wait for them. {v3.speed} is in the middle." in CAPACITY
 
 
 costs = st.builds(
