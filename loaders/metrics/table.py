@@ -171,8 +171,8 @@ METRICS = (
     Metric(
         name="held_bytes",
         kind="gauge",
-        text="Bytes of encoded images held or in flight from a bucket. Near prefetch_bytes, which worker processes share, "
-        "reading ahead waits.",
+        text="Bytes of encoded images held or in flight from a bucket. Near prefetch_bytes, which worker processes "
+        "share, reading ahead waits.",
         values=_fetched("held_bytes"),
     ),
     Metric(
