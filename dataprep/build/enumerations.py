@@ -128,7 +128,7 @@ def _read_enumeration(storage: Storage, name: str) -> Enumeration:
     if file.metadata.num_rows > MAX_SAMPLES:
         raise ValueError(f"{file.metadata.num_rows:,} rows")
     refs = SpilledReferences()
-    for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
+    for batch in file.iter_batches(BATCH_ROWS):
         batch.validate(full=True)
         refs.add_rows(spill_rows(batch))
     return Enumeration(refs, sources, classes, features, is_checked="crc32c" in file.schema_arrow.names)

@@ -16,11 +16,10 @@ from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import BuildError
 from dataprep.sources.keys import is_file_of_image
 from dataprep.storage import Storage
-from dataprep.storage.parquet import open_parquet
+from dataprep.storage.parquet import ParquetFile, open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 PLAN_WINDOW_BYTES = 2**20
 """Bytes of the plan that one request reads: about forty shards of 500 references."""
@@ -137,7 +136,7 @@ def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]
 
 def references_of(build: OpenBuild, index: int) -> pa.Table:
     """Return the references of one shard as a table."""
-    return _opened_references(build).read_row_group(index, use_threads=False)
+    return _opened_references(build).read_row_group(index)
 
 
 def read_references(storage: Storage, claim: Claim, indexes: Iterable[int]) -> Iterator[pa.Table]:
@@ -147,11 +146,11 @@ def read_references(storage: Storage, claim: Claim, indexes: Iterable[int]) -> I
     except FileNotFoundError:
         return
     for index in indexes:
-        yield file.read_row_group(index, use_threads=False)
+        yield file.read_row_group(index)
 
 
 @lru_cache(maxsize=4)
-def _opened_references(build: OpenBuild) -> pq.ParquetFile:
+def _opened_references(build: OpenBuild) -> ParquetFile:
     try:
         return _open_references(build.storage, build.claim)
     except FileNotFoundError as error:
@@ -162,5 +161,5 @@ def _opened_references(build: OpenBuild) -> pq.ParquetFile:
         ) from error
 
 
-def _open_references(storage: Storage, claim: Claim) -> pq.ParquetFile:
+def _open_references(storage: Storage, claim: Claim) -> ParquetFile:
     return open_parquet(storage, plan_parquet(claim.root), window_bytes=PLAN_WINDOW_BYTES)
