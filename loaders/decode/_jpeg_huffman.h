@@ -25,6 +25,9 @@
 #define LOOK_BITS 10 /* 8 KiB a table; with 11 bits, whose tables fill the first cache, an image takes 2 % more time */
 #define LOOKS 5 /* look-ups after one refill: LOOKS * LOOK_BITS <= 56 */
 #define END_OF_BLOCK 128 /* an advance beyond the end of every block */
+#define SKIP_BITS 12 /* 8 KiB a table */
+#define SKIPS 2 /* look-ups after one refill, and after a DC coefficient: LOOK_BITS + SKIPS * MOST_SKIPPED <= 56 */
+#define MOST_SKIPPED 23 /* bits of a look-up */
 #define MOST_DC (1 << 20) /* far beyond 8-bit images; keeps the sum of a hostile file from overflowing */
 
 /* One entry of a table: one or two symbols with their values, as they stand in LOOK_BITS bits. An advance is the number
@@ -50,6 +53,19 @@ typedef struct {
     int32_t after[18]; /* first 16 bits that are above every code of a length */
     int first_symbol[17]; /* what to add to a code of a length to get its index among the symbols */
 } huffman_t;
+
+/* Skips whole symbols of AC coefficients that nobody needs: all that begin in the next SKIP_BITS bits and have their
+ * code there, with their values, which are not looked at; MOST_SKIPPED bits at most, and none behind the end of a block.
+ *   bits 0..7    length of the symbols in bits      8..15   advance of all, END_OF_BLOCK included
+ * Where no symbol fits, the length is 0 and the advance CANNOT_SKIP. */
+typedef uint16_t skip_t;
+
+#define CANNOT_SKIP 64
+
+typedef struct {
+    skip_t skips[1 << SKIP_BITS];
+    int is_made;
+} skipper_t;
 
 #define MCU_BYTES 2560 /* no MCU has more: 10 blocks of 65 codes, each of 31 bits at most with its value */
 #ifndef WINDOW_BYTES
@@ -178,12 +194,12 @@ static void pair_looks(look_t *looks)
     }
 }
 
-/* Make our table from a JPEG's, which libjpeg has checked, unless it is the same as for the image before. */
-static void make_huffman(huffman_t *huffman, const JHUFF_TBL *table, int in_pairs)
+/* Make our table from a JPEG's, which libjpeg has checked. Return 0 where it is the same as for the image before. */
+static int make_huffman(huffman_t *huffman, const JHUFF_TBL *table, int in_pairs)
 {
     if (huffman->is_made && memcmp(huffman->counts, table->bits, sizeof huffman->counts) == 0
         && memcmp(huffman->symbols, table->huffval, sizeof huffman->symbols) == 0)
-        return;
+        return 0;
     huffman->is_made = 1;
     memcpy(huffman->counts, table->bits, sizeof huffman->counts);
     memcpy(huffman->symbols, table->huffval, sizeof huffman->symbols);
@@ -200,6 +216,47 @@ static void make_huffman(huffman_t *huffman, const JHUFF_TBL *table, int in_pair
     huffman->after[17] = INT32_MAX;
     if (in_pairs)
         pair_looks(huffman->looks);
+    return 1;
+}
+
+/* Put a symbol in front of what the `bits` bits behind it let skip; alone where both are more than a skip can be. */
+static void prepend_skips(skip_t *restrict to, const skip_t *restrict rest, int bits, unsigned length, unsigned advance)
+{
+    skip_t symbol = advance << 8 | length;
+    for (int i = 0; i < 1 << bits; i++) {
+        skip_t other = rest[i];
+        int fits = (other & 0xff) + length <= MOST_SKIPPED && (other >> 8 & 63) + advance < 64;
+        to[i] = fits ? symbol + other : symbol;
+    }
+}
+
+/* Fill `skips` for the case that only `bits` bits are known, from the tables for fewer bits: table n begins at 1 << n. */
+static void make_skips_of(skip_t *tables, int bits, const JHUFF_TBL *table)
+{
+    skip_t *skips = tables + (1 << bits);
+    memset(skips, 0, sizeof *skips << bits);
+    int code = 0, index = 0;
+    for (int code_bits = 1; code_bits <= bits; code_bits++, code <<= 1)
+        for (int i = 0; i < table->bits[code_bits]; i++, code++, index++) {
+            int symbol = table->huffval[index], length = code_bits + (symbol & 15), advance = advance_of(symbol);
+            int rest = length < bits && advance < END_OF_BLOCK ? bits - length : 0;
+            if (length > MOST_SKIPPED)
+                continue;
+            for (int from = code << (bits - code_bits), to = (code + 1) << (bits - code_bits); from < to; from += 1 << rest)
+                prepend_skips(skips + from, tables + (1 << rest), rest, length, advance);
+        }
+}
+
+static void make_skipper(skipper_t *skipper, const JHUFF_TBL *table)
+{
+    skip_t tables[2 << SKIP_BITS];
+    for (int bits = 0; bits <= SKIP_BITS; bits++)
+        make_skips_of(tables, bits, table);
+    for (int i = 0; i < 1 << SKIP_BITS; i++) {
+        skip_t skip = tables[(1 << SKIP_BITS) + i];
+        skipper->skips[i] = skip ? skip : CANNOT_SKIP << 8;
+    }
+    skipper->is_made = 1;
 }
 
 /* Return the length of the code that 16 `bits` begin with plus 256 times its symbol; 17 if there is no such code. */
@@ -235,30 +292,37 @@ static inline __attribute__((always_inline)) unsigned read_long(
 
 /* ---- blocks ---- */
 
-/* Read one block and return whether it was clean. Its DC coefficient is the last block's plus the value that is read.
- * Without `keep` the coefficients are read over, not stored. */
-static inline __attribute__((always_inline)) int read_block(
-    bits_t *bits, const huffman_t *dc, const huffman_t *ac, int *last_dc, JCOEF *block, const int keep)
+/* Read the DC coefficient of a block: the last block's plus the value that is read. Return whether there is such a code. */
+static inline __attribute__((always_inline)) int read_dc(bits_t *in, const huffman_t *dc, int *last_dc)
+{
+    int value;
+    refill(in);
+    look_t look = dc->looks[in->bits >> (64 - LOOK_BITS)];
+    if (LIKELY(look_bits(look))) {
+        drop(in, look_bits(look));
+        value = first_value(look);
+    } else {
+        if (!read_long(in, dc, look, &value))
+            return 0;
+        refill(in);
+    }
+    *last_dc += value;
+    return 1;
+}
+
+/* Read the AC coefficients of a block from number `next` on, and return whether they were clean. Without `keep` they are
+ * read over, not stored. */
+static inline __attribute__((always_inline)) int read_ac(
+    bits_t *bits, const huffman_t *ac, unsigned next, JCOEF *block, const int keep)
 {
     bits_t in = *bits;
-    int value;
-    unsigned next = 1;
-    refill(&in);
-    look_t look = dc->looks[in.bits >> (64 - LOOK_BITS)];
-    if (LIKELY(look_bits(look))) {
-        drop(&in, look_bits(look));
-        value = first_value(look);
-    } else if (!read_long(&in, dc, look, &value))
-        return 0;
-    *last_dc += value;
-    if (keep)
-        block[0] = (JCOEF)*last_dc;
     for (;;) {
         refill(&in);
         for (int n = 0; n < LOOKS; n++) {
-            look = ac->looks[in.bits >> (64 - LOOK_BITS)];
+            look_t look = ac->looks[in.bits >> (64 - LOOK_BITS)];
             unsigned first = next + first_advance(look), second = next + both_advance(look);
             if (UNLIKELY(!look_bits(look))) {
+                int value = 0;
                 unsigned advance = read_long(&in, ac, look, &value);
                 next += advance;
                 if (keep && next <= 64)
@@ -291,6 +355,44 @@ static inline __attribute__((always_inline)) int read_block(
 done:
     *bits = in;
     return next == 64 || next > END_OF_BLOCK;
+}
+
+/* Read one block and return whether it was clean. */
+static inline __attribute__((always_inline)) int read_block(
+    bits_t *in, const huffman_t *dc, const huffman_t *ac, int *last_dc, JCOEF *block)
+{
+    if (!read_dc(in, dc, last_dc))
+        return 0;
+    block[0] = (JCOEF)*last_dc;
+    return read_ac(in, ac, 1, block, 1);
+}
+
+/* Read over one block but for its DC coefficient, and return whether it was clean; symbol by symbol without `skips`. */
+static inline __attribute__((always_inline)) int skip_block(
+    bits_t *bits, const huffman_t *dc, const huffman_t *ac, const skip_t *skips, int *last_dc)
+{
+    bits_t in = *bits;
+    if (!read_dc(&in, dc, last_dc))
+        return 0;
+    unsigned next = 1;
+    for (; skips; refill(&in))
+        for (int n = 0; n < SKIPS; n++) {
+            skip_t skip = skips[in.bits >> (64 - SKIP_BITS)];
+            unsigned after = next + (skip >> 8);
+            if (UNLIKELY(after >= 64)) {
+                /* The symbols end the block, or one of them lies beyond its end, or none could be skipped. */
+                if (UNLIKELY(after != 64 && (after < END_OF_BLOCK || after >= END_OF_BLOCK + 64)))
+                    goto one_by_one;
+                drop(&in, skip & 0xff);
+                *bits = in;
+                return 1;
+            }
+            drop(&in, skip & 0xff);
+            next = after;
+        }
+one_by_one:
+    *bits = in;
+    return read_ac(bits, ac, next, NULL, 0);
 }
 
 #endif
