@@ -23,24 +23,28 @@
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
 #define LOOK_BITS 10 /* 8 KiB a table; with 11 bits, whose tables fill the first cache, an image takes 2 % more time */
-#define LOOKS 5 /* look-ups after one refill: LOOKS * LOOK_BITS <= 56 */
+#define MOST_BITS 14 /* bits of a look-up */
+#define LOOKS 4 /* look-ups after one refill: LOOKS * MOST_BITS <= 56 */
 #define END_OF_BLOCK 128 /* an advance beyond the end of every block */
 #define SKIP_BITS 12 /* 8 KiB a table */
-#define SKIPS 2 /* look-ups after one refill, and after a DC coefficient: LOOK_BITS + SKIPS * MOST_SKIPPED <= 56 */
-#define MOST_SKIPPED 23 /* bits of a look-up */
+#define SKIPS 2 /* look-ups after one refill, and after a DC coefficient: MOST_BITS + SKIPS * MOST_SKIPPED <= 56 */
+#define MOST_SKIPPED 21 /* bits of a look-up */
 #define MOST_DC (1 << 20) /* far beyond 8-bit images; keeps the sum of a hostile file from overflowing */
 
 /* One entry of a table: one or two symbols with their values, as they stand in LOOK_BITS bits. An advance is the number
  * of coefficients from the next one of the block to the symbol's own, inclusive. With one symbol, `second` repeats it.
- *   bits 0..7    length of all symbols with their values, in bits      8..15   length of the first one
+ *   bits 0..5    length of all symbols with their values, in bits
+ *   bits 6..11   63 less the number of bits of the value that lie behind the LOOK_BITS: 63 for two symbols
+ *   bits 12..15  length of the first symbol
  *   bits 16..23  advance of the first symbol                           24..31  advance of both
  *   bits 32..47  value of the first symbol                             48..63  value of the second
- * Where only the code of one symbol fits but not its value: the length of all is 0, and the first value is the size of
- * the value. Where not even the code fits, the length of the first is 0, too. */
+ * The bits of a value behind the LOOK_BITS are zeros in the entry, and added by `low_bits`. Where one symbol has more
+ * than MOST_BITS, the length of all is 0, that of the first is that of its code, and the first value is the size of the
+ * value. Where not even the code fits into LOOK_BITS, the length of the first is 0, too. */
 typedef uint64_t look_t;
 
 static inline unsigned look_bits(look_t look) { return look & 63; }
-static inline unsigned first_bits(look_t look) { return look >> 8 & 63; }
+static inline unsigned first_bits(look_t look) { return look >> 12 & 15; }
 static inline unsigned first_advance(look_t look) { return look >> 16 & 0xff; }
 static inline unsigned both_advance(look_t look) { return (uint32_t)look >> 24; }
 static inline int first_value(look_t look) { return (int16_t)(look >> 32); }
@@ -152,12 +156,18 @@ static inline int extend(int bits, int size)
     return bits < (1 << size) >> 1 ? bits - (1 << size) + 1 : bits;
 }
 
+/* Return the bits of an entry's value that lie behind the LOOK_BITS. */
+static inline __attribute__((always_inline)) int low_bits(const bits_t *in, look_t look)
+{
+    return in->bits << LOOK_BITS >> 1 >> (look >> 6 & 63);
+}
+
 /* ---- tables ---- */
 
-static look_t make_look(int all_bits, int code_bits, look_t advance, int value)
+static look_t make_look(int all_bits, int low_bits, int first_bits, look_t advance, int value)
 {
-    look_t look = code_bits << 8 | advance << 16 | (look_t)(uint16_t)value << 32;
-    return look | all_bits | advance << 24 | (look_t)(uint16_t)value << 48;
+    look_t look = all_bits | (63 - low_bits) << 6 | first_bits << 12 | advance << 16 | advance << 24;
+    return look | (look_t)(uint16_t)value << 32 | (look_t)(uint16_t)value << 48;
 }
 
 /* A symbol is 16 * run + size: `run` zeros, then a value of `size` bits. 0xf0 is a run of 16 zeros, 0 ends a block. */
@@ -171,20 +181,21 @@ static void add_looks(look_t *looks, int code_bits, int code, int symbol)
 {
     int size = symbol & 15, all = code_bits + size, advance = advance_of(symbol);
     looks += code << (LOOK_BITS - code_bits);
+    int low = all > LOOK_BITS ? all - LOOK_BITS : 0; /* bits of the value behind those of the index */
     for (int i = 0; i < 1 << (LOOK_BITS - code_bits); i++)
-        looks[i] = all > LOOK_BITS ? make_look(0, code_bits, advance, size)
-                                   : make_look(all, all, advance, extend(i >> (LOOK_BITS - all), size));
+        looks[i] = all > MOST_BITS || (low && low == size) ? make_look(0, 0, code_bits, advance, size)
+                                   : make_look(all, low, all, advance, extend(i << low >> (LOOK_BITS + low - all), size));
 }
 
 /* Join an entry's symbol with the one that the bits behind it hold, where both fit into LOOK_BITS. */
 static void pair_looks(look_t *looks)
 {
-    static const look_t keep = 0x0000ffff00ffff00;
+    static const look_t keep = 0x0000ffff00ffffc0;
     look_t single[1 << LOOK_BITS];
     memcpy(single, looks, sizeof single);
     for (int i = 0; i < 1 << LOOK_BITS; i++) {
         look_t first = single[i], second;
-        if (!look_bits(first) || first_advance(first) == END_OF_BLOCK)
+        if (!look_bits(first) || look_bits(first) >= LOOK_BITS || first_advance(first) == END_OF_BLOCK)
             continue;
         second = single[i << first_bits(first) & ((1 << LOOK_BITS) - 1)];
         int all = first_bits(first) + first_bits(second);
@@ -204,7 +215,7 @@ static int make_huffman(huffman_t *huffman, const JHUFF_TBL *table, int in_pairs
     memcpy(huffman->counts, table->bits, sizeof huffman->counts);
     memcpy(huffman->symbols, table->huffval, sizeof huffman->symbols);
     for (int i = 0; i < 1 << LOOK_BITS; i++)
-        huffman->looks[i] = make_look(0, 0, 0, 0);
+        huffman->looks[i] = make_look(0, 0, 0, 0, 0);
     int code = 0, index = 0;
     for (int bits = 1; bits <= 16; bits++, code <<= 1) {
         huffman->first_symbol[bits] = index - code;
@@ -299,8 +310,8 @@ static inline __attribute__((always_inline)) int read_dc(bits_t *in, const huffm
     refill(in);
     look_t look = dc->looks[in->bits >> (64 - LOOK_BITS)];
     if (LIKELY(look_bits(look))) {
+        value = first_value(look) + low_bits(in, look);
         drop(in, look_bits(look));
-        value = first_value(look);
     } else {
         if (!read_long(in, dc, look, &value))
             return 0;
@@ -320,6 +331,7 @@ static inline __attribute__((always_inline)) int read_ac(
         refill(&in);
         for (int n = 0; n < LOOKS; n++) {
             look_t look = ac->looks[in.bits >> (64 - LOOK_BITS)];
+            int low = low_bits(&in, look);
             unsigned first = next + first_advance(look), second = next + both_advance(look);
             if (UNLIKELY(!look_bits(look))) {
                 int value = 0;
@@ -340,13 +352,13 @@ static inline __attribute__((always_inline)) int read_ac(
                 next = one ? first : second;
                 if (keep) {
                     block[place[first < 64 ? first : 64]] = (JCOEF)first_value(look);
-                    block[63] = (JCOEF)(one ? first_value(look) : second_value(look));
+                    block[63] = (JCOEF)((one ? first_value(look) : second_value(look)) + low);
                 }
                 goto done;
             }
             if (keep) {
                 block[place[first]] = (JCOEF)first_value(look);
-                block[place[second]] = (JCOEF)second_value(look);
+                block[place[second]] = (JCOEF)(second_value(look) + low);
             }
             drop(&in, look_bits(look));
             next = second;
