@@ -54,7 +54,7 @@ typedef struct {
     look_t looks[1 << LOOK_BITS];
     int is_made; /* false for zeroed memory, because a table without codes is not all zeros */
     UINT8 counts[17], symbols[256]; /* JPEG table from which this one was made */
-    int32_t after[18]; /* first 16 bits that are above every code of a length */
+    int32_t after[17]; /* first 16 bits that are above every code of a length */
     int first_symbol[17]; /* what to add to a code of a length to get its index among the symbols */
 } huffman_t;
 
@@ -224,7 +224,6 @@ static int make_huffman(huffman_t *huffman, const JHUFF_TBL *table, int in_pairs
                 add_looks(huffman->looks, bits, code, table->huffval[index]);
         huffman->after[bits] = code << (16 - bits);
     }
-    huffman->after[17] = INT32_MAX;
     if (in_pairs)
         pair_looks(huffman->looks);
     return 1;
@@ -271,11 +270,12 @@ static void make_skipper(skipper_t *skipper, const JHUFF_TBL *table)
 }
 
 /* Return the length of the code that 16 `bits` begin with plus 256 times its symbol; 17 if there is no such code. */
-static __attribute__((noinline)) int find_code(const huffman_t *huffman, int bits)
+static inline int find_code(const huffman_t *huffman, int bits)
 {
+    /* A loop that ends with the code's length would be mispredicted. */
     int length = LOOK_BITS + 1;
-    while (bits >= huffman->after[length])
-        length++;
+    for (int shorter = LOOK_BITS + 1; shorter <= 16; shorter++)
+        length += bits >= huffman->after[shorter];
     if (length > 16)
         return 17;
     return length | huffman->symbols[(huffman->first_symbol[length] + (bits >> (16 - length))) & 255] << 8;
@@ -392,7 +392,16 @@ static inline __attribute__((always_inline)) int skip_block(
             skip_t skip = skips[in.bits >> (64 - SKIP_BITS)];
             unsigned after = next + (skip >> 8);
             if (UNLIKELY(after >= 64)) {
-                /* The symbols end the block, or one of them lies beyond its end, or none could be skipped. */
+                /* The symbols end the block, or none could be skipped, or one of them lies beyond the block's end. */
+                if (UNLIKELY(skip == CANNOT_SKIP << 8)) {
+                    int value;
+                    unsigned advance = read_long(&in, ac, ac->looks[in.bits >> (64 - LOOK_BITS)], &value);
+                    next += advance;
+                    if (next < 64 && advance)
+                        break;
+                    *bits = in;
+                    return next == 64 || next > END_OF_BLOCK;
+                }
                 if (UNLIKELY(after != 64 && (after < END_OF_BLOCK || after >= END_OF_BLOCK + 64)))
                     goto one_by_one;
                 drop(&in, skip & 0xff);
