@@ -7,7 +7,8 @@
  * How it works. The next LOOK_BITS bits of the stream index a table. An entry (a `look_t`) says which one or two whole
  * symbols begin there, how many bits they take with their values, and how far they advance in the block. So one look-up
  * gives up to two coefficients, and four look-ups need only one refill of the 64-bit register. `read_long` reads the
- * symbols that do not fit into an entry, because of a long code or a large value.
+ * symbols that do not fit into an entry, because of a long code or a large value. Blocks that no view needs are passed
+ * over with a smaller entry (a `skip_t`), which has no values and therefore serves more symbols.
  */
 
 #ifndef LOADERS_JPEG_HUFFMAN_H
@@ -252,11 +253,13 @@ static void make_skips_of(skip_t *tables, int bits, const JHUFF_TBL *table)
             int rest = length < bits && advance < END_OF_BLOCK ? bits - length : 0;
             if (length > MOST_SKIPPED)
                 continue;
-            for (int from = code << (bits - code_bits), to = (code + 1) << (bits - code_bits); from < to; from += 1 << rest)
-                prepend_skips(skips + from, tables + (1 << rest), rest, length, advance);
+            skip_t *to = skips + (code << (bits - code_bits));
+            for (int values = 1 << (bits - code_bits - rest); values; values--, to += 1 << rest)
+                prepend_skips(to, tables + (1 << rest), rest, length, advance);
         }
 }
 
+/* Make a table for skipping, from those that know fewer bits. */
 static void make_skipper(skipper_t *skipper, const JHUFF_TBL *table)
 {
     skip_t tables[2 << SKIP_BITS];
