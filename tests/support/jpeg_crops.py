@@ -17,8 +17,8 @@ CROPS_OF_A_FILE = 25
 def compare_crops(seed: int, pictures: int, most_pixels: int) -> int:
     """Compare the crops of all forms of some pictures, whose sides are up to `most_pixels`; return how many there were.
 
-    A view that is not scaled shows the decoded samples themselves. Each is decoded twice in a call, because the extension
-    reads over the blocks of a second image with tables that it does not make for the first.
+    A view that is not scaled shows the decoded samples themselves. Each is decoded twice in a call, because the
+    extension reads over the blocks of a second image with tables that it does not make for the first.
     """
     rng = np.random.default_rng(seed)
     decoder, compared = open_decoder(backend="extension"), 0
