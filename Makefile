@@ -13,7 +13,7 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help python demo test matrix cluster-test lint setup bench-setup constraints soak fuzz bench site wheel release clean
+.PHONY: help python demo test matrix cluster-test gpu-test lint setup bench-setup constraints soak fuzz bench site wheel release clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
 	@echo "make test        set up, lint, and run all tests but the long ones"
@@ -25,6 +25,7 @@ help:
 	@echo "make soak SHOW=crashes  run one long check with its full count; without SHOW list the checks"
 	@echo "make fuzz        feed mutated JPEGs to the extensions in C under sanitizers, SECONDS=60 for each; needs clang"
 	@echo "make cluster-test  build on a Ray cluster and in parts, while processes and nodes are killed, and compare the bytes"
+	@echo "make gpu-test    train on an NVIDIA GPU, and compare the losses with those of the processor"
 	@echo "                   CLUSTER=\"ray parts spark beam slurm image\" chooses (spark needs java), KILLS=30 kills so often"
 	@echo "make site        build the documentation site, build/site/index.html; a broken link or reference ends it"
 	@echo "make wheel       build the wheel with the C extensions, and run it where there is no compiler; ARCH=aarch64 cross-compiles"
@@ -106,6 +107,9 @@ lint: .venv/.dev
 CLUSTER = ray parts
 cluster-test: setup $(if $(filter spark,$(CLUSTER)),.venv/.spark)
 	KILLS=$(or $(KILLS),1) $(BIN)/python -m pytest -n 0 -s -rs $(CLUSTER:%=tests/cluster/test_%.py)
+
+gpu-test: setup
+	$(BIN)/python -m pytest -n 4 tests/gpu
 
 soak: setup
 	$(BIN)/python -m tests.soak $(SHOW)

@@ -1,6 +1,6 @@
 """CPU time that an image costs each loader, by delivered and stored size: a table for `dataprep plan-input`.
 
-    python benchmarks/input_costs.py --corpus DIR     # measures, and writes results/input_costs.json after every run
+    python benchmarks/input_costs.py --corpus DIR     # measures, and writes results/input-costs.json after every run
     python benchmarks/input_costs.py --csv            # writes dataprep/data/input_costs.csv from that file
 
 The same command after an interruption goes on with the first run that is missing; more `--rounds` add to those that are
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "benchmarks/results/input_costs.json"
+DOCUMENT = ROOT / "benchmarks/results/input-costs.json"
 TABLE = ROOT / "dataprep/data/input_costs.csv"
 ORIGINALS = "originals"
 STORED = (ORIGINALS, "256", "320", "512")
@@ -51,7 +51,7 @@ FIELDS = (
 )
 HEADER = """\
 # CPU time of one training image: random-resized crop (area 0.2 to 1), flip, uint8; user and system time of all
-# processes. Written by `benchmarks/input_costs.py --csv` from benchmarks/results/input_costs.json: medians of
+# processes. Written by `benchmarks/input_costs.py --csv` from benchmarks/results/input-costs.json: medians of
 # {rounds} rounds, batches of {batch_size}, {workers} workers, bicubic (tf.data: bilinear), commit {commits}.
 # stored_ms_per_image: the part that grows with the stored pixels, by a straight line through the originals and the
 # same images stored at shorter sides of {sides}.

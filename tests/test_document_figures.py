@@ -338,6 +338,17 @@ def test_published_resnets_have_the_plans_of_the_documents_table():
     assert f"| {with_tfds['utilisation'] / plans['50']['utilisation']:.1f} times |" in CAPACITY
 
 
+def test_the_published_rate_of_webdataset_has_the_plan_of_the_documents_table():
+    """webdataset#24, as in tests/loaders/capacity/test_plan.py."""
+    flags = ("--loader", "webdataset", "--bytes-per-image", 52_429, "--serial-ms-per-image", 0.4)
+    plan = plan_of("v3-8", 15_000, *flags, "--host-gbps", 750 * 2**20 * 8e-9)
+    (cores,) = (found["needed"] for found in plan["resources"] if found["name"] == "cores")
+    assert (plan["limit"], round(plan["images_per_s"])) == ("serial stage", 2_500)
+    assert f"by the process that joins batches, at {cores * plan['utilisation'] / 0.6 / 96:.0%}".replace(
+        "%", " % CPU"
+    ) in (CAPACITY)
+
+
 def test_costs_of_clusters_follow_from_the_rates_beside_them():
     """A vCPU does half of a core: the processor time of the recorded benchmark, and LAION's core-hours of DATA.md."""
     (row,) = (

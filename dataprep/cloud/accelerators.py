@@ -145,6 +145,22 @@ def accelerator_types(generation: Generation) -> list[str]:
     return [f"{generation.prefix}-{suffix}" for suffix in generation.suffixes]
 
 
+def smallest_slice(machine: TpuMachine, hosts: int) -> Accelerator | None:
+    """Return the smallest TPU with at least so many machines of a kind; None if the largest has fewer.
+
+    Sizes are powers of two, and the largest that is on offer.
+    """
+    generation = generations()[machine.generation]
+    if generation.suffixes:
+        sizes = [size for size in generation.suffixes if _is_power_of_2(size) or size == generation.suffixes[-1]]
+        names = [f"{generation.prefix}-{size}" for size in sizes]
+    else:
+        shapes = [_compact(2**power, generation.dimensions) for power in range(generation.max_chips.bit_length())]
+        names = [f"{generation.prefix}-{shape}" for shape in shapes if shape]
+    slices = map(parse_accelerator, names)
+    return next((found for found in slices if found.machine == machine and found.hosts >= hosts), None)
+
+
 def known_zones(generation: str, mode: str | None = None) -> list[str]:
     """Return the zones that are known to have a generation, or one of its provisioning modes; there may be more."""
     rows = [row for row in table("tpu_zones.csv") if row["type"] == generation]

@@ -39,7 +39,6 @@ Examples:
 \b
 Exit codes: 0 measured; 1 the loader of dataprep failed; 2 usage, or no such data; 3 no loader could be measured.
 """
-_PIPED_COLUMNS = 80
 _DEFAULT_SECONDS = 5.0
 
 
@@ -168,7 +167,9 @@ def command(
 
 
 def _print(table: BenchTable, settings: BenchSettings) -> None:
-    console = _console()
+    from dataprep.commands.piped import open_console
+
+    console = open_console()
     for section in table.sections:
         _print_section(console, section)
     batches, rounds = table.settings["batches"], table.settings["rounds"]
@@ -182,22 +183,17 @@ def _print(table: BenchTable, settings: BenchSettings) -> None:
     )
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_PIPED_COLUMNS)
-
-
 def _print_section(console: Console, section: BenchSection) -> None:
+    from dataprep.commands.piped import print_table
+
     about = f"{section.split}, {section.samples:,} images of {human_bytes(section.bytes_per_image)}, {section.layout}"
     _say(console, f"{section.url}: {about}", style="bold")
     console.print()
-    console.print(_rates(section.rows))
+    print_table(console, _rates(section.rows))
     console.print()
     for row in section.rows:
         if row.stages:
-            console.print(_stages(row))
+            print_table(console, _stages(row))
             console.print()
     if section.copied_images:
         _say(console, f"* reads a copy of {section.copied_images:,} images on this machine, in its own layout")
@@ -211,7 +207,9 @@ def _print_section(console: Console, section: BenchSection) -> None:
 
 def _print_comparison(comparison: Comparison) -> None:
     """Print first what differed besides the rates."""
-    console = _console()
+    from dataprep.commands.piped import open_console, print_table
+
+    console = open_console()
     console.print()
     for difference in comparison.differences:
         _say(console, f"differs: {difference}", style="yellow")
@@ -224,7 +222,7 @@ def _print_comparison(comparison: Comparison) -> None:
         rates = (row.before_images_per_s, row.now_images_per_s)
         table.add_row(row.loader, *(f"{each:,.0f}" for each in rates), *(f"{each:.2f}" for each in ratios))
     if comparison.rows:
-        console.print(table)
+        print_table(console, table)
         console.print()
     for row in comparison.rows:
         _say(console, f"{row.loader}: {row.verdict}")

@@ -15,6 +15,7 @@ from rich.text import Text
 from dataprep.build.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, render_html
 from dataprep.commands.options import json_option
+from dataprep.commands.piped import open_console, print_table
 from dataprep.dataset.events import events_file
 from dataprep.dataset.keys import readable
 from dataprep.inspection.contact_sheet import open_sheet
@@ -32,7 +33,6 @@ Examples:
 """
 _BAR_CHARACTERS = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_PIPED_COLUMNS = 120
 
 
 @click.command("inspect", epilog=EPILOG)
@@ -78,9 +78,7 @@ def _write_html(inspection: Inspection, split: str | None, path: Path) -> None:
 
 
 def _print(inspection: Inspection) -> None:
-    console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPED_COLUMNS)
+    console = open_console()
     console.print(Text(f"{inspection.name} · {inspection.format}", style="bold"))
     facts = {
         "at": inspection.url,
@@ -94,7 +92,7 @@ def _print(inspection: Inspection) -> None:
         facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in inspection.features.items())
     if inspection.fields:
         facts["fields"] = described_fields(inspection.fields, inspection.samples)
-    console.print(_facts(facts.items()))
+    print_table(console, _facts(facts.items()))
     for split in inspection.splits:
         _print_split(console, split)
 
@@ -120,21 +118,21 @@ def _print_split(console: Console, split: SplitInspection) -> None:
         facts["rows"] = f"{rows:,}: {', '.join(ended)}"
     if split.unknown_sides:
         facts["unknown"] = f"width and height of {split.unknown_sides:,} images, which were not checked"
-    console.print(_facts(facts.items()))
+    print_table(console, _facts(facts.items()))
     titled = {"width": split.widths, "height": split.heights, "aspect": split.aspects, "bytes an image": split.sizes}
     for title, histogram in titled.items():
         if histogram.counts:
             console.print()
-            console.print(_bars(title, histogram))
+            print_table(console, _bars(title, histogram))
     failures = {reason: f"{count:,}" for reason, count in split.reasons.items() if reason != "success"}
     if failures:
         console.print()
         console.print(Text("  no image", style="bold"))
-        console.print(_facts(failures.items(), indent=4))
+        print_table(console, _facts(failures.items(), indent=4))
     for trouble in split.troubles:
         console.print()
         console.print(Text(printable(f"  {trouble.kind}: {trouble.count:,} {trouble.reason}"), style="bold"))
-        console.print(_facts([(readable(event.key), event.detail) for event in trouble.examples], indent=4))
+        print_table(console, _facts([(readable(event.key), event.detail) for event in trouble.examples], indent=4))
         if more := trouble.count - len(trouble.examples):
             console.print(Text(f"    and {more:,} more: {events_file(split.name)}", style="dim"))
 

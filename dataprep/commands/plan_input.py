@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.cloud.accelerators import Accelerator, parse_accelerator, zone_note
+from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator, zone_note
 from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.piped import open_console, print_table
+from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
 from dataprep.commands.plan_places import (
     PricedPlaces,
     cache_gbps,
@@ -51,8 +52,9 @@ Examples:
   dataprep plan-input --accelerator v6e-8 --model vit_large --images-per-s 6000 \\
     --bucket-location US --zone us-central1-b --epochs 90
   dataprep plan-input --bucket-location US --zone us-central1-b --epochs 90
+  dataprep plan-input --accelerator all --model resnet50 --images-per-s 32000
 
-Exit codes: 0 fed, or only priced, 1 input-bound, 2 usage or input, 3 undecided.
+Exit codes: 0 fed, listed, or only priced, 1 input-bound, 2 usage or input, 3 undecided.
 """
 SCHEMA_VERSION = 1
 _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
@@ -65,12 +67,21 @@ _INTERPRETER_CORES = 16
 """Number of cores that one interpreter can keep busy (docs/loaders.md)."""
 _GIVEN, _MEAN_OF = "given", "mean of"
 """Sources of figures: the options, and a dataset of --dataset."""
+_AS_MEASURED = "assumed, because the core that measured is not known: --core-speed"
+"""Basis of the speed of the hosts' cores where the cost of an image is the user's."""
 _SIZE_IN_NAME = re.compile(r"_(\d{3,4})$")
 """Image size at the end of timm's name of a model, or of its weights after a dot."""
 _AT_224_PIXELS = re.compile(
     r"_?(mae_)?vit_[a-z0-9]+(_(patch)?\d{1,2})?|deit3?_[a-z]+(_distilled)?(_patch\d+)?|resnet\d+|resnext\d+_\d+x\d+d"
 )
 """Names whose recipes have 224 pixels. What follows in other names (`_dinov2`, `_clip`) may mean another size."""
+_ALL = "all"
+"""Value of --accelerator for all kinds of hosts."""
+_OPTIONS_OF_ONE = {
+    "dataset_bytes", "stored_side", "resize", "vcpus", "host_gbps", "bucket_gbps", "bucket_location", "zone", "epochs",
+    "months", "prices_file", "cache", "hns",
+}  # fmt: skip
+"""Parameters that are about one TPU, its bucket or its dataset, and change nothing where all are listed."""
 _PRICE_OPTIONS = {
     "bucket_location", "zone", "epochs", "months", "hns", "prices_file", "dataset", "dataset_bytes", "bytes_per_image",
     "as_json",
@@ -99,6 +110,7 @@ class _Options:
     cpu_ms_per_image: float | None
     serial_ms_per_image: float
     vcpus: int | None
+    core_speed: float | None
     vcpu_speed: float | None
     usable_share: float | None
     host_gbps: float | None
@@ -127,7 +139,8 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
 @click.option(
     "--accelerator",
     metavar="TYPE",
-    help="TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4. Without one, only the reading is priced.",
+    help="TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4; or all, which lists the smallest TPU of each kind "
+    "whose hosts deliver the rate. Without one, only the reading is priced.",
 )
 @click.option("--model", metavar="NAME", help="Model whose recipe determines the image size.")
 @click.option("--images-per-s", type=_ABOVE_0, help="Images a second that the accelerator takes on all hosts together.")
@@ -181,9 +194,13 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
 )
 @click.option("--vcpus", type=_AT_LEAST_1, help="vCPUs of a host, instead of the table's number.")
 @click.option(
-    "--vcpu-speed",
+    "--core-speed",
     type=_ABOVE_0,
-    help="Speed of a vCPU, as a share of the core on which CPU time was measured.  [default: 0.6]",
+    help="Speed of a host's core, as a share of the core on which CPU time was measured.  [default: a figure for each "
+    "TPU generation; with --measured or --cpu-ms-per-image 1]",
+)
+@click.option(
+    "--vcpu-speed", type=_ABOVE_0, help="Speed of a vCPU, as a share of a core of the same host.  [default: 0.6]"
 )
 @click.option(
     "--usable-share",
@@ -218,6 +235,8 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
     options = _Options(**given)
     if options.accelerator is None:
         context.exit(_price(context, options, as_json=as_json))
+    if options.accelerator.strip().lower() == _ALL:
+        context.exit(_list(context, options, as_json=as_json))
     found = _plan(options, parse_accelerator(options.accelerator))
     if as_json:
         click.echo(json.dumps(found.document()))
@@ -233,7 +252,14 @@ class _Found:
     accelerator: Accelerator
     pod: Pod
     cost: ImageCost
+    """Cost of an image on these hosts."""
     cost_source: str
+    processor: str
+    """Processor of the hosts; empty if no source states it."""
+    core_speed: float
+    """Speed of the hosts' cores, as a share of the one that `cost_source` names."""
+    core_basis: str
+    """What that speed rests on."""
     bytes_source: str
     """Where the bytes of an image come from."""
     image_size: int
@@ -263,6 +289,9 @@ class _Found:
             "cost": {
                 **asdict(self.cost),
                 "source": self.cost_source,
+                "processor": self.processor,
+                "core_speed": self.core_speed,
+                "core_basis": self.core_basis,
                 "bytes_source": self.bytes_source,
                 "image_size": self.image_size,
             },
@@ -275,13 +304,7 @@ class _Found:
 
 def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
     """Print what the reading costs, for any accelerator, and return the exit code."""
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in _PRICE_OPTIONS
-        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-    ]
-    if given:
+    if given := [option for name, option in _given_options(context).items() if name not in _PRICE_OPTIONS]:
         raise UsageError(f"{given[0]} is about a TPU; add --accelerator")
     if options.bucket_location is None and options.zone is None:
         raise UsageError("give --accelerator, or --bucket-location and --zone for the price of reading alone")
@@ -293,6 +316,41 @@ def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
     else:
         _print_places(open_console(), places)
     return 0 if places.ways else _EXIT_CODES["unknown"]
+
+
+def _given_options(context: click.Context) -> dict[str, str]:
+    """Return the options on the command line, by their parameters' names."""
+    return {
+        parameter.name or "": parameter.opts[0]
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    }
+
+
+def _list(context: click.Context, options: _Options, *, as_json: bool) -> int:
+    """Print the smallest TPU of each kind of host that delivers the rate, and return the exit code."""
+    if given := [option for name, option in _given_options(context).items() if name in _OPTIONS_OF_ONE]:
+        raise UsageError(f"{given[0]} is about one TPU; give its name instead of --accelerator all")
+    images_per_s, image_size = _images_per_s(options), _image_size(options)
+    bytes_per_image = _mean_bytes(DATASETS[options.dataset].facts["train"])
+    costs = {name: _costs(options, name, image_size, bytes_per_image) for name in generations()}
+
+    def pod_of(machine: TpuMachine) -> Pod:
+        return _pod(options, machine, hosts=1, num_bytes=bytes_per_image)
+
+    found = enough_hosts(images_per_s, {name: each.chosen for name, each in costs.items()}, pod_of)
+    speeds = {name: CoreSpeed(each.core_speed, each.core_basis) for name, each in costs.items()}
+    if as_json:
+        asked = {"images_per_s": images_per_s, "image_size": image_size, "loader": options.loader}
+        click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **asked, **hosts_document(found, speeds)}))
+    else:
+        console = open_console()
+        title = f"Hosts for {images_per_s:,.0f} images/s of {image_size} pixels with {options.loader}"
+        print_table(console, hosts_table(title, found))
+        console.print()
+        for line in hosts_notes(found, speeds):
+            console.print(Text(line))
+    return 0 if any(row.accelerator for row in found) else _EXIT_CODES["input-bound"]
 
 
 def _mean_bytes(facts: SplitFacts) -> float:
@@ -311,7 +369,7 @@ def _plan(options: _Options, accelerator: Accelerator) -> _Found:
     image_size = _image_size(options)
     facts = DATASETS[options.dataset].facts["train"]
     samples = facts.samples or 0
-    costs = _costs(options, image_size, _mean_bytes(facts))
+    costs = _costs(options, accelerator.generation.name, image_size, _mean_bytes(facts))
     stored = StoredImages(
         num_bytes=options.dataset_bytes or samples * costs.chosen.num_bytes,
         short_side=options.stored_side or _STORED_SIDES[options.dataset],
@@ -322,13 +380,16 @@ def _plan(options: _Options, accelerator: Accelerator) -> _Found:
             f"got --resize {options.resize}, expected less than the {stored.short_side} pixels that the shorter side "
             "of the stored images has; see --stored-side"
         )
-    pod = _pod(options, accelerator, stored.num_bytes)
+    pod = _pod(options, accelerator.machine, hosts=accelerator.hosts, num_bytes=stored.num_bytes)
     is_priced = options.bucket_location is not None or options.epochs > 1
     return _Found(
         accelerator=accelerator,
         pod=pod,
         cost=costs.chosen,
         cost_source=costs.source,
+        processor=costs.processor,
+        core_speed=costs.core_speed,
+        core_basis=costs.core_basis,
         bytes_source=costs.bytes_source,
         image_size=image_size,
         stored=stored,
@@ -396,7 +457,7 @@ def _image_size(options: _Options) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Costs:
-    """What an image costs."""
+    """What an image costs on the hosts."""
 
     chosen: ImageCost
     """Cost of the loader that is used."""
@@ -404,17 +465,26 @@ class _Costs:
     """Known costs of other loaders, by name."""
     source: str
     """Where these figures come from."""
+    processor: str
+    """Processor of the hosts; empty if no source states it."""
+    core_speed: float
+    """Speed of the hosts' cores, as a share of the one on which the chosen loader was measured."""
+    core_basis: str
+    """What that speed rests on."""
     bytes_source: str
     """Where the bytes of an image come from."""
     url: str | None
     """The dataset with which they were measured, if that is known."""
 
 
-def _costs(options: _Options, image_size: int, bytes_per_image: float) -> _Costs:
+def _costs(options: _Options, generation: str, image_size: int, bytes_per_image: float) -> _Costs:
+    from loaders.capacity.host_cores import cost_on_host, host_cores
     from loaders.capacity.input_costs import cost_from_table, costs_from_document, measured_cost, measured_here
 
     bytes_source = _GIVEN if options.bytes_per_image else f"{_MEAN_OF} {options.dataset}"
     bytes_per_image, url = options.bytes_per_image or bytes_per_image, None
+    hosts = host_cores()[generation]
+    core_speed, core_basis = 1.0, _AS_MEASURED
     if options.measured is not None:
         measured = costs_from_document(_document(options.measured), options.measured.name)
         if measured.image_size not in (None, image_size):
@@ -430,19 +500,35 @@ def _costs(options: _Options, image_size: int, bytes_per_image: float) -> _Costs
     else:
         row = measured_here()["dataprep"][0]
         costs, source = {}, f"measured {row.date} on {row.machine}"
+        core_speed, core_basis = hosts.speed, f"{hosts.basis}: {hosts.ground}"
         for name in _LOADERS:
             try:
                 costs[name] = cost_from_table(name, image_size, bytes_per_image)
             except UndecidedError:
                 if name == options.loader and options.cpu_ms_per_image is None:
                     raise
+    if options.core_speed is not None:
+        core_speed, core_basis = options.core_speed, _GIVEN
+    costs = {name: cost_on_host(cost, core_speed) for name, cost in costs.items()}
     if options.cpu_ms_per_image is not None:
         num_bytes = costs[options.loader].num_bytes if options.loader in costs else bytes_per_image
-        costs[options.loader], source = measured_cost(options.loader, options.cpu_ms_per_image, num_bytes), _GIVEN
+        if options.core_speed is None:
+            core_speed, core_basis = 1.0, _AS_MEASURED
+        given = measured_cost(options.loader, options.cpu_ms_per_image, num_bytes)
+        costs[options.loader], source = cost_on_host(given, core_speed), _GIVEN
     if options.loader not in costs:
         raise UsageError(f"{source} has no {options.loader}; it has {', '.join(costs)}")
     chosen = replace(costs.pop(options.loader), serial_ms=options.serial_ms_per_image)
-    return _Costs(chosen=chosen, others=costs, source=source, bytes_source=bytes_source, url=url)
+    return _Costs(
+        chosen=chosen,
+        others=costs,
+        source=source,
+        processor=hosts.processor,
+        core_speed=core_speed,
+        core_basis=core_basis,
+        bytes_source=bytes_source,
+        url=url,
+    )
 
 
 def _document(path: Path) -> Any:
@@ -452,15 +538,14 @@ def _document(path: Path) -> Any:
         raise UsageError(f"--measured {path}: cannot be read as JSON: {error}") from error
 
 
-def _pod(options: _Options, accelerator: Accelerator, num_bytes: float) -> Pod:
+def _pod(options: _Options, machine: TpuMachine, *, hosts: int, num_bytes: float) -> Pod:
     from loaders.capacity.plan import USABLE_SHARE, VCPU_SPEED, Pod
 
-    machine = accelerator.machine
     vcpus = options.vcpus or machine.vcpus
     if vcpus is None:
         raise UsageError(f"the vCPUs of {machine.machine_type} are not known; give --vcpus")
     return Pod(
-        hosts=accelerator.hosts,
+        hosts=hosts,
         vcpus=vcpus,
         ram_bytes=machine.ram_gb * 1e9,
         nic_gbps=machine.nic_gbps,
@@ -503,10 +588,12 @@ def _facts(found: _Found, options: _Options) -> dict[str, str]:
         + (f" by {options.model}" if options.model else ""),
         "deliverable": f"{_least(plan)}{plan.images_per_s:,.0f} images/s by all hosts, "
         f"{plan.images_per_s / pod.hosts:,.0f} by each",
-        "image": f"{cost.cpu_ms:.2f} ms of a core with {cost.loader} ({found.cost_source}), "
+        "image": f"{cost.cpu_ms:.2f} ms of a host's core with {cost.loader}, "
         f"{human_bytes(cost.num_bytes)} from the bucket",
+        "cores": f"{found.processor or 'processor not known'}, each core counted as {found.core_speed:g} of one that "
+        f"takes {cost.cpu_ms * found.core_speed:.2f} ms ({found.cost_source}); {found.core_basis}",
         "counted": f"{pod.usable_share:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
-        f"{pod.vcpu_speed:g} of a core",
+        f"{pod.vcpu_speed:g} of a host's core",
         "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, pod, hns=options.hns),
     }
     if options.dataset_bytes and found.bytes_source.startswith(_MEAN_OF):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,12 +17,12 @@ from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
 from dataprep.cloud.tpu.jobs import FRAMEWORKS, Watch, check_run, collect_logs, follow, has_failed, outcome, start
 from dataprep.cloud.tpu.worker import Holder
 from dataprep.commands.options import COUNT_OR_NONE, Finite
+from dataprep.commands.piped import open_console, print_table
 from dataprep.commands.tpu_machines import TpuState, state_of
 from dataprep.commands.tpu_options import Done, Where, examples, note, on_workers
 from dataprep.errors import UsageError
 from dataprep.messages import printable
 
-_PIPED_COLUMNS = 120
 _READY = ("READY", "RUNNING")
 _AFTER_DASHES = {"ignore_unknown_options": True}
 _grace_option = click.option(
@@ -256,9 +255,6 @@ def _print_status(where: Where, known: TpuState, answers: list[Answer]) -> None:
     health = f", {known['health']}" if known.get("health") else ""
     state = f"{known['state']}{health}, {known['type']}, {known['workers']} workers"
     click.echo(f"{where.place.name} in {where.place.zone}: {state}")
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPED_COLUMNS)
     table = Table(box=None, padding=(0, 2), show_header=bool(answers))
     for title in ("worker", "what", "state", "pid", "command"):
         table.add_column(title, overflow="fold")
@@ -274,7 +270,7 @@ def _print_status(where: Where, known: TpuState, answers: list[Answer]) -> None:
         if answer.reply and not answer.reply["complete"]:
             table.add_row(str(answer.worker), "chips", "not all processes can be seen without sudo")
     if answers:
-        console.print(table)
+        print_table(open_console(), table)
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -126,11 +126,11 @@ def cost_from_table(loader: str, image_size: int, bytes_per_image: float, table:
             f"{loader} at {image_size} pixels was not measured, only at {rows[0].image_size}; measure it with "
             "`dataprep bench` and give --measured FILE, or --cpu-ms-per-image"
         )
-    scale = bytes_per_image / row.cost.num_bytes
+    stored_ms = row.cost.stored_ms * bytes_per_image / row.cost.num_bytes
     return replace(
         row.cost,
-        cpu_ms=row.cost.cpu_ms + row.cost.stored_ms * (scale - 1),
-        stored_ms=row.cost.stored_ms * scale,
+        cpu_ms=row.cost.cpu_ms - row.cost.stored_ms + stored_ms,
+        stored_ms=stored_ms,
         num_bytes=bytes_per_image,
     )
 

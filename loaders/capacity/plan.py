@@ -18,8 +18,8 @@ USABLE_SHARE = 0.8
 """Share of a host's vCPUs and promised network for input; the training loop, the runtime, TLS and uneven steps take
 the rest."""
 VCPU_SPEED = 0.6
-"""Speed of a vCPU relative to the core on which CPU time was measured: hosts count hyperthreads, and the two of a core
-together do about 1.2 times what one does alone."""
+"""Speed of a vCPU relative to a core of the same host: hosts count hyperthreads, and the two of a core together do
+about 1.2 times what one does alone."""
 CERTAIN_GBPS = 10.0
 """Network of a host for which none is published: a safe assumption, a third of what Compute Engine gives N1 machines
 with as many vCPUs."""
@@ -59,7 +59,7 @@ class ImageCost:
 
     loader: str
     cpu_ms: float
-    """CPU time of one core, over all processes of the loader."""
+    """CPU time of one core of a host, over all processes of the loader."""
     stored_ms: float
     """Part of that time that grows with the stored pixels."""
     num_bytes: float

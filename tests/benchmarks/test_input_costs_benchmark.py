@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.input_costs import IMAGE_SIZES, LOADERS, STORED, cases, stored_ms, table_of
+from benchmarks.input_costs import DOCUMENT, IMAGE_SIZES, LOADERS, STORED, TABLE, cases, stored_ms, table_of
 from loaders.bench.peers import PEERS
 from loaders.capacity.input_costs import costs_in
 from tests.support.markdown import ROOT
@@ -51,6 +51,10 @@ def test_the_table_has_medians_and_the_slope_over_all_copies():
             (100_000, "2026-11-26", "Some, with a comma")
         }
     assert {loader for loader, rows in table.items() if rows[0].cost.decodes == "crop"} == {"dataprep", "tf.data"}
+
+
+def test_the_shipped_table_is_that_of_the_recorded_runs():
+    assert TABLE.read_text(encoding="utf-8") == table_of(json.loads(DOCUMENT.read_text(encoding="utf-8")))
 
 
 def test_the_table_does_not_depend_on_the_order_of_the_runs():

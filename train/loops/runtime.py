@@ -118,6 +118,8 @@ def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
         )
     if device == "tpu":
         return TPURuntime()
+    # Convolutions in float32 compute in TF32 otherwise, with 10 bits of mantissa; matrix products do not.
+    torch.backends.cudnn.allow_tf32 = False
     return TorchRuntime(device, pin_memory=device == "cuda" and pin_memory is not False)
 
 

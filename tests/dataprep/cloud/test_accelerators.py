@@ -15,6 +15,7 @@ from dataprep.cloud.accelerators import (
     machines,
     parse_accelerator,
     shape_of,
+    smallest_slice,
     zone_note,
 )
 from dataprep.errors import UsageError
@@ -218,3 +219,25 @@ def test_the_document_names_the_machines_whose_network_is_not_published():
     assert [each.machine_type for each in without if not {each.machine_type, each.generation} & named] == []
     assert [each.machine_type for each in machines().values() if each.vcpus is None] == ["tpu7x-standard-1t"]
     assert "`tpu7x-standard-1t`, which also needs `--vcpus`" in line
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "hosts", "name"),
+    [
+        ("v3", 1, "v3-8"),
+        ("v3", 5, "v3-64"),
+        ("v3", 257, None),
+        ("ct4p-hightpu-4t", 5, "v4-64"),
+        ("ct5p-hightpu-4t", 1025, "v5p-12288"),
+        ("ct5lp-hightpu-1t", 1, "v5litepod-1"),
+        ("ct5lp-hightpu-8t", 2, None),
+        ("ct6e-standard-4t", 3, "v6e-16"),
+        ("tpu7x-standard-1t", 1, "tpu7x-1x1x1"),
+        ("tpu7x-standard-4t", 3, "tpu7x-2x2x4"),
+    ],
+)
+def test_the_smallest_slice_with_so_many_hosts_of_a_kind(machine_type, hosts, name):
+    found = smallest_slice(machines()[machine_type], hosts)
+    assert (found and found.name) == name
+    if found:
+        assert (found.machine.machine_type, found.hosts >= hosts) == (machine_type, True)

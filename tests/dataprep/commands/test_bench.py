@@ -18,17 +18,22 @@ SMALL = ("--batch-size", 8, "--image-size", 32, "--workers", 2, "--rounds", 2, "
 
 
 def test_bench_prints_a_table_and_writes_a_page(finished, tmp_path):
-    """Two datasets, each with a section that fits into 80 columns."""
+    """Two datasets, each with tables that fit into 80 columns; in a file no line is wrapped or ends with spaces."""
     urls = finished("imagenet-webdataset"), finished("coco-tfrecord")
     (tmp_path / "old.json").write_text(json.dumps(to_document(bench_table())))
     words = ("--html", tmp_path / "bench.html", "--compare", tmp_path / "old.json")
     run = dataprep("bench", *urls, "--loader", "dataprep", *SMALL, *words)
     assert run.returncode == 0, run.stderr
-    lines = [line.rstrip() for line in run.stdout.splitlines()]
+    lines = run.stdout.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
     assert lines.pop().startswith(f"written: {tmp_path}/bench.html (")
     assert "differs: setting image_size: 224 before, 32 now" in lines
     assert "no dataset is in both tables" in run.stdout
-    assert max(map(len, lines)) <= 80
+    rules = [line for line in lines if line.startswith("─")]
+    assert rules and max(map(len, rules)) <= 80
+    (medians,) = (line for line in lines if line.startswith("Medians of "))
+    assert medians.endswith("largest process, and of all.")
+    assert [line.partition(": train, ")[0] for line in lines if ": train, " in line] == [str(url) for url in urls]
     assert re.findall(r"train,\s+[^:]*?(webdataset|tfrecord)", "\n".join(lines)) == ["webdataset", "tfrecord"]
     rows = [line.split() for line in lines if re.match(r"dataprep +\d", line)]
     assert len(rows) == 2

@@ -83,3 +83,11 @@ def test_the_licence_of_adopted_data_is_said_to_be_unknown(tmp_path):
     shown = dataprep("inspect", tmp_path / "data").stdout
     assert re.search(r"licence +unknown, not stated *\n", shown)
     assert re.search(r"classes .*: .*", shown) and "fewest" not in shown
+
+
+def test_lines_that_go_to_a_file_are_neither_wrapped_nor_end_with_spaces(tmp_path):
+    folder = tmp_path / ("d" * 100) / ("e" * 100)
+    adopt_here(class_folders(folder))
+    lines = inspected(folder).splitlines()
+    assert [line.split() for line in lines if line.startswith("  at ")] == [["at", str(folder)]]
+    assert [line for line in lines if line != line.rstrip()] == []

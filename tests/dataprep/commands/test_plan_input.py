@@ -14,7 +14,8 @@ from dataprep.commands.convert import command as convert
 from dataprep.commands.plan_input import command
 from dataprep.errors import UndecidedError, UsageError
 from loaders.bench.peers import PEERS
-from loaders.capacity.input_costs import measured_here
+from loaders.capacity.host_cores import host_cores
+from loaders.capacity.input_costs import cost_from_table, measured_here
 from train.models.registry import model_names
 
 MAE = ("--accelerator", "v3-256", "--model", "mae_vit_large_patch16_dec512d16h8b")
@@ -105,6 +106,59 @@ def test_given_figures_replace_those_of_the_tables(plan_input):
     assert resources["cores"] == (pytest.approx(6.0), 50.0)  # 2,000 images/s a host of 3 ms; 100 vCPUs x 0.5 x 1
     assert resources["network"] == (pytest.approx(0.8), 2.0)  # 2,000 x 50,000 x 8
     assert resources["bucket"] == (pytest.approx(3.2), 3.0)  # of 4 hosts
+
+
+def test_costs_of_the_table_are_those_of_the_hosts_cores(plan_input):
+    """v3's hosts have slower cores than the machine of the table; the plan says how much slower, and why."""
+    words = (*MAE, *MAE_STEP)
+    _, out = plan_input(*words)
+    row, v3 = measured_here()["dataprep"][-1], host_cores()["v3"]
+    assert row.image_size == 448
+    cost = json.loads(plan_input(*words, "--json")[1])["cost"]
+    assert (cost["processor"], cost["core_speed"]) == (v3.processor, v3.speed)
+    assert cost["core_basis"] == f"published case: {v3.ground}"
+    here_ms = cost_from_table("dataprep", 448, cost["num_bytes"]).cpu_ms
+    assert cost["cpu_ms"] == pytest.approx(here_ms / v3.speed)
+    assert f"  image        {cost['cpu_ms']:.2f} ms of a host's core with dataprep, 115.4 kB from the bucket\n" in out
+    assert (
+        f"  cores        Intel Skylake, each core counted as {v3.speed} of one that takes {here_ms:.2f} ms "
+        f"(measured {row.date} on {row.machine}); published case: {v3.ground}\n"
+    ) in out
+    faster = json.loads(plan_input(*words, "--core-speed", 2, "--json")[1])["cost"]
+    assert (faster["cpu_ms"], faster["core_basis"]) == (pytest.approx(here_ms / 2), "given")
+    _, out = plan_input("--accelerator", "tpu7x-2x2x1", "--model", "resnet50", "--images-per-s", 1000)
+    assert "  cores        processor not known, each core counted as " in out
+
+
+def test_cores_are_taken_as_those_of_the_machine_of_the_users_measurement(plan_input, tmp_path):
+    path = tmp_path / "bench.json"
+    rows = [{"loader": name, "cpu_ms_per_image": 2.0} for name in ("dataprep", "grain")]
+    section = {"bytes_per_image": 100_000.0, "rows": rows}
+    path.write_text(json.dumps({"schema_version": 1, "sections": [section]}))
+    words = (*RESNET, "--images-per-s", 8000)
+    for measured in (("--measured", path), ("--cpu-ms-per-image", 2)):
+        cost = json.loads(plan_input(*words, *measured, "--json")[1])["cost"]
+        assert (cost["cpu_ms"], cost["core_speed"]) == (2.0, 1.0)
+        assert (
+            "; assumed, because the core that measured is not known: --core-speed\n" in plan_input(*words, *measured)[1]
+        )
+        cost = json.loads(plan_input(*words, *measured, "--core-speed", 0.5, "--json")[1])["cost"]
+        assert (cost["cpu_ms"], cost["core_speed"], cost["core_basis"]) == (4.0, 0.5, "given")
+
+
+def test_other_loaders_have_the_costs_of_the_table_beside_a_given_one(plan_input):
+    words = (*RESNET, "--images-per-s", 8000, "--host-gbps", 1000)
+    _, plain = plan_input(*words, "--json")
+    _, given = plan_input(*words, "--cpu-ms-per-image", 2, "--json")
+    rates = [
+        {
+            found["name"]: found["images_per_s"]
+            for found in json.loads(out)["plan"]["what_ifs"]
+            if "loader" in found["name"]
+        }
+        for out in (plain, given)
+    ]
+    assert rates[0] == rates[1]
 
 
 def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
@@ -221,10 +275,10 @@ def test_the_size_of_an_image_is_said_to_be_assumed(plan_input):
     assert "  assumed      115.4 kB an image, the mean of imagenet: give --bytes-per-image" in out
     assert json.loads(plan_input(*words, "--json")[1])["cost"]["bytes_source"] == "mean of imagenet"
     _, out = plan_input(*words, "--bytes-per-image", "110kB")
-    assert "assumed" not in out
+    assert "  assumed  " not in out
     cost = json.loads(plan_input(*words, "--bytes-per-image", "110kB", "--json")[1])["cost"]
     assert (cost["bytes_source"], cost["num_bytes"]) == ("given", 110_000)
-    assert "assumed" not in plan_input(*RESNET, "--images-per-s", 8000)[1]
+    assert "  assumed  " not in plan_input(*RESNET, "--images-per-s", 8000)[1]
 
 
 @pytest.mark.parametrize("option", ["--bytes-per-image", "--dataset-bytes"])

@@ -220,6 +220,14 @@ def test_status_shows_states_runs_and_holders(pod, holder):
     wait_for(lambda: "lost" in tpu("status").stdout)
 
 
+def test_lines_of_a_status_that_goes_to_a_file_are_not_wrapped(pod):
+    words = [f"word-{number}" for number in range(40)]
+    tpu("run", "--run", "long", *QUICK, "--", "echo", *words)
+    lines = tpu("status").stdout.splitlines()
+    assert sum(line.endswith(f"echo {' '.join(words)}") for line in lines) == 2
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 @pytest.mark.parametrize("state", ["CREATING", "PREEMPTED"])
 def test_status_shows_a_tpu_that_is_not_ready(cloud, state):
     cloud.add_tpu("my-tpu", state=state)
