@@ -28,8 +28,8 @@ DAMAGES = {
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source") / "imagenet"
-    write_demo("imagenet", folder, images=12, odd=False)
+    folder = tmp_path_factory.mktemp("source") / "coco"
+    write_demo("coco", folder, images=12, odd=False)
     return folder
 
 
@@ -43,7 +43,7 @@ def cut_off(stopper, arguments, until):
     """Run a build until something holds, and kill it there."""
     run = stopper.start(arguments, EVERYWHERE)
     while not until():
-        assert run.wait(LONGEST_S) != ENDED
+        assert run.wait(LONGEST_S) != ENDED, run.ended().stderr
         run.send(signal.SIGCONT)
         run.wait(LONGEST_S)
     run.send(signal.SIGKILL)
@@ -52,18 +52,19 @@ def cut_off(stopper, arguments, until):
 
 def arguments_of(source, output, fmt, *more):
     checks = ("--check", "none") if fmt == "webdataset" else ()
-    return build_arguments("imagenet", source, output, fmt, "--num-shards", 3, *checks, *more)
+    words = build_arguments("coco-dup5", source, output, fmt, "--num-shards", 4, *checks, *more)
+    return [word for word in words if word != "--json"]  # which has these lines among its notes
 
 
 @pytest.fixture(scope="module")
 def half_done(stopper, source, tmp_path_factory):
-    """Folders by format, in each a build that was killed when two shards were done, and the digests of a whole one."""
+    """By format, a build that was killed when two shards were done, and the digests of a whole one."""
 
     def made(fmt):
         folder = tmp_path_factory.mktemp(fmt)
         output = folder / "out"
-        done = f"_build/*/*/receipts/*.parquet"
-        cut_off(stopper, arguments_of(source, output, fmt), lambda: len(list(output.glob(done))) == 2)
+        receipts = "_build/*/*/receipts/*.parquet"
+        cut_off(stopper, arguments_of(source, output, fmt), lambda: len(list(output.glob(receipts))) == 2)
         assert stopper.run(arguments_of(source, folder / "alone", fmt)).code == 0
         return output, digests(folder / "alone")
 
@@ -87,25 +88,24 @@ def copied(half_done, fmt, folder):
     ("fmt", "how"), [*(("webdataset", how) for how in DAMAGES), ("imagefolder", "pages"), ("imagefolder", "gone")]
 )
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])
-def test_a_build_whose_plan_is_damaged_goes_on_and_loses_no_shard(
-    fmt, how, more, stopper, half_done, source, tmp_path
-):
+def test_a_build_whose_plan_is_damaged_goes_on_and_loses_no_shard(fmt, how, more, stopper, half_done, source, tmp_path):
     output, expected = copied(half_done, fmt, tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
-    receipts = {path.name: path.read_bytes() for path in plan.parent.glob("receipts/*.parquet")}
     shards = {path: path.stat().st_ino for path in output.glob("*/*.tar")}
+    assert fmt == "imagefolder" or len(shards) >= 2
     damage(plan, how)
     run = stopper.run(arguments_of(source, output, fmt, *more))
     assert run.code == 0, run.stderr
-    assert "plan.parquet is damaged (" in run.stderr
-    assert "it is made again from the originals" in run.stderr
+    found = "gone" if how == "gone" else "damaged ("
+    assert f"warning: {plan} is {found}" in run.stderr
+    assert "; it is made again from the originals" in run.stderr
     assert digests(output) == expected
     assert {path: path.stat().st_ino for path in shards} == shards
-    assert len(receipts) == 2
+    assert "continuing: 2 of 4 shards exist already" in run.stderr
 
 
 @pytest.mark.parametrize("how", ["pages", "truncated", "gone"])
-def test_other_originals_do_not_go_on_with_a_damaged_plan(how, stopper, half_done, source, tmp_path):
+def test_a_build_with_other_options_is_refused_while_the_plan_is_damaged(how, stopper, half_done, source, tmp_path):
     output, _ = copied(half_done, "webdataset", tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
     damage(plan, how)
@@ -117,9 +117,7 @@ def test_other_originals_do_not_go_on_with_a_damaged_plan(how, stopper, half_don
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_build_with_other_options_may_overwrite_one_whose_plan_is_damaged(
-    how, stopper, half_done, source, tmp_path
-):
+def test_a_build_with_other_options_may_overwrite_one_whose_plan_is_damaged(how, stopper, half_done, source, tmp_path):
     output, _ = copied(half_done, "webdataset", tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
     damage(plan, how)
@@ -139,8 +137,7 @@ def test_images_that_only_a_damaged_plan_names_are_not_overwritten_before_it_is_
     before = digests(output)
     run = stopper.run(arguments_of(source, output, "imagefolder", "--seed", 1, "--overwrite"))
     assert run.code == 1
-    assert len(run.stderr.strip().splitlines()[-1:]) == 1
-    assert "plan.parquet is damaged (" in run.stderr
+    assert run.stderr.strip().splitlines()[-1].startswith(f"dataprep: {plan} is damaged (CRC32C ")
     assert "run the build again with the options with which it began" in run.stderr
     assert {name: each for name, each in digests(output).items() if name in before} == before
     again = stopper.run(arguments_of(source, output, "imagefolder"))

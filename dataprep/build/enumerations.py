@@ -98,9 +98,7 @@ def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
     return splits if set(splits) <= set(SPLITS) else ()
 
 
-def load_enumeration(
-    storage: Storage, source: Storage, name: str, log: Callable[[str], None]
-) -> Enumeration | None:
+def load_enumeration(storage: Storage, source: Storage, name: str, log: Callable[[str], None]) -> Enumeration | None:
     """Return the stored enumeration, or None if there is no valid one.
 
     An enumeration is removed that is damaged, or that an earlier version stored without a digest, and one with an

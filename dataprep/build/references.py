@@ -134,10 +134,12 @@ def repair_references(
         try:
             fault = fault_of(storage, name, claim.references)
         except FileNotFoundError:
-            fault = "gone"
-        if fault is None:
-            return claim
-        log(f"warning: {storage.url_of(name)} is damaged ({fault}); it is made again from the originals")
+            found = "gone"
+        else:
+            if fault is None:
+                return claim
+            found = f"damaged ({fault})"
+        log(f"warning: {storage.url_of(name)} is {found}; it is made again from the originals")
     spool, written = spool_row_groups(storage, name, _all(tables, claim.plan.num_shards, storage.url_of(name)), schema)
     digest = digest_of(written)
     with storage.alone():  # no --overwrite may remove the build's folder meanwhile
@@ -216,9 +218,7 @@ def _opened_references(build: OpenBuild) -> pq.ParquetFile:
     except FileNotFoundError as error:
         build.check()  # a build that overwrites this one removes them
         where = build.storage.url_of(plan_parquet(build.root))
-        raise BuildError(
-            f"{where} is gone, and no shard can be built without it; {_RUN_AGAIN}"
-        ) from error
+        raise BuildError(f"{where} is gone, and no shard can be built without it; {_RUN_AGAIN}") from error
 
 
 def _open_references(storage: Storage, claim: Claim) -> pq.ParquetFile:
