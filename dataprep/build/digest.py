@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dataprep.dataset.documents import Count, JsonObject
+from dataprep.dataset.documents import Count
 from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_hex, crc32c_of_stream
 
@@ -20,7 +20,7 @@ class FileDigest:
     crc32c: Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/]{6}==\Z")]
     """Base64, as Cloud Storage writes it. It changes with every single flipped bit."""
 
-    def document(self) -> JsonObject:
+    def document(self) -> dict[str, int | str]:
         """Return the digest as JSON values."""
         return {"bytes": self.bytes, "crc32c": self.crc32c}
 
