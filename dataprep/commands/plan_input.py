@@ -31,7 +31,7 @@ from dataprep.commands.plan_places import (
     priced_places,
 )
 from dataprep.commands.region_options import months_option, prices_option
-from dataprep.commands.region_ways import echo_stale_prices
+from dataprep.commands.region_ways import echo_commands, echo_stale_prices
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import counted, human_bytes
 from dataprep.sources import DATASETS
@@ -418,6 +418,12 @@ def _priced(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces:
 
 def _print_places(console: Console, places: PricedPlaces) -> None:
     print_table(console, places_table(places))
+    if places.commands:
+        click.echo("  do          copy it beside the reader:")
+        echo_commands(places.commands)
+    if places.cache_command is not None:
+        click.echo(f"  do          {'or ' if places.commands else ''}read it through a Rapid Cache:")
+        echo_commands([places.cache_command])
     for note in places.notes:
         click.echo(f"note: {note}")
     echo_stale_prices()
@@ -429,9 +435,10 @@ def _images_per_s(options: _Options) -> float:
             raise UsageError("got --images-per-s and a step; give --images-per-s, or --step-ms and --global-batch")
         return options.images_per_s
     if options.step_ms is None or options.global_batch is None:
+        alone = "; for the price of the reading alone, leave out --accelerator" if options.bucket_location else ""
         raise UsageError(
             "the images/s of the accelerator are missing: give --images-per-s, or --step-ms and --global-batch; "
-            "`dataprep diagnose URL --model NAME` measures it on one host"
+            f"`dataprep diagnose URL --model NAME` measures it on one host{alone}"
         )
     return options.global_batch / (options.step_ms * 1e-3)
 

@@ -8,8 +8,10 @@ import shlex
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from dataprep.cloud import prices
+from dataprep.commands.check_region import command as check_region
 from dataprep.commands.convert import command as convert
 from dataprep.commands.plan_input import command
 from dataprep.errors import UndecidedError, UsageError
@@ -294,7 +296,7 @@ PLACES = ("--bucket-location", "US", "--zone", "us-west4-a")
 def test_old_prices_and_storage_of_another_region_are_noted(plan_input, monkeypatch, words):
     monkeypatch.setattr(prices, "STALE_DAYS", -1)
     _, out = plan_input(*words)
-    assert "note: network_prices.csv is of " in out
+    assert out.count("note: old prices: network_prices.csv of ") == out.count("--prices FILE") == 1
     assert "note: keeping data in us-west4 is priced as in us-central1\n" in out
     assert json.loads(plan_input(*words, "--json")[1])["places"]["notes"] == [
         "keeping data in us-west4 is priced as in us-central1"
@@ -343,6 +345,40 @@ def test_the_reading_is_priced_without_an_accelerator(plan_input):
     code, out = plan_input("--bucket-location", "mars-east1", "--zone", "us-central1-a")
     assert code == 3
     assert "unknown, it is not known what a read of mars-east1" in " ".join(out.split())
+
+
+def test_the_commands_that_make_the_priced_copy_are_those_of_check_region(plan_input):
+    places = ("--bucket-location", "US", "--zone", "europe-west4-b", "--bytes", "138GiB")
+    _, out = plan_input(*places)
+    copying = (
+        "dataprep replicate gs://BUCKET/DATASET --to gs://NEW-BUCKET/DATASET --max-usd 8     # a dataset of dataprep"
+    )
+    commands = [
+        "dataprep create-bucket gs://NEW-BUCKET --beside europe-west4-b",
+        copying,
+        "gcloud storage cp --recursive gs://BUCKET/DATASET gs://NEW-BUCKET/     # other data",
+    ]
+    shown = "".join(f"              {each}\n" for each in commands)
+    assert f"  do          copy it beside the reader:\n{shown}" in out
+    assert "anywhere-caches" not in out
+    assert json.loads(plan_input(*places, "--json")[1])["places"]["commands"] == commands
+    checked = CliRunner().invoke(check_region, ["gs://my-data/imagenet", *places]).output
+    assert shown in checked.replace("my-data/imagenet", "BUCKET/DATASET").replace("BUCKET/imagenet", "BUCKET/DATASET")
+    _, out = plan_input("--bucket-location", "US", "--zone", "us-central1-a")
+    assert (
+        "  do          or read it through a Rapid Cache:\n"
+        "              gcloud storage buckets anywhere-caches create gs://BUCKET us-central1-a\n"
+    ) in out
+
+
+def test_a_rate_that_is_missing_beside_a_price_says_how_only_the_reading_is_priced(plan_input):
+    words = ("--accelerator", "v5litepod-64", "--bytes", "138GiB", "--epochs", "90")
+    with pytest.raises(UsageError, match="the images/s of the accelerator are missing") as plain:
+        plan_input(*words)
+    assert "leave out" not in str(plain.value)
+    message = "measures it on one host; for the price of the reading alone, leave out --accelerator$"
+    with pytest.raises(UsageError, match=message):
+        plan_input(*words, "--bucket-location", "US", "--zone", "europe-west4-b")
 
 
 def test_a_zone_that_is_not_known_to_have_the_tpu_is_noted_as_by_tpu_plan(plan_input, capsys):
