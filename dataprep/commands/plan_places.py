@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import click
+from rich.console import Console
 from rich.table import Table
 
 from dataprep.cloud.buckets import cache_command
@@ -23,8 +25,15 @@ from dataprep.cloud.region import (
 )
 from dataprep.cloud.tables import fact, table
 from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
+from dataprep.commands.piped import print_table
 from dataprep.commands.region_report import gib, given_reading
-from dataprep.commands.region_ways import copy_commands, storage_notes, way_document
+from dataprep.commands.region_ways import (
+    copy_commands,
+    echo_commands,
+    echo_stale_prices,
+    storage_notes,
+    way_document,
+)
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean, usd
 from dataprep.storage.gcs_location import BucketLocation
@@ -156,3 +165,17 @@ def places_table(places: PricedPlaces) -> Table:
         amounts = (way.once.total + way.ingest, way.kept, read, way.read.operations, way.total)
         table.add_row(f"{_TITLES[way.kind]} {way.place.lower()}", *map(usd, amounts))
     return table
+
+
+def print_places(console: Console, places: PricedPlaces) -> None:
+    """Print the ways to read the data, the commands that make a copy or a cache, and notes on the prices."""
+    print_table(console, places_table(places))
+    if places.commands:
+        click.echo("  do          copy it beside the reader:")
+        echo_commands(places.commands)
+    if places.cache_command is not None:
+        click.echo(f"  do          {'or ' if places.commands else ''}read it through a Rapid Cache:")
+        echo_commands([places.cache_command])
+    for note in places.notes:
+        click.echo(f"note: {note}")
+    echo_stale_prices()
