@@ -51,7 +51,7 @@ class ImagePolicy:
     short_side: int | None = None
     """Length of the shorter side, in pixels, to which larger images are shrunk; None keeps every size."""
     quality: int = 95
-    """JPEG quality of resized images."""
+    """JPEG quality of resized images; those that are repaired have REPAIR_QUALITY."""
     jpeg: Jpeg = "untouched"
     """`restart` codes every JPEG again with restart markers, pixels unchanged (restart.py)."""
 

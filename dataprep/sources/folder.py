@@ -346,7 +346,9 @@ class _FolderReader(PictureReader[_Picture]):
     def _label_source(self, pictures: Pictures[_Picture]) -> str:
         """Return the source of the labels if the user has not named one."""
         if LABEL_COLUMN in self._features:
-            self._notes.append("classes from the column label of the metadata")
+            suffix = dict(self._own.text_files).get(LABEL_COLUMN)
+            source = "the column label of the metadata" if suffix is None else f"the text files .{suffix}"
+            self._notes.append(f"classes from {source}")
             return LABEL_COLUMN
         depths = {len(picture.inner) for picture in pictures}
         if depths == {1}:

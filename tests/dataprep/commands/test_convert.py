@@ -61,6 +61,18 @@ def test_adopted_data_need_no_other_step(tmp_path):
     assert manifest.splits[0].repaired == {"png": 2}
 
 
+def test_images_with_boxes_are_not_turned_without_them(pets, tmp_path):
+    words = ["convert", pets, "--output", tmp_path / "out", "--format", "tfrecord", "--apply-exif", "--dry-run"]
+    run = dataprep(*words)
+    assert run.returncode == 2
+    assert "--apply-exif turns images, but not the places in them (objects/bbox); leave it out" in run.stderr
+
+
+def test_images_without_boxes_are_turned_upright(pairs, tmp_path):
+    run = dataprep("convert", pairs, "--output", tmp_path / "out", "--format", "tfrecord", "--apply-exif", "--dry-run")
+    assert run.returncode == 0, run.stderr
+
+
 @pytest.fixture
 def pairs(tmp_path):
     """Adopted tars of 20 images with labels of text and captions."""
