@@ -169,14 +169,13 @@ def command(
         beside = {} if comparison is None else {"comparison": asdict(comparison)}
         click.echo(json.dumps(to_document(found) | beside))
     else:
-        from rich.console import Console
-
+        from dataprep.commands.piped import open_console, print_lines
         from loaders.report.terminal import comparison_text, diagnosis_text
 
-        console = Console(highlight=False)
-        console.print(diagnosis_text(found))
+        console = open_console()
+        print_lines(console, diagnosis_text(found))
         if comparison is not None:
-            console.print("", comparison_text(comparison, None if found.undecided else found.limit), sep="\n")
+            print_lines(console, "", comparison_text(comparison, None if found.undecided else found.limit))
         if html is not None:
             click.echo(f"written: {html}")
     if found.undecided:
