@@ -79,8 +79,11 @@ def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(d
     found = crowded(dataset("webdataset"), monkeypatch, other_cores=0.0)
     assert (found.undecided, found.other_cores) == ("", 0.0)
     assert found.contention
-    assert found.limit != "compute"
-    assert "slow each other down" in found.verdict
+    assert found.limit in ("contention", "cores")  # beside other tests the cores themselves may be the limit
+    assert found.wait_share + found.transfer_share < 0.05
+    assert "but a step takes" in found.verdict
+    slowed = found.verdict.startswith("Your training step is slowed down by what runs beside it: ")
+    assert slowed == (found.limit == "contention")
 
 
 def test_a_slow_run_is_undecided_where_other_programs_kept_the_cores_busy(dataset, monkeypatch):
