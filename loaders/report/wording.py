@@ -99,6 +99,12 @@ def transform_note(found: Diagnosis) -> str:
     if transform is None:
         return ""
     note = f"{transform_sentence(transform)}, {1e3 * transform.cpu_s_per_image:.1f} ms of them CPU time."
+    if transform.holds_lock:
+        note += (
+            " It holds the interpreter lock: the threads of a process take turns in it, so a process prepares at "
+            f"most {rate(1 / transform.cpu_s_per_image)} images/s, whatever its number of threads. Worker processes "
+            "have a lock each."
+        )
     if (bound := bound_of(transform)) is None:
         return note
     source = "tried" if bound.is_tried else "predicted"

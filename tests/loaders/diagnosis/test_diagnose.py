@@ -136,6 +136,7 @@ def test_a_slow_transform_is_named_and_a_run_without_it_is_a_bound_and_no_fix(da
     assert cost.cpu_s_per_image <= cost.s_per_image < cost.prepare_s_per_image
     assert cost.s_per_image > 0.5 * cost.prepare_s_per_image
     assert {fix.name for fix in found.fixes} <= {"workers", "resize", "batch"}
+    assert all(fix.settings["threads"] <= available_cores() for fix in found.fixes if fix.name == "workers")
     if found.undecided:  # other tests keep the machine busy
         assert cost.without is None
     elif found.limit in ("prepare", "cores"):

@@ -144,6 +144,7 @@ SLOW = TransformCost(
     s_per_image=0.0056,
     cpu_s_per_image=0.0055,
     prepare_s_per_image=0.008,
+    holds_lock=False,
     without=Bound(images_per_s=90.0, predicted_images_per_s=95.0, is_tried=True, gain=2.25, limit="prepare"),
 )
 SENTENCE = (

@@ -64,6 +64,14 @@ def test_a_transform_is_a_part_of_preparing_and_a_run_without_it_is_marked_as_a_
     )
     assert note in " ".join(text.split())
     assert note in diagnosis_page(found)
+    assert "interpreter lock" not in note
+    locked = replace(found, transform=replace(transform_cost(), holds_lock=True))
+    lock_note = (
+        "It holds the interpreter lock: the threads of a process take turns in it, so a process prepares at most "
+        "472 images/s, whatever its number of threads. Worker processes have a lock each."
+    )
+    assert lock_note in " ".join(printed(locked).split())
+    assert lock_note in diagnosis_page(locked)
     for report in (printed(replace(found, fixes=())), diagnosis_page(replace(found, fixes=()))):
         assert "No setting helps; a faster transform does." in report
         assert "No single change" not in report
