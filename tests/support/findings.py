@@ -48,7 +48,7 @@ def diagnosis() -> Diagnosis:
         timeline=timeline,
         fixes=_FIXES,
         applied=Applied(
-            name="workers", settings={"threads": 8}, predicted_images_per_s=1790.0, measured_images_per_s=1738.0
+            name="workers", settings={"threads": 8}, predicted_images_per_s=1830.0, measured_images_per_s=1738.0
         ),
         bytes_per_image=112_903.4,
         settings=dict(SETTINGS),
