@@ -91,7 +91,7 @@ def test_a_transform_holds_the_lock_if_all_threads_together_do_what_one_could(
         (1, 0.009, 0.0030, True),
     ],
 )
-def test_a_transform_waits_for_something_else_if_neither_a_core_nor_the_lock_explains_its_time(threads, s, cpu_s, waits):
+def test_a_transform_waits_for_something_else_if_its_cpu_time_does_not_explain_its_time(threads, s, cpu_s, waits):
     assert waits_for_no_core(cost(s, cpu_s), threads) == waits
 
 
