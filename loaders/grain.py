@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from loaders.decode.boxes import RowView
 
-__all__ = ["BatchDataset", "GrainBatch", "GrainSource", "open_batches"]
+__all__ = ["GrainSource", "open_batches"]
 
 
 class GrainSource(Samples):
@@ -44,7 +44,7 @@ class GrainSource(Samples):
         return self.__getitems__(indices)
 
 
-class GrainBatch(TypedDict):
+class _GrainBatch(TypedDict):
     """One rank's part of one step."""
 
     images: NDArray[np.uint8]
@@ -65,7 +65,7 @@ def open_batches(
     batch_size: int,
     epochs: int | None = None,
     **settings: Unpack[LoaderSettings],
-) -> BatchDataset:
+) -> _BatchDataset:
     """Open a loader's batches as a dataset of Grain.
 
     Args:
@@ -82,10 +82,10 @@ def open_batches(
     loader = open_loader(url, split, batch_size=batch_size, **settings)
     if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not loader.config.shuffle):
         raise UsageError(f"epochs must be None, or 1 or more of what is shuffled, got {epochs!r}")
-    return BatchDataset(url, split, loader.config, epochs)
+    return _BatchDataset(url, split, loader.config, epochs)
 
 
-class BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is imported without its types
+class _BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is imported without its types
     """Batches of a loader; picklable. Each iterator has a loader of its own, from the beginning of the first epoch.
 
     The states of its iterators are those of the loader: they go on with any number of ranks, and another sequence is
@@ -127,7 +127,7 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
         self._batches: Iterator[Batch] | None = None
         self._ended = False
 
-    def __next__(self) -> GrainBatch:
+    def __next__(self) -> _GrainBatch:
         self._assert_not_closed()
         while not self._ended:
             is_first = self._batches is None
@@ -161,8 +161,8 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
         self._loader.close()
 
 
-def _element(batch: Batch) -> GrainBatch:
-    element = GrainBatch(images=batch.images, labels=batch.labels, mask=batch.mask, keys=batch.keys)
+def _element(batch: Batch) -> _GrainBatch:
+    element = _GrainBatch(images=batch.images, labels=batch.labels, mask=batch.mask, keys=batch.keys)
     if batch.fields:
         element["fields"] = batch.fields
     if batch.views is not None:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from numpy.typing import NDArray
 
-__all__ = ["Element", "dataset"]
+__all__ = ["dataset"]
 
 
-class Element(TypedDict):
+class _Element(TypedDict):
     """A batch as tf.data takes it."""
 
     images: NDArray[np.uint8] | tuple[NDArray[np.uint8], ...]
@@ -85,7 +85,7 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     return tf.data.Dataset.from_generator(lambda: _elements(loader, epochs), output_signature=signature)
 
 
-def _elements(loader: Loader, epochs: int | None) -> Iterator[Element]:
+def _elements(loader: Loader, epochs: int | None) -> Iterator[_Element]:
     batches = chain.from_iterable(repeat(loader) if epochs is None else repeat(loader, epochs))
     # A thread of tf.data that runs Python when the interpreter ends waits for ever, and the process waits for it.
     ending, running = threading.Event(), threading.Lock()
@@ -106,8 +106,8 @@ def _elements(loader: Loader, epochs: int | None) -> Iterator[Element]:
         atexit.unregister(end)
 
 
-def _element(batch: Batch) -> Element:
-    element: Element = {
+def _element(batch: Batch) -> _Element:
+    element: _Element = {
         "images": batch.images,
         "labels": batch.labels,
         "mask": batch.mask,

@@ -43,8 +43,6 @@ __all__ = [
     "TorchViewBatch",
     "batch_node",
     "normalize",
-    "tensors",
-    "torch_batch",
 ]
 
 
@@ -124,7 +122,7 @@ class TorchBatches(IterableDataset[TorchBatch]):
         """
         if get_worker_info() is not None:
             _refuse_workers()
-        return (torch_batch(batch, tensors(batch)) for batch in self._loader)
+        return (_torch_batch(batch, _tensors(batch)) for batch in self._loader)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""
@@ -169,12 +167,12 @@ def batch_node(loader: Loader) -> BaseNode[TorchBatch]:
     return IterableWrapper(TorchBatches(loader))
 
 
-def tensors(batch: Batch) -> dict[str, torch.Tensor]:
+def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
     """Return the arrays of a batch as tensors by name; they share its memory."""
     return {name: torch.from_numpy(array) for name, array in arrays_of(batch).items()}
 
 
-def torch_batch(batch: Batch, arrays: Mapping[str, torch.Tensor]) -> TorchBatch:
+def _torch_batch(batch: Batch, arrays: Mapping[str, torch.Tensor]) -> TorchBatch:
     """Return a batch with tensors in place of its arrays: a `TorchPackBatch` of packs, a `TorchViewBatch` of views."""
     others = batch.keys, batch.fields, batch.state, batch.views
     if isinstance(batch, ViewBatch):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from dataprep.errors import UsageError
 from loaders.engine.mesh import rows_per_part
 from loaders.loader import Batch, Loader, array_dimensions
-from loaders.torch import TorchBatch, tensors, torch_batch
+from loaders.torch import TorchBatch, _tensors, _torch_batch
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ def _run(
     def send(count: int) -> None:
         for batch in islice(batches, count):
             ahead.append(replace(batch, images=np.empty(0, np.uint8)))  # whose memory is needed again
-            sent.put(tensors(batch))
+            sent.put(_tensors(batch))
         if not ahead:
             sent.put(None)
 
@@ -109,7 +109,7 @@ def _run(
             beside = ahead.popleft()
             send(1)
             state = beside.state
-            yield torch_batch(beside, on_device)
+            yield _torch_batch(beside, on_device)
         state = loader.state_dict()
     finally:
         end_threads()

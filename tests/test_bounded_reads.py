@@ -61,9 +61,11 @@ def test_a_file_larger_than_any_of_its_kind_is_not_read(storage, tmp_path, name,
 
 
 def test_an_enumeration_larger_than_any_is_removed_as_a_damaged_one_is(storage, tmp_path):
+    lines: list[str] = []
     make_huge(tmp_path / "_build/source-val-0.parquet")
-    assert load_enumeration(storage, storage, "_build/source-val-0.parquet") is None
+    assert load_enumeration(storage, storage, "_build/source-val-0.parquet", lines.append) is None
     assert not (tmp_path / "_build/source-val-0.parquet").exists()
+    assert f"{HUGE:,} bytes" in lines[0]
 
 
 def test_a_plan_of_another_size_is_known_as_anothers_without_reading_it(storage, tmp_path):

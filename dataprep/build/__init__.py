@@ -17,6 +17,10 @@ another plan is refused and told what differs. All other state of the build is i
 `plan.parquet` holds the references, one row group a shard, so that a worker reads only its own. An enumeration of the
 originals is kept in `_build/source-<split>-<hash>.parquet`; a rerun uses it unless an archive has another size.
 
+The size and CRC32C of `plan.parquet` are in `plan.json`, and those of an enumeration in a file beside it. Both files
+are compared with them before anything is built from them. A damaged enumeration is made again from the originals, and
+so is a damaged `plan.parquet` if they and the options still give the plan that began; its finished shards stay.
+
 **Whole or nothing.** Every step gives the same bytes in whichever process it runs, and nothing existing is replaced:
 
 1. A shard is written to a spool file: in `tmp/` of the build's folder on disk, locked by its writer; for a bucket in

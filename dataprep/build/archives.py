@@ -15,6 +15,7 @@ from dataprep.build.annotations import annotation_files, publish_annotations
 from dataprep.build.claim import Claim
 from dataprep.build.enumerations import (
     enumeration_file,
+    forget_enumeration,
     load_enumeration,
     load_splits,
     splits_file,
@@ -29,7 +30,13 @@ from dataprep.build.open_build import OpenBuild
 from dataprep.build.order import OrderedSplit, order_split
 from dataprep.build.plan import BuildOptions, Plan, PlannedSplit, planned_codecs
 from dataprep.build.recipe import Planned
-from dataprep.build.references import read_references, references_of, store_references
+from dataprep.build.references import (
+    read_references,
+    references_of,
+    refs_schema,
+    repair_references,
+    store_references,
+)
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.build.shard import ShardBuilder, shard_builder
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
@@ -75,9 +82,8 @@ class ArchiveRecipe:
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
         """List the originals of every split, permute them, and divide them into shards."""
         plan, tables = self.plan_references(request, progress, keep=keep)
-        annotated = bool(plan.features)
-        store = partial(store_references, tables, with_annotations=annotated, with_crc32c=_is_checked(plan))
-        return Planned(plan, store)
+        schema = refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
+        return Planned(plan, partial(store_references, tables, schema), partial(repair_references, tables, schema))
 
     def plan_references(
         self, request: BuildRequest, progress: Progress, *, keep: bool
@@ -295,9 +301,10 @@ class _Enumerator:
         if not self.dataset.is_published:
             classes = None  # classes are found over all splits together
         name = enumeration_file(self.source, self.dataset, split, classes, allow_partial=allow_partial)
-        kept = None if self.keep_in is None or self.afresh else load_enumeration(self.keep_in, self.source, name)
-        if kept is not None:
-            return kept
+        if self.keep_in is not None and not self.afresh:
+            kept = load_enumeration(self.keep_in, self.source, name, self.progress.log)
+            if kept is not None:
+                return kept
         enumeration = self._opened().enumerate(
             self.source, split, allow_partial=allow_partial, classes=classes, progress=self.progress.reading
         )
@@ -306,7 +313,7 @@ class _Enumerator:
         keep_in = self._may_keep()
         if keep_in is not None:
             if self.afresh:
-                keep_in.delete(name)
+                forget_enumeration(keep_in, name)
             store_enumeration(keep_in, name, enumeration)
         return enumeration
 

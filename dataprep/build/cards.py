@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from dataprep.build.croissant import croissant_bytes
-from dataprep.dataset.features import Features, described
+from dataprep.dataset.features import BOXES, Features, described
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.paths import BUILD, CROISSANT, README
 from dataprep.dataset.records import Manifest
@@ -218,7 +218,7 @@ def _tasks(manifest: Manifest) -> Iterator[str]:
     names = {name.lower() for name in _leaves(manifest.features)}
     if manifest.classes:
         yield "image-classification"
-    if names & {"bbox", "bboxes", "boxes"}:
+    if names & BOXES:
         yield "object-detection"
     if names & {"caption", "captions", "txt", "text"}:
         yield "image-to-text"

@@ -1,12 +1,14 @@
 """The claim of a build on its output, and the files in `<dataset>/_build/` while the build runs.
 
-    plan.json                        create-only; the plan that owns the place, its hash, the id of this build, and the
-                                     version of this package that began it; the hash covers neither of the last two
+    plan.json                        create-only; the plan that owns the place, its hash, the id of this build, the
+                                     version of this package that began it, and size and CRC32C of plan.parquet; the
+                                     hash covers none of the last three
     <plan hash>/<id>/plan.parquet    references, one row group a shard; a table of URLs has none
     <plan hash>/<id>/receipts/       create-only; 00007.parquet is shard 7's receipt with its index rows
     <plan hash>/<id>/folder/         an image folder on disk before it is renamed into place
     <plan hash>/<id>/tmp/            files being written, and those of fetched shards that wait to be put in place
     source-<split>-<hash>.parquet    an enumeration, kept so that no rerun walks the archives again
+    source-<split>-<hash>.json       size and CRC32C of it
     unpacked-<hash>                  images of a parquet file, one after the other (dataprep/sources/unpacked.py)
     overwriting                      the names that --overwrite removes; while it exists no build begins here
     overwritten                      the removal is done; files that are left are not ours, and a build may begin
@@ -28,6 +30,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from dataprep import __version__
+from dataprep.build.digest import FileDigest
 from dataprep.build.plan import Plan, plan_from_document
 from dataprep.build.recipe import Planned, recipe_of
 from dataprep.dataset.differences import differences
@@ -55,6 +58,8 @@ class Claim:
     """Folder of the build's own files: `_build/<plan hash>/<id>`; `_build` for a build that dataprep 0.1.0 began."""
     pointer: bytes
     """Content of `plan.json`."""
+    references: FileDigest | None = None
+    """Digest of `plan.parquet`; None for a table of URLs, and in a build that an earlier version began."""
 
     @property
     def pointer_crc32c(self) -> str:
@@ -93,10 +98,9 @@ def goes_on(plan: Plan, claim: Claim) -> bool:
 
 def _begin(storage: Storage, planned: Planned, before: Claim | None) -> Claim:
     plan, build_id = planned.plan, uuid.uuid4().hex
-    named = plan.document() | {"build": build_id, "version": __version__}
-    document = json.dumps(named, indent=1, sort_keys=True).encode() + b"\n"
-    claim = Claim(plan, f"{BUILD}/{plan.plan_hash}/{build_id}", document)
-    planned.store(storage, claim.root)  # before plan.json: a process that finds plan.json finds these as well
+    root = f"{BUILD}/{plan.plan_hash}/{build_id}"
+    references = planned.store(storage, root)  # before plan.json: a process that finds plan.json finds these as well
+    claim = _claim(plan, root, plan.document() | {"build": build_id, "version": __version__}, references)
     with storage.alone():
         won = _put_pointer(storage, claim, before)
         # Checked last: an --overwrite that begins later writes its mark first, and then looks for plan.json.
@@ -110,6 +114,26 @@ def _begin(storage: Storage, planned: Planned, before: Claim | None) -> Claim:
     if overwriting or theirs is None:
         raise UsageError(f"{storage.url}: an --overwrite is under way there; wait for it, or run this with --overwrite")
     return theirs
+
+
+def _claim(plan: Plan, root: str, document: JsonObject, references: FileDigest | None) -> Claim:
+    if references is not None:
+        document = document | {"references": references.document()}
+    return Claim(plan, root, json.dumps(document, indent=1, sort_keys=True).encode() + b"\n", references)
+
+
+def with_references(storage: Storage, claim: Claim, references: FileDigest) -> Claim:
+    """Note in `plan.json` the digest of references that were stored again, and return the claim that names it.
+
+    Raises:
+        OvertakenError: Another build owns the output now.
+    """
+    if references == claim.references:
+        return claim
+    new = _claim(claim.plan, claim.root, json.loads(claim.pointer), references)
+    if not storage.replace(PLAN_JSON, new.pointer, claim.pointer):
+        raise OvertakenError(_overtaken(storage, claim))
+    return new
 
 
 def withdraw(storage: Storage, claim: Claim) -> None:
@@ -162,7 +186,8 @@ def read_claim(storage: Storage) -> Claim | None:
         raise FormatError(f"{where}: {error}; {_EDITED}") from error
     if plan.plan_hash != pointer.plan_hash:
         raise FormatError(f"{where}: its hash does not match its content; {_EDITED}")
-    return Claim(plan, BUILD if pointer.build is None else f"{BUILD}/{plan.plan_hash}/{pointer.build}", data)
+    root = BUILD if pointer.build is None else f"{BUILD}/{plan.plan_hash}/{pointer.build}"
+    return Claim(plan, root, data, pointer.references)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +197,7 @@ class _Pointer:
     plan_hash: str
     build: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z")] | None = None
     """Name of the build's folder; it has no separator, so it cannot lead elsewhere."""
+    references: FileDigest | None = None
 
 
 def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:

@@ -6,13 +6,17 @@ It is the recipe of archives, with another source: the shards of the finished da
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dataprep.build.archives import ArchiveRecipe
 from dataprep.build.finished import readable_manifest
 from dataprep.build.job import BuildJob
 from dataprep.build.open_build import OpenBuild
-from dataprep.build.request import BuildRequest
+from dataprep.build.plan import Plan
+from dataprep.build.request import BuildRequest, Progress
+from dataprep.dataset.features import places_in_images
 from dataprep.dataset.links import LINKS
 from dataprep.dataset.records import Manifest
 from dataprep.errors import UsageError
@@ -20,6 +24,9 @@ from dataprep.sources import Dataset
 from dataprep.sources.existing import Existing, ExistingDataset, split_facts
 from dataprep.sources.own import CONVERTED, Conversion
 from dataprep.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NOT_CONVERTED = "a request to build original files, expected one to convert a dataset: use dataprep convert"
 
@@ -69,6 +76,20 @@ class ConversionRecipe(ArchiveRecipe):
             all_fields=wanted.all_fields,
         )
         return dataset if options.own is None else dataset.described_by(options.own)
+
+    def plan_references(
+        self, request: BuildRequest, progress: Progress, *, keep: bool
+    ) -> tuple[Plan, Iterator[pa.Table]]:
+        """Return the plan, and the references of each of its shards.
+
+        Raises:
+            UsageError: Images are to be turned upright, but not the boxes in them.
+        """
+        plan, tables = super().plan_references(request, progress, keep=keep)
+        places = ", ".join(places_in_images(plan.features))
+        if plan.options.images.apply_exif and places:
+            raise UsageError(f"--apply-exif turns images, but not the places in them ({places}); leave it out")
+        return plan, tables
 
     def _source(self, request: BuildRequest) -> Storage:
         return LINKS[_as_conversion(request).links](request.source_url)

@@ -101,6 +101,8 @@ def _claim_and_build(
     plan, claim = planned.plan, None
     try:
         claim = claim_place(storage, planned)
+        if planned.repair is not None:
+            claim = planned.repair(storage, claim, progress.log)
         result = _build(storage, claim, request, engine, progress)
     except (DataprepError, OSError) as error:
         # Another build may have finished and cleaned up meanwhile.

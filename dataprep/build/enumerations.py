@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 
+from dataprep.build.digest import FileDigest, digest_of, fault_of
 from dataprep.build.references import refs_schema, stored_rows
 from dataprep.dataset.documents import decoder
 from dataprep.dataset.features import Feature, features_document
 from dataprep.dataset.paths import BUILD
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.dataset.references import BATCH_ROWS, SpilledReferences, spill_rows, spilled
-from dataprep.dataset.row_groups import publish_row_groups
+from dataprep.dataset.row_groups import spool_row_groups
 from dataprep.errors import StorageError
+from dataprep.messages import one_line
 from dataprep.sources.base import MAX_SAMPLES, Dataset
 from dataprep.sources.own import SPLITS, OwnDataset
 from dataprep.sources.tables import table_sha256
@@ -27,6 +30,9 @@ MAX_ENUMERATION_BYTES = 64 << 30
 """Maximum size of an enumeration, which is read in batches; that of the 1.3 million images of ImageNet has 100 MB."""
 READ_BYTES = 1 << 20
 """Bytes of each column that are read at a time."""
+_DAMAGE = (ValueError, KeyError, TypeError, OSError, MemoryError, OverflowError, TooLargeError)
+MAX_DIGEST_BYTES = 1_000
+"""Maximum size of the file with an enumeration's digest."""
 MAX_SPLITS_BYTES = 10_000
 """Maximum size of the file with the names of splits."""
 
@@ -57,7 +63,19 @@ def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> 
     # If the name is taken or the folder was removed meanwhile, a rerun walks the archives again.
     with suppress(StorageError, FileNotFoundError):
         batches = spilled(enumeration.refs).batches()
-        publish_row_groups(storage, name, (stored_rows(batch, schema) for batch in batches), schema)
+        spool, written = spool_row_groups(storage, name, (stored_rows(batch, schema) for batch in batches), schema)
+        storage.publish(spool, name, written.crc32c)
+        storage.create(_digest_file(name), json.dumps(digest_of(written).document()).encode())
+
+
+def forget_enumeration(storage: Storage, name: str) -> None:
+    """Remove an enumeration."""
+    storage.delete(_digest_file(name))
+    storage.delete(name)
+
+
+def _digest_file(name: str) -> str:
+    return name.replace(".parquet", ".json")
 
 
 def splits_file(source: Storage, dataset: Dataset) -> str:
@@ -80,11 +98,17 @@ def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
     return splits if set(splits) <= set(SPLITS) else ()
 
 
-def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeration | None:
+def load_enumeration(storage: Storage, source: Storage, name: str, log: Callable[[str], None]) -> Enumeration | None:
     """Return the stored enumeration, or None if there is no valid one.
 
-    A damaged enumeration is removed, and one with an archive whose size has changed, a table that has changed, or a
-    table whose images are not unpacked any more.
+    An enumeration is removed that is damaged, or that an earlier version stored without a digest, and one with an
+    archive whose size has changed, a table that has changed, or a table whose images are not unpacked any more.
+
+    Args:
+        storage: Where enumerations are kept.
+        source: The originals.
+        name: Name of the enumeration.
+        log: Called with a line about a damaged enumeration.
     """
     import pyarrow as pa
 
@@ -94,19 +118,25 @@ def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeratio
     try:
         if info.num_bytes > MAX_ENUMERATION_BYTES:
             raise ValueError(f"{info.num_bytes:,} bytes")
+        digest = decoder(FileDigest).decode(storage.read(_digest_file(name), MAX_DIGEST_BYTES))
+        fault = fault_of(storage, name, digest)
+        if fault is not None:
+            raise ValueError(fault)
         found = _read_enumeration(storage, name)
-    except FileNotFoundError:
+    except FileNotFoundError:  # an earlier version stored no digest, or the enumeration was removed meanwhile
+        forget_enumeration(storage, name)
         return None
-    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError, MemoryError, OverflowError):
-        storage.delete(name)
+    except (*_DAMAGE, pa.ArrowException) as error:
+        log(f"warning: {storage.url_of(name)} is damaged ({one_line(error)}); the originals are listed again")
+        forget_enumeration(storage, name)
         return None
     for file in found.sources:
         info = source.stat(file.name)  # None: an unpacked folder, whose files are checked as they are read
         if info is not None and info.num_bytes != file.num_bytes:
-            storage.delete(name)
+            forget_enumeration(storage, name)
             return None
         if not _is_same_table(storage, source, file):
-            storage.delete(name)
+            forget_enumeration(storage, name)
             return None
     return found
 
@@ -128,7 +158,7 @@ def _read_enumeration(storage: Storage, name: str) -> Enumeration:
     if file.metadata.num_rows > MAX_SAMPLES:
         raise ValueError(f"{file.metadata.num_rows:,} rows")
     refs = SpilledReferences()
-    for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
+    for batch in file.iter_batches(BATCH_ROWS):
         batch.validate(full=True)
         refs.add_rows(spill_rows(batch))
     return Enumeration(refs, sources, classes, features, is_checked="crc32c" in file.schema_arrow.names)

@@ -20,6 +20,7 @@ from dataprep.sources import BUILT, recorded_class
 
 if TYPE_CHECKING:
     from dataprep.build.claim import Claim
+    from dataprep.build.digest import FileDigest
     from dataprep.build.job import BuildJob
     from dataprep.build.open_build import OpenBuild
     from dataprep.build.plan import Plan
@@ -41,8 +42,12 @@ class Planned:
     """A plan, and a function that stores the data that its workers need besides it."""
 
     plan: Plan
-    store: Callable[[Storage, str], None]
-    """Stores the data that workers read besides the plan; takes the storage and the build's folder."""
+    store: Callable[[Storage, str], FileDigest | None]
+    """Stores the data that workers read besides the plan; takes the storage and the build's folder, and returns the
+    digest of the references if there are any."""
+    repair: Callable[[Storage, Claim, Callable[[str], None]], Claim] | None = None
+    """Stores the references of a build that goes on again if they are absent or damaged, tells that to a function, and
+    returns the claim, which then names their digest. None if workers read no references."""
 
 
 class Recipe(Protocol):

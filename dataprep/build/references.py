@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dataprep.build.claim import Claim
+from dataprep.build.claim import Claim, refuse_overtaken, with_references
+from dataprep.build.digest import FileDigest, digest_of, fault_of
 from dataprep.build.open_build import OpenBuild
 from dataprep.dataset.columns import table_of
 from dataprep.dataset.keys import path_of
 from dataprep.dataset.records import SampleRef, ShardPlan
-from dataprep.dataset.row_groups import publish_row_groups
-from dataprep.errors import BuildError
+from dataprep.dataset.row_groups import spool_row_groups
+from dataprep.errors import BuildError, FormatError
+from dataprep.messages import one_line
 from dataprep.sources.keys import is_file_of_image
 from dataprep.storage import Storage
-from dataprep.storage.parquet import open_parquet
+from dataprep.storage.parquet import ParquetFile, open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
+_RUN_AGAIN = (
+    "run the build again with the options with which it began: it makes this file again from the originals, and goes on"
+)
 PLAN_WINDOW_BYTES = 2**20
 """Bytes of the plan that one request reads: about forty shards of 500 references."""
 
@@ -95,17 +100,64 @@ def refs_from_table(table: pa.Table) -> list[SampleRef]:
     return refs
 
 
-def store_references(
-    tables: Iterator[pa.Table],
-    storage: Storage,
-    root: str,
-    *,
-    with_annotations: bool = False,
-    with_crc32c: bool = False,
-) -> None:
-    """Store the references of a plan below the folder of its build, one table a shard."""
-    schema = refs_schema(with_annotations=with_annotations, with_crc32c=with_crc32c)
-    publish_row_groups(storage, plan_parquet(root), tables, schema)
+def store_references(tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, root: str) -> FileDigest:
+    """Store the references of a plan below the folder of its build, one table a shard, and return their digest."""
+    spool, digests = spool_row_groups(storage, plan_parquet(root), tables, schema)
+    storage.publish(spool, plan_parquet(root), digests.crc32c)
+    return digest_of(digests)
+
+
+def repair_references(
+    tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, claim: Claim, log: Callable[[str], None]
+) -> Claim:
+    """Store the references of a build again if they are absent, damaged, or of an earlier version, which noted no
+    digest.
+
+    Args:
+        tables: References of the same plan, made from the originals, one table a shard. They are consumed only if they
+            are needed.
+        schema: Schema of the tables.
+        storage: The output.
+        claim: The build.
+        log: Called with a line that says what was repaired.
+
+    Returns:
+        The claim; another one if the digest is another, because another version of pyarrow wrote the file.
+
+    Raises:
+        OvertakenError: Another build owns the output now.
+        BuildError: The tables have been consumed.
+    """
+    name = plan_parquet(claim.root)
+    if claim.references is not None:
+        try:
+            fault = fault_of(storage, name, claim.references)
+        except FileNotFoundError:
+            found = "gone"
+        else:
+            if fault is None:
+                return claim
+            found = f"damaged ({fault})"
+        log(f"warning: {storage.url_of(name)} is {found}; it is made again from the originals")
+    spool, written = spool_row_groups(storage, name, _all(tables, claim.plan.num_shards, storage.url_of(name)), schema)
+    digest = digest_of(written)
+    with storage.alone():  # no --overwrite may remove the build's folder meanwhile
+        refuse_overtaken(storage, claim)
+        existing = storage.stat(name)
+        if existing is not None and fault_of(storage, name, digest) is not None:
+            storage.delete_exactly(existing)
+        storage.publish(spool, name, digest.crc32c)
+        return with_references(storage, claim, digest)
+
+
+def _all(tables: Iterator[pa.Table], shards: int, where: str) -> Iterator[pa.Table]:
+    """Yield the tables. Raises BuildError at their end if they are not those of so many shards."""
+    count = 0
+    for table in tables:
+        count += 1
+        yield table
+    if count != shards:
+        raise BuildError(f"{where} is damaged; run the same command again, which makes it again from the originals")
 
 
 def shard_plan(build: OpenBuild, index: int) -> ShardPlan:
@@ -137,30 +189,59 @@ def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]
 
 def references_of(build: OpenBuild, index: int) -> pa.Table:
     """Return the references of one shard as a table."""
-    return _opened_references(build).read_row_group(index, use_threads=False)
+    file = _opened_references(build)
+    with _damage(build.storage, build.claim):
+        return file.read_row_group(index)
 
 
 def read_references(storage: Storage, claim: Claim, indexes: Iterable[int]) -> Iterator[pa.Table]:
-    """Yield the references of some shards of a build, one table for each shard; nothing if they have been removed."""
+    """Yield the references of some shards of a build, one table for each shard; nothing if they have been removed.
+
+    Raises:
+        FormatError: They are damaged.
+    """
     try:
         file = _open_references(storage, claim)
     except FileNotFoundError:
         return
     for index in indexes:
-        yield file.read_row_group(index, use_threads=False)
+        with _damage(storage, claim):
+            table = file.read_row_group(index)
+        yield table
 
 
 @lru_cache(maxsize=4)
-def _opened_references(build: OpenBuild) -> pq.ParquetFile:
+def _opened_references(build: OpenBuild) -> ParquetFile:
     try:
         return _open_references(build.storage, build.claim)
     except FileNotFoundError as error:
         build.check()  # a build that overwrites this one removes them
         where = build.storage.url_of(plan_parquet(build.root))
-        raise BuildError(
-            f"{where} is gone, and no shard can be built without it; build again with --overwrite"
-        ) from error
+        raise BuildError(f"{where} is gone, and no shard can be built without it; {_RUN_AGAIN}") from error
 
 
-def _open_references(storage: Storage, claim: Claim) -> pq.ParquetFile:
-    return open_parquet(storage, plan_parquet(claim.root), window_bytes=PLAN_WINDOW_BYTES)
+def _open_references(storage: Storage, claim: Claim) -> ParquetFile:
+    name = plan_parquet(claim.root)
+    if claim.references is not None:
+        fault = fault_of(storage, name, claim.references)
+        if fault is not None:
+            raise _damaged(storage, claim, fault)
+    with _damage(storage, claim):
+        return open_parquet(storage, name, window_bytes=PLAN_WINDOW_BYTES)
+
+
+@contextmanager
+def _damage(storage: Storage, claim: Claim) -> Iterator[None]:
+    """Raise FormatError for what pyarrow raises for a damaged file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, ValueError, KeyError, OSError, MemoryError, OverflowError) as error:
+        raise _damaged(storage, claim, one_line(error)) from error
+
+
+def _damaged(storage: Storage, claim: Claim, fault: str) -> FormatError:
+    return FormatError(f"{storage.url_of(plan_parquet(claim.root))} is damaged ({fault}); {_RUN_AGAIN}")

@@ -44,7 +44,7 @@ _IMAGE_OPTIONS = (
         type=WHOLE,
         default=95,
         show_default=True,
-        help="JPEG quality of resized images.",
+        help="JPEG quality of resized images; repaired ones have 100.",
     ),
     click.option(
         "--jpeg",

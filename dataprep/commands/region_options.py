@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -60,10 +61,10 @@ def runs_here(runner: str) -> bool:
 
 
 def place_of_workers(beam_options: Sequence[str]) -> str | None:
-    """Return the zone or region that a Beam runner's options set for its workers."""
-    pairs = [option.partition("=") for option in beam_options]
-    for name in _WORKER_PLACES:
-        for flag, _, value in pairs:
-            if flag == name and value:
-                return check_place(value)
-    return None
+    """Return the zone or region that a Beam runner's options, `--name=value` or `--name value`, set for its workers."""
+    given: dict[str, str] = {}
+    for option, following in pairwise([*beam_options, "--"]):
+        name, equals, value = option.partition("=")
+        given[name] = value if equals or following.startswith("--") else following
+    place = next((given[name] for name in _WORKER_PLACES if given.get(name)), None)
+    return None if place is None else check_place(place)

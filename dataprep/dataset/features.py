@@ -37,6 +37,9 @@ RESERVED = frozenset(
 """Names that every dataset uses already, or to which readers of a format give another meaning."""
 STORED_ANEW = RESERVED - {"file_name"}
 """Reserved names whose values every new dataset has of its own."""
+BOXES = frozenset({"bbox", "bboxes", "boxes"})
+"""Names, in lower case, of features and columns with boxes."""
+_PLACES = BOXES | {"keypoints", "segmentation"}
 _NAME = re.compile(r"(?!__)[^/\x00-\x1f\x7f\ud800-\udfff]{1,100}")
 _INT64 = range(-(2**63), 2**63)
 
@@ -71,6 +74,12 @@ def _feature_document(feature: Feature) -> Values:
     if feature.columns:
         document["columns"] = features_document(feature.columns)
     return document
+
+
+def places_in_images(features: Features) -> list[str]:
+    """Return the names of features and columns that are places in the image, such as `objects/bbox`."""
+    paths = [(name,) for name in features] + [(name, column) for name in features for column in features[name].columns]
+    return sorted("/".join(path) for path in paths if path[-1].lower() in _PLACES)
 
 
 def feature_faults(features: Features) -> Iterator[str]:

@@ -22,7 +22,7 @@ from dataprep.dataset.records import FileEntry, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
 from dataprep.storage import ObjectInfo, Storage
-from dataprep.storage.parquet import open_parquet
+from dataprep.storage.parquet import ParquetFile, open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,7 @@ class ParquetTable:
 
         self._url, self._nullable = storage.url_of(name), nullable
         with self._readable():
-            self._file = open_parquet(storage, name) if source is None else pq.ParquetFile(source)
+            self._file = open_parquet(storage, name) if source is None else ParquetFile(pq.ParquetFile(source))
             found = self._file.schema_arrow.remove_metadata()
             self._refuse_bomb(storage, name)
         if not any(found.equals(schema) for schema in schemas):
@@ -90,13 +90,13 @@ class ParquetTable:
     def read_group(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Read one row group. Raises FormatError."""
         with self._readable():
-            table = self._file.read_row_group(group, columns=columns, use_threads=False)
+            table = self._file.read_row_group(group, columns)
             self._check(table)
             return table
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield all rows in order, BATCH_ROWS at a time. Raises FormatError."""
-        batches = self._file.iter_batches(BATCH_ROWS, columns=list(columns), use_threads=False)
+        batches = self._file.iter_batches(BATCH_ROWS, columns=columns)
         while True:
             with self._readable():
                 batch = next(batches, None)

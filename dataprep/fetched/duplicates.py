@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from dataprep.errors import FormatError, UsageError
 from dataprep.fetched.names import MAX_SIDECAR_BYTES
 from dataprep.storage.base import read_bounded
+from dataprep.storage.parquet import table_in
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,14 +127,12 @@ def sidecar_hashes(storage: Storage, files: Mapping[int, str], rows_per_shard: i
         column: `sha256`, of which the first 64 bits are taken, or `dhash`.
     """
     import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     for shard, name in files.items():
         data = read_bounded(storage, name, MAX_SIDECAR_BYTES, advice=_RESTORE)
         if data is None:
             raise FormatError(f"{storage.url_of(name)}: not found; {_RESTORE}")
-        table = pq.read_table(pa.BufferReader(data), columns=["status", column])
+        table = table_in(data, ("status", column))
         values = zip(table.column("status").to_pylist(), table.column(column).to_pylist(), strict=True)
         found = [(row, int(text[:16], 16)) for row, (status, text) in enumerate(values) if status == "success"]
         numbers = np.array([row for row, _ in found], np.int64) + shard * rows_per_shard

@@ -8,7 +8,7 @@ _retry/<id>/receipts/, tmp/   as in a build (commit.py)
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -18,10 +18,7 @@ from dataprep.errors import FormatError
 from dataprep.fetched.making import HowMade
 from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
-from dataprep.storage.parquet import open_parquet
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
+from dataprep.storage.parquet import ParquetFile, open_parquet
 
 RETRY_JSON = f"{RETRY}/plan.json"
 MAX_PLAN_BYTES = 64 << 20
@@ -94,7 +91,7 @@ def rows_file(root: str) -> str:
     return f"{root}/rows.parquet"
 
 
-def open_rows(storage: Storage, root: str) -> pq.ParquetFile:
+def open_rows(storage: Storage, root: str) -> ParquetFile:
     """Open the rows that a retry tries: a row group for each new shard."""
     return open_parquet(storage, rows_file(root))
 

@@ -94,7 +94,7 @@ class _Retrier:
     def _rows_of(self, index: int) -> list[tuple[int, int]]:
         """Return the old shard and position of each row that is tried in a new shard."""
         try:
-            table = self._places.read_row_group(index, use_threads=False)
+            table = self._places.read_row_group(index)
             pairs = list(zip(table.column("shard").to_pylist(), table.column("row").to_pylist(), strict=True))
         except (IndexError, KeyError, ValueError, OSError) as error:
             raise no_plan(self._storage, f"its rows of shard {index} cannot be read: {error}") from error

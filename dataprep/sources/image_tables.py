@@ -25,11 +25,10 @@ from dataprep.sources.metadata import MetadataFile, holds_texts, text_rows
 from dataprep.sources.problems import Refuse, at_once
 from dataprep.sources.unpacked import PARQUET
 from dataprep.storage.base import Storage
-from dataprep.storage.parquet import open_parquet
+from dataprep.storage.parquet import ParquetFile, open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 Kind = Literal["bytes", "struct", "path", "other"]
 """What a column holds: bytes, a struct of bytes and path, texts, or anything else."""
@@ -280,15 +279,15 @@ def _selected(schema: pa.Schema, image_column: str, *, only_paths: bool) -> list
 
 
 def _parquet_rows(
-    table: ImageTable, file: pq.ParquetFile, columns: Sequence[str], progress: Progress | None
+    table: ImageTable, file: ParquetFile, columns: Sequence[str], progress: Progress | None
 ) -> Iterator[Values]:
     total, done = file.metadata.num_rows, 0
     if not columns:  # only bytes, which are not wanted
         yield from ({} for _ in range(total))
         return
     rows = _rows_at_once(table, file)
-    for group in range(file.metadata.num_row_groups):  # of a bucket's file, pyarrow holds one group at a time
-        for batch in file.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False):
+    for group in range(file.metadata.num_row_groups):  # of a bucket's file, one group is in memory at a time
+        for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
             batch.validate(full=True)
             beat()
             yield from batch.to_pylist()
@@ -297,7 +296,7 @@ def _parquet_rows(
             progress(table.name, table.num_bytes * done // max(1, total), table.num_bytes)
 
 
-def _rows_at_once(table: ImageTable, file: pq.ParquetFile) -> int:
+def _rows_at_once(table: ImageTable, file: ParquetFile) -> int:
     """Return how many rows may be read at once. Raises SourceError for a small file that claims to have many."""
     metadata = file.metadata
     if metadata.num_rows > table.num_bytes:
@@ -310,14 +309,14 @@ def _rows_at_once(table: ImageTable, file: pq.ParquetFile) -> int:
     return max(least, min(_MOST_ROWS, _ROW_BYTES // largest))
 
 
-def _largest_group(file: pq.ParquetFile) -> int:
+def _largest_group(file: ParquetFile) -> int:
     metadata = file.metadata
     groups = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return max(groups, default=0)
 
 
 @contextmanager
-def _opened(table: ImageTable) -> Iterator[pq.ParquetFile]:
+def _opened(table: ImageTable) -> Iterator[ParquetFile]:
     import pyarrow as pa
 
     try:

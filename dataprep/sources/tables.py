@@ -24,12 +24,11 @@ from dataprep.messages import one_line
 from dataprep.sources.archives import Progress
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import digests_of
-from dataprep.storage.parquet import open_parquet
+from dataprep.storage.parquet import ParquetFile, open_parquet
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-    import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
 Kind = Literal["int", "float", "string"]
@@ -206,7 +205,7 @@ def _read_parquet(storage: Storage, table: TableFile, part: int) -> list[tuple[A
             last += 1
         names = [column.name for column in table.columns]
         groups = list(range(first, last + 1))
-        for batch in file.iter_batches(table.part_rows, row_groups=groups, columns=names, use_threads=False):
+        for batch in file.iter_batches(table.part_rows, row_groups=groups, columns=names):
             taken = batch.slice(skip, wanted - len(rows))
             skip = max(0, skip - batch.num_rows)
             rows += _tuples(taken, table.columns)
@@ -216,7 +215,7 @@ def _read_parquet(storage: Storage, table: TableFile, part: int) -> list[tuple[A
 
 
 @contextmanager
-def _parquet(storage: Storage, name: str) -> Iterator[pq.ParquetFile]:
+def _parquet(storage: Storage, name: str) -> Iterator[ParquetFile]:
     import pyarrow as pa
 
     buffer_bytes = _SCAN_BYTES if storage.is_local else TABLE_WINDOW_BYTES

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
@@ -20,7 +22,73 @@ _TAIL_BYTES = 1 << 14
 _MAGIC = b"PAR1"
 
 
-def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_bytes: int = 0) -> pq.ParquetFile:
+class ParquetFile:
+    """A parquet file of which only the requested row groups and columns are read, in the thread that requests them.
+
+    Files in buckets are read by Python, and a thread of Arrow's that still needs the interpreter when it ends would
+    abort the process.
+
+    Args:
+        file: The file as pyarrow opened it.
+        ranges: The file in a bucket from which pyarrow reads whole column chunks, so that close ones take one request.
+    """
+
+    def __init__(self, file: pq.ParquetFile, ranges: RangeFile | None = None) -> None:
+        self._file, self._ranges = file, ranges
+        self.metadata: pq.FileMetaData = file.metadata
+        self.schema_arrow: pa.Schema = file.schema_arrow
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read all row groups."""
+        with self._expecting(range(self.metadata.num_row_groups), columns):
+            return self._file.read(columns=columns, use_threads=False)
+
+    def read_row_group(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read one row group."""
+        with self._expecting([group], columns):
+            return self._file.read_row_group(group, columns=columns, use_threads=False)
+
+    def iter_batches(
+        self, rows: int, row_groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some row groups or of all in order, at most `rows` at a time."""
+        groups = range(self.metadata.num_row_groups) if row_groups is None else row_groups
+        for run in [groups] if self._ranges is None else self._runs(groups, rows):
+            with self._expecting(run, columns):
+                yield from self._file.iter_batches(rows, row_groups=run, columns=columns, use_threads=False)
+
+    def _runs(self, groups: Iterable[int], rows: int) -> Iterator[list[int]]:
+        """Part row groups into runs of at least `rows` rows: only the bytes of one run are in memory."""
+        run, count = [], 0
+        for group in groups:
+            run.append(group)
+            count += self.metadata.row_group(group).num_rows
+            if count >= rows:
+                yield run
+                run, count = [], 0
+        if run:
+            yield run
+
+    def _expecting(self, groups: Iterable[int], columns: Sequence[str] | None) -> AbstractContextManager[None]:
+        if self._ranges is None:
+            return nullcontext()
+        schema = self.metadata.schema
+        paths = [schema.column(leaf).path for leaf in range(self.metadata.num_columns)]
+        leaves = [leaf for leaf, path in enumerate(paths) if columns is None or _is_part_of(path, columns)]
+        known = range(self.metadata.num_row_groups)  # pyarrow has the error for others
+        chunks = (self.metadata.row_group(group).column(leaf) for group in groups if group in known for leaf in leaves)
+        return self._ranges.expecting(map(_range_of, chunks))
+
+
+def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_bytes: int = 0) -> ParquetFile:
     """Open a parquet file: the footer is read now, everything else when it is requested.
 
     In a bucket, one request reads the columns of a row group.
@@ -41,9 +109,10 @@ def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_b
 
     if storage.is_local:
         # With pre_buffer, pyarrow keeps all that was read of a file until it is closed.
-        return pq.ParquetFile(storage.url_of(name), buffer_size=buffer_bytes, pre_buffer=not buffer_bytes)
-    source = pa.PythonFile(RangeFile(storage, name, window_bytes), mode="r")
-    return pq.ParquetFile(source, buffer_size=buffer_bytes, pre_buffer=not (window_bytes or buffer_bytes))
+        return ParquetFile(pq.ParquetFile(storage.url_of(name), buffer_size=buffer_bytes, pre_buffer=not buffer_bytes))
+    ranges = RangeFile(storage, name, window_bytes)
+    file = pq.ParquetFile(pa.PythonFile(ranges, mode="r"), buffer_size=buffer_bytes, pre_buffer=False)
+    return ParquetFile(file, None if window_bytes or buffer_bytes else ranges)
 
 
 def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -55,7 +124,7 @@ def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = No
     import pyarrow as pa
 
     try:
-        table = open_parquet(storage, name).read(columns=columns, use_threads=False)
+        table = open_parquet(storage, name).read(columns)
         missing = set(columns or ()) - set(table.column_names)
         if missing:
             raise ValueError(f"no column {', '.join(sorted(missing))}")
@@ -66,12 +135,12 @@ def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = No
         ) from error
 
 
-def table_in(data: bytes) -> pa.Table:
-    """Read the bytes of a small parquet file. Raises what pyarrow raises for damaged ones."""
+def table_in(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read the bytes of a small parquet file, or some of its columns. Raises what pyarrow raises for damaged ones."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    return pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False)
 
 
 def footer_metadata(storage: Storage, info: ObjectInfo, max_bytes: int) -> Mapping[bytes, bytes]:
@@ -99,3 +168,14 @@ def footer_metadata(storage: Storage, info: ObjectInfo, max_bytes: int) -> Mappi
         return pq.read_metadata(pa.BufferReader(tail)).metadata or {}
     except (pa.ArrowException, OSError) as error:
         raise ValueError(one_line(error)) from error
+
+
+def _is_part_of(path: str, columns: Sequence[str]) -> bool:
+    """Return whether a leaf of the schema, such as `image.path`, is one of some columns or within one."""
+    return any(path == column or path.startswith(f"{column}.") for column in columns)
+
+
+def _range_of(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return start and end of a column chunk; its dictionary precedes its data."""
+    start = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    return start, start + chunk.total_compressed_size

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
 
 from dataprep.storage.base import Storage
+
+_GAP_BYTES = 1 << 20
+"""Expected ranges that lie closer are read with one request: a bucket sends these bytes sooner than it answers another
+request."""
+_JOINED_BYTES = 1 << 26
+"""Maximum size of such a request for several ranges, which is kept in memory."""
 
 
 class RangeWindow:
@@ -26,16 +36,20 @@ class RangeWindow:
         """Read the bytes at an offset; fewer than requested only where the object ends."""
         count = max(0, min(num_bytes, self._size - offset))
         at = offset - self._window_at
-        if count and not 0 <= at <= at + count <= len(self._window):
+        if count and not self.holds(offset, count):
             start = min(offset, max(0, self._size - self._window_bytes))
             at = offset - start
             wanted = min(self._size - start, max(at + count, self._window_bytes))
             self._window, self._window_at = self._storage.read_range(self._name, start, wanted), start
         return self._window[at : at + count] if count else b""
 
+    def holds(self, offset: int, num_bytes: int) -> bool:
+        """Return whether these bytes are within those of the last request."""
+        return self._window_at <= offset and offset + num_bytes <= self._window_at + len(self._window)
+
 
 class RangeFile(io.RawIOBase):
-    """A stored object as a seekable file for reading; see `RangeWindow` for the requests.
+    """A stored object as a seekable file for reading; see `RangeWindow` and `expecting` for the requests.
 
     Raises:
         FileNotFoundError: There is no such object.
@@ -46,8 +60,27 @@ class RangeFile(io.RawIOBase):
         info = storage.stat(name)
         if info is None:
             raise FileNotFoundError(storage.url_of(name))
-        self._size, self._position = info.num_bytes, 0
+        self._storage, self._name, self._size, self._position = storage, name, info.num_bytes, 0
         self._window = RangeWindow(storage, name, info.num_bytes, window_bytes)
+        self._expected: list[tuple[int, int, RangeWindow]] = []
+        """Start, end and bytes of what is expected, in order; each is read when a part of it is."""
+
+    @contextmanager
+    def expecting(self, ranges: Iterable[tuple[int, int]]) -> Iterator[None]:
+        """Read ranges that lie close together with one request, when the first of them is read, and keep their bytes
+        until the end of the block.
+
+        Args:
+            ranges: Start and end of each range; reads of other bytes are possible as before.
+        """
+        self._expected = [
+            (start, end, RangeWindow(self._storage, self._name, end, end - start))
+            for start, end in _joined(ranges, self._size)
+        ]
+        try:
+            yield
+        finally:
+            self._expected = []
 
     def readable(self) -> bool:
         return True
@@ -65,9 +98,32 @@ class RangeFile(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         left = max(0, self._size - self._position)
-        data = self._window.read(self._position, left if size is None or size < 0 else size)
+        count = left if size is None or size < 0 else min(size, left)
+        data = self._window_of(count).read(self._position, count)
         self._position += len(data)
         return data
 
     def readall(self) -> bytes:
         return self.read()
+
+    def _window_of(self, count: int) -> RangeWindow:
+        """Return the window to read the next bytes from."""
+        number = bisect_right(self._expected, self._position, key=itemgetter(0)) - 1
+        if number < 0 or self._window.holds(self._position, count):
+            return self._window
+        _, end, window = self._expected[number]
+        return window if self._position + count <= end else self._window
+
+
+def _joined(ranges: Iterable[tuple[int, int]], num_bytes: int) -> list[tuple[int, int]]:
+    """Join ranges of an object of this size that lie close together, and leave out what lies outside of it."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted((max(0, start), min(end, num_bytes)) for start, end in ranges):
+        if start >= end:
+            continue
+        first, last = joined[-1] if joined else (0, -_GAP_BYTES - 1)
+        if start < last or (start - last <= _GAP_BYTES and end - first <= _JOINED_BYTES):
+            joined[-1] = first, max(last, end)
+        else:
+            joined.append((start, end))
+    return joined

@@ -157,8 +157,10 @@ def stage_shares(runs: Sequence[Run]) -> tuple[StageShare, ...]:
     for run in runs:
         for name, stage in run.stages.items():
             totals.add(name, **stage)
-    images = sum(run.images for run in runs)
-    return tuple(_share(name, stage, images) for name, stage in totals.snapshot().items())
+    images, stages = sum(run.images for run in runs), totals.snapshot()
+    if "fetch" in stages and "decode" in stages:
+        stages["decode"]["get_wait_s"] += stages["fetch"]["get_wait_s"]  # the same threads wait for the bytes
+    return tuple(_share(name, stage, images) for name, stage in stages.items())
 
 
 def _share(name: str, stage: Stage, images: int) -> StageShare:

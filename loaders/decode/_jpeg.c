@@ -74,6 +74,7 @@ typedef struct {
     window_t window;
     struct {
         const huffman_t *dc, *ac;
+        const skip_t *skips; /* of ac; NULL where there is none */
         int *last_dc;
     } blocks[D_MAX_BLOCKS_IN_MCU];
     int last_dc[MAX_COMPS_IN_SCAN];
@@ -81,6 +82,7 @@ typedef struct {
     uint32_t asked, read, stop; /* MCUs that libjpeg asked for, those read or passed over, and the interval's end */
     unsigned int restart;       /* number of the marker that ends the interval */
     huffman_t dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
+    skipper_t skippers[NUM_HUFF_TBLS];
 } scan_t;
 #endif
 
@@ -222,8 +224,8 @@ static inline __attribute__((always_inline)) void read_blocks(decoder_t *decoder
     for (int i = 0; i < decoder->jpeg.blocks_in_MCU; i++) {
         const huffman_t *dc = scan->blocks[i].dc, *ac = scan->blocks[i].ac;
         int *last_dc = scan->blocks[i].last_dc;
-        clean &= blocks ? read_block(&bits, dc, ac, last_dc, *blocks[i], 1)
-                        : read_block(&bits, dc, ac, last_dc, NULL, 0);
+        clean &= blocks ? read_block(&bits, dc, ac, last_dc, *blocks[i])
+                        : skip_block(&bits, dc, ac, scan->blocks[i].skips, last_dc);
         clean &= *last_dc < MOST_DC && *last_dc > -MOST_DC;
     }
     if (!clean || 8 * (bits.next - scan->window.end) > bits.count)
@@ -272,16 +274,29 @@ static void replace_reader(decoder_t *decoder, JDIMENSION first_column, JDIMENSI
     scan_t *scan = &decoder->scan;
     if (jpeg->progressive_mode || jpeg_has_multiple_scans(jpeg))
         return;
+    /* Most files have the same tables, those of the standard. For others a table for skipping would cost more than it
+     * saves, so it is made for the second of two images that have the same AC table. */
+    unsigned made = 0;
     for (int i = 0; i < jpeg->comps_in_scan; i++) {
         const jpeg_component_info *component = jpeg->cur_comp_info[i];
-        make_huffman(&scan->dc[component->dc_tbl_no], jpeg->dc_huff_tbl_ptrs[component->dc_tbl_no], 0);
-        make_huffman(&scan->ac[component->ac_tbl_no], jpeg->ac_huff_tbl_ptrs[component->ac_tbl_no], 1);
+        int dc = component->dc_tbl_no, ac = component->ac_tbl_no;
+        make_huffman(&scan->dc[dc], jpeg->dc_huff_tbl_ptrs[dc], 0);
+        if (made & 1 << ac)
+            continue;
+        made |= 1 << ac;
+        int is_new = make_huffman(&scan->ac[ac], jpeg->ac_huff_tbl_ptrs[ac], 1);
+        if (is_new)
+            scan->skippers[ac].is_made = 0;
+        else if (!scan->skippers[ac].is_made)
+            make_skipper(&scan->skippers[ac], jpeg->ac_huff_tbl_ptrs[ac]);
     }
     for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
         int number = jpeg->MCU_membership[i];
         const jpeg_component_info *component = jpeg->cur_comp_info[number];
+        const skipper_t *skipper = &scan->skippers[component->ac_tbl_no];
         scan->blocks[i].dc = &scan->dc[component->dc_tbl_no];
         scan->blocks[i].ac = &scan->ac[component->ac_tbl_no];
+        scan->blocks[i].skips = skipper->is_made ? skipper->skips : NULL;
         scan->blocks[i].last_dc = &scan->last_dc[number];
     }
     const uint8_t *next = jpeg->src->next_input_byte;

@@ -18,7 +18,7 @@ TARGET static inline VECTOR FOR(sum)(VECTOR high, VECTOR low)
 }
 
 /* Sums of one output pixel of LANES rows, four of 32 bits for each row in its part of the register. */
-TARGET static inline VECTOR FOR(narrow_pixel)(const uint8_t *pixels, size_t row_bytes, const int32_t *split, int quads)
+TARGET static inline __attribute__((always_inline)) VECTOR FOR(narrow_pixel)(const uint8_t *pixels, size_t row_bytes, const int32_t *split, int quads)
 {
     /* Pixels 0 and 1, or 2 and 3, of four: r r g g b b x x, as 16 bits. */
     const VECTOR front = EACH_LANE(_mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
@@ -32,14 +32,14 @@ TARGET static inline VECTOR FOR(narrow_pixel)(const uint8_t *pixels, size_t row_
     return FOR(sum)(high, low);
 }
 
-/* Scale LANES rows. */
-TARGET static void FOR(narrow)(
-    const uint8_t *rows, size_t row_bytes, uint8_t *narrow, size_t stride, const taps_t *taps, int outputs)
+TARGET static inline __attribute__((always_inline)) void FOR(narrow_by)(
+    const uint8_t *rows, size_t row_bytes, uint8_t *narrow, size_t stride, const taps_t *taps, int outputs,
+    const int quads)
 {
     /* Two pixels r g b x: r g b r g b. */
     const VECTOR packed = EACH_LANE(_mm_setr_epi8(0, 1, 2, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
     const int32_t *first = taps->first, *split = taps->split;
-    const int quads = taps->quads, from = taps->from;
+    const int from = taps->from;
     for (int i = 0; i < outputs; i += 2) {
         int next = i + 1 < outputs;
         int at = (first[i] - from) * PIXEL_BYTES, next_at = (first[i + next] - from) * PIXEL_BYTES;
@@ -51,6 +51,18 @@ TARGET static void FOR(narrow)(
         /* The last two of the eight bytes fall on the next pixels, which are written next, or behind the row. */
         FOR(store_lanes)(narrow + 3 * i, stride, V(shuffle_epi8)(V(packus_epi16)(both, both), packed));
     }
+}
+
+/* Scale LANES rows. */
+TARGET static void FOR(narrow)(
+    const uint8_t *rows, size_t row_bytes, uint8_t *narrow, size_t stride, const taps_t *taps, int outputs)
+{
+    if (taps->quads == 1)
+        FOR(narrow_by)(rows, row_bytes, narrow, stride, taps, outputs, 1);
+    else if (taps->quads == 2)
+        FOR(narrow_by)(rows, row_bytes, narrow, stride, taps, outputs, 2);
+    else
+        FOR(narrow_by)(rows, row_bytes, narrow, stride, taps, outputs, taps->quads);
 }
 
 /* Compute an output row; return 0 where it is shorter than a register. */

@@ -109,10 +109,9 @@ METRICS = (
         name="stage_seconds",
         kind="histogram",
         text="Work (busy) and waits for the stage before (get_wait) and after (put_wait), of plan a batch, of fetch "
-        "and decode up to 32 images; transform is the part of decode that your transform takes, and cpu its CPU "
-        "time. If the training loop waits, much get_wait of fetch means that storage is slow: raise "
-        "reads_in_flight or set cache_dir; much busy of decode means that cores are the limit: raise threads or "
-        "processes, or make a transform faster that takes most of it.",
+        "and decode up to 32 images; transform is your part of decode, and cpu its CPU time. If the training loop "
+        "waits, much get_wait of fetch means that storage is slow: raise reads_in_flight or set cache_dir; much busy "
+        "of decode means that cores are the limit: raise threads or processes, or make a slow transform faster.",
         values=_stage_times,
         labels=("stage", "activity"),
     ),
@@ -171,8 +170,8 @@ METRICS = (
     Metric(
         name="held_bytes",
         kind="gauge",
-        text="Bytes of encoded images held or in flight from a bucket, at most prefetch_bytes, which worker processes "
-        "share.",
+        text="Bytes of encoded images held or in flight from a bucket. Near prefetch_bytes, which worker processes "
+        "share, reading ahead waits.",
         values=_fetched("held_bytes"),
     ),
     Metric(

@@ -68,7 +68,7 @@ def test_rates_and_compile_times_of_jax():
     rates, compiling = found["rates"], found["compiling"]
     ours, theirs = (rates["images_per_s"][name] for name in ("jax", "torch_xla"))
     ratio = statistics.median(mine / base for mine, base in zip(ours, theirs, strict=True))
-    text = told("docs/training.md")
+    text = told("benchmarks/README.md")
     assert f"at {ratio:.2f} times torch_xla's rate (the median of three rounds: " in text
     assert len(ours) == len(theirs) == 3
     assert f"{min(ours):.1f} to {max(ours):.1f} images/s, and {min(theirs):.1f} to {max(theirs):.1f})" in text

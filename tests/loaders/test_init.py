@@ -103,6 +103,18 @@ def modules_after(statements: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
 
+def body_of(name: str) -> list[ast.stmt]:
+    """Statements of an adapter."""
+    return ast.parse((ROOT / f"loaders/{name}.py").read_text()).body
+
+
+def public_names(name: str) -> list[str]:
+    """What `__all__` of an adapter lists."""
+    lists = {ast.unparse(node.targets[0]): node.value for node in body_of(name) if isinstance(node, ast.Assign)}
+    found: list[str] = ast.literal_eval(lists["__all__"])
+    return found
+
+
 def test_every_public_name_is_exported_and_documented():
     assert list(loaders.__all__) == sorted(loaders.__all__)
     for name in loaders.__all__:
@@ -116,10 +128,16 @@ def test_every_public_name_is_exported_and_documented():
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_lists_the_public_names_that_it_defines(name):
     """Adapters are read and not imported, as they import their frameworks."""
-    body = ast.parse((ROOT / f"loaders/{name}.py").read_text()).body
-    defined = [node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
-    lists = {ast.unparse(node.targets[0]): node.value for node in body if isinstance(node, ast.Assign)}
-    assert ast.literal_eval(lists["__all__"]) == sorted(each for each in defined if not each.startswith("_"))
+    defined = [node.name for node in body_of(name) if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+    assert public_names(name) == sorted(each for each in defined if not each.startswith("_"))
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_the_public_names_of_an_adapter_are_those_that_the_guide_promises(name):
+    guide = (ROOT / "docs/loaders.md").read_text()
+    [row] = re.findall(rf"^\| `loaders\.{name}` \|(.*)$", guide, re.MULTILINE)
+    promised = re.findall(r"`(\w+)`", row)
+    assert public_names(name) == sorted(promised)
 
 
 def test_help_fits_on_a_page():

@@ -14,7 +14,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from dataprep.errors import UsageError
 from loaders import open_loader
-from loaders.torch import OrderSampler, TorchBatches, TorchSamples, batch_node, normalize, tensors
+from loaders.torch import OrderSampler, TorchBatches, TorchSamples, _tensors, batch_node, normalize
 from tests.support.adapters import SMALL, AdapterContract
 from tests.support.on_use import on_use
 
@@ -34,7 +34,7 @@ def loader(dataset):
 
 def test_tensors_share_the_loaders_memory(loader):
     batch = next(iter(loader))
-    for name, tensor in tensors(batch).items():
+    for name, tensor in _tensors(batch).items():
         assert np.shares_memory(tensor.numpy(), getattr(batch, name))
 
 

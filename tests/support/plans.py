@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dataprep.build.plan import BuildOptions, Plan, PlannedSplit
 from dataprep.build.recipe import Planned
-from dataprep.build.references import refs_table, store_references
+from dataprep.build.references import refs_schema, refs_table, repair_references, store_references
 from dataprep.dataset.records import SampleRef
 from dataprep.host.versions import codec_versions
 
@@ -38,7 +38,8 @@ def refs_of(plan: Plan, index: int) -> list[SampleRef]:
 
 def planned(plan: Plan) -> Planned:
     """A plan with references that can be stored."""
-    return Planned(plan, partial(store_references, _tables(plan)))
+    tables, schema = _tables(plan), refs_schema()
+    return Planned(plan, partial(store_references, tables, schema), partial(repair_references, tables, schema))
 
 
 def _tables(plan: Plan) -> Iterator[pa.Table]:

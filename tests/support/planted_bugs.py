@@ -20,6 +20,12 @@ BUGS = {
         "if (keep && next <= 64)",
         "if (keep)",
     ),
+    "passes over codes behind the end of a block": (
+        "decoder",
+        "loaders/decode/_jpeg_huffman.h",
+        "if (UNLIKELY(after != 64 && (after < END_OF_BLOCK || after >= END_OF_BLOCK + 64)))",
+        "if (0)",
+    ),
     "keeps the brightness of the interval before": (
         "decoder",
         "loaders/decode/_jpeg.c",

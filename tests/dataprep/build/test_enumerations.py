@@ -1,9 +1,11 @@
 """An enumeration is kept for reruns while the originals are the same."""
 
+import io
 import json
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dataprep.build.enumerations import (
@@ -17,9 +19,10 @@ from dataprep.build.enumerations import (
 from dataprep.build.references import refs_table
 from dataprep.dataset.features import Feature
 from dataprep.dataset.records import Enumeration, SourceFile
-from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.sources import DATASETS, OwnData, configured
 from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_of_bytes
+from tests.support.damage import flipped
 from tests.support.plans import refs_of, small_plan
 
 IMAGENET = DATASETS["imagenet"]
@@ -39,7 +42,7 @@ def found() -> Enumeration:
 
 def loaded(output, source, name):
     """The stored enumeration, with its references as a list."""
-    enumeration = load_enumeration(output, source, name)
+    enumeration = load_enumeration(output, source, name, print)
     return replace(enumeration, refs=list(enumeration.refs))
 
 
@@ -77,7 +80,7 @@ def test_enumerations_of_other_sources_or_options_have_other_names(places):
     source, output = places
     names = {name_of(source), name_of(output), name_of(source, ("a",)), name_of(source, allow_partial=True)}
     assert len(names) == 4
-    assert load_enumeration(output, source, name_of(source)) is None
+    assert load_enumeration(output, source, name_of(source), print) is None
 
 
 def test_enumeration_of_an_archive_that_has_changed_is_removed(places):
@@ -85,33 +88,92 @@ def test_enumeration_of_an_archive_that_has_changed_is_removed(places):
     store_enumeration(output, name_of(source), found())
     source.delete("x.tar")
     source.create("x.tar", bytes(101))
-    assert load_enumeration(output, source, name_of(source)) is None
+    assert load_enumeration(output, source, name_of(source), print) is None
     assert output.stat(name_of(source)) is None
+
+
+def digest_file(name):
+    return name.replace(".parquet", ".json")
+
+
+def keep(output, name, data):
+    """Keep a file as an enumeration, with its digest."""
+    output.create(name, data)
+    output.create(digest_file(name), json.dumps({"bytes": len(data), "crc32c": crc32c_of_bytes(data)}).encode())
+
+
+def parquet(table):
+    stream = io.BytesIO()
+    pq.write_table(table, stream)
+    return stream.getvalue()
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"x" * 1000])
 def test_damaged_enumeration_is_removed(places, data):
     source, output = places
-    output.create(name_of(source), data)
-    assert load_enumeration(output, source, name_of(source)) is None
-    assert output.stat(name_of(source)) is None
+    keep(output, name_of(source), data)
+    assert load_enumeration(output, source, name_of(source), print) is None
+    assert list(output.list()) == []
+
+
+def test_every_flipped_bit_of_an_enumeration_is_noticed_and_said(tmp_path):
+    source, output = (open_storage(str(tmp_path / name)) for name in ("originals", "out"))
+    source.create("x.tar", bytes(100))
+    name = name_of(source)
+    store_enumeration(output, name, found())
+    whole, digest = output.read(name), output.read(digest_file(name))
+    damaged = [flipped(whole, bit) for bit in range(0, 8 * len(whole), 7)]
+    for data in (*damaged, whole[:-1], whole[: len(whole) // 2], b""):
+        lines: list[str] = []
+        output.delete(name)
+        output.create(name, data)
+        assert load_enumeration(output, source, name, lines.append) is None
+        assert len(lines) == 1
+        assert f"{name} is damaged (" in lines[0]
+        assert list(output.list()) == []
+        output.create(digest_file(name), digest)
+
+
+@pytest.mark.parametrize("digest", [b"", b"{}", b'{"bytes": 1, "crc32c": "x"}', bytes(100_000)])
+def test_an_enumeration_whose_digest_is_damaged_is_removed(places, digest):
+    source, output = places
+    name = name_of(source)
+    store_enumeration(output, name, found())
+    output.delete(digest_file(name))
+    output.create(digest_file(name), digest)
+    assert load_enumeration(output, source, name, print) is None
+    assert list(output.list()) == []
+
+
+def test_an_enumeration_whose_digest_was_not_yet_stored_is_listed_again_without_a_word(places):
+    """An earlier version stored none, and a process may be killed in between."""
+    source, output = places
+    store_enumeration(output, name_of(source), found())
+    output.delete(digest_file(name_of(source)))
+    lines: list[str] = []
+    assert load_enumeration(output, source, name_of(source), lines.append) is None
+    assert (lines, list(output.list())) == ([], [])
+    store_enumeration(output, name_of(source), found())
+    assert loaded(output, source, name_of(source)) == found()
 
 
 def test_an_enumeration_with_missing_values_or_too_many_rows_is_removed(places, monkeypatch):
     source, output = places
     table = refs_table(found().refs)
     labels = pa.array([None] * 3, pa.int32())
-    publish_row_groups(output, name_of(source), iter([table.set_column(4, "label", labels)]), table.schema)
-    assert load_enumeration(output, source, name_of(source)) is None
+    metadata = {"sources": "[]", "classes": "[]"}
+    holes = table.set_column(4, "label", labels).replace_schema_metadata(metadata)
+    keep(output, name_of(source), parquet(holes))
+    assert load_enumeration(output, source, name_of(source), print) is None
     store_enumeration(output, name_of(source), found())
     monkeypatch.setattr("dataprep.build.enumerations.MAX_SAMPLES", 2)
-    assert load_enumeration(output, source, name_of(source)) is None
+    assert load_enumeration(output, source, name_of(source), print) is None
     assert output.stat(name_of(source)) is None
 
 
-def test_an_enumeration_that_an_earlier_version_stored_in_one_piece_is_read(places):
+def test_an_enumeration_in_one_piece_is_read(places):
     source, output = places
     table = refs_table(found().refs)
     metadata = {"sources": json.dumps([{"name": "x.tar", "num_bytes": 100}]), "classes": json.dumps(found().classes)}
-    publish_row_groups(output, name_of(source), iter([table]), table.schema.with_metadata(metadata))
+    keep(output, name_of(source), parquet(table.replace_schema_metadata(metadata)))
     assert loaded(output, source, name_of(source)) == found()

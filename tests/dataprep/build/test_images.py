@@ -201,6 +201,7 @@ def test_resize_shrinks_only_larger_images():
     assert len(check_image("k", JPEG, ImagePolicy(short_side=45, quality=30)).image) < len(small.image)
     from_png = check_image("k", REPAIRED["png"], ImagePolicy(short_side=45))
     assert (from_png.height, from_png.width, from_png.event.reason) == (45, 60, "png")
+    assert from_png.image == check_image("k", REPAIRED["png"], ImagePolicy(short_side=45, quality=30)).image
 
 
 def test_on_bad_rejects_the_image_or_fails():

@@ -20,6 +20,8 @@ def test_a_zone_or_region_is_checked_and_lower_case():
         (("--project=p",), None),
         (("--region=europe-west4", "--worker_zone=europe-west4-b"), "europe-west4-b"),
         (("--region=us-east1",), "us-east1"),
+        (("--region", "us-east1", "--project", "p"), "us-east1"),
+        (("--region", "--project=p"), None),
     ],
 )
 def test_the_most_exact_option_of_a_beam_runner_gives_its_workers_place(options, place):

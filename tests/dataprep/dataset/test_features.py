@@ -18,6 +18,7 @@ from dataprep.dataset.features import (
     feature_faults,
     features_document,
     name_fault,
+    places_in_images,
     values_of,
 )
 from dataprep.errors import FormatError
@@ -140,3 +141,10 @@ def test_features_have_a_bound():
 def test_types_are_described_in_words():
     assert described(Feature("float64", (None, 4))) == "lists of list of 4 float64"
     assert described(Feature("text")) == "text"
+
+
+def test_places_in_images_are_found_by_their_names():
+    records = Feature("records", (), {"BBox": Feature("float64", (None, 4)), "label": Feature("int64", (None,))})
+    features = {"objects": records, "boxes": Feature("float64", (None, 4)), "score": Feature("float64")}
+    assert places_in_images(features) == ["boxes", "objects/BBox"]
+    assert places_in_images({"caption": Feature("text")}) == []

@@ -116,6 +116,7 @@ def test_texts_decide_labels_and_splits_like_a_column(tmp_path):
         group_by="scene",
     )
     assert dataset.found["train"].classes == ("cat", "dog")
+    assert "classes from the text files .cls" in dataset.notes
     scenes = [{row["scene"] for row in values(dataset, split).values()} for split in ("train", "val")]
     assert scenes[0].isdisjoint(scenes[1])
     assert len(scenes[0] | scenes[1]) == 20

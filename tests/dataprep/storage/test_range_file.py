@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.storage import open_storage
+from dataprep.storage import open_storage, range_file
 from dataprep.storage.range_file import RangeFile, RangeWindow
 
 
@@ -39,6 +39,52 @@ def test_reads_within_the_window_are_one_request(storage_url, monkeypatch):
         file.seek(offset)
         assert len(file.read(count)) == count
     assert requests == [(0, 300_000)]
+
+
+@settings(deadline=None)  # each example writes a file
+@given(
+    num_bytes=st.integers(0, 60),
+    expected=st.lists(st.tuples(st.integers(-10, 80), st.integers(-10, 80)), max_size=5),
+    reads=st.lists(st.tuples(st.integers(0, 70), st.integers(-1, 70)), max_size=8),
+    gap_bytes=st.integers(0, 10),
+)
+def test_expected_ranges_change_no_byte(num_bytes, expected, reads, gap_bytes):
+    data = bytes(range(num_bytes))
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(range_file, "_GAP_BYTES", gap_bytes)
+        (Path(folder) / "a").write_bytes(data)
+        file, plain = RangeFile(open_storage(folder), "a"), io.BytesIO(data)
+        with file.expecting(expected):
+            for offset, count in reads:
+                assert (file.seek(offset), file.read(count)) == (plain.seek(offset), plain.read(count))
+
+
+def test_close_ranges_that_are_expected_are_one_request(storage_url, monkeypatch):
+    storage = open_storage(storage_url)
+    storage.create("table", bytes(5_000_000))
+    requests = []
+    read_range = type(storage).read_range
+    monkeypatch.setattr(type(storage), "read_range", lambda *call: (requests.append(call[2:]), read_range(*call))[1])
+    file = RangeFile(storage, "table")
+
+    def read(offset, count):
+        file.seek(offset)
+        assert len(file.read(count)) == count
+
+    with file.expecting([(4_000_000, 4_000_100), (0, 500_000), (1_000_000, 2_000_000), (4_500_000, 6_000_000)]):
+        read(1_000_000, 1_000_000)
+        read(0, 500_000)
+        read(4_500_000, 500_000)
+        read(4_000_000, 100)
+        read(3_000_000, 10)
+    read(0, 10)
+    assert requests == [(0, 2_000_000), (4_000_000, 1_000_000), (3_000_000, 10), (0, 10)]
+
+
+def test_joined_requests_stay_within_their_limit(monkeypatch):
+    monkeypatch.setattr(range_file, "_JOINED_BYTES", 100)
+    ranges = [(250, 260), (0, 60), (60, 100), (100, 250)]
+    assert range_file._joined(ranges, 1000) == [(0, 100), (100, 250), (250, 260)]
 
 
 @settings(deadline=None)  # each example writes a file

@@ -58,3 +58,10 @@ def test_the_last_line_of_a_failed_run_is_its_reason():
     assert last_line("Traceback\n  File x\nOSError: broken\n\n") == "OSError: broken"
     assert last_line("Timeout (0:02:00)!\nThread 1\n  File y\n") == "Timeout (0:02:00)!"
     assert last_line("") == "no output"
+
+
+def test_threads_that_decode_wait_for_the_bytes_of_fetch():
+    nothing = {"items": 8, "busy_s": 0.0, "get_wait_s": 0.0, "put_wait_s": 0.0}
+    stages = {"fetch": nothing | {"get_wait_s": 3.0}, "decode": nothing | {"busy_s": 1.0}}
+    _, decode = stage_shares([run(stages=stages)])
+    assert (decode.name, decode.busy_share, decode.get_wait_share) == ("decode", 0.25, 0.75)

@@ -261,6 +261,22 @@ def test_corrupt_jpegs_are_decoded_as_libjpeg_does():
 
 
 @needs_extension
+@pytest.mark.parametrize("quality", [20, 75, 98, 100])
+@pytest.mark.parametrize("optimize", [False, True])
+def test_a_corner_is_the_same_after_images_with_the_same_tables_or_others(quality, optimize):
+    """Nearly all blocks are read over; with noise of quality 100 many of them have all coefficients, and long codes."""
+    rng = np.random.default_rng(quality)
+    noise = rng.integers(0, 256, (130, 170, 3), dtype=np.uint8)
+    images = [by_pillow(each, quality=quality, optimize=optimize) for each in (noise, picture(rng, 130, 170), noise)]
+    images = [each for each in images for _ in range(3)]
+    found = np.full((len(images), 9, 9, 3), 7, np.uint8)
+    view = View(120, 160, 9, 9, 9, 9, 0, 0, False)
+    assert open_decoder().decode_many(images, [view] * len(images), found, range(len(images))) == [None] * len(images)
+    for data, each in zip(images, found, strict=True):
+        assert np.array_equal(each, np.asarray(Image.open(io.BytesIO(data)))[120:129, 160:169])
+
+
+@needs_extension
 @pytest.mark.parametrize("width", [33, 34, 35])
 def test_a_crop_at_the_right_edge_has_the_chroma_of_the_full_decode(width):
     """The last MCU has one to three columns; libjpeg would smooth no chroma of an image that is so narrow."""
