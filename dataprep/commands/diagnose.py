@@ -49,9 +49,10 @@ Examples:
   dataprep diagnose shards/imagenet --device simulated:2000 --json | jq -r '.fixes[0].advice'
 
 \b
-`simulated:RATE` stands for an accelerator that takes RATE images a second, and takes hardly any CPU time. After
-commas, `transfer=RATE` limits the transfer to it, and `step-ms=MS` and `transfer-ms=MS` add time to each step and
-each transfer.
+`simulated:RATE` stands for an accelerator that takes RATE images a second, and takes hardly any CPU time. RATE of a
+model of your own: time its training steps on one batch that stays on the device, and give the images a second that
+they take; docs/bottleneck.md has the lines that do so. After commas, `transfer=RATE` limits the transfer to it, and
+`step-ms=MS` and `transfer-ms=MS` add time to each step and each transfer.
 
 Exit codes: 0 diagnosed, 1 a disk or bucket failed, 2 wrong usage or input, 3 undecided: the run was clearly faster
 than one of its stages alone, or slower than the stages promise while other programs used the cores.
