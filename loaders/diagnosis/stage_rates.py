@@ -75,7 +75,13 @@ def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cor
     if transform is not None:
         process_rate = rate / max(1, config.processes)
         idle_cores = available_cores() - max(used.own_s, used.machine_s) / used.elapsed_s
-        locked = holds_lock(transform, threads=config.num_threads, images_per_s=process_rate, idle_cores=idle_cores)
+        locked = holds_lock(
+            transform,
+            threads=config.num_threads,
+            images_per_s=process_rate,
+            cpu_s_per_image=used.own_s / taken,
+            idle_cores=idle_cores,
+        )
         transform = replace(transform, holds_lock=locked)
     mean_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1)
     jitter = tuple((later - earlier) / mean_s for earlier, later in itertools.pairwise(times_s))

@@ -17,7 +17,7 @@ lock: the rest is the time in which the loader itself has the lock. They cannot 
 _MOST_LOCKED = 1.1
 """The same share at most; a tenth is the error of measurement."""
 _WAITING = 1.3
-"""Ratio of a transform's time to its CPU time from which on its threads wait."""
+"""Ratio of the time to prepare an image to all CPU time for it from which on threads wait."""
 _IDLE_CORES = 0.5
 """Cores that must be idle, or threads may wait for a core instead of the lock."""
 _EXPLAINED = 0.5
@@ -55,17 +55,21 @@ def transform_cost(
     )
 
 
-def holds_lock(cost: TransformCost, *, threads: int, images_per_s: float, idle_cores: float) -> bool:
+def holds_lock(
+    cost: TransformCost, *, threads: int, images_per_s: float, cpu_s_per_image: float, idle_cores: float
+) -> bool:
     """Whether the threads of a process take turns in a transform, as those that run Python code do.
 
     Args:
         cost: What the transform takes.
         threads: Threads of one process that call it.
         images_per_s: Rate of one process.
+        cpu_s_per_image: CPU time of everything that is done for an image. Threads wait for the lock outside of a short
+            transform, too, because the interpreter lets a thread keep it for 5 ms.
         idle_cores: Cores that nothing used meanwhile.
     """
     taken = images_per_s * cost.cpu_s_per_image
-    is_waiting = cost.s_per_image >= _WAITING * cost.cpu_s_per_image
+    is_waiting = cost.prepare_s_per_image >= _WAITING * cpu_s_per_image
     return threads > 1 and _LOCKED <= taken <= _MOST_LOCKED and is_waiting and idle_cores >= _IDLE_CORES
 
 

@@ -78,7 +78,13 @@ def cost(s_per_image: float, cpu_s_per_image: float) -> TransformCost:
 def test_a_transform_holds_the_lock_if_all_threads_together_do_what_one_could(
     threads, s, cpu_s, images_per_s, idle_cores, holds
 ):
-    found = holds_lock(cost(s, cpu_s), threads=threads, images_per_s=images_per_s, idle_cores=idle_cores)
+    found = holds_lock(
+        cost(s, cpu_s),
+        threads=threads,
+        images_per_s=images_per_s,
+        cpu_s_per_image=cpu_s + 0.001,
+        idle_cores=idle_cores,
+    )
     assert found == holds
 
 
@@ -97,8 +103,8 @@ def test_a_transform_waits_for_something_else_if_its_cpu_time_does_not_explain_i
 
 def test_a_loop_in_python_is_measured_as_one_that_holds_the_lock(dataset):
     config = LoaderConfig(batch_size=8, image_size=32, threads=2, transform=computing)
-    # Beside other tests no core is idle; and at times a thread waits for the lock where it ends to decode.
-    looks = [prepare_rate(str(dataset("webdataset")), config, 0.5, 0.0) for _ in range(4)]
-    assert any(look.transform.holds_lock for look in looks) or max(look.other_cores for look in looks) > 0.3
+    found = prepare_rate(str(dataset("webdataset")), config, 0.5, 0.0)
+    if found.other_cores < 0.3:  # beside other tests no core is idle
+        assert found.transform.holds_lock
     side_by_side = prepare_rate(str(dataset("webdataset")), LoaderConfig(batch_size=8, transform=Slow()), 0.3, 0.0)
     assert not side_by_side.transform.holds_lock
