@@ -46,7 +46,7 @@ _PLANNED_SAMPLES = 256
 _KEPT_PASSES = 2
 """Passes of which a lookup keeps the plans: readers that run ahead are in the next one already."""
 _NAMED_DIVISORS = 8
-"""At most so many possible numbers of ranks are named in a message."""
+"""Maximum number of possible counts of ranks in a message."""
 _BLOCKS_PER_HELD = 16
 """Minimum ratio of the blocks in a pass to the blocks held at once; a smaller dataset gets smaller blocks."""
 
