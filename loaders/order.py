@@ -45,6 +45,8 @@ _PLANNED_SAMPLES = 256
 """Number of samples of a stream that are planned at once: a NumPy call costs as much as a hundred samples."""
 _KEPT_PASSES = 2
 """Passes of which a lookup keeps the plans: readers that run ahead are in the next one already."""
+_NAMED_DIVISORS = 8
+"""At most so many possible numbers of ranks are named in a message."""
 _BLOCKS_PER_HELD = 16
 """Minimum ratio of the blocks in a pass to the blocks held at once; a smaller dataset gets smaller blocks."""
 
@@ -199,7 +201,18 @@ def check_world(global_batch: int, rank: int, world_size: int) -> None:
     if not 0 <= rank < world_size:
         raise UsageError(f"rank must be 0 to {world_size - 1} in a world of {world_size}, got {rank}")
     if global_batch % world_size:
-        raise UsageError(f"a batch of {global_batch} cannot be shared by {world_size} ranks; choose a multiple of it")
+        raise UsageError(
+            f"a batch of {global_batch} cannot be shared by {world_size} ranks; give "
+            f"{_ranks_that_share(global_batch, world_size)}, or a batch_size that {world_size} divides "
+            "(a saved state keeps its batch_size)"
+        )
+
+
+def _ranks_that_share(global_batch: int, world_size: int) -> str:
+    """Return the numbers of ranks that divide a batch, `1, 2 or 4 ranks`: those nearest to the one that does not."""
+    divisors = [each for each in range(1, global_batch + 1) if global_batch % each == 0]
+    *first, last = sorted(sorted(divisors, key=lambda each: abs(each - world_size))[:_NAMED_DIVISORS])
+    return f"{', '.join(map(str, first))} or {last} ranks" if first else counted(last, "rank")
 
 
 def samples_per_block(

@@ -101,7 +101,7 @@ def test_a_build_whose_plan_is_damaged_goes_on_and_loses_no_shard(fmt, how, more
     assert "; it is made again from the originals" in run.stderr
     assert digests(output) == expected
     assert {path: path.stat().st_ino for path in shards} == shards
-    assert "continuing: 2 of 4 shards exist already" in run.stderr
+    assert "continuing: 2 of 4 shards done before" in run.stderr
 
 
 @pytest.mark.parametrize("how", ["pages", "truncated", "gone"])

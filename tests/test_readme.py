@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.cli import COMMANDS
+from dataprep.cloud.accelerators import parse_accelerator, zone_note
 from tests.support.libraries import in_process, output_of
 from tests.support.markdown import ROOT, Block, blocks, commands, is_undecided, shows
 
@@ -91,6 +92,13 @@ def test_session_of_the_readme_is_the_demo():
     demo = [line.removeprefix("say ").replace('"', "").split() for line in re.findall("^say dataprep.*$", script, re.M)]
     session = next(block for block in blocks(README) if block.info == "console")
     assert [command.text.split() for command in commands(session)] == demo
+
+
+def test_zones_of_prices_in_the_readme_are_known_to_have_v5e():
+    shown = "\n".join(block.text for block in blocks(README))
+    zones = re.findall(r"dataprep (?:plan-input|check-region) .*--zone (\S+)", shown)
+    assert len(zones) == 2
+    assert [zone_note(parse_accelerator("v5litepod-64"), zone) for zone in zones] == ["", ""]
 
 
 def test_readme_lists_every_command():

@@ -89,14 +89,18 @@ def test_the_catalog_of_google_is_compared_by_sku(data, tmp_path, capsys):
 
 def test_a_table_is_stale_after_its_days():
     newest, oldest = max(price_dates().values()), min(price_dates().values())
-    assert stale_tables(oldest + timedelta(days=STALE_DAYS)) == []
-    lines = stale_tables(newest + timedelta(days=STALE_DAYS + 1))
-    assert len(lines) == len(TABLES)
-    assert "a newer version of this package may have newer prices, and --prices FILE replaces rows" in lines[0]
+    assert stale_tables(oldest + timedelta(days=STALE_DAYS)) == ""
+    assert [name for name in TABLES if name in stale_tables(oldest + timedelta(days=STALE_DAYS + 1))] == [
+        name for name, read in price_dates().items() if read == oldest
+    ]
+    line = stale_tables(newest + timedelta(days=STALE_DAYS + 1))
+    assert [name for name in TABLES if f"{name} of {price_dates()[name]}, " in line] == list(TABLES)
+    assert line.count("a newer version of this package may have newer ones, and --prices FILE replaces rows") == 1
+    assert "\n" not in line
 
 
 @pytest.mark.filterwarnings("default")
 def test_stale_tables_are_warned_of():
     """Warns and does not fail: a date alone must not break a build."""
-    for line in stale_tables(date.today()):
+    if line := stale_tables(date.today()):
         warnings.warn(line, UserWarning, stacklevel=1)

@@ -17,6 +17,7 @@ import torch
 from dataprep.errors import UsageError, install_hint
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
+from train.checkpoints.constructors import timm_call, vitmae_call
 from train.checkpoints.encoder_weights import SAFETENSORS, read_weights, source_digest, with_key_bias, without_key_bias
 from train.checkpoints.huggingface import to_vitmae
 from train.checkpoints.pretrained import folded_head
@@ -25,6 +26,8 @@ from train.flags.entry import EntryCommand, run_entry
 SUFFIXES = (SAFETENSORS, ".pth")
 NAMES: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {"timm": dict, "vitmae": to_vitmae}
 """Functions from tensors by our names, which are timm's, to tensors by other names."""
+CALLS = {"timm": timm_call, "vitmae": vitmae_call}
+"""Functions that return the call that makes the network which takes these tensors."""
 KEY_BIAS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {
     "add": with_key_bias,
     "remove": without_key_bias,
@@ -61,6 +64,8 @@ class Exported:
     source: str
     source_digest: str
     """First 16 digits of the SHA-256 of the source's bytes; see `train.checkpoints.encoder_weights.source_digest`."""
+    network: str | None
+    """Call that makes the network which takes the tensors; None if timm or Hugging Face has none that does."""
 
 
 def export(source: str, output: str, *, key_bias: str = "add", names: str = "timm") -> Exported:
@@ -108,6 +113,7 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
         tensors=len(tensors),
         parameters=sum(each.numel() for each in tensors.values()),
         bytes=num_bytes,
+        network=CALLS[names](weights, by_our_names),
         **facts,  # type: ignore[arg-type]
     )
 
@@ -155,6 +161,9 @@ def command(checkpoint: str, output: str, key_bias: str, names: str, as_json: bo
         f"{done.output}: {done.model} at {done.image_size} pixels{head}, {done.tensors:,} tensors, "
         f"{done.parameters:,} parameters, {done.bytes:,} bytes"
     )
+    if done.network is not None:
+        stripped = ' with "vit." taken off the names' if names == "vitmae" else ""
+        click.echo(f"for: {done.network}{stripped}")
     return 0
 
 

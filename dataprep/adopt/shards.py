@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 from dataprep.adopt.find import Found, FoundShard
@@ -135,6 +136,16 @@ def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) ->
         results = pool.run(partial(_read_stored, folder), range(len(shards)))
         reported = _bounded(job.data_url, (_reported(progress, job, result) for result in results))
         return sorted(reported, key=lambda result: result.index)
+
+
+def read_first(job: ReadJob) -> ReadShard:
+    """Read the first shard, to say what is in it; its rows are not kept.
+
+    Raises:
+        SourceError: It is damaged; the text says where.
+    """
+    with TemporaryDirectory(prefix="dataprep-adopt-") as folder:
+        return _read(job, Path(folder), 0)
 
 
 def _bounded(url: str, results: Iterable[ReadShard]) -> Iterator[ReadShard]:

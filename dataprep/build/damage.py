@@ -33,9 +33,9 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
         return
     raise VerificationError(
         f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: "
-        f"{first_faults(damaged)}. Build it again with --overwrite; or remove the damaged files, "
-        f"and either {MANIFEST}, for this command to build them, or copy them with dataprep replicate COPY --to "
-        f"{storage.url}; then run dataprep verify {storage.url}"
+        f"{first_faults(damaged)}. Build it again with --overwrite; or remove the damaged files "
+        f"and {MANIFEST}, and run this command again, which builds what is missing; or remove the damaged files alone, "
+        f"and copy them with dataprep replicate COPY --to {storage.url}; then run dataprep verify {storage.url}"
     )
 
 

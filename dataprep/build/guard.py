@@ -63,8 +63,12 @@ def open_image(data: bytes) -> Image.Image:
     return image
 
 
-def load_image(image: Image.Image) -> Image.Image:
+def load_image(image: Image.Image, num_bytes: int) -> Image.Image:
     """Decode all of an opened image; missing data are an error.
+
+    Args:
+        image: The opened image.
+        num_bytes: Size of the data that it was opened from, for the error.
 
     Raises:
         UnusableImageError: The image ends early, or cannot be decoded.
@@ -74,9 +78,11 @@ def load_image(image: Image.Image) -> Image.Image:
             warnings.simplefilter("ignore")  # Pillow warns of corrupt EXIF and the like, which does no harm
             image.load()
     except Exception as error:
-        text = _line(error)
-        truncated = "truncated" in str(error) or isinstance(error, EOFError)
-        raise UnusableImageError("truncated" if truncated else "undecodable", text) from error
+        if "truncated" in str(error) or isinstance(error, EOFError):
+            # Pillow's own text counts the bytes left in its buffer, which says nothing of what is missing.
+            detail = f"the end of the image is missing: its data end after {num_bytes:,} bytes"
+            raise UnusableImageError("truncated", detail) from error
+        raise UnusableImageError("undecodable", _line(error)) from error
     return image
 
 

@@ -143,7 +143,7 @@ def _decode_jpeg(data: bytes, height: int, width: int) -> None:
         # A warning, or an error: Pillow accepts what common decoders accept, and raises on missing data.
         image = open_image(data)
         image.draft("L", (1, 1))
-        load_image(image)
+        load_image(image, len(data))
 
 
 def _repair(key: str, data: bytes, policy: ImagePolicy, reason: str | None = None) -> CheckedImage:
@@ -210,7 +210,7 @@ def _load(data: bytes) -> Image.Image:
     image = open_image(data)
     if image.format in ("JPEG", "MPO"):
         refuse_scans(data, image.height, image.width)
-    return load_image(image)
+    return load_image(image, len(data))
 
 
 def _exif_orientation(data: bytes) -> int:

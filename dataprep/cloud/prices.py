@@ -45,15 +45,19 @@ def price_dates() -> dict[str, date]:
     return {name: table_date(name) for name in TABLES}
 
 
-def stale_tables(today: date) -> list[str]:
-    """Return a line for each table that is older than STALE_DAYS."""
-    ages = {name: (today - read).days for name, read in price_dates().items()}
-    return [
-        f"{name} is of {price_dates()[name]}, {days} days ago; "
-        "a newer version of this package may have newer prices, and --prices FILE replaces rows"
-        for name, days in ages.items()
-        if days > STALE_DAYS
+def stale_tables(today: date) -> str:
+    """Return a line about the tables that are older than STALE_DAYS; empty if none is."""
+    found = [
+        f"{name} of {read}, {(today - read).days} days ago"
+        for name, read in price_dates().items()
+        if (today - read).days > STALE_DAYS
     ]
+    if not found:
+        return ""
+    return (
+        f"old prices: {', '.join(found)}; a newer version of this package may have newer ones, and --prices FILE "
+        "replaces rows"
+    )
 
 
 def read_prices(path: Path) -> Prices:

@@ -10,6 +10,7 @@ from typing import NotRequired, TypedDict
 import click
 
 from dataprep.adopt import ADOPTABLE, NO_LABELS, Adoption, AdoptRequest, Found, adopt, find
+from dataprep.adopt.shards import ReadJob, read_first
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import ImageProgress
 from dataprep.dataset.links import adopted_fields, is_adopted, open_linked
@@ -77,7 +78,7 @@ class AdoptProgress(ImageProgress):
 @workers_option
 @workers_stall_option
 @click.option("--overwrite", is_flag=True, help="Read the data again, and replace the existing index.")
-@click.option("--dry-run", is_flag=True, help="Print what was found, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what was found, and what the first shard holds; write nothing.")
 @json_option
 def command(
     url: str,
@@ -113,8 +114,13 @@ def command(
     with AdoptProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         if dry_run:
             progress.step("listing")
-            found = find(open_linked(url), format_name=format_name, splits=request.splits, labels=labels)
+            data = open_linked(url)
+            found = find(data, format_name=format_name, splits=request.splits, labels=labels)
             summary = _found_summary(url, found)
+            if not found.images:
+                progress.step("reading the first shard")
+                job = ReadJob(data_url=data.url, found=found, labels=labels, digest=False)
+                summary["first_shard"] = _first_shard(job)
         else:
             adoption = adopt(request, progress, workers=workers)
             if adoption.changes:
@@ -143,6 +149,17 @@ class _SplitSummary(TypedDict):
     rejected: NotRequired[dict[str, int]]
 
 
+class _FirstShard(TypedDict):
+    """What the first shard holds, as `--dry-run --json` prints it."""
+
+    file: str
+    samples: int
+    labels: str
+    """`text`, `number` or `none`."""
+    fields: dict[str, int]
+    """Number of its samples that have each field beside the image."""
+
+
 class _Summary(TypedDict):
     """What was found, or is adopted, as `--json` prints it."""
 
@@ -157,6 +174,7 @@ class _Summary(TypedDict):
     """Number of samples that have each field beside the image."""
     notes: NotRequired[tuple[str, ...]]
     splits: list[_SplitSummary]
+    first_shard: NotRequired[_FirstShard]
 
 
 def _found_summary(url: str, found: Found) -> _Summary:
@@ -166,6 +184,13 @@ def _found_summary(url: str, found: Found) -> _Summary:
         num_bytes[shard.split] += shard.num_bytes
     splits: list[_SplitSummary] = [{"name": name, "shards": shards[name], "bytes": num_bytes[name]} for name in shards]
     return {"url": url, "kind": found.kind, "format": found.format, "splits": splits}
+
+
+def _first_shard(job: ReadJob) -> _FirstShard:
+    first = read_first(job)
+    form = "text" if first.kind.texts else "number" if first.labels else "none"
+    file = job.found.shards[0].name
+    return {"file": file, "samples": first.samples, "labels": form, "fields": dict(first.fields)}
 
 
 def _summary(adoption: Adoption) -> _Summary:
@@ -205,4 +230,8 @@ def _lines(summary: _Summary) -> Sequence[str]:
     if fields := summary.get("fields"):
         total = sum(split.get("samples", 0) for split in summary["splits"])
         lines.append(printable(f"  fields: {described_fields(fields, total)}"))
+    if first := summary.get("first_shard"):
+        named = described_fields(first["fields"], first["samples"]) or "none"
+        samples = counted(first["samples"], "image")
+        lines.append(printable(f"  in {first['file']}: {samples}; labels: {first['labels']}; fields: {named}"))
     return lines

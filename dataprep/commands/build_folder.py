@@ -76,7 +76,7 @@ def _text_files(_context: click.Context, _option: click.Parameter, values: tuple
 @image_options
 @shared_options
 def command(engine_options: tuple[str, ...], run: Run, source: str, **options: Any) -> None:
-    """Build your own pictures: any tree of files, or a zip or tar of one.
+    """Build your own pictures: any tree of files, or an uncompressed zip or tar of one.
 
     Nothing is unpacked or renamed. A valid RGB or grey JPEG keeps its bytes. Other pictures (PNG, WebP, GIF, BMP)
     are re-encoded as JPEG; those that cannot be decoded are rejected and listed.

@@ -17,7 +17,7 @@ from dataprep.commands.options import COUNT, Bytes, json_option
 from dataprep.commands.plan_places import parse_location
 from dataprep.commands.region_options import months_option, named_place, prices_option, tpu_option
 from dataprep.commands.region_report import RegionReport, Training, examine, gib
-from dataprep.commands.region_ways import echo_stale_prices, way_document, way_line
+from dataprep.commands.region_ways import echo_commands, echo_stale_prices, way_document, way_line
 from dataprep.errors import UsageError
 from dataprep.messages import printable, usd
 
@@ -196,12 +196,11 @@ def _print_advice(report: RegionReport) -> None:
         f"copy it beside the reader: {usd(report.copy.once.total)} once, then "
         f"{usd(report.copy.storage_per_month)} a month to keep it; {pays}",
     )
-    for each in report.commands:
-        click.echo(f"              {printable(each)}")
+    echo_commands(report.commands)
     for way in report.ways:
         _line(way.kind, way_line(way))
-        if way.kind == CACHE:
-            click.echo(f"              {report.cache_command}")
+        if way.kind == CACHE and report.cache_command is not None:
+            echo_commands([report.cache_command])
 
 
 def _shown(cost: Cost | None) -> str:

@@ -49,9 +49,10 @@ Examples:
   dataprep diagnose shards/imagenet --device simulated:2000 --json | jq -r '.fixes[0].advice'
 
 \b
-`simulated:RATE` stands for an accelerator that takes RATE images a second, and takes hardly any CPU time. After
-commas, `transfer=RATE` limits the transfer to it, and `step-ms=MS` and `transfer-ms=MS` add time to each step and
-each transfer.
+`simulated:RATE` stands for an accelerator that takes RATE images a second, and takes hardly any CPU time. RATE of a
+model of your own: time its training steps on one batch that stays on the device, and give the images a second that
+they take; docs/bottleneck.md has the lines that do so. After commas, `transfer=RATE` limits the transfer to it, and
+`step-ms=MS` and `transfer-ms=MS` add time to each step and each transfer.
 
 Exit codes: 0 diagnosed, 1 a disk or bucket failed, 2 wrong usage or input, 3 undecided: the run was clearly faster
 than one of its stages alone, or slower than the stages promise while other programs used the cores.
@@ -169,14 +170,13 @@ def command(
         beside = {} if comparison is None else {"comparison": asdict(comparison)}
         click.echo(json.dumps(to_document(found) | beside))
     else:
-        from rich.console import Console
-
+        from dataprep.commands.piped import open_console, print_lines
         from loaders.report.terminal import comparison_text, diagnosis_text
 
-        console = Console(highlight=False)
-        console.print(diagnosis_text(found))
+        console = open_console()
+        print_lines(console, diagnosis_text(found))
         if comparison is not None:
-            console.print("", comparison_text(comparison, None if found.undecided else found.limit), sep="\n")
+            print_lines(console, "", comparison_text(comparison, None if found.undecided else found.limit))
         if html is not None:
             click.echo(f"written: {html}")
     if found.undecided:

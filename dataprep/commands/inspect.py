@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.build.finished import readable_manifest
-from dataprep.commands.inspect_html import class_caption, render_html
+from dataprep.commands.inspect_html import class_caption, duplicates_text, render_html, shared_text
 from dataprep.commands.options import json_option
 from dataprep.commands.piped import open_console, print_table
 from dataprep.dataset.events import events_file
@@ -41,11 +41,12 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
 @json_option
 def command(url: str, split: str | None, html: Path | None, as_json: bool) -> None:
-    """Show the contents of the dataset at URL: counts, classes, sizes, aspect ratios, repairs and rejections.
+    """Show the contents of the dataset at URL: counts, classes, sizes, aspects, duplicates, repairs and rejections.
 
-    Only manifest, index and events are read. With --html, at most 420 images of each split are read as well. The
-    page shows duplicates, images of extreme shapes and sizes, and up to 48 that are spread over the split, with their
-    neighbours in the shards; its classes can be searched and sorted.
+    Duplicates are images with the size and CRC32C of another one, of the same split or of another. Only manifest,
+    index and events are read. With --html, at most 420 images of each split are read as well. The page shows
+    duplicates, images of extreme shapes and sizes, and up to 48 that are spread over the split, with their neighbours
+    in the shards; its classes can be searched and sorted.
     """
     if html is not None:
         require_report_packages()
@@ -93,6 +94,10 @@ def _print(inspection: Inspection) -> None:
     if inspection.fields:
         facts["fields"] = described_fields(inspection.fields, inspection.samples)
     print_table(console, _facts(facts.items()))
+    if inspection.shared:
+        console.print()
+    for shared in inspection.shared:
+        console.print(Text(printable(shared_text(shared))), soft_wrap=True)
     for split in inspection.splits:
         _print_split(console, split)
 
@@ -108,6 +113,7 @@ def _print_split(console: Console, split: SplitInspection) -> None:
         f"{human_bytes(smallest)} to {human_bytes(largest)}",
         "epoch": f"{counted(repeats['count'], 'pass')}, {repeats['stored']} stored",
         "classes": class_caption(split),
+        "duplicates": duplicates_text(split),
     }
     for name, spread in (("width", split.width), ("height", split.height)):
         if spread is not None:

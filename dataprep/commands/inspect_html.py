@@ -12,7 +12,7 @@ from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.keys import readable
 from dataprep.inspection.contact_sheet import Picture, Sheet
 from dataprep.inspection.histograms import Histogram
-from dataprep.inspection.inspect import Inspection, SplitInspection
+from dataprep.inspection.inspect import Inspection, Shared, SplitInspection
 from dataprep.messages import counted, human_bytes, shortened
 from dataprep.pages.charts import area_chart, histogram_bins
 from dataprep.pages.page import render_page
@@ -37,6 +37,7 @@ def render_html(inspection: Inspection, sheets: Mapping[str, Sheet]) -> str:
         dataset=inspection,
         tags=_tags(inspection),
         splits=[_split(split, sheets[split.name]) for split in inspection.splits],
+        shared=[shared_text(shared) for shared in inspection.shared],
     )
 
 
@@ -78,7 +79,7 @@ def _split(split: SplitInspection, sheet: Sheet) -> JsonObject:
         "troubles": [
             (trouble, [(readable(event.key), event.detail) for event in trouble.examples]) for trouble in split.troubles
         ],
-        "duplicates_text": _duplicates_text(sheet),
+        "duplicates_text": _duplicates_text(split, sheet),
         "duplicates": [_pictures(group) for group in sheet.duplicates],
         "extremes": [(what, _pictures(pictures)) for what, pictures in sheet.extremes if pictures],
         "spread": [(_picture(picture), _pictures(near)) for picture, near in sheet.spread],
@@ -91,14 +92,31 @@ def _by_count(sheet: Sheet) -> list[tuple[str, int]]:
     return sorted(sheet.classes, key=lambda pair: (-pair[1], pair[0]))
 
 
-def _duplicates_text(sheet: Sheet) -> str:
-    """Say how many images have the bytes of another one, and among how many that was looked for."""
-    found = sheet.oddities
-    if found is None or not found.looked_at:
-        return "Not looked for: the index has no checksums of the images; `dataprep adopt --digest` records them."
-    among = f"the first {found.looked_at:,} images of the index" if found.is_partial else "all images of the split"
+def _duplicates_text(split: SplitInspection, sheet: Sheet) -> str:
+    text = duplicates_text(split)
     shown = f" The first {len(sheet.duplicates)} groups, whose bytes were compared:" if sheet.duplicates else ""
-    return f"Among {among}, {found.duplicates:,} have the size and CRC32C of an earlier one.{shown}"
+    return f"{text[:1].upper()}{text[1:]}.{shown}"
+
+
+def duplicates_text(split: SplitInspection) -> str:
+    """Say how many images have the bytes of another one, and among how many that was looked for."""
+    if not split.compared:
+        return "not looked for: the index has no checksums of the images; `dataprep adopt --digest` records them"
+    is_partial = split.compared < split.samples
+    among = f"the first {split.compared:,} images of the index" if is_partial else "all images of the split"
+    return f"among {among}, {split.duplicates:,} have the size and CRC32C of an earlier one"
+
+
+def shared_text(shared: Shared) -> str:
+    """Say which images of a split are also in another one, as `2 images of val are also in train: ...`."""
+    named = [
+        readable(key) if key == other else f"{readable(key)} (there {readable(other)})"
+        for key, other in shared.examples
+    ]
+    more = ["..."] if shared.count > len(named) else []
+    verb = "is" if shared.count == 1 else "are"
+    names = ", ".join([*named, *more])
+    return f"{counted(shared.count, 'image')} of {shared.split} {verb} also in {shared.other}: {names}"
 
 
 def _plots(split: SplitInspection, sheet: Sheet) -> list[JsonObject]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -22,10 +22,16 @@ def print_table(console: Console, table: Table) -> None:
     if table.title:
         console.print(Text(str(table.title), style="table.title"))
         table.title = None
+    print_lines(console, table)
+
+
+def print_lines(console: Console, *parts: RenderableType) -> None:
+    """Print what `rich` can show, each part below the last, without spaces at the ends of lines where stdout is no
+    terminal."""
     if console.is_terminal:
-        console.print(table)
+        console.print(*parts, sep="\n")
         return
     with console.capture() as printed:
-        console.print(table)
+        console.print(*parts, sep="\n")
     for line in printed.get().splitlines():
         click.echo(line.rstrip())

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from math import ceil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator, zone_note
@@ -23,22 +19,15 @@ from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.piped import open_console, print_table
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
-from dataprep.commands.plan_places import (
-    PricedPlaces,
-    cache_gbps,
-    first_requests_per_s,
-    places_table,
-    priced_places,
-)
+from dataprep.commands.plan_places import PricedPlaces, cache_gbps, priced_places, print_places
+from dataprep.commands.plan_report import SCHEMA_VERSION, Found, print_found
 from dataprep.commands.region_options import months_option, prices_option
-from dataprep.commands.region_ways import echo_stale_prices
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import counted, human_bytes
 from dataprep.sources import DATASETS
 
 if TYPE_CHECKING:
     from dataprep.sources.base import SplitFacts
-    from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, StoredImages, WhatIf
+    from loaders.capacity.plan import ImageCost, Pod
 
 EPILOG = """\b
 Examples:
@@ -56,15 +45,10 @@ Examples:
 
 Exit codes: 0 fed, listed, or only priced, 1 input-bound, 2 usage or input, 3 undecided.
 """
-SCHEMA_VERSION = 1
 _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
 _LOADERS = ("dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain")
 _STORED_SIDES = {"imagenet": 387, "coco-dup5": 480}
 """Shorter side of a dataset's images, in pixels: ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
-_BLOCK_BYTES = 2 * 2**20
-"""Bytes that the loader reads from a bucket with one request."""
-_INTERPRETER_CORES = 16
-"""Number of cores that one interpreter can keep busy (docs/loaders.md)."""
 _GIVEN, _MEAN_OF = "given", "mean of"
 """Sources of figures: the options, and a dataset of --dataset."""
 _AS_MEASURED = "assumed, because the core that measured is not known: --core-speed"
@@ -241,65 +225,8 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
     if as_json:
         click.echo(json.dumps(found.document()))
     else:
-        _print(found, options)
+        print_found(found)
     context.exit(_EXIT_CODES[found.plan.verdict])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    """A plan, and the figures on which it is based."""
-
-    accelerator: Accelerator
-    pod: Pod
-    cost: ImageCost
-    """Cost of an image on these hosts."""
-    cost_source: str
-    processor: str
-    """Processor of the hosts; empty if no source states it."""
-    core_speed: float
-    """Speed of the hosts' cores, as a share of the one that `cost_source` names."""
-    core_basis: str
-    """What that speed rests on."""
-    bytes_source: str
-    """Where the bytes of an image come from."""
-    image_size: int
-    stored: StoredImages
-    epoch_images: int | None
-    plan: CapacityPlan
-    places: PricedPlaces | None
-    """Ways to read the data, if the bucket's location is given."""
-
-    @property
-    def sentence(self) -> str:
-        from loaders.capacity.plan import verdict_sentence
-
-        return verdict_sentence(self.plan, self.accelerator.name)
-
-    def document(self) -> dict[str, object]:
-        """Return the plan as JSON values, which docs/capacity.md describes."""
-        accelerator = self.accelerator
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "sentence": self.sentence,
-            "accelerator": {
-                **{key: getattr(accelerator, key) for key in ("name", "hosts", "chips", "cores", "hbm_gib")},
-                "machine": asdict(accelerator.machine),
-            },
-            "pod": asdict(self.pod),
-            "cost": {
-                **asdict(self.cost),
-                "source": self.cost_source,
-                "processor": self.processor,
-                "core_speed": self.core_speed,
-                "core_basis": self.core_basis,
-                "bytes_source": self.bytes_source,
-                "image_size": self.image_size,
-            },
-            "stored": asdict(self.stored),
-            "places": self.places.document() if self.places else None,
-            "plan": asdict(self.plan)
-            | {"resources": [asdict(found) | {"headroom": found.headroom} for found in self.plan.resources]},
-        }
 
 
 def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
@@ -314,7 +241,7 @@ def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document()}))
     else:
-        _print_places(open_console(), places)
+        print_places(open_console(), places)
     return 0 if places.ways else _EXIT_CODES["unknown"]
 
 
@@ -358,7 +285,7 @@ def _mean_bytes(facts: SplitFacts) -> float:
     return sum(archive.num_bytes or 0 for archive in facts.archives) / (facts.samples or 1)
 
 
-def _plan(options: _Options, accelerator: Accelerator) -> _Found:
+def _plan(options: _Options, accelerator: Accelerator) -> Found:
     from loaders.capacity.plan import StoredImages, plan_capacity
 
     zone = check_place(options.zone) if options.zone else None
@@ -382,7 +309,7 @@ def _plan(options: _Options, accelerator: Accelerator) -> _Found:
         )
     pod = _pod(options, accelerator.machine, hosts=accelerator.hosts, num_bytes=stored.num_bytes)
     is_priced = options.bucket_location is not None or options.epochs > 1
-    return _Found(
+    return Found(
         accelerator=accelerator,
         pod=pod,
         cost=costs.chosen,
@@ -391,7 +318,11 @@ def _plan(options: _Options, accelerator: Accelerator) -> _Found:
         core_speed=costs.core_speed,
         core_basis=costs.core_basis,
         bytes_source=costs.bytes_source,
+        model=options.model,
         image_size=image_size,
+        dataset=options.dataset,
+        bytes_are_assumed=bool(options.dataset_bytes) and costs.bytes_source.startswith(_MEAN_OF),
+        hns=options.hns,
         stored=stored,
         epoch_images=None if options.dataset_bytes else samples * facts.repeats,
         plan=plan_capacity(
@@ -416,22 +347,16 @@ def _priced(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces:
     return priced_places(options.bucket_location, zone, round(num_bytes), use, prices, hns=options.hns)
 
 
-def _print_places(console: Console, places: PricedPlaces) -> None:
-    print_table(console, places_table(places))
-    for note in places.notes:
-        click.echo(f"note: {note}")
-    echo_stale_prices()
-
-
 def _images_per_s(options: _Options) -> float:
     if options.images_per_s is not None:
         if options.step_ms is not None or options.global_batch is not None:
             raise UsageError("got --images-per-s and a step; give --images-per-s, or --step-ms and --global-batch")
         return options.images_per_s
     if options.step_ms is None or options.global_batch is None:
+        alone = "; for the price of the reading alone, leave out --accelerator" if options.bucket_location else ""
         raise UsageError(
             "the images/s of the accelerator are missing: give --images-per-s, or --step-ms and --global-batch; "
-            "`dataprep diagnose URL --model NAME` measures it on one host"
+            f"`dataprep diagnose URL --model NAME` measures it on one host{alone}"
         )
     return options.global_batch / (options.step_ms * 1e-3)
 
@@ -555,121 +480,3 @@ def _pod(options: _Options, machine: TpuMachine, *, hosts: int, num_bytes: float
         usable_share=options.usable_share or USABLE_SHARE,
         vcpu_speed=options.vcpu_speed or VCPU_SPEED,
     )
-
-
-def _print(found: _Found, options: _Options) -> None:
-    console = open_console()
-    console.print(Text(found.sentence, style="bold"))
-    console.print()
-    facts = Table.grid(padding=(0, 2))
-    for name, value in _facts(found, options).items():
-        facts.add_row(Text(f"  {name}", style="dim"), Text(value))
-    print_table(console, facts)
-    console.print()
-    print_table(console, _resources(found.plan))
-    console.print()
-    if found.places is not None:
-        _print_places(console, found.places)
-        console.print()
-    changes = [change for change in found.plan.what_ifs if _makes_a_difference(change, found.plan)]
-    if changes:
-        print_table(console, _what_ifs(found.plan, changes))
-    else:
-        console.print("What if: none of the changes that are known here makes a difference.")
-    for change in changes:
-        if change.command:
-            console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
-
-
-def _facts(found: _Found, options: _Options) -> dict[str, str]:
-    plan, cost, pod = found.plan, found.cost, found.pod
-    facts = _hosts(found) | {
-        "required": f"{plan.asked_images_per_s:,.0f} images/s at {found.image_size} pixels"
-        + (f" by {options.model}" if options.model else ""),
-        "deliverable": f"{_least(plan)}{plan.images_per_s:,.0f} images/s by all hosts, "
-        f"{plan.images_per_s / pod.hosts:,.0f} by each",
-        "image": f"{cost.cpu_ms:.2f} ms of a host's core with {cost.loader}, "
-        f"{human_bytes(cost.num_bytes)} from the bucket",
-        "cores": f"{found.processor or 'processor not known'}, each core counted as {found.core_speed:g} of one that "
-        f"takes {cost.cpu_ms * found.core_speed:.2f} ms ({found.cost_source}); {found.core_basis}",
-        "counted": f"{pod.usable_share:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
-        f"{pod.vcpu_speed:g} of a host's core",
-        "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, pod, hns=options.hns),
-    }
-    if options.dataset_bytes and found.bytes_source.startswith(_MEAN_OF):
-        assumed = f"{human_bytes(cost.num_bytes)} an image, the {found.bytes_source}: give --bytes-per-image"
-        facts["assumed"] = assumed
-    if found.epoch_images:
-        minutes = found.epoch_images / (plan.asked_images_per_s * plan.utilisation) / 60
-        facts["epoch"] = f"{minutes:,.1f} min for the {found.epoch_images:,} images of {options.dataset}"
-    cores = next(resource.needed for resource in plan.resources if resource.unit == "cores")
-    if cost.loader == "dataprep" and cores > _INTERPRETER_CORES:
-        processes = ceil(cores / pod.vcpu_speed / 8)
-        facts["loader"] = f"set processes={processes}: one interpreter hands out work for {_INTERPRETER_CORES} cores"
-    return facts
-
-
-def _hosts(found: _Found) -> dict[str, str]:
-    accelerator, pod = found.accelerator, found.pod
-    machine = accelerator.machine
-    kind = "" if machine.machine_type == machine.generation else f" {machine.machine_type}"
-    nic = f"{machine.nic_gbps:g} Gbit/s" if machine.nic_gbps else "network not published"
-    return {
-        "TPU": f"{accelerator.name}: {counted(accelerator.chips, 'chip')}, {counted(accelerator.cores, 'core')}, "
-        f"{accelerator.hbm_gib:,} GiB of HBM",
-        "hosts": f"{pod.hosts:,}{kind}, each {pod.vcpus:g} vCPUs, {machine.ram_gb:,} GB RAM, {nic}",
-        "source": f"{machine.source}, {machine.date}" + (f"; {machine.note}" if machine.note else ""),
-    }
-
-
-def _bucket(bytes_per_s: float, pod: Pod, *, hns: bool) -> str:
-    requests_per_s, first = bytes_per_s / _BLOCK_BYTES, first_requests_per_s(hns=hns)
-    grows = f", beyond the {first:,.0f} of a bucket that has not grown yet"
-    quota = "" if pod.bucket_gbps else "; its bandwidth is your project's quota: --bucket-gbps"
-    return (
-        f"{bytes_per_s * 8e-9:,.2f} Gbit/s in {requests_per_s:,.0f} requests/s of 2 MiB"
-        f"{grows if requests_per_s > first else ''}{quota}"
-    )
-
-
-def _resources(plan: CapacityPlan) -> Table:
-    table = Table(title="One host; the bucket is shared by all hosts", title_justify="left", box=None, padding=(0, 2))
-    table.add_column("")
-    for name in ("needed", "available", "headroom"):
-        table.add_column(name, justify="right")
-    for resource in sorted(plan.resources, key=lambda resource: resource.headroom):
-        sign = "≥ " if resource.at_least else ""
-        short = resource.headroom < 1
-        table.add_row(
-            resource.name,
-            f"{resource.needed:,.2f} {resource.unit}",
-            f"{sign}{resource.available:,.1f} {resource.unit}",
-            Text(f"{sign}{resource.headroom:,.2f} x", style="red" if short else "green"),
-        )
-    return table
-
-
-def _makes_a_difference(change: WhatIf, plan: CapacityPlan) -> bool:
-    """Return whether the share of the required rate, as it is shown, differs from the present one."""
-    return f"{change.utilisation:.0%}" != f"{plan.utilisation:.0%}"
-
-
-def _least(plan: CapacityPlan) -> str:
-    """Return the sign before a rate that is a lower bound."""
-    return "≥ " if min(plan.resources, key=lambda resource: resource.headroom).at_least else ""
-
-
-def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table:
-    title = "What if (each change alone): images/s that the hosts could deliver"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
-    table.add_column("change", overflow="fold")
-    for name in ("images/s", "of required", "limit"):
-        table.add_column(name, justify="right", no_wrap=True)
-    tightest = min(plan.resources, key=lambda resource: resource.headroom)
-    table.add_row(
-        "as it is", f"{_least(plan)}{plan.images_per_s:,.0f}", f"{plan.utilisation:.0%}", tightest.name, style="bold"
-    )
-    for change in changes:
-        sign = "" if change.certain else "≥ "
-        table.add_row(change.change, f"{sign}{change.images_per_s:,.0f}", f"{change.utilisation:.0%}", change.limit)
-    return table

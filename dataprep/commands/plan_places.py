@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import click
+from rich.console import Console
 from rich.table import Table
 
+from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.cost import Amount
+from dataprep.cloud.placement import bucket_name
 from dataprep.cloud.prices import Prices, price_dates
 from dataprep.cloud.region import (
     DUAL_REGION,
@@ -21,14 +25,23 @@ from dataprep.cloud.region import (
 )
 from dataprep.cloud.tables import fact, table
 from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
+from dataprep.commands.piped import print_table
 from dataprep.commands.region_report import gib, given_reading
-from dataprep.commands.region_ways import storage_notes, way_document
+from dataprep.commands.region_ways import (
+    copy_commands,
+    echo_commands,
+    echo_stale_prices,
+    storage_notes,
+    way_document,
+)
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean, usd
 from dataprep.storage.gcs_location import BucketLocation
 
 MULTI_REGIONS = ("us", "eu", "asia")
 _TIB = 2**40
+_DATA = "gs://BUCKET/DATASET"
+"""Placeholder for the data's URL, which the command is not given."""
 _TITLES = {DIRECT: "from the bucket in", CACHE: "through a Rapid Cache in", COPY: "from a copy in"}
 
 
@@ -49,6 +62,18 @@ class PricedPlaces:
         """Assumptions about the prices."""
         return storage_notes(self.ways)
 
+    @property
+    def commands(self) -> list[str]:
+        """Commands that make the copy, if one is priced; the bucket has a placeholder for its name."""
+        copies = [way.once.total for way in self.ways if way.kind == COPY]
+        return copy_commands(_DATA, self.zone, is_dataset=None, once_usd=copies[0]) if copies else []
+
+    @property
+    def cache_command(self) -> str | None:
+        """Command that adds a Rapid Cache, if one is priced."""
+        is_priced = any(way.kind == CACHE for way in self.ways)
+        return " ".join(cache_command(bucket_name(_DATA), self.zone.lower())) if is_priced else None
+
     def document(self) -> dict[str, object]:
         """Return the result as JSON values."""
         return {
@@ -60,6 +85,8 @@ class PricedPlaces:
             "verdict": self.verdict.kind,
             "reason": self.verdict.reason,
             "ways": [way_document(way) for way in self.ways],
+            "commands": self.commands,
+            "cache_command": self.cache_command,
             "notes": self.notes,
             "prices_as_of": {name: read.isoformat() for name, read in price_dates().items()},
         }
@@ -138,3 +165,17 @@ def places_table(places: PricedPlaces) -> Table:
         amounts = (way.once.total + way.ingest, way.kept, read, way.read.operations, way.total)
         table.add_row(f"{_TITLES[way.kind]} {way.place.lower()}", *map(usd, amounts))
     return table
+
+
+def print_places(console: Console, places: PricedPlaces) -> None:
+    """Print the ways to read the data, the commands that make a copy or a cache, and notes on the prices."""
+    print_table(console, places_table(places))
+    if places.commands:
+        click.echo("  do          copy it beside the reader:")
+        echo_commands(places.commands)
+    if places.cache_command is not None:
+        click.echo(f"  do          {'or ' if places.commands else ''}read it through a Rapid Cache:")
+        echo_commands([places.cache_command])
+    for note in places.notes:
+        click.echo(f"note: {note}")
+    echo_stale_prices()

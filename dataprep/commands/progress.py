@@ -186,7 +186,7 @@ class BuildProgress(ImageProgress):
         """
         self._shard_samples = samples
         if done:
-            self.log(f"continuing: {len(done)} of {counted(len(samples), 'shard')} exist already")
+            self.log(f"continuing: {len(done):,} of {counted(len(samples), 'shard')} done before")
         missing = (count for index, count in enumerate(self._shard_samples) if index not in done)
         self.begin("building", sum(missing))
 

@@ -13,7 +13,7 @@ from dataprep.cloud.prices import Prices
 from dataprep.cloud.region import PAID, UNKNOWN, ZONE, Verdict, can_cache, is_ai_zone, is_zone, placement, verdict
 from dataprep.cloud.tables import fact
 from dataprep.cloud.ways import CACHE, Use, Way, ways
-from dataprep.commands.region_ways import storage_notes
+from dataprep.commands.region_ways import copy_commands, storage_notes
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica
@@ -52,7 +52,8 @@ class Reading:
     """Amounts that are read, by storage class."""
     passes: int
     """Number of passes in an epoch."""
-    is_dataset: bool
+    is_dataset: bool | None
+    """Whether the data are a dataset of dataprep; None if nothing was looked up."""
 
     @property
     def num_bytes(self) -> int:
@@ -146,7 +147,7 @@ def given_reading(num_bytes: int, storage_class: str | None) -> Reading:
         objects=-(-num_bytes // OBJECT_BYTES),
         gets=-(-num_bytes // READ_BYTES),
     )
-    return Reading(amounts=(amount,), passes=1, is_dataset=False)
+    return Reading(amounts=(amount,), passes=1, is_dataset=None)
 
 
 def _placement(url: str, where: str | None, prices: Prices) -> Placement:
@@ -166,8 +167,6 @@ def _examine_given(found: Placement, training: Training, prices: Prices) -> Regi
     else:
         report.reading = given_reading(training.num_bytes, None if found.bucket is None else found.bucket.storage_class)
     _price(report, training, prices)
-    if report.commands:
-        report.notes.append(f"if it is a dataset, copy it with `dataprep replicate {found.url}`, which lists the copy")
     return report
 
 
@@ -235,12 +234,8 @@ def _advise(report: RegionReport, training: Training, prices: Prices) -> None:
     report.notes.extend(storage_notes(report.ways))
     if any(way.kind == CACHE for way in report.ways):
         report.cache_command = " ".join(cache_command(bucket_name(url), where.lower()))
-    target, path = "gs://NEW-BUCKET", url.partition("://")[2].partition("/")[2]
-    report.commands.append(f"dataprep create-bucket {target} --beside {where}")
-    if reading.is_dataset:
-        report.commands.append(f"dataprep replicate {url} --to {target}/{path}".rstrip("/"))
-    else:
-        report.commands.append(f"gcloud storage cp --recursive {url} {target}/")
+    once_usd = 0.0 if report.copy is None else report.copy.once.total
+    report.commands = copy_commands(url, where, is_dataset=reading.is_dataset, once_usd=once_usd)
 
 
 def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import date
+from math import ceil
 
 import click
 
 from dataprep.cloud.prices import stale_tables
 from dataprep.cloud.region import region_of
 from dataprep.cloud.ways import CACHE, COPY, Way
-from dataprep.messages import usd
+from dataprep.messages import printable, usd
 
 STORAGE_REGION = "us-central1"
 """Region whose published price of storage, in buckets and caches, is used everywhere."""
+_NEW_BUCKET = "gs://NEW-BUCKET"
+_PRICE_MARGIN = 1.1
+"""Factor for --max-usd: a dataset has an index, and perhaps other splits, beside the data that were priced."""
 
 
 def storage_notes(ways: Iterable[Way]) -> list[str]:
@@ -23,9 +27,35 @@ def storage_notes(ways: Iterable[Way]) -> list[str]:
     return [f"keeping data in {each} is priced as in {STORAGE_REGION}" for each in sorted(regions)]
 
 
+def copy_commands(url: str, where: str, *, is_dataset: bool | None, once_usd: float) -> list[str]:
+    """Return the commands that copy data into a new bucket beside the reader.
+
+    Args:
+        url: The data, in a bucket.
+        where: The reader's zone or region.
+        is_dataset: Whether the data are a dataset of dataprep; None if that is not known: then both ways to copy them
+            are returned, each with a comment.
+        once_usd: Price of the copying.
+    """
+    path = url.partition("://")[2].partition("/")[2]
+    create = f"dataprep create-bucket {_NEW_BUCKET} --beside {where}"
+    replicate = f"dataprep replicate {url} --to {_NEW_BUCKET}/{path}".rstrip("/")
+    copy = f"gcloud storage cp --recursive {url} {_NEW_BUCKET}/"
+    if is_dataset is None:
+        most = ceil(once_usd * _PRICE_MARGIN)
+        return [create, f"{replicate} --max-usd {most}     # a dataset of dataprep", f"{copy}     # other data"]
+    return [create, replicate if is_dataset else copy]
+
+
+def echo_commands(commands: Iterable[str]) -> None:
+    """Print commands below the line of `do` that names them."""
+    for each in commands:
+        click.echo(f"              {printable(each)}")
+
+
 def echo_stale_prices() -> None:
-    """Print a note on each table of prices that is old."""
-    for line in stale_tables(date.today()):
+    """Print a note on the tables of prices that are old."""
+    if line := stale_tables(date.today()):
         click.echo(f"note: {line}")
 
 

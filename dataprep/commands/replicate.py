@@ -18,7 +18,7 @@ from dataprep.commands.progress import CopyProgress
 from dataprep.commands.region_options import prices_option, region_policy_option
 from dataprep.commands.replicate_price import PlannedCopy, planned_copy
 from dataprep.dataset.replicas import Replica
-from dataprep.errors import UndecidedError, UsageError
+from dataprep.errors import CredentialsError, UndecidedError, UsageError
 from dataprep.messages import counted, human_bytes, printable, usd
 from dataprep.storage import open_storage
 
@@ -37,6 +37,10 @@ copies by itself; from or to a disk the bytes pass through this machine, whose r
 _WORKERS = 16
 """Default number of threads. They wait for Cloud Storage, which makes the copies, so the number of cores does not
 matter."""
+
+_PRICE_ALONE = (
+    "; for a price alone, `dataprep check-region URL --bucket-location PLACE --bytes SIZE --zone ZONE` needs none"
+)
 
 
 @click.command("replicate", epilog=EPILOG)
@@ -85,8 +89,11 @@ def command(
         guard(url, region_policy)  # this machine reads what Cloud Storage cannot copy by itself
     with CopyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         progress.step("listing the dataset and its copies")
-        phases = dataset_phases(open_storage(url), shape_faults)
-        plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=dry_run) for each in urls]
+        try:
+            phases = dataset_phases(open_storage(url), shape_faults)
+            plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=dry_run) for each in urls]
+        except CredentialsError as error:
+            raise CredentialsError(f"{error}{_PRICE_ALONE}") if dry_run else error from None
     _check_price(plans, max_usd)
     if not as_json:
         for line in (line for plan in plans for line in plan.lines):

@@ -1,7 +1,7 @@
 """The files of an index: one, or parts of a large split, so that a reader opens only what it needs.
 
     index/train.parquet                                          up to MAX_ROWS_IN_ONE rows
-    index/train-00000-of-00394.parquet  …                        more: about PART_ROWS rows in each part
+    index/train-00000-of-00395.parquet  …                        more: about PART_ROWS rows in each part
 
 Every part holds the row groups of consecutive shards. How many parts there are depends on the shards' samples alone.
 The manifest lists the parts, and describes all of them together as it does a single file: the pattern of their names,

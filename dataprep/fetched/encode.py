@@ -256,7 +256,7 @@ def _decode_with_care(data: bytes) -> tuple[str, Pixels]:
     with open_image(data) as image:
         if data.startswith(JPEG_MAGIC):
             refuse_scans(data, image.height, image.width)
-        load_image(image)
+        load_image(image, len(data))
         if image.mode == "CMYK":
             return "", _decode_cmyk(data)
         if image.mode.startswith("I"):

@@ -83,18 +83,20 @@ def cpu_s_of(pid: int) -> float:
 def machine_cpu_s() -> float:
     """Return the CPU time of all processes since boot, on the cores that this one may use; 0 if unknown.
 
-    Programs with a nice value above 0 do not count, because they give way to a run.
+    Programs with a nice value above 0 do not count, because they give way to this one. If this process has such a value
+    itself they do not give way, so all count, its own time included.
     """
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
         ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     except (OSError, AttributeError):
         return 0.0
+    with_niced = os.nice(0) > 0
     ticks = 0
     for words in lines:
         if words[0] in ours:
-            user, _nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
-            ticks += user + system + irq + softirq
+            user, niced, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
+            ticks += user + system + irq + softirq + (niced if with_niced else 0)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

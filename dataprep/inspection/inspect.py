@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import median_low
 
 import numpy as np
@@ -25,6 +27,7 @@ from dataprep.inspection.histograms import (
     Spread,
     byte_labels,
 )
+from dataprep.inspection.oddities import Prints
 from dataprep.sources import DATASETS
 from dataprep.sources.own import UNSTATED
 from dataprep.storage import Storage, open_storage
@@ -61,6 +64,17 @@ class Trouble:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Shared:
+    """Images of a split whose size and CRC32C are those of an image of another split."""
+
+    split: str
+    other: str
+    count: int
+    examples: tuple[tuple[str, str], ...]
+    """Keys of the first of these images, each with that of the image in the other split."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SplitInspection:
     """One split in numbers."""
 
@@ -85,6 +99,10 @@ class SplitInspection:
     aspects: Histogram
     sizes: Histogram
     """Histogram of the bytes of an image."""
+    compared: int
+    """Number of images whose size and CRC32C were compared; 0 where the index has no checksums."""
+    duplicates: int
+    """Number of these images whose size and CRC32C are those of an earlier one of the split."""
     troubles: tuple[Trouble, ...]
     statuses: dict[str, int]
     """Number of rows of a table of URLs by status; empty for other datasets."""
@@ -119,7 +137,11 @@ class Inspection:
     """Number of samples that have each field, such as a caption, in adopted data; empty elsewhere."""
     samples: int
     """Number of samples of all splits, also of those that are not inspected."""
+    is_adopted: bool
+    """Whether another tool wrote the data, so that no image was decoded or copied."""
     splits: tuple[SplitInspection, ...]
+    shared: tuple[Shared, ...]
+    """Images of each split that are also in another one."""
 
 
 def inspect_dataset(url: str, split: str | None = None) -> Inspection:
@@ -131,6 +153,9 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
     """
     storage = open_storage(url)
     manifest = readable_manifest(storage)
+    chosen = chosen_splits(manifest, split)
+    prints = {found.name: Prints() for found in chosen}
+    splits = tuple(_inspect_split(storage, manifest, found, prints[found.name]) for found in chosen)
     return Inspection(
         url=storage.url,
         name=manifest.name,
@@ -147,7 +172,9 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
         features={name: described(feature) for name, feature in sorted(manifest.features.items())},
         fields=adopted_fields(manifest),
         samples=sum(found.samples for found in manifest.splits),
-        splits=tuple(_inspect_split(storage, manifest, found) for found in chosen_splits(manifest, split)),
+        is_adopted=is_adopted(manifest),
+        splits=splits,
+        shared=_shared(storage, chosen, prints),
     )
 
 
@@ -169,13 +196,14 @@ def chosen_splits(manifest: Manifest, split: str | None) -> list[SplitManifest]:
     return chosen
 
 
-def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest) -> SplitInspection:
+def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest, prints: Prints) -> SplitInspection:
     widths, heights = SideCounts(), SideCounts()
     aspects, sizes = BinCounts(ASPECT_EDGES, ASPECT_LABELS), BinCounts(BYTE_EDGES, byte_labels())
     unknown = samples = total_bytes = largest = 0
     smallest = 1 << 62
-    for batch in _index(storage, split).batches(["image_bytes", "height", "width"]):
-        num_bytes, height, width = (column.fill_null(0).to_numpy().astype(np.int64) for column in batch.columns)
+    for batch in _index(storage, split).batches(["image_bytes", "height", "width", "image_crc32c"]):
+        num_bytes, height, width = (column.fill_null(0).to_numpy().astype(np.int64) for column in batch.columns[:3])
+        prints.add(num_bytes, batch.column(3))
         if not len(num_bytes):
             continue
         known = (height > 0) & (width > 0)
@@ -187,6 +215,7 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest) -
         heights.add(height[known])
         aspects.add(width[known] / height[known])
         sizes.add(num_bytes.astype(np.float64))
+    compared = prints.numbers()
     return SplitInspection(
         name=split.name,
         samples=samples,
@@ -203,10 +232,42 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest) -
         heights=heights.histogram(),
         aspects=aspects.histogram(trim=False),
         sizes=sizes.histogram(trim=True),
+        compared=len(compared),
+        duplicates=len(compared) - len(np.unique(compared)),
         troubles=_troubles(storage, split),
         statuses=split.statuses,
         reasons=dict(Counter(split.reasons).most_common()),
     )
+
+
+def _shared(storage: Storage, splits: list[SplitManifest], prints: Mapping[str, Prints]) -> tuple[Shared, ...]:
+    """Compare every two splits; images of train are not named, but those of the other split that are also in it."""
+    ordered = sorted(splits, key=lambda split: split.name != "train")
+    pairs = ((split, other) for other, split in combinations(ordered, 2))
+    found = (_shared_by(storage, split, other, prints) for split, other in pairs)
+    return tuple(shared for shared in found if shared.count)
+
+
+def _shared_by(storage: Storage, split: SplitManifest, other: SplitManifest, prints: Mapping[str, Prints]) -> Shared:
+    ours, theirs = prints[split.name].numbers(), prints[other.name].numbers()
+    positions = np.flatnonzero(np.isin(ours, theirs))
+    first = positions[:_EXAMPLES].tolist()
+    there = [int(np.flatnonzero(theirs == ours[position])[0]) for position in first]
+    keys, their_keys = _keys_at(storage, split, first), _keys_at(storage, other, there)
+    examples = tuple((keys[at], their_keys[at_there]) for at, at_there in zip(first, there, strict=True))
+    return Shared(split=split.name, other=other.name, count=len(positions), examples=examples)
+
+
+def _keys_at(storage: Storage, split: SplitManifest, positions: Iterable[int]) -> dict[int, str]:
+    """Return the keys of images by their positions in the order of the shards."""
+    wanted, found, start = set(positions), dict[int, str](), 0
+    for batch in _index(storage, split).batches(["key"]) if wanted else ():
+        here = [position for position in wanted if start <= position < start + len(batch)]
+        found |= {position: batch.column(0)[position - start].as_py() for position in here}
+        start += len(batch)
+        if len(found) == len(wanted):
+            break
+    return found
 
 
 def _index(storage: Storage, split: SplitManifest) -> Index:

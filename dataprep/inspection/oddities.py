@@ -26,6 +26,29 @@ SHOWN = 4
 """Number of images that are named for each extreme, and in each group of duplicates."""
 
 
+class Prints:
+    """Size and CRC32C of each of the first images of a split, in one number: equal where two have the same bytes, and
+    hardly ever elsewhere."""
+
+    def __init__(self) -> None:
+        self._found: list[NDArray[np.uint64]] = []
+        self._is_known = True
+        self.images = 0
+        """Number of images that were added."""
+
+    def add(self, num_bytes: NDArray[np.int64], checksums: pa.Array) -> None:
+        """Add the next images; without a CRC32C of each image nothing is compared."""
+        self._is_known = self._is_known and checksums.null_count == 0
+        if self.images < LOOKED_AT and self._is_known:
+            self._found.append(_numbers(checksums).astype(np.uint64) << np.uint64(32) | num_bytes.astype(np.uint32))
+        self.images += len(num_bytes)
+
+    def numbers(self) -> NDArray[np.uint64]:
+        """Return a number for each image that is compared, in the order of the index; none without checksums."""
+        found = self._found if self._is_known else []
+        return np.concatenate([np.empty(0, np.uint64), *found])[:LOOKED_AT]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Oddities:
     """Images of a split that are worth a look."""
@@ -76,8 +99,7 @@ def find_oddities(storage: Storage, split: SplitManifest) -> Oddities:
             "most bytes a pixel",
         )
     }
-    prints: list[NDArray[np.uint64]] = []
-    start, is_known = 0, True
+    prints, start = Prints(), 0
     for batch in open_index(storage, split, compare=True).batches(["image_bytes", "height", "width", "image_crc32c"]):
         num_bytes, height, width = (_numbers(batch.column(number)) for number in range(3))
         positions = np.flatnonzero((height > 0) & (width > 0) & (num_bytes > 0))
@@ -85,12 +107,9 @@ def find_oddities(storage: Storage, split: SplitManifest) -> Oddities:
         density = num_bytes[positions] / pixels
         for name, values in zip(extremes, (sides, -sides, pixels, -pixels, density, -density), strict=True):
             extremes[name].add(values, start + positions)
-        checksums = batch.column(3)
-        is_known = is_known and checksums.null_count == 0
-        if start < LOOKED_AT and is_known:
-            prints.append(_numbers(checksums).astype(np.uint64) << np.uint64(32) | num_bytes.astype(np.uint32))
+        prints.add(num_bytes, batch.column(3))
         start += len(batch)
-    found = np.concatenate([np.empty(0, np.uint64), *prints])[:LOOKED_AT] if is_known else np.empty(0, np.uint64)
+    found = prints.numbers()
     duplicates, groups = _groups(found)
     return Oddities(
         looked_at=len(found),

@@ -6,11 +6,11 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dataprep.dataset.columns import to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
-from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFile
+from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
 from dataprep.dataset.references import SpilledReferences, spilled
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import ByteReader, Member, damaged
@@ -19,6 +19,10 @@ from dataprep.sources.archives import Progress
 from dataprep.sources.duplicates import refuse_duplicates
 from dataprep.sources.keys import is_image, key_of, name_parts
 from dataprep.storage.base import Storage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_IMAGE_BYTES = 128 * 2**20
 """Maximum size of an original image, which a build holds in memory. ImageNet's largest has 16 MB."""
@@ -198,9 +202,7 @@ class Dataset(ABC):
         if facts.class_samples is not None:
             fewest, most = facts.class_samples
             classes = self.classes(root, allow_partial=False)
-            counts = np.zeros(len(classes), np.int64)
-            for batch in spilled(refs).batches():
-                counts += np.bincount(to_numpy(batch.column("label")), minlength=len(classes))
+            counts = class_counts(refs, len(classes))
             odd = np.flatnonzero((counts < fewest) | (counts > most))
             if len(odd):
                 expected = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
@@ -239,6 +241,17 @@ class Dataset(ABC):
             names = ", ".join(archive.name for archive in facts.archives) or "no archive"
             raise SourceError(f"{root.url}: nothing to check: {self.name} {split} has published digests of {names}")
         return checks
+
+
+def class_counts(refs: References, classes: int) -> NDArray[np.int64]:
+    """Return the number of samples of each class; those without a label are not counted."""
+    import numpy as np
+
+    counts = np.zeros(classes, np.int64)
+    for batch in spilled(refs).batches():
+        labels = to_numpy(batch.column("label"))
+        counts += np.bincount(labels[labels >= 0], minlength=classes)
+    return counts
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from dataprep.messages import quoted, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import MAX_IMAGE_BYTES, READ_ALL, Reading, SplitFacts
 from dataprep.sources.own import Converted, OwnData, OwnDataset, split_fault
-from dataprep.sources.pictures import OpenedDataset, empty_split, in_val
+from dataprep.sources.pictures import OpenedDataset, empty_split, in_val, uneven_classes
 from dataprep.sources.stored_values import FirstSample, StoredValues, left_out, open_values, record_places
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_hex
@@ -91,7 +91,8 @@ class ExistingDataset(Converted):
         first = next(reader.first for reader in readers.values())
         known = {item.name: getattr(self, item.name) for item in fields(OwnDataset)}
         notes = values.notes or left_out(manifest, root, first, features)
-        return OpenedDataset(**known | {"notes": notes}, found=found)
+        uneven = () if self.own is None else uneven_classes(self.own, found)
+        return OpenedDataset(**known | {"notes": (*notes, *uneven)}, found=found)
 
 
 def split_facts(existing: Existing, splits: tuple[str, ...], own: OwnData | None = None) -> dict[str, SplitFacts]:

@@ -39,6 +39,7 @@ from dataprep.sources.pictures import (
     PictureReader,
     Pictures,
     Together,
+    listed,
 )
 from dataprep.sources.problems import SHOWN_PROBLEMS, Problems
 from dataprep.sources.text_files import SUFFIX, TextFiles
@@ -130,6 +131,7 @@ class _FolderReader(PictureReader[_Picture]):
     def _opened(self, dataset: Folder) -> OpenedDataset:
         tree = read_tree(self._root, self._own, self._progress, self._problems)
         self._note_passed_over(tree)
+        self._note_empty_files(tree)
         folders = self._split_folders(tree)
         splits = self._by_split(folders, self._with_texts(tree, self._with_rows(tree)))
         classes = self._label(Together(splits.values()))
@@ -166,6 +168,15 @@ class _FolderReader(PictureReader[_Picture]):
             self._notes.append(
                 f"some of these have the name of an image, as {shown(name)} does: --text-files {option} makes their "
                 "texts a feature"
+            )
+
+    def _note_empty_files(self, tree: Tree) -> None:
+        if tree.num_empty:
+            names = listed([shown("/".join(image.parts)) for image in tree.first_empty])
+            more = ", ..." if tree.num_empty > len(tree.first_empty) else ""
+            self._notes.append(
+                f"warning: {counted(tree.num_empty, 'image')} of 0 bytes, which a build rejects: {names}{more}; remove "
+                "or replace them, or allow rejections with --max-reject-ratio"
             )
 
     # Splits
@@ -370,8 +381,7 @@ class _FolderReader(PictureReader[_Picture]):
                 "only class"
             )
             return NO_LABELS
-        listed = ", ".join(names[:SHOWN_EXAMPLES]) + (", ..." if len(names) > SHOWN_EXAMPLES else "")
-        self._notes.append(f"{len(names):,} classes, one per folder: {listed} (--label-from none for no labels)")
+        self._notes.append(f"{len(names):,} classes, one per folder: {listed(names)} (--label-from none for no labels)")
         return FOLDER_LABELS
 
     def _label_by_folder(self, pictures: Pictures[_Picture]) -> None:
@@ -394,9 +404,9 @@ class _FolderReader(PictureReader[_Picture]):
         beside = [path for top in tops or [root] for path in _folders(top)]
         empty = sorted({path.name for path in beside} - classes)
         if empty:
-            listed = ", ".join(map(shown, empty[:SHOWN_EXAMPLES])) + (", ..." if len(empty) > SHOWN_EXAMPLES else "")
+            names = listed([*map(shown, empty)])
             self._notes.append(
-                f"warning: {counted(len(empty), 'folder')} beside the classes without an image, so no class: {listed}"
+                f"warning: {counted(len(empty), 'folder')} beside the classes without an image, so no class: {names}"
             )
 
     def _sources(self, tree: Tree, pictures: Pictures[_Picture]) -> list[SourceFile]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from operator import attrgetter
@@ -24,7 +24,7 @@ from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder
 from dataprep.messages import counted
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import READ_ALL, Reading, Wanted
+from dataprep.sources.base import READ_ALL, Reading, Wanted, class_counts
 from dataprep.sources.columns import Columns
 from dataprep.sources.own import OwnData, OwnDataset
 from dataprep.sources.problems import Problems
@@ -35,6 +35,8 @@ LABEL_COLUMN = "label"
 FOLDER_LABELS, NO_LABELS = "folder", "none"
 SHOWN_EXAMPLES = 3
 """Maximum number of examples in a message."""
+LISTED_IN_FULL = 5
+"""Number of names up to which a message lists all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +231,7 @@ class PictureReader(ABC, Generic[P]):
         """Return a dataset with the splits that exist, and the samples of those that were read."""
         values = {item.name: getattr(dataset, item.name) for item in fields(OwnDataset)}
         line = renumbering(next((enumeration.classes for enumeration in found.values()), ()))
-        notes = (*self._notes, *([line] if line else ()))
+        notes = (*self._notes, *([line] if line else ()), *uneven_classes(self._own, found))
         values |= {"facts": {name: dataset.facts[name] for name in splits}, "notes": notes}
         return OpenedDataset(**values, found=found)
 
@@ -264,6 +266,33 @@ def in_val(own: OwnData, text: str) -> bool:
     """Return whether an image of train belongs to val. Only its group or key decides, so other images do not move
     it."""
     return _place_of(own, text) < own.val_fraction * 2**64
+
+
+def uneven_classes(own: OwnData, found: Mapping[str, Enumeration]) -> Iterator[str]:
+    """Yield a line for each split of a divided train that has no image of some classes.
+
+    Args:
+        own: The share of train that becomes val.
+        found: Samples of each split; nothing is compared unless train and val are there.
+    """
+    if not own.val_fraction or not found.keys() >= {"train", "val"} or not found["train"].classes:
+        return
+    classes = found["train"].classes
+    counts = {name: class_counts(found[name].refs, len(classes)) for name in ("val", "train")}
+    advice = {"val": "another --seed or a larger --val-fraction", "train": "another --seed or a smaller --val-fraction"}
+    for name, other in (("val", "train"), ("train", "val")):
+        lacking = [number for number in range(len(classes)) if counts[other][number] and not counts[name][number]]
+        if lacking:
+            these = listed([f"{classes[number]} ({counts[other][number]:,} in {other})" for number in lacking])
+            which = these if len(lacking) == 1 else f"{counted(len(lacking), 'class')}: {these}"
+            yield f"note: {name} has no image of {which}; {advice[name]}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a message: all of a few, else the first ones and dots."""
+    if len(names) <= LISTED_IN_FULL:
+        return ", ".join(names)
+    return ", ".join([*names[:SHOWN_EXAMPLES], "..."])
 
 
 def _place_of(own: OwnData, text: str) -> int:

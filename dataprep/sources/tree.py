@@ -50,6 +50,8 @@ _TABLES = frozenset({"csv", "jsonl", "parquet", "tsv"})
 """Suffixes of tables, which only under the names of metadata are read beside pictures."""
 _PATTERN = re.compile(r"[.*?\[]")
 """Characters by which a file to pass over is given by a pattern of its name, and not by its suffix."""
+SHOWN_EMPTY = 3
+"""Maximum number of images without a byte that are kept for a message."""
 MAX_METADATA_BYTES = 2**30
 """Maximum size of a metadata file; one in an archive or a bucket is held in memory."""
 
@@ -124,6 +126,10 @@ class Tree:
     metadata: list[MetadataFile] = field(default_factory=list)
     texts: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
     """Text files of the images."""
+    num_empty: int = 0
+    """Number of images without a byte."""
+    first_empty: list[Original] = field(default_factory=list)
+    """The first of these images, for a message."""
     passed_over: Counter[str] = field(default_factory=Counter)
     """Number of other files, by suffix."""
     sources: list[SourceFile] = field(default_factory=list)
@@ -179,6 +185,9 @@ class Tree:
         if len(self.images) >= MAX_SAMPLES:
             raise SourceError(f"{self.root.url}: over {MAX_SAMPLES:,} images; build its folders one by one")
         self.images.append(original)
+        if not original.num_bytes:
+            self.num_empty += 1
+            self.first_empty += [original] if self.num_empty <= SHOWN_EMPTY else []
         self._last_image = original
         if self._last_text is not None:
             self._look_for_texts()

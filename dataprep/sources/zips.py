@@ -30,6 +30,7 @@ _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _DATA_DESCRIPTOR = 0x8
 _UNIX = 3
 _UNPACK = "unpack it and give the folder"
+_STORE = "make it again without compression, with zip -0 -r"
 _AGAIN = "the archive is damaged: fetch it again"
 
 
@@ -216,7 +217,7 @@ def _locate(reader: ArchiveReader, entry: _Entry, limit: int) -> Member:
 def _unreadable(flags: int, method: int) -> str:
     if flags & _ENCRYPTED:
         return f"it is encrypted: {_UNPACK}"
-    return f"it is compressed (method {method}), expected stored: {_UNPACK}" if method else ""
+    return f"it is compressed (method {method}), expected stored: {_STORE}, or {_UNPACK}" if method else ""
 
 
 def _refuse(reader: ArchiveReader, position: int, name: bytes, what: str) -> SourceError:

@@ -3,4 +3,4 @@
 Measured costs of an image are compared with a table of machines; docs/capacity.md has the arithmetic.
 """
 
-__all__ = ["input_costs", "plan", "traffic"]
+__all__ = ["host_cores", "input_costs", "plan", "traffic"]

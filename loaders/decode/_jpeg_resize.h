@@ -1,8 +1,9 @@
 /* Resizes rows while they are decoded: separable, horizontal pass first, 8 bits between the passes, 22-bit weights.
  *
- * This is the arithmetic of Pillow's Image.resize, and the result is equal to Pillow's bit for bit. It uses integers
- * only, so that the plain loops and those for AVX2 and AVX-512 give the same result on every processor. The latter split a
- * weight into two parts of 16 bits, high * 2^11 + low; one instruction multiplies these for two taps and adds.
+ * This is the arithmetic of Pillow's Image.resize, and the result is equal to Pillow's bit for bit, except where bilinear
+ * is not antialiased: then the filter does not widen when an image shrinks. It uses integers only, so that the plain
+ * loops and those for AVX2 and AVX-512 give the same result on every processor. The latter split a weight into two parts
+ * of 16 bits, high * 2^11 + low; one instruction multiplies these for two taps and adds.
  */
 
 #ifndef LOADERS_JPEG_RESIZE_H

@@ -26,7 +26,7 @@ from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
 from loaders.diagnosis.prediction import Prediction, Rates, allocate, predict
 from loaders.diagnosis.stages import StageBench, Stages
 from loaders.diagnosis.trials import try_bound, try_leading
-from loaders.diagnosis.verdict import Parts, contention, contradiction, disturbance, limit_of, verdict
+from loaders.diagnosis.verdict import Parts, contention, contradiction, disturbance, limit_of, reported_limit, verdict
 from loaders.loader import Batch, Loader
 
 TIMELINE_STEPS = 200
@@ -141,8 +141,10 @@ def _diagnosis(
         transform=stages.transform,
         cpu_s_per_image=sum(stage.cpu_s_per_image for stage in stages.alone.values()),
         wait_share=wait,
+        transfer_share=transfer,
         compute_share=share,
     )
+    limit = reported_limit(observed.images_per_s, compute, limit, parts)
     return Diagnosis(
         url=stages.loader.dataset.url,
         device=stages.device.name,

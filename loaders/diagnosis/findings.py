@@ -114,6 +114,9 @@ class TransformCost:
     """CPU time of that thread."""
     prepare_s_per_image: float
     """Time for which a thread prepares an image: decoding, cropping and the transform."""
+    holds_lock: bool
+    """Whether the threads of a process take turns in it: all of them together call it about as often as one could,
+    while cores are idle."""
     without: Bound | None
     """A run without the transform; no option brings it, but a faster transform brings up to its rate. None where
     preparing does not limit the run, or that is undecided."""

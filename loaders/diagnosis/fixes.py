@@ -37,8 +37,6 @@ EFFORTS = ("restart", "rebuild", "copy")
 """What changes need, the least effort first."""
 _PREPARING = frozenset({"prepare", "cores", "contention"})
 """Limits that a faster transform can lift."""
-IDLE_SHARE = 0.5
-"""Share of the workers' cores in use below which the workers wait for something other than cores."""
 SAME_REGION_READ_S = 0.005
 """Time of a small read from a bucket in the same region."""
 CACHED_S = 0.0
@@ -184,10 +182,8 @@ def _other_workers(stages: Stages) -> list[Changes]:
         found.append({"threads": 1, "processes": cores})
     if stages.has_contention:
         found += [{"threads": threads, "processes": 0} for threads in sorted({1, cores // 2} - {0, cores})]
-    prepare = stages.alone["prepare"]
-    workers = min(stages.available_cores(), config.num_threads * max(1, config.processes))
-    if any(config.transforms) and prepare.images_per_s * prepare.cpu_s_per_image < IDLE_SHARE * workers:
-        found.append({"threads": MORE_AHEAD * cores, "processes": 0})  # the workers wait for something other than cores
+    if stages.workers_wait:
+        found.append({"threads": MORE_AHEAD * cores, "processes": 0})
     now = {"threads": config.num_threads, "processes": config.processes}
     return [each for each in found if each != now and stages.setup.can_set(each)]
 
@@ -195,7 +191,7 @@ def _other_workers(stages: Stages) -> list[Changes]:
 def _workers_reason(settings: Changes) -> str:
     threads, processes = settings["threads"], settings["processes"]
     if processes:
-        return f"Decode in {processes} processes, because a transform holds the interpreter lock"
+        return f"Decode in {processes} processes, which have an interpreter lock each"
     return f"Decode with {counted(threads, 'thread')}"
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dataprep.errors import DataprepError
-from dataprep.host.cpu import cpu_time
+from dataprep.host.cpu import available_cores, cpu_time
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device
 from loaders.diagnosis.findings import Stage, StageRate, TransformCost
 from loaders.diagnosis.sample import SPLIT
-from loaders.diagnosis.transforms import transform_cost
+from loaders.diagnosis.transforms import holds_lock, transform_cost
 from loaders.loader import Batch, Loader, open_configured
 
 WARM_UP_STEPS = 3
@@ -54,6 +54,8 @@ class Prepared:
     """Intervals between batches, relative to their mean."""
     transform: TransformCost | None
     """What the user's transform takes of it."""
+    other_cores: float
+    """Cores that other programs used meanwhile; 0 if unknown."""
 
 
 def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cores: float) -> Prepared:
@@ -70,10 +72,15 @@ def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cor
                 times_s.append(time.perf_counter())
         transform = transform_cost(config, before, loader.snapshot().stages)
     rate = taken / used.elapsed_s
+    if transform is not None:
+        process_rate = rate / max(1, config.processes)
+        idle_cores = available_cores() - max(used.own_s, used.machine_s) / used.elapsed_s
+        locked = holds_lock(transform, threads=config.num_threads, images_per_s=process_rate, idle_cores=idle_cores)
+        transform = replace(transform, holds_lock=locked)
     mean_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1)
     jitter = tuple((later - earlier) / mean_s for earlier, later in itertools.pairwise(times_s))
     found = StageRate(name="prepare", images_per_s=rate, cpu_s_per_image=used.cores_used(busy_cores) / rate)
-    return Prepared(found, jitter, transform)
+    return Prepared(found, jitter, transform, used.cores_of_others)
 
 
 def request_latency_s(loader: Loader, tries: int = 3) -> float:

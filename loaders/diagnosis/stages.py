@@ -17,12 +17,14 @@ from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict
 from loaders.diagnosis.rehearsal import Bucket, RehearsalSetup, places_in
 from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, write_sample
 from loaders.diagnosis.stage_rates import compute_rate, prepare_rate, request_latency_s, transfer_rate
-from loaders.diagnosis.transforms import without_transforms
+from loaders.diagnosis.transforms import waits_for_no_core, without_transforms
 from loaders.loader import Batch, Loader
 from loaders.order import samples_per_block
 
 MORE_AHEAD = 4
 """Factor by which changes raise the batch size, the batches ahead and the requests in flight."""
+IDLE_SHARE = 0.5
+"""Share of the workers' cores in use below which the workers wait for something other than cores."""
 MEMORY_BYTES = 4 * 2**30
 """Memory that more batches ahead may take."""
 
@@ -59,8 +61,19 @@ class Stages:
         self._jitter: tuple[float, ...] = ()
         self._shrunk: dict[int, str] = {}
         self.transform: TransformCost | None = None
+        self.other_cores: float | None = None
         compute = compute_rate(self.device, self.batch, self._seconds, self.busy_cores)
         self.alone: dict[Stage, StageRate] = {"compute": compute}
+
+    @property
+    def workers_wait(self) -> bool:
+        """Whether the workers wait in the user's transform for neither a core nor the interpreter lock, so that more of
+        them than there are cores may help."""
+        config, prepare = self.setup.config, self.alone["prepare"]
+        left = min(self.available_cores(), available_cores() - (self.other_cores or 0.0))
+        workers = min(left, config.num_threads * max(1, config.processes))
+        is_idle = prepare.images_per_s * prepare.cpu_s_per_image < IDLE_SHARE * workers
+        return is_idle and self.transform is not None and waits_for_no_core(self.transform, config.num_threads)
 
     @property
     def has_contention(self) -> bool:
@@ -125,6 +138,7 @@ class Stages:
         found = prepare_rate(sample or self.sample, config, self._seconds, self.busy_cores)
         self._jitter = self._jitter or found.jitter
         self.transform = self.transform or found.transform
+        self.other_cores = found.other_cores if self.other_cores is None else self.other_cores
         return found.rate
 
     @cached_property

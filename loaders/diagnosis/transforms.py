@@ -11,6 +11,18 @@ from loaders.config import LoaderConfig
 from loaders.diagnosis.findings import TransformCost
 from loaders.engine.stats import StageTimes
 
+_LOCKED = 0.8
+"""Share of one core that the calls of a transform in all threads of a process take at least if it holds the interpreter
+lock: the rest is the time in which the loader itself has the lock. They cannot take more than one core."""
+_MOST_LOCKED = 1.1
+"""The same share at most; a tenth is the error of measurement."""
+_WAITING = 1.3
+"""Ratio of a transform's time to its CPU time from which on its threads wait."""
+_IDLE_CORES = 0.5
+"""Cores that must be idle, or threads may wait for a core instead of the lock."""
+_EXPLAINED = 0.5
+"""Share of a transform's time from which on its CPU time, in as many threads as take turns, explains it."""
+
 
 def without_transforms(config: LoaderConfig) -> LoaderConfig:
     """Return the same settings without any transform."""
@@ -38,8 +50,33 @@ def transform_cost(
         s_per_image=transform_s / images,
         cpu_s_per_image=cpu_s / images,
         prepare_s_per_image=prepare_s / decoded,
+        holds_lock=False,
         without=None,
     )
+
+
+def holds_lock(cost: TransformCost, *, threads: int, images_per_s: float, idle_cores: float) -> bool:
+    """Whether the threads of a process take turns in a transform, as those that run Python code do.
+
+    Args:
+        cost: What the transform takes.
+        threads: Threads of one process that call it.
+        images_per_s: Rate of one process.
+        idle_cores: Cores that nothing used meanwhile.
+    """
+    taken = images_per_s * cost.cpu_s_per_image
+    is_waiting = cost.s_per_image >= _WAITING * cost.cpu_s_per_image
+    return threads > 1 and _LOCKED <= taken <= _MOST_LOCKED and is_waiting and idle_cores >= _IDLE_CORES
+
+
+def waits_for_no_core(cost: TransformCost, threads: int) -> bool:
+    """Whether a transform waits for something other than a core or the interpreter lock, such as a disk or a server.
+
+    Args:
+        cost: What the transform takes.
+        threads: Threads of one process that call it, and take turns if it holds the lock.
+    """
+    return threads * cost.cpu_s_per_image < _EXPLAINED * cost.s_per_image
 
 
 def _between(before: StageTimes, after: StageTimes) -> tuple[int, float, float]:

@@ -22,6 +22,10 @@ link varies, so that their rates are less certain."""
 MAIN_SHARE = 0.5
 """Share of the time to prepare an image, or of its CPU time, from which on a transform is what a run waits for; and
 share of a step from which on the loop computes more than it waits."""
+HARDLY_WAITS = 0.05
+"""Share of the steps' time below which waiting for batches and their transfer explains no slow run."""
+SLOWED = 0.9
+"""Share of the device's rate alone below which the steps of a run that hardly waits are slower than alone."""
 _ALONE: Mapping[Stage, str] = {
     "fetch": "fetching alone gave",
     "prepare": "decoding alone gave",
@@ -107,8 +111,36 @@ class Parts:
     """CPU time of all stages."""
     wait_share: float = 1.0
     """Share of the steps' time in which the loop waited for a batch."""
+    transfer_share: float = 0.0
+    """Share of the steps' time in which the device waited for a batch to arrive."""
     compute_share: float = 0.0
     """Share of the steps' time in which the device computed."""
+
+
+def has_slowed_steps(observed: float, compute: float, limit: Limit, parts: Parts) -> bool:
+    """Whether a run hardly waits, and its steps are slower than alone: what runs beside them takes time from them, as
+    threads that decode take the interpreter lock from a step that Python launches.
+
+    Args:
+        observed: Images/s of the run.
+        compute: Images/s of the device alone.
+        limit: What limits the run, according to its stages; if the steps share cores with them, that is said instead.
+        parts: Parts of a step.
+    """
+    hardly_waits = parts.wait_share + parts.transfer_share < HARDLY_WAITS
+    return limit != "cores" and hardly_waits and observed < SLOWED * compute
+
+
+def reported_limit(observed: float, compute: float, limit: Limit, parts: Parts) -> Limit:
+    """Return the limit that a report names: no stage, where the steps show that none is waited for.
+
+    Args:
+        observed: Images/s of the run.
+        compute: Images/s of the device alone.
+        limit: What limits the run, according to its stages; changes are proposed for it.
+        parts: Parts of a step.
+    """
+    return "contention" if has_slowed_steps(observed, compute, limit, parts) else limit
 
 
 def verdict(
@@ -133,8 +165,12 @@ def verdict(
     rate = f"{observed:,.0f} images/s, {share}"
     transform = parts.transform
     is_transform = transform is not None and is_main(transform, limit, parts.cpu_s_per_image)
+    is_slowed = has_slowed_steps(observed, compute, limit, parts)
     if limit == "compute" and observed >= COMPUTE_BOUND * compute:
         start = f"The device is the limit: {rate}; its input keeps up."
+    elif is_slowed:
+        start = f"Your training step is slowed down by what runs beside it: {rate}."
+        start += _slower_steps(observed, compute, parts)
     elif limit == "contention":
         start = f"The stages slow each other down: {rate}, where alone they promise {predicted.images_per_s:,.0f}."
     elif transform is not None and is_transform:
@@ -144,7 +180,9 @@ def verdict(
         start += _slower_steps(observed, compute, parts)
     else:
         start = f"You are waiting for {WAITED_FOR[limit]}: {rate}."
-    if limit not in ("compute", "contention") and contention(observed, predicted):
+    if is_slowed and contention(observed, predicted):
+        start += f" Alone the stages promise {predicted.images_per_s:,.0f}."
+    elif limit not in ("compute", "contention") and contention(observed, predicted):
         start += f" The stages slow each other down, too: alone they promise {predicted.images_per_s:,.0f}."
     if transform is not None and (bound := bound_of(transform)) is not None:
         takes = transform_sentence(transform, is_named=transform.name in start)
@@ -159,7 +197,7 @@ def verdict(
 
 
 def _slower_steps(observed: float, compute: float, parts: Parts) -> str:
-    """Return how the cores that decoding takes show in a step of a device that computes on the same ones."""
+    """Return how many times as long as alone a step takes, because of what runs beside it."""
     slower = parts.compute_share * compute / observed
     if slower < MIN_GAIN:
         return ""

@@ -17,14 +17,14 @@ from dataprep.pages.page import render_page
 from loaders.bench.comparison import Comparison
 from loaders.bench.table import OURS, BenchRow, BenchSection, BenchTable
 from loaders.diagnosis.comparison import DiagnosisComparison
-from loaders.diagnosis.findings import Applied, Diagnosis, Fix, StageRate, StepTimes
+from loaders.diagnosis.findings import Diagnosis, Fix, StageRate, StepTimes
 from loaders.report.wording import (
     NEEDS,
     PASSES,
-    applied_sentence,
     attainable_sentence,
     bench_sentence,
     busy_share,
+    change_rates,
     compute_rate,
     figure_words,
     in_order,
@@ -158,9 +158,9 @@ def _found(found: Diagnosis) -> JsonObject:
             ("compute", found.compute_share, "the model's step"),
         ],
         "timeline": _timeline(found.timeline),
-        "fixes": [_fix(fix) for fix in found.fixes],
+        "rate_names": ["predicted", "tried"] + (["applied"] if found.applied else []),
+        "fixes": [_fix(found, fix) for fix in found.fixes],
         "no_change": no_change_sentence(found),
-        "applied": found.applied and _applied(found, found.applied),
     }
 
 
@@ -185,16 +185,6 @@ def _rates(found: Diagnosis) -> BarChart:
     rows.append(_rate_bar("all together, predicted", found.predicted_images_per_s, "rest"))
     rows.append(_rate_bar("all together, observed", found.observed_images_per_s, "accent"))
     return _bars("Rates against what the accelerator takes", rows, compute_rate(found))
-
-
-def _applied(found: Diagnosis, applied: Applied) -> JsonObject:
-    rows = [
-        _rate_bar("before", found.observed_images_per_s, "rest"),
-        _rate_bar("predicted", applied.predicted_images_per_s, "rest"),
-        _rate_bar("measured", applied.measured_images_per_s, "accent"),
-    ]
-    title = "Predicted and measured against what the accelerator takes"
-    return {"sentence": applied_sentence(applied), "bars": _bars(title, rows, compute_rate(found))}
 
 
 def _rate_bar(name: str, images_per_s: float, tone: Tone) -> Bar:
@@ -231,12 +221,11 @@ def _timeline(steps: Sequence[StepTimes]) -> JsonObject | None:
     }
 
 
-def _fix(fix: Fix) -> JsonObject:
+def _fix(found: Diagnosis, fix: Fix) -> JsonObject:
     return {
         "name": fix.name,
         "advice": fix.advice,
-        "rate": rate(fix.images_per_s),
-        "source": "tried" if fix.is_tried else "predicted",
+        "rates": change_rates(found, fix),
         "gain": f"× {fix.gain:.2f}",
         "needs": NEEDS[fix.needs],
         "limit": fix.limit,

@@ -12,9 +12,9 @@ from loaders.diagnosis.findings import Diagnosis, Fix, Limit
 from loaders.report.wording import (
     NEEDS,
     PASSES,
-    applied_sentence,
     attainable_sentence,
     busy_share,
+    change_rates,
     compute_rate,
     figure_words,
     in_order,
@@ -57,8 +57,6 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
         "",
         _fixes(found) if found.fixes else _line(no_change_sentence(found)),
     ]
-    if found.applied is not None:
-        lines += ["", _line(f"tried {applied_sentence(found.applied)}", "bold")]
     return Group(*lines)
 
 
@@ -125,14 +123,14 @@ def _fixes(found: Diagnosis) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right")
     for rank, fix in enumerate(found.fixes, start=1):
-        table.add_row(f"{rank}.", _fix(fix))
+        table.add_row(f"{rank}.", _fix(found, fix))
     return table
 
 
-def _fix(fix: Fix) -> Text:
+def _fix(found: Diagnosis, fix: Fix) -> Text:
     text = Text(fix.name, style="bold")
-    source = "tried" if fix.is_tried else "predicted"
-    gain = f": × {fix.gain:.2f}, {rate(fix.images_per_s)} images/s {source}, then limited by {fix.limit}; "
+    rates = ", ".join(f"{source} {images_per_s}" for source, images_per_s in change_rates(found, fix).items())
+    gain = f": × {fix.gain:.2f}; images/s {rates}; then limited by {fix.limit}; "
     text.append(f"{gain}needs {NEEDS[fix.needs]}", style="not bold")
     return text.append(f"\n{printable(fix.advice)}", style="not bold dim")
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from loaders.bench.table import OURS, BenchRow, BenchSection
 from loaders.diagnosis.comparison import ComparedFigure
-from loaders.diagnosis.findings import STAGES, Applied, Diagnosis, StageRate
+from loaders.diagnosis.findings import STAGES, Diagnosis, Fix, StageRate
 from loaders.diagnosis.verdict import bound_of, is_main, transform_sentence
 
 PASSES = 0.9
@@ -30,11 +29,6 @@ def rate(images_per_s: float) -> str:
 def percent(share: float) -> str:
     """Return a share as text: `43 %`."""
     return f"{100 * share:.0f} %"
-
-
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Return settings as text: `threads=8, processes=0`."""
-    return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def busy_share(found: Diagnosis, stage: StageRate) -> float:
@@ -63,15 +57,14 @@ def compute_rate(found: Diagnosis) -> float:
     return next(stage.images_per_s for stage in found.stages if stage.name == "compute")
 
 
-def applied_sentence(applied: Applied) -> str:
-    """Return a sentence that compares predicted and measured rate."""
-    predicted, measured = applied.predicted_images_per_s, applied.measured_images_per_s
-    error = predicted / measured - 1
-    side = "too high" if error > 0 else "too low"
-    return (
-        f"{applied.name}, {settings_text(applied.settings)}: predicted {rate(predicted)} images/s, measured "
-        f"{rate(measured)}; the prediction is {100 * abs(error):.1f} % {side}."
-    )
+def change_rates(found: Diagnosis, fix: Fix) -> dict[str, str]:
+    """Return the images/s of a change by where they come from: `predicted`, and `tried` and `applied` if it was run."""
+    rates = {"predicted": rate(fix.predicted_images_per_s)}
+    if fix.is_tried:
+        rates["tried"] = rate(fix.images_per_s)
+    if found.applied is not None and found.applied.name == fix.name:
+        rates["applied"] = rate(found.applied.measured_images_per_s)
+    return rates
 
 
 def attainable_sentence(found: Diagnosis) -> str:
@@ -99,6 +92,12 @@ def transform_note(found: Diagnosis) -> str:
     if transform is None:
         return ""
     note = f"{transform_sentence(transform)}, {1e3 * transform.cpu_s_per_image:.1f} ms of them CPU time."
+    if transform.holds_lock:
+        note += (
+            " It holds the interpreter lock: the threads of a process take turns in it, so a process prepares at "
+            f"most {rate(1 / transform.cpu_s_per_image)} images/s, whatever its number of threads. Worker processes "
+            "have a lock each."
+        )
     if (bound := bound_of(transform)) is None:
         return note
     source = "tried" if bound.is_tried else "predicted"

@@ -1,12 +1,17 @@
 """The JAX adapter: on four devices of one process, and on two devices each of two processes."""
 
 import contextlib
+import os
 import random
 import socket
+import subprocess
+import sys
 
 import pytest
 
+from loaders import open_loader
 from tests.support.adapters import AdapterContract, finished, run_module, start_module
+from tests.support.markdown import blocks
 from tests.support.multi_device import BATCHES, placed
 
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
@@ -36,6 +41,21 @@ def test_each_device_gets_its_own_part_of_the_batch(dataset):
         assert step.by_process == [step.batch.keys]
         assert step.shapes == [list(step.batch.images.shape)]
         assert step.sums == [step.batch.images.sum()]
+
+
+def test_the_example_of_the_documents_runs(dataset):
+    (text,) = (block.text for block in blocks("docs/loaders.md") if "device_batches" in block.text)
+    asked = '"gs://bucket/imagenet", batch_size=1024, image_size=224'
+    assert text.count(asked) == 1
+    program = text.replace(asked, f'"{dataset("webdataset")}", batch_size=12, image_size=32')
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, env={**os.environ, "JAX_PLATFORMS": "cpu", **FOUR}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    with open_loader(str(dataset("webdataset")), batch_size=12, image_size=32) as loader:
+        means = [batch.images.mean() for batch in loader]
+    printed = [line.split(" ", 1) for line in run.stdout.splitlines()]
+    assert [float(mean) for mean, _ in printed] == pytest.approx(means, rel=1e-4)
+    assert {spec.partition("(")[2] for _, spec in printed} == {"'data',)"}
 
 
 def test_in_two_processes_every_device_has_its_own_part_of_the_global_batch(dataset, port):

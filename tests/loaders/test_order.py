@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
-from loaders.order import Lookup, Order, samples_per_block, stored_picks
+from loaders.order import Lookup, Order, check_world, samples_per_block, stored_picks
 from tests.support.orders import reference
 
 COUNTS = st.lists(st.integers(0, 40) | st.sampled_from([0, 1]), min_size=1, max_size=9).filter(any)
@@ -196,6 +196,24 @@ def test_impossible_orders_are_refused(values, message):
     settings = {"shard_samples": (3,), "seed": 0, "global_batch": 1, "samples_per_block": 1}
     with pytest.raises(UsageError, match=message):
         Order(**{**settings, **values})
+
+
+@pytest.mark.parametrize(
+    ("batch", "ranks", "could"),
+    [
+        (24, 5, "1, 2, 3, 4, 6, 8, 12 or 24 ranks"),
+        (7, 2, "1 or 7 ranks"),
+        (5040, 11, "6, 7, 8, 9, 10, 12, 14 or 15 ranks"),
+        (1, 2, "1 rank"),
+    ],
+)
+def test_the_numbers_of_ranks_that_can_share_a_batch_are_said(batch, ranks, could):
+    with pytest.raises(UsageError) as refused:
+        check_world(batch, 0, ranks)
+    assert str(refused.value) == (
+        f"a batch of {batch} cannot be shared by {ranks} ranks; give {could}, or a batch_size that {ranks} divides "
+        "(a saved state keeps its batch_size)"
+    )
 
 
 def test_ranks_that_cannot_share_a_batch_are_refused():

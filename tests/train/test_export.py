@@ -1,6 +1,7 @@
 """Exported weights: timm takes them and computes the same; key biases come and go; nothing is half there."""
 
 import json
+import subprocess
 
 import pytest
 import torch
@@ -8,15 +9,20 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from dataprep.errors import ConflictError, FormatError, UsageError
+from tests.support.markdown import ROOT
 from tests.support.on_use import on_use
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.encoder_weights import read_weights
 from train.checkpoints.pretrained import ClassifierConfig, open_classifier
 from train.export import command, export
 from train.models.registry import create_model
+from train.models.sizes import BlockConfig, ViTConfig
+from train.models.vit import VisionTransformer as OurViT
 
 timm = on_use("timm")
 VisionTransformer = on_use("timm.models.vision_transformer:VisionTransformer")
+PEERS = ROOT / ".bench-venv/bin/python"
+"""Interpreter of the peers' environment, which has transformers."""
 MICRO = {"patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2}
 
 
@@ -51,6 +57,76 @@ def test_timm_takes_the_encoder_and_computes_the_same(mae, tmp_path, suffix):
     with torch.no_grad():
         every = torch.arange(16).expand(3, -1)
         assert (theirs.forward_features(images) - model.encode(images, every)).abs().max() < 2e-5
+
+
+def printed_call(capsys, *arguments: object) -> str:
+    """The call that the command prints, which is that of --json, too."""
+    assert command.main([str(each) for each in arguments], standalone_mode=False) == 0
+    found = capsys.readouterr().out.splitlines()[-1].removeprefix("for: ")
+    assert command.main([*map(str, arguments), "--json"], standalone_mode=False) == 0
+    assert found.startswith(json.loads(capsys.readouterr().out)["network"])
+    return found
+
+
+@pytest.mark.parametrize("pool", [None, "token", "average"])
+def test_the_printed_call_makes_timms_network_for_the_file(mae, tmp_path, capsys, pool):
+    model, source = mae
+    if pool is not None:
+        config = ClassifierConfig(image_size=32, num_classes=5, pool=pool)
+        model = noisy(open_classifier(None, read_weights(source), config))
+        source = str(tmp_path / "tuned.pth")
+        torch.save({"model": model.state_dict()}, source)
+    call = printed_call(capsys, source, tmp_path / "out.safetensors")
+    theirs = eval(call, {"timm": timm}).eval()  # noqa: S307  the printed line
+    theirs.load_state_dict(load_file(tmp_path / "out.safetensors"), strict=True)
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        if pool is None:
+            ours, found = model.encode(images, torch.arange(16).expand(3, -1)), theirs.forward_features(images)
+        else:
+            ours, found = model(images), theirs(images)
+    assert (ours - found).abs().max() < 1e-4
+
+
+def test_the_printed_call_makes_timms_network_for_a_vit_without_a_class_token(tmp_path, capsys):
+    block = BlockConfig(dim=32, num_heads=2)
+    model = noisy(
+        OurViT(
+            ViTConfig(
+                image_size=16, patch_size=8, depth=2, block=block, num_classes=3, pool="average_of_normed",
+                class_token=False,
+            )
+        )
+    )  # fmt: skip
+    torch.save({"model": model.state_dict()}, tmp_path / "vit.pth")
+    call = printed_call(capsys, tmp_path / "vit.pth", tmp_path / "out.safetensors")
+    theirs = eval(call.replace("HEADS", "2"), {"timm": timm}).eval()  # noqa: S307  the printed line
+    assert "num_heads=HEADS" in call
+    theirs.load_state_dict(load_file(tmp_path / "out.safetensors"), strict=True)
+    images = torch.randn(3, 3, 16, 16)
+    with torch.no_grad():
+        assert (theirs(images) - model(images)).abs().max() < 1e-4
+
+
+def test_no_call_is_printed_where_timm_has_no_such_network(mae, tmp_path, capsys):
+    command.main([mae[1], str(tmp_path / "a.pth"), "--key_bias", "remove"], standalone_mode=False)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_the_printed_call_makes_hugging_faces_network_for_the_file(mae, tmp_path, capsys):
+    weights = tmp_path / "vitmae.safetensors"
+    call = printed_call(capsys, mae[1], weights, "--names", "vitmae")
+    call, stripped = call.split(" with ")
+    assert stripped == '"vit." taken off the names'
+    program = (
+        "import transformers, safetensors.torch\n"
+        f"tensors = safetensors.torch.load_file({str(weights)!r})\n"
+        "names = {name.removeprefix('vit.'): each for name, each in tensors.items()}\n"
+        f"print({call}.load_state_dict(names, strict=True))\n"
+    )
+    run = subprocess.run([str(PEERS), "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert "All keys matched" in run.stdout
 
 
 def test_timm_loads_an_export_into_its_named_model(tmp_path):

@@ -9,11 +9,13 @@ orbax_folder.py      a folder or bucket of checkpoints that Orbax writes
 parts.py pieces.py part_folder.py     states that are sharded among hosts
 huggingface.py       weights of Hugging Face's masked autoencoders by our names, and back
 encoder_weights.py   vision transformers from our files and those of other tools
+constructors.py      calls of other libraries' networks for exported weights
 pretrained.py        classifiers made of such weights
 """
 
 __all__ = [
     "checkpoint",
+    "constructors",
     "encoder_weights",
     "files",
     "huggingface",

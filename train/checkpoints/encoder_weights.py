@@ -86,6 +86,13 @@ class Weights:
         return f"vit_{_size_of(dim, depth) or f'{dim}x{depth}'}_patch{patch_size}"
 
     @property
+    def num_heads(self) -> int | None:
+        """Number of heads of a block, which no weight has; None if the encoder's size has no name."""
+        dim, depth, _ = self._shape
+        size = _size_of(dim, depth)
+        return None if size is None else _sizes()[size].encoder.num_heads
+
+    @property
     def positions(self) -> torch.Tensor:
         """Position embeddings of a class token and a square of patches, (1, L, D).
 

@@ -80,6 +80,10 @@ class Backend(Protocol):
         """Number of batches that are sent to the devices ahead of the one that is trained on."""
 
     @property
+    def compiles(self) -> bool:
+        """Whether the first update compiles the network, which may take minutes."""
+
+    @property
     def catches_signals(self) -> bool:
         """Whether the loop handles SIGTERM and SIGINT; False if the framework does so for several processes."""
 

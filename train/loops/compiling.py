@@ -33,6 +33,11 @@ def compile_network(model: nn.Module, device: torch.device) -> None:
     model.compile(dynamic=False)  # type: ignore[no-untyped-call]  # all batches have the same shapes
 
 
+def is_compiled(model: nn.Module) -> bool:
+    """Return whether `compile_network` was called with the model or a part of it."""
+    return any(part._compiled_call_impl is not None for part in model.modules())
+
+
 def _check_compiler() -> None:
     compiler = os.environ.get("CXX") or DEFAULT_COMPILER
     if shutil.which(compiler) is None:

@@ -98,6 +98,7 @@ class JaxBackend:
 
     saves_evaluated_step = True
     saved_entries = (ARRAYS,)
+    compiles = True
 
     @property
     def name(self) -> str:

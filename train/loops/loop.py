@@ -153,10 +153,8 @@ class Training(Generic[BackendT]):
         """Do all remaining steps; return whether a signal came."""
         last_step = self.config.last_step(self.loader.order)
         if self.step < last_step:
-            self.logs.tell(
-                f"training on {self.backend.name}: updates {self.step + 1:,} to {last_step:,}; where the network "
-                "is compiled (XLA, JAX, --compile), the first may take minutes"
-            )
+            compiling = "; the network is compiled first, which may take minutes" if self.backend.compiles else ""
+            self.logs.tell(f"training on {self.backend.name}: updates {self.step + 1:,} to {last_step:,}{compiling}")
         if self._is_evaluation_due() and not self._evaluate(stop):  # a signal had interrupted this evaluation
             return True
         monitor = StepMonitor(batch_images=self.loader.config.batch_size)

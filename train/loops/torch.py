@@ -24,6 +24,7 @@ from train.checkpoints.files import ARRAYS
 from train.checkpoints.restoring import check_model, restore_optimizer
 from train.checkpoints.state import State, taking_position
 from train.loops.backend import Update
+from train.loops.compiling import is_compiled
 from train.loops.runtime import Runtime
 from train.optim.optimizer import moments_of
 from train.telemetry.logs import Logs
@@ -91,6 +92,11 @@ class TorchBackend:
     def transfer_ahead(self) -> int:
         """Number of batches that are sent to the devices ahead of the one that is trained on."""
         return self.runtime.transfer_ahead
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the device compiles by itself, as XLA does, or `compile_network` was called."""
+        return self.name not in ("cpu", "cuda") or is_compiled(self.model)
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
         """Yield the rest of the loader's epoch, on the device."""

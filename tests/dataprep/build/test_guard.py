@@ -37,7 +37,7 @@ def test_images_of_too_many_scans_are_refused():
 
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
 def test_known_formats_are_opened(fmt):
-    assert load_image(open_image(encoded(fmt))).size == (64, 64)
+    assert load_image(open_image(encoded(fmt)), 0).size == (64, 64)
 
 
 @pytest.mark.parametrize("data", [b"", b"text", encoded("TIFF"), encoded("PPM"), b"%!PS-Adobe-3.0 EPSF-3.0\n"])
@@ -55,4 +55,10 @@ def test_bomb_is_refused_from_its_header():
 def test_image_that_ends_early_is_truncated(fmt):
     data = encoded(fmt)
     image = open_image(data[: len(data) // 2])
-    assert fault_of(load_image, image) == "truncated"
+    num_bytes = len(data) // 2
+    with pytest.raises(UnusableImageError) as caught:
+        load_image(image, num_bytes)
+    assert (caught.value.fault, str(caught.value)) == (
+        "truncated",
+        f"the end of the image is missing: its data end after {num_bytes:,} bytes",
+    )

@@ -49,6 +49,29 @@ def test_a_dry_run_says_what_was_found_and_writes_nothing(folder):
     assert not (folder / "dataset.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("labels", "form"),
+    [({"cls": b"cat"}, "text"), ({"cls": b"3"}, "number"), ({}, "none")],
+)
+def test_a_dry_run_says_what_the_first_shard_holds(tmp_path, labels, form):
+    members = []
+    for number in range(3):
+        captions = {"txt": b"a caption"} if number else {}
+        parts = {"jpg": image_of(number), **labels, **captions}
+        members += [(f"{number}.{suffix}", data) for suffix, data in parts.items()]
+    tar_of(tmp_path / "a.tar", members)
+    tar_of(tmp_path / "b.tar", members[:1])
+    found = json.loads(run("adopt", tmp_path, "--dry-run", "--json").stdout)
+    assert found["first_shard"]["labels"] == form
+    assert (found["first_shard"]["file"], found["first_shard"]["samples"]) == ("a.tar", 3)
+    assert found["first_shard"]["fields"]["txt"] == 2
+    text = run("adopt", tmp_path, "--dry-run").stdout
+    assert f"  in a.tar: 3 images; labels: {form}; fields: " in text and "txt (2 of 3 images)" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "b.tar"]
+    ignored = json.loads(run("adopt", tmp_path, "--dry-run", "--json", "--labels", "none").stdout)
+    assert ignored["first_shard"]["labels"] == "none"
+
+
 def test_what_was_adopted_is_said_now_and_again(folder, tmp_path):
     words = ("adopt", folder, "--index", tmp_path / "index")
     found = json.loads(run(*words, "--json").stdout)

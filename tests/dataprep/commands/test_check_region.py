@@ -166,8 +166,14 @@ def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no
     assert given["commands"][0] == "dataprep create-bucket gs://NEW-BUCKET --beside us-central1-a"
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
     seen = checked(*words)
-    for name in ("verdict", "usd_per_gib", "reason", "reading", "training_usd", "copy", "ways", "commands"):
+    assert (given["reading"].pop("is_dataset"), seen["reading"].pop("is_dataset")) == (None, False)
+    for name in ("verdict", "usd_per_gib", "reason", "reading", "training_usd", "copy", "ways"):
         assert given[name] == seen[name], name
+    assert given["commands"] == [
+        seen["commands"][0],
+        "dataprep replicate gs://multi-eu --to gs://NEW-BUCKET --max-usd 8     # a dataset of dataprep",
+        seen["commands"][1] + "     # other data",
+    ]
 
 
 @pytest.mark.parametrize(

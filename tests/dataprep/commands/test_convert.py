@@ -12,7 +12,7 @@ from dataprep.storage import open_storage
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep, digests
 from tests.support.converting import content
-from tests.support.own_data import annotated, build_own, class_folders, picture
+from tests.support.own_data import annotated, build_own, class_folders, picture, write_files
 from tests.support.raw_tar import tar_of
 from tests.support.shared import made_once, shared_folder
 
@@ -127,6 +127,14 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
     assert mended.returncode == 0, mended.stderr
     smaller = dataprep("convert", pairs, *words, fraction, "--dry-run", "--resize", 32)
     assert " before --resize; an epoch" in smaller.stdout and "before --resize" not in mended.stdout
+
+
+def test_a_class_that_a_share_for_val_leaves_out_of_a_split_is_named(tmp_path):
+    names = [f"{name}/{number}.jpg" for name in "ab" for number in range(9)] + ["c/1.jpg"]
+    build_own(write_files(tmp_path / "in", dict.fromkeys(names, picture(1))), tmp_path / "built")
+    words = ("--output", tmp_path / "out", "--format", "tfrecord", "--val-fraction", 0.4, "--dry-run", "--json")
+    [*_, note] = json.loads(dataprep("convert", tmp_path / "built", *words).stdout)["notes"]
+    assert re.match(r"note: (val has no image of c \(1 in train|train has no image of c \(1 in val)\); another", note)
 
 
 @pytest.mark.parametrize(

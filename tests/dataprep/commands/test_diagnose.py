@@ -26,6 +26,20 @@ def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path):
     assert "The device is the limit" in page.read_text()
 
 
+def test_without_a_terminal_no_line_is_wrapped_or_ends_with_spaces(finished, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    before = tmp_path / "before.json"
+    words = [str(finished("imagenet-webdataset")), "--device", "simulated:100", "--seconds", "0.3"]
+    words += ["--batch-size", "8", "--image-size", "32"]
+    before.write_text(CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False).stdout)
+    out = CliRunner().invoke(command, [*words, "--compare", str(before)], catch_exceptions=False).stdout
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+    for line in (r"stage +images/s alone +busy +CPU ms/image", r" +before +now +now / before", "before: .*"):
+        assert re.search(f"^{line}$", out, re.MULTILINE), out
+    assert re.search(r"^predicted together .*, observed .*$", out, re.MULTILINE)
+    assert out.splitlines()[0].endswith(".")
+
+
 def test_measurements_that_contradict_each_other_are_undecided(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(diagnose, "open_device", lambda *words: DisturbedDevice())
     page = tmp_path / "report.html"

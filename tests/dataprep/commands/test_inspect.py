@@ -13,7 +13,7 @@ from dataprep.errors import UsageError
 from dataprep.inspection.inspect import inspect_dataset
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep
-from tests.support.own_data import class_folders, picture, write_files
+from tests.support.own_data import build_own, class_folders, picture, write_files
 
 
 def inspected(*words: object) -> str:
@@ -66,6 +66,47 @@ def test_examples_of_a_trouble_end_with_the_number_and_the_place_of_the_others(t
     assert "repaired: 5 png" in shown
     assert "and 2 more: index/train-events.parquet" in shown
     assert re.search(r"5 in 1 shard *$", shown, re.MULTILINE) and "1 pass, 1 stored" in shown
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory):
+    """A dataset of which 2 images of val are in train as well, and one of train is there twice."""
+    folder = tmp_path_factory.mktemp("leaking")
+    same = {"train/1.jpg": 1, "train/2.jpg": 2, "train/3.jpg": 3, "train/again.jpg": 3}
+    other = {"val/1.jpg": 1, "val/copy.jpg": 2, "val/4.jpg": 4}
+    write_files(folder / "in", {name: picture(number) for name, number in (same | other).items()})
+    build_own(folder / "in", folder / "out")
+    return folder / "out"
+
+
+def test_images_of_two_splits_are_named_in_text_json_and_page(leaking, tmp_path):
+    lines = inspected(leaking).splitlines()
+    [line] = [line for line in lines if "also in" in line]
+    assert line.startswith("2 images of val are also in train: ")
+    assert sorted(line.partition(": ")[2].split(", ")) == ["1", "copy (there 2)"]
+    [shared] = json.loads(inspected(leaking, "--json"))["shared"]
+    assert (shared["split"], shared["other"], shared["count"]) == ("val", "train", 2)
+    assert sorted(shared["examples"]) == [["1", "1"], ["copy", "2"]]
+    inspected(leaking, "--html", tmp_path / "page.html")
+    assert f"<li>{line}</li>" in (tmp_path / "page.html").read_text()
+    alone = json.loads(inspected(leaking, "--json", "--split", "val"))
+    assert alone["shared"] == []
+
+
+def test_duplicates_of_each_split_are_counted_in_text_and_json(leaking):
+    lines = [" ".join(line.split()) for line in inspected(leaking).splitlines() if line.startswith("  duplicates ")]
+    counts = "duplicates among all images of the split, {} have the size and CRC32C of an earlier one"
+    assert lines == [counts.format(1), counts.format(0)]
+    splits = json.loads(inspected(leaking, "--json"))["splits"]
+    assert [(split["compared"], split["duplicates"]) for split in splits] == [(4, 1), (3, 0)]
+
+
+def test_without_checksums_no_duplicates_are_looked_for(tmp_path):
+    adopt_here(class_folders(tmp_path / "data"))
+    assert re.search(r"^  duplicates +not looked for: the index has no checksums", inspected(tmp_path / "data"), re.M)
+    document = json.loads(inspected(tmp_path / "data", "--json"))
+    assert [(split["compared"], split["duplicates"]) for split in document["splits"]] == [(0, 0)] * 2
+    assert document["shared"] == []
 
 
 def test_a_name_is_shown_as_it_was_written_and_json_has_the_key_and_the_path(tmp_path):

@@ -16,8 +16,9 @@ from dataprep.inspection.histograms import Spread
 from dataprep.inspection.inspect import ClassSpread, Trouble, inspect_dataset
 from dataprep.inspection.oddities import Oddities
 from dataprep.storage import open_storage
+from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep
-from tests.support.own_data import annotated, build_own, picture, write_files
+from tests.support.own_data import annotated, build_own, class_folders, picture, write_files
 from tests.support.pages import HOSTILE, OUTSIDE, Page
 
 
@@ -156,6 +157,19 @@ def test_a_split_without_classes_sides_or_troubles_has_a_page(finished):
     assert "every image was copied as it is" in html
     assert "images not checked" in html
     assert html.count('class="chart ') == 1
+
+
+def test_of_adopted_data_nothing_is_said_that_was_not_looked_for(tmp_path):
+    adopt_here(class_folders(tmp_path / "data"))
+    inspection = inspect_dataset(str(tmp_path / "data"))
+    html = render_html(inspection, {split.name: Sheet() for split in inspection.splits})
+    assert html.count("Not looked for: adopted data are not decoded.") == 2
+    assert "every image was copied as it is" not in html and "<dt>Codecs</dt>" not in html
+
+
+def test_a_built_dataset_names_its_codecs(inspection):
+    html = render_html(inspection, {"train": Sheet()})
+    assert "<dt>Codecs</dt><dd>pillow " in html and "adopted data" not in html
 
 
 def test_names_are_shown_as_people_wrote_them_and_the_key_beside(tmp_path):

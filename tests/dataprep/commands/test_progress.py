@@ -36,7 +36,7 @@ def test_a_resumed_build_reports_existing_shards_and_counts_the_others(always, c
         progress.shards([10, 20, 30], {1})
         progress.advance(10, 1000)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "continuing: 1 of 3 shards exist already"
+    assert lines[0] == "continuing: 1 of 3 shards done before"
     assert lines[1].startswith("building: 10 of 40 images, ")
 
 

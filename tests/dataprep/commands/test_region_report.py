@@ -122,4 +122,7 @@ def test_a_dataset_is_copied_by_replicate_also_if_its_size_is_given(uploaded):
     assert report.commands[1] == f"dataprep replicate {url} --to gs://NEW-BUCKET/sized"
     given = BucketLocation(location="US", location_type="multi-region")
     report = examine(url, THERE, Training(num_bytes=MIB), published_prices(), located=given)
-    assert report.notes[-1:] == [f"if it is a dataset, copy it with `dataprep replicate {url}`, which lists the copy"]
+    assert report.commands[1:] == [
+        f"dataprep replicate {url} --to gs://NEW-BUCKET/sized --max-usd 1     # a dataset of dataprep",
+        f"gcloud storage cp --recursive {url} gs://NEW-BUCKET/     # other data",
+    ]

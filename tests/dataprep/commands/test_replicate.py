@@ -20,7 +20,7 @@ from dataprep.cloud.placement import url_to_read
 from dataprep.commands.check_region import command as check_region
 from dataprep.commands.replicate import command as replicate_command
 from dataprep.dataset.replicas import REPLICAS
-from dataprep.errors import DataprepError, UndecidedError, UsageError
+from dataprep.errors import CredentialsError, DataprepError, UndecidedError, UsageError
 from dataprep.messages import human_bytes
 from dataprep.storage import open_storage
 from loaders import open_loader
@@ -74,6 +74,23 @@ def test_the_price_comes_first_and_a_dry_run_writes_nothing(source, target):
     assert planned["usd"]["transfer"] == pytest.approx(sum(sizes) / 2**30 * 0.05)
     assert planned["usd"]["operations"] == pytest.approx(len(sizes) / 1000 * 0.005)
     assert planned["epochs"] == 2
+
+
+def test_without_credentials_a_dry_run_names_the_command_that_prices_a_copy(tmp_path, monkeypatch):
+    for variable in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    words = ("gs://from-eu/imagenet", "--to", "gs://to-us/imagenet")
+    known = 'run "gcloud auth application-default login"'
+    command = "`dataprep check-region URL --bucket-location PLACE --bytes SIZE --zone ZONE` needs none"
+    with pytest.raises(CredentialsError) as dry:
+        invoke(*words, "--dry-run")
+    assert known in str(dry.value)
+    assert str(dry.value).endswith(f"; for a price alone, {command}")
+    with pytest.raises(CredentialsError) as refused:
+        invoke(*words)
+    assert known in str(refused.value)
+    assert "check-region" not in str(refused.value)
 
 
 def test_a_copy_reports_what_it_copied_and_a_second_run_nothing(source, target):

@@ -1,12 +1,22 @@
 """Cores, memory and processor time of this machine and of a block."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from dataprep.host.cpu import CPUTime, available_cores, background_cores, cpu_time, memory_bytes, process_tree
+from dataprep.host.cpu import (
+    CPUTime,
+    available_cores,
+    background_cores,
+    cpu_time,
+    machine_cpu_s,
+    memory_bytes,
+    process_tree,
+)
 
 
 def test_cores_are_counted_by_the_affinity_of_this_process():
@@ -46,3 +56,32 @@ def test_the_background_is_a_number_of_cores():
 
 def test_a_process_tree_begins_with_its_root():
     assert process_tree(os.getpid())[0] == os.getpid()
+
+
+def kernel_cpu_s(*, with_niced):
+    """CPU time that the kernel shows of this process's cores."""
+    rows = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    ours = [list(map(int, row[1:])) for row in rows if row[0] in {f"cpu{each}" for each in os.sched_getaffinity(0)}]
+    ticks = sum(row[0] + row[1] * with_niced + row[2] + row[5] + row[6] for row in ours)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def counts_niced_programs(*, with_niced):
+    before_s, found_s, after_s = (
+        kernel_cpu_s(with_niced=with_niced),
+        machine_cpu_s(),
+        kernel_cpu_s(with_niced=with_niced),
+    )
+    return before_s <= found_s <= after_s
+
+
+def test_programs_that_give_way_to_this_one_do_not_count():
+    assert counts_niced_programs(with_niced=os.nice(0) > 0)
+
+
+def test_niced_programs_count_beside_a_run_that_is_niced_itself():
+    words = "import os; os.nice(5); from tests.dataprep.host.test_cpu import counts_niced_programs as counts; "
+    code = f"{words} raise SystemExit(not counts(with_niced=True))"
+    spin = "import os, time; os.nice(5); end = time.process_time() + 0.05\nwhile time.process_time() < end: pass"
+    subprocess.run([sys.executable, "-c", spin], check=True)  # niced time that the kernel has to show
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

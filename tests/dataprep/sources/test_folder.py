@@ -8,6 +8,7 @@ import json
 import random
 import tarfile
 import zipfile
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -71,6 +72,51 @@ def test_where_labels_come_from(tmp_path, names, expected, note):
     dataset = opened(tree(tmp_path, *names))
     assert labels(dataset) == expected
     assert any(note in line for line in dataset.notes) if note else dataset.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("classes", "listed"),
+    [
+        ("abcd", "4 classes, one per folder: a, b, c, d (--label"),
+        ("abcde", "5 classes, one per folder: a, b, c, d, e (--label"),
+        ("abcdef", "6 classes, one per folder: a, b, c, ... (--label"),
+    ],
+)
+def test_a_few_classes_are_all_named(tmp_path, classes, listed):
+    [note] = opened(tree(tmp_path, *(f"{name}/1.jpg" for name in classes))).notes
+    assert note.startswith(listed)
+
+
+def test_images_without_a_byte_are_named_when_they_are_listed(tmp_path):
+    write_files(tmp_path, dict.fromkeys(("1.jpg", "4.jpg"), JPEG) | {"2.jpg": b"", "3.png": b""})
+    assert opened(tmp_path).notes == (
+        "warning: 2 images of 0 bytes, which a build rejects: '2.jpg', '3.png'; remove or replace them, or allow "
+        "rejections with --max-reject-ratio",
+    )
+    write_files(tmp_path, {f"{number}.jpg": b"" for number in range(5, 8)})
+    [note] = opened(tmp_path).notes
+    assert "5 images of 0 bytes, which a build rejects: '2.jpg', '3.png', '5.jpg', ...; remove" in note
+
+
+def test_classes_that_a_share_for_val_leaves_out_of_a_split_are_named(tmp_path):
+    names = [f"{name}/{number}.jpg" for name in "ab" for number in range(19)] + ["c/1.jpg"]
+    dataset = opened(tree(tmp_path, *names), val_fraction=0.3)
+    counts = {split: Counter(labels(dataset, split).values()) for split in ("train", "val")}
+    lacking = {split: "abc".translate(str.maketrans("", "", "".join(found))) for split, found in counts.items()}
+    name, other = ("val", "train") if lacking["val"] else ("train", "val")
+    advice = "larger" if name == "val" else "smaller"
+    assert lacking == {name: "c", other: ""}
+    assert dataset.notes[-1] == (
+        f"note: {name} has no image of c (1 in {other}); another --seed or a {advice} --val-fraction"
+    )
+
+
+def test_many_classes_without_an_image_in_val_are_counted(tmp_path):
+    dataset = opened(tree(tmp_path, *(f"{number}/1.jpg" for number in range(10, 40))), val_fraction=0.1)
+    lacking = 30 - len(dataset.found["val"].refs)
+    [of_val, _] = [note for note in dataset.notes if note.startswith("note: ")]
+    assert of_val.startswith(f"note: val has no image of {lacking} classes: 1")
+    assert of_val.endswith("(1 in train), ...; another --seed or a larger --val-fraction")
 
 
 def test_labels_that_the_user_asks_for(tmp_path):

@@ -111,7 +111,8 @@ def test_compressed_members_are_marked_and_directories_known():
     assert [m.is_directory for m in members] == [True, False, False, False]
     assert [m.unreadable for m in members] == [
         "",
-        "it is compressed (method 8), expected stored: unpack it and give the folder",
+        "it is compressed (method 8), expected stored: make it again without compression, with zip -0 -r, or unpack it "
+        "and give the folder",
         "it is encrypted: unpack it and give the folder",
         "",
     ]

@@ -38,7 +38,7 @@ WIDE = pa.table(
         "size": list(range(4000)),
     }
 )
-"""Its groups of 1,000 rows are larger than the end of a file that is read for the footer, 64 KiB."""
+"""Row groups of 1,000 rows are larger than the end of a file that is read for the footer, 64 KiB."""
 
 
 @pytest.fixture

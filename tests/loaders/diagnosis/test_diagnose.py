@@ -79,8 +79,11 @@ def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(d
     found = crowded(dataset("webdataset"), monkeypatch, other_cores=0.0)
     assert (found.undecided, found.other_cores) == ("", 0.0)
     assert found.contention
-    assert found.limit != "compute"
-    assert "slow each other down" in found.verdict
+    assert found.limit in ("contention", "cores")  # beside other tests the cores themselves may be the limit
+    assert found.wait_share + found.transfer_share < 0.05
+    assert "but a step takes" in found.verdict
+    slowed = found.verdict.startswith("Your training step is slowed down by what runs beside it: ")
+    assert slowed == (found.limit == "contention")
 
 
 def test_a_slow_run_is_undecided_where_other_programs_kept_the_cores_busy(dataset, monkeypatch):
@@ -133,6 +136,7 @@ def test_a_slow_transform_is_named_and_a_run_without_it_is_a_bound_and_no_fix(da
     assert cost.cpu_s_per_image <= cost.s_per_image < cost.prepare_s_per_image
     assert cost.s_per_image > 0.5 * cost.prepare_s_per_image
     assert {fix.name for fix in found.fixes} <= {"workers", "resize", "batch"}
+    assert all(fix.settings["threads"] <= available_cores() for fix in found.fixes if fix.name == "workers")
     if found.undecided:  # other tests keep the machine busy
         assert cost.without is None
     elif found.limit in ("prepare", "cores"):

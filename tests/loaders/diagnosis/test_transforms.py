@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from loaders.config import LoaderConfig
-from loaders.diagnosis.transforms import transform_cost, without_transforms
+from loaders.diagnosis.findings import TransformCost
+from loaders.diagnosis.stage_rates import prepare_rate
+from loaders.diagnosis.transforms import holds_lock, transform_cost, waits_for_no_core, without_transforms
 from loaders.engine.stats import StageTimes
+from tests.support.slow_transforms import computing
 
 
 class Slow:
@@ -47,3 +50,55 @@ def test_the_same_settings_without_a_transform():
     config = LoaderConfig(batch_size=8, image_size=64, transform=Slow())
     assert not any(without_transforms(config).transforms)
     assert without_transforms(config).image_size == 64
+
+
+def cost(s_per_image: float, cpu_s_per_image: float) -> TransformCost:
+    return TransformCost(
+        name="mytrans:slow",
+        s_per_image=s_per_image,
+        cpu_s_per_image=cpu_s_per_image,
+        prepare_s_per_image=s_per_image + 0.001,
+        holds_lock=False,
+        without=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("threads", "s", "cpu_s", "images_per_s", "idle_cores", "holds"),
+    [
+        (2, 0.010, 0.0050, 190.0, 0.9, True),  # both threads together do what one could
+        (8, 0.040, 0.0050, 195.0, 0.9, True),
+        (2, 0.005, 0.0049, 380.0, 0.6, False),  # twice as much
+        (2, 0.012, 0.0050, 165.0, 0.1, False),  # no core was idle, so the threads may have waited for one
+        (1, 0.005, 0.0050, 190.0, 0.9, False),  # one thread cannot show it
+        (2, 0.008, 0.0001, 240.0, 1.9, False),  # waits, and not for the lock
+        (3, 0.005, 0.0049, 190.0, 0.9, False),  # decoding takes longer than the transform
+    ],
+)
+def test_a_transform_holds_the_lock_if_all_threads_together_do_what_one_could(
+    threads, s, cpu_s, images_per_s, idle_cores, holds
+):
+    found = holds_lock(cost(s, cpu_s), threads=threads, images_per_s=images_per_s, idle_cores=idle_cores)
+    assert found == holds
+
+
+@pytest.mark.parametrize(
+    ("threads", "s", "cpu_s", "waits"),
+    [
+        (2, 0.010, 0.0050, False),  # Python in two threads takes turns
+        (1, 0.005, 0.0049, False),  # one thread in each worker process
+        (2, 0.008, 0.0001, True),  # sleeps, or waits for a disk
+        (1, 0.009, 0.0030, True),
+    ],
+)
+def test_a_transform_waits_for_something_else_if_its_cpu_time_does_not_explain_its_time(threads, s, cpu_s, waits):
+    assert waits_for_no_core(cost(s, cpu_s), threads) == waits
+
+
+def test_a_loop_in_python_is_measured_as_one_that_holds_the_lock(dataset):
+    config = LoaderConfig(batch_size=8, image_size=32, threads=2, transform=computing)
+    # Beside other tests no core is idle; and at times a thread waits for the lock where it ends to decode.
+    looks = [prepare_rate(str(dataset("webdataset")), config, 0.5, 0.0) for _ in range(4)]
+    assert any(look.transform.holds_lock for look in looks) or max(look.other_cores for look in looks) > 0.3
+    side_by_side = prepare_rate(str(dataset("webdataset")), LoaderConfig(batch_size=8, transform=Slow()), 0.3, 0.0)
+    assert not side_by_side.transform.holds_lock

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from loaders.diagnosis.findings import STAGES, Bound, StageRate, TransformCost
 from loaders.diagnosis.prediction import Prediction
-from loaders.diagnosis.verdict import HIGHEST_RATIO, Parts, contention, contradiction, disturbance, limit_of, verdict
+from loaders.diagnosis.verdict import (
+    HIGHEST_RATIO,
+    Parts,
+    contention,
+    contradiction,
+    disturbance,
+    limit_of,
+    reported_limit,
+    verdict,
+)
 from tests.support.findings import diagnosis
 
 RATES = st.fixed_dictionaries({name: st.floats(0.1, 1e6) for name in STAGES})
@@ -135,6 +144,7 @@ SLOW = TransformCost(
     s_per_image=0.0056,
     cpu_s_per_image=0.0055,
     prepare_s_per_image=0.008,
+    holds_lock=False,
     without=Bound(images_per_s=90.0, predicted_images_per_s=95.0, is_tried=True, gain=2.25, limit="prepare"),
 )
 SENTENCE = (
@@ -174,3 +184,37 @@ def test_a_loop_that_hardly_waits_is_not_said_to_wait_for_the_cores_that_its_ste
         "device could take. The loop waits for a batch for 7 % of its time, but a step takes 3.0 times as long as "
         "alone. No single change would bring 5 %."
     )
+
+
+def beside(observed, predicted, *, wait=0.0, transfer=0.0, fixes=(), transform=None):
+    parts = Parts(transform=transform, wait_share=wait, transfer_share=transfer, compute_share=1 - wait - transfer)
+    limit = limit_of(observed, 3774.0, predicted)
+    return verdict(observed, 3774.0, limit, predicted, fixes, parts), reported_limit(observed, 3774.0, limit, parts)
+
+
+@pytest.mark.parametrize("named", ["prepare", "compute", "fetch"])
+def test_a_loop_that_hardly_waits_is_said_to_make_slower_steps_whatever_the_stages_predict(named):
+    fix = diagnosis().fixes[0]
+    text, limit = beside(2013.0, Prediction(3584.0, named), fixes=[fix])
+    assert text == (
+        "Your training step is slowed down by what runs beside it: 2,013 images/s, 53 % of what the device could take. "
+        "The loop waits for a batch for 0 % of its time, but a step takes 1.9 times as long as alone. Alone the stages "
+        f"promise 3,584. {fix.advice}: 1,790 images/s, +127 %."
+    )
+    assert limit == "contention"
+    assert "Alone the stages" not in beside(2013.0, Prediction(2100.0, named))[0]
+    assert beside(2013.0, Prediction(3584.0, named), transform=SLOW)[0].startswith("Your training step is slowed down")
+
+
+@given(predicted=PREDICTIONS, share=SHARES, faster=st.floats(1.0, 10.0), wait=st.floats(0, 0.5), sent=st.floats(0, 0.5))
+def test_steps_are_called_slow_only_where_the_loop_hardly_waits_and_the_device_could_take_more(
+    predicted, share, faster, wait, sent
+):
+    observed, compute = share * predicted.images_per_s, faster * predicted.images_per_s
+    limit = limit_of(observed, compute, predicted)
+    parts = Parts(wait_share=wait, transfer_share=sent, compute_share=1 - wait - sent)
+    text = verdict(observed, compute, limit, predicted, (), parts)
+    is_slow = "step is slowed down" in text
+    assert is_slow == (wait + sent < 0.05 and observed < 0.9 * compute and limit != "cores")
+    assert reported_limit(observed, compute, limit, parts) == ("contention" if is_slow else limit)
+    assert not (is_slow and "You are waiting for" in text)

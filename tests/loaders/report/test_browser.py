@@ -109,7 +109,7 @@ def test_pages_are_readable_at_every_width_in_light_and_dark(measured, name, wid
     assert found["smallest_text_px"] >= SMALLEST_TEXT_PX
     assert found["least_contrast"] >= LEAST_CONTRAST
     assert all(plot["height"] >= 100 and plot["width"] >= 250 for plot in found["plots"])
-    assert len(found["plots"]) == {"diagnosis": 4, "bench": 1, "long": 3}[name]
+    assert len(found["plots"]) == {"diagnosis": 3, "bench": 1, "long": 2}[name]
 
 
 def test_unreadable_pages_are_detected(measured):

@@ -39,8 +39,9 @@ def test_page_shows_every_part_of_the_diagnosis(full):
         "all together, observed 790",
         "120 steps, median 327.1 ms",
         "wait 55 %",
-        "workers Decode with 8 threads (--threads 8) × 2.27 1,790 tried compute another run",
-        "predicted 1,790 images/s, measured 1,738; the prediction is 3.0 % too high.",
+        "Change Gain Predicted Tried Applied Then limited by Needs",
+        "workers Decode with 8 threads (--threads 8) × 2.27 1,830 1,790 1,738 compute another run",
+        "--resize 256 × 1.57 1,240 – – prepare the dataset built again",
         "With the best division of the cores: 1,840 images/s (fetch 0.6, prepare 6.7,",
         "dataprep loads 1,562 images/s, 1.40 times tf.data, the fastest of the others.",
         "tf.data tfrecord, bilinear-no-antialias, copy 1,118 1,102 to 1,139 126.2 1.78 6.4 1,015 1,015",
@@ -143,6 +144,7 @@ def test_a_compute_bound_run_without_changes_has_a_page():
     assert '<h1 class="good">' in html
     assert '<h1 class="warn">' in diagnosis_page(replace(found, utilisation=0.6))
     assert "Tried" not in Page(html).text
+    assert "Applied" not in Page(html).text
     assert "No single change helps." in Page(html).text
     assert "Contention: cores are short." in Page(html).text
     assert "Loaders compared" not in Page(html).text

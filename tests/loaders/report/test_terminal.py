@@ -25,11 +25,21 @@ def test_a_terminal_shows_the_same_in_80_columns():
         "790 of 1,840 images/s that the accelerator takes: 43 % used (90 % is a pass)",
         "predicted together 812, observed 790",
         "wait 55 %",
-        "1. workers: × 2.27, 1,790 images/s tried, then limited by compute;",
-        "measured 1,738",
+        "1. workers: × 2.27; images/s predicted 1,830, tried 1,790, applied 1,738;",
+        "2. resize: × 1.57; images/s predicted 1,240; then limited by prepare; needs",
     ):
         assert part in text
+    assert "then limited by compute; needs another run" in " ".join(text.split())
     assert [line.split()[0] for line in text.splitlines() if line.endswith("the limit")] == ["prepare"]
+
+
+def test_each_change_has_its_rates_in_one_place_and_nothing_else_repeats_them():
+    text = printed(diagnosis(), width=200)
+    (line,) = [line for line in text.splitlines() if "1,738" in line]
+    assert line.startswith("1. workers: ")
+    assert text.count("1,830") == 1
+    unapplied = printed(replace(diagnosis(), applied=None), width=200)
+    assert "images/s predicted 1,830, tried 1,790; then" in unapplied
 
 
 def test_cores_that_other_programs_used_are_said_unless_the_verdict_says_so():
@@ -64,6 +74,14 @@ def test_a_transform_is_a_part_of_preparing_and_a_run_without_it_is_marked_as_a_
     )
     assert note in " ".join(text.split())
     assert note in diagnosis_page(found)
+    assert "interpreter lock" not in note
+    locked = replace(found, transform=replace(transform_cost(), holds_lock=True))
+    lock_note = (
+        "It holds the interpreter lock: the threads of a process take turns in it, so a process prepares at most "
+        "472 images/s, whatever its number of threads. Worker processes have a lock each."
+    )
+    assert lock_note in " ".join(printed(locked).split())
+    assert lock_note in diagnosis_page(locked)
     for report in (printed(replace(found, fixes=())), diagnosis_page(replace(found, fixes=()))):
         assert "No setting helps; a faster transform does." in report
         assert "No single change" not in report

@@ -7,7 +7,7 @@ import pytest
 
 from loaders.bench.table import OURS
 from loaders.report.page import bench_page
-from loaders.report.wording import applied_sentence, bench_sentence, rate
+from loaders.report.wording import bench_sentence, change_rates, rate
 from tests.support.findings import bench_table, diagnosis
 from tests.support.pages import Page
 
@@ -28,9 +28,12 @@ def test_the_sentence_compares_our_loader_with_the_fastest_other(keep, sentence)
     assert sentence in Page(bench_page(replace(bench_table(), sections=(section,)))).text
 
 
-def test_the_sentence_says_how_far_a_prediction_was_off():
-    applied = replace(diagnosis().applied, predicted_images_per_s=90.0, measured_images_per_s=100.0)
-    assert applied_sentence(applied).endswith("predicted 90 images/s, measured 100; the prediction is 10.0 % too low.")
+def test_a_change_has_the_rates_that_are_known_of_it():
+    found = diagnosis()
+    workers, resize, _ = found.fixes
+    assert change_rates(found, workers) == {"predicted": "1,830", "tried": "1,790", "applied": "1,738"}
+    assert change_rates(found, resize) == {"predicted": "1,240"}
+    assert change_rates(replace(found, applied=None), workers) == {"predicted": "1,830", "tried": "1,790"}
 
 
 @pytest.mark.parametrize(

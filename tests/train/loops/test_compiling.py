@@ -1,5 +1,6 @@
 """Compiled networks: what they need, and that they have the losses of those that are not compiled."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,11 +8,22 @@ import torch
 from torch import nn
 
 from dataprep.errors import UsageError
+from loaders.torch import TorchBatch
 from tests.support.finetuning import SMALL as FINETUNE
 from tests.support.training import SMALL as MAE
 from tests.support.training import losses, trace_of
 from train import finetune_mae, pretrain_mae, train_vit
 from train.loops.compiling import compile_network
+from train.loops.torch import Task, TorchBackend
+from train.loops.torch_runtime import TorchRuntime
+
+
+class Nothing(Task):
+    """A task without a loss."""
+
+    def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
+        yield from ()
+
 
 STEPS = 4
 CPU = torch.device("cpu")
@@ -35,6 +47,20 @@ def test_a_cpu_needs_pythons_headers(monkeypatch, tmp_path):
 def test_xla_compiles_anyway():
     with pytest.raises(UsageError, match="--compile is for cpu, cuda and tpu; XLA compiles every step anyway"):
         compile_network(nn.Linear(1, 1), torch.device("xla"))
+
+
+@pytest.mark.parametrize(
+    ("device", "is_plain_compiled"), [("cpu", False), ("cuda", False), ("xla", True), ("tpu", True)]
+)
+def test_a_backend_knows_whether_its_network_is_compiled(device, is_plain_compiled):
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    runtime = TorchRuntime("cpu", pin_memory=False)
+    runtime.name = device
+    backend = TorchBackend(runtime=runtime, model=model, optimizer=optimizer, task=Nothing())
+    assert backend.compiles is is_plain_compiled
+    model[1].compile()
+    assert backend.compiles
 
 
 VIT = {

@@ -31,6 +31,7 @@ class Counter:
 
     saves_evaluated_step: bool = False
     is_first: bool = True
+    compiles: bool = False
     stop_in_update: int = -1
     """Step in which this process gets SIGTERM."""
     stop_in_evaluation: int = -1
@@ -220,10 +221,15 @@ def test_a_flag_that_was_not_given_is_reported_so_and_resume_itself_is_not(tmp_p
     assert notes == ["note: --aa was not given, is now rand-m9", "note: --wandb was not given, is now mae"]
 
 
-def test_the_steps_to_do_are_said_before_the_first_which_may_compile(tmp_path, capsys):
-    opened(tmp_path, Counter(), max_steps=4).run()
-    assert "training on counter: updates 1 to 4; where the network is compiled" in capsys.readouterr().err
-    again = opened(tmp_path, Counter(), max_steps=4)
+def test_the_steps_to_do_are_said_before_the_first_and_compiling_only_where_it_is_done(tmp_path, capsys):
+    opened(tmp_path, Counter(), max_steps=2).run()
+    assert "training on counter: updates 1 to 2\n" in capsys.readouterr().err
+    compiling = opened(tmp_path, Counter(compiles=True), max_steps=4)
+    compiling.resume("automatic")
+    compiling.run()
+    said = "training on counter: updates 3 to 4; the network is compiled first, which may take minutes\n"
+    assert said in capsys.readouterr().err
+    again = opened(tmp_path, Counter(compiles=True), max_steps=4)
     again.resume("automatic")
     again.run()
     assert "training on" not in capsys.readouterr().err

@@ -1,0 +1,209 @@
+"""What `dataprep plan-input` finds for one TPU, as text and as JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from dataprep.cloud.accelerators import Accelerator
+from dataprep.commands.piped import open_console, print_table
+from dataprep.commands.plan_places import PricedPlaces, first_requests_per_s, print_places
+from dataprep.messages import counted, human_bytes
+
+if TYPE_CHECKING:
+    from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, StoredImages, WhatIf
+
+SCHEMA_VERSION = 1
+_BLOCK_BYTES = 2 * 2**20
+"""Bytes that the loader reads from a bucket with one request."""
+_INTERPRETER_CORES = 16
+"""Number of cores that one interpreter can keep busy (docs/loaders.md)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A plan, and the figures on which it is based."""
+
+    accelerator: Accelerator
+    pod: Pod
+    cost: ImageCost
+    """Cost of an image on these hosts."""
+    cost_source: str
+    processor: str
+    """Processor of the hosts; empty if no source states it."""
+    core_speed: float
+    """Speed of the hosts' cores, as a share of the one that `cost_source` names."""
+    core_basis: str
+    """What that speed rests on."""
+    bytes_source: str
+    """Where the bytes of an image come from."""
+    model: str | None
+    """Name of the model, if it is given."""
+    image_size: int
+    dataset: str
+    """Name of the dataset whose figures are assumed where none are given."""
+    bytes_are_assumed: bool
+    """Whether the bytes of an image are that dataset's, although another one is planned."""
+    hns: bool
+    """Whether the bucket has a hierarchical namespace."""
+    stored: StoredImages
+    epoch_images: int | None
+    plan: CapacityPlan
+    places: PricedPlaces | None
+    """Ways to read the data, if the bucket's location is given."""
+
+    @property
+    def sentence(self) -> str:
+        from loaders.capacity.plan import verdict_sentence
+
+        return verdict_sentence(self.plan, self.accelerator.name)
+
+    def document(self) -> dict[str, object]:
+        """Return the plan as JSON values, which docs/capacity.md describes."""
+        accelerator = self.accelerator
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "sentence": self.sentence,
+            "accelerator": {
+                **{key: getattr(accelerator, key) for key in ("name", "hosts", "chips", "cores", "hbm_gib")},
+                "machine": asdict(accelerator.machine),
+            },
+            "pod": asdict(self.pod),
+            "cost": {
+                **asdict(self.cost),
+                "source": self.cost_source,
+                "processor": self.processor,
+                "core_speed": self.core_speed,
+                "core_basis": self.core_basis,
+                "bytes_source": self.bytes_source,
+                "image_size": self.image_size,
+            },
+            "stored": asdict(self.stored),
+            "places": self.places.document() if self.places else None,
+            "plan": asdict(self.plan)
+            | {"resources": [asdict(found) | {"headroom": found.headroom} for found in self.plan.resources]},
+        }
+
+
+def print_found(found: Found) -> None:
+    """Print a plan: verdict, facts, resources, the price of the reading, and what would change the rate."""
+    console = open_console()
+    console.print(Text(found.sentence, style="bold"))
+    console.print()
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(found).items():
+        facts.add_row(Text(f"  {name}", style="dim"), Text(value))
+    print_table(console, facts)
+    console.print()
+    print_table(console, _resources(found.plan))
+    console.print()
+    if found.places is not None:
+        print_places(console, found.places)
+        console.print()
+    changes = [change for change in found.plan.what_ifs if _makes_a_difference(change, found.plan)]
+    if changes:
+        print_table(console, _what_ifs(found.plan, changes))
+    else:
+        console.print("What if: none of the changes that are known here makes a difference.")
+    for change in changes:
+        if change.command:
+            console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
+
+
+def _facts(found: Found) -> dict[str, str]:
+    plan, cost, pod = found.plan, found.cost, found.pod
+    facts = _hosts(found) | {
+        "required": f"{plan.asked_images_per_s:,.0f} images/s at {found.image_size} pixels"
+        + (f" by {found.model}" if found.model else ""),
+        "deliverable": f"{_least(plan)}{plan.images_per_s:,.0f} images/s by all hosts, "
+        f"{plan.images_per_s / pod.hosts:,.0f} by each",
+        "image": f"{cost.cpu_ms:.2f} ms of a host's core with {cost.loader}, "
+        f"{human_bytes(cost.num_bytes)} from the bucket",
+        "cores": f"{found.processor or 'processor not known'}, each core counted as {found.core_speed:g} of one that "
+        f"takes {cost.cpu_ms * found.core_speed:.2f} ms ({found.cost_source}); {found.core_basis}",
+        "counted": f"{pod.usable_share:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
+        f"{pod.vcpu_speed:g} of a host's core",
+        "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, pod, hns=found.hns),
+    }
+    if found.bytes_are_assumed:
+        assumed = f"{human_bytes(cost.num_bytes)} an image, the {found.bytes_source}: give --bytes-per-image"
+        facts["assumed"] = assumed
+    if found.epoch_images:
+        minutes = found.epoch_images / (plan.asked_images_per_s * plan.utilisation) / 60
+        facts["epoch"] = f"{minutes:,.1f} min for the {found.epoch_images:,} images of {found.dataset}"
+    cores = next(resource.needed for resource in plan.resources if resource.unit == "cores")
+    if cost.loader == "dataprep" and cores > _INTERPRETER_CORES:
+        processes = ceil(cores / pod.vcpu_speed / 8)
+        facts["loader"] = f"set processes={processes}: one interpreter hands out work for {_INTERPRETER_CORES} cores"
+    return facts
+
+
+def _hosts(found: Found) -> dict[str, str]:
+    accelerator, pod = found.accelerator, found.pod
+    machine = accelerator.machine
+    kind = "" if machine.machine_type == machine.generation else f" {machine.machine_type}"
+    nic = f"{machine.nic_gbps:g} Gbit/s" if machine.nic_gbps else "network not published"
+    return {
+        "TPU": f"{accelerator.name}: {counted(accelerator.chips, 'chip')}, {counted(accelerator.cores, 'core')}, "
+        f"{accelerator.hbm_gib:,} GiB of HBM",
+        "hosts": f"{pod.hosts:,}{kind}, each {pod.vcpus:g} vCPUs, {machine.ram_gb:,} GB RAM, {nic}",
+        "source": f"{machine.source}, {machine.date}" + (f"; {machine.note}" if machine.note else ""),
+    }
+
+
+def _bucket(bytes_per_s: float, pod: Pod, *, hns: bool) -> str:
+    requests_per_s, first = bytes_per_s / _BLOCK_BYTES, first_requests_per_s(hns=hns)
+    grows = f", beyond the {first:,.0f} of a bucket that has not grown yet"
+    quota = "" if pod.bucket_gbps else "; its bandwidth is your project's quota: --bucket-gbps"
+    return (
+        f"{bytes_per_s * 8e-9:,.2f} Gbit/s in {requests_per_s:,.0f} requests/s of 2 MiB"
+        f"{grows if requests_per_s > first else ''}{quota}"
+    )
+
+
+def _resources(plan: CapacityPlan) -> Table:
+    table = Table(title="One host; the bucket is shared by all hosts", title_justify="left", box=None, padding=(0, 2))
+    table.add_column("")
+    for name in ("needed", "available", "headroom"):
+        table.add_column(name, justify="right")
+    for resource in sorted(plan.resources, key=lambda resource: resource.headroom):
+        sign = "≥ " if resource.at_least else ""
+        short = resource.headroom < 1
+        table.add_row(
+            resource.name,
+            f"{resource.needed:,.2f} {resource.unit}",
+            f"{sign}{resource.available:,.1f} {resource.unit}",
+            Text(f"{sign}{resource.headroom:,.2f} x", style="red" if short else "green"),
+        )
+    return table
+
+
+def _makes_a_difference(change: WhatIf, plan: CapacityPlan) -> bool:
+    """Return whether the share of the required rate, as it is shown, differs from the present one."""
+    return f"{change.utilisation:.0%}" != f"{plan.utilisation:.0%}"
+
+
+def _least(plan: CapacityPlan) -> str:
+    """Return the sign before a rate that is a lower bound."""
+    return "≥ " if min(plan.resources, key=lambda resource: resource.headroom).at_least else ""
+
+
+def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table:
+    title = "What if (each change alone): images/s that the hosts could deliver"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
+    table.add_column("change", overflow="fold")
+    for name in ("images/s", "of required", "limit"):
+        table.add_column(name, justify="right", no_wrap=True)
+    tightest = min(plan.resources, key=lambda resource: resource.headroom)
+    table.add_row(
+        "as it is", f"{_least(plan)}{plan.images_per_s:,.0f}", f"{plan.utilisation:.0%}", tightest.name, style="bold"
+    )
+    for change in changes:
+        sign = "" if change.certain else "≥ "
+        table.add_row(change.change, f"{sign}{change.images_per_s:,.0f}", f"{change.utilisation:.0%}", change.limit)
+    return table

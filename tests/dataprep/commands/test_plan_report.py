@@ -1,0 +1,56 @@
+"""What `dataprep plan-input` prints of a plan: facts, changes, plain lines where stdout is no terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from dataprep.commands.plan_input import command
+
+RESNET = ("--accelerator", "v4-32", "--model", "resnet50")
+
+
+@pytest.fixture
+def plan_input(capsys, monkeypatch):
+    """Run the command: its exit code and what it printed."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = command.main([str(argument) for argument in arguments], standalone_mode=False)
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_what_the_hosts_can_deliver_is_shown(plan_input):
+    _, out = plan_input(*RESNET, "--images-per-s", 8000)
+    plan = json.loads(plan_input(*RESNET, "--images-per-s", 8000, "--json")[1])["plan"]
+    rate = plan["images_per_s"]
+    assert rate == pytest.approx(8000 * plan["headroom"])
+    assert f"  deliverable  ≥ {rate:,.0f} images/s by all hosts, {rate / 4:,.0f} by each" in out
+
+
+def test_changes_that_make_no_difference_are_left_out(plan_input):
+    _, out = plan_input(*RESNET, "--images-per-s", 8000)
+    assert "What if: none of the changes that are known here makes a difference." in out
+    _, out = plan_input(*RESNET, "--images-per-s", 60000)
+    shares = [
+        line.split()[-2] for line in out[out.index("as it is") :].splitlines() if line.rstrip().endswith("network")
+    ]
+    assert len(shares) > 1
+    assert len(set(shares[:1]) & set(shares[1:])) == 0
+
+
+def test_a_single_chip_is_not_a_plural(plan_input):
+    _, out = plan_input("--accelerator", "v5litepod-1", "--model", "resnet50", "--images-per-s", 1000)
+    assert "v5litepod-1: 1 chip, 1 core, 16 GiB of HBM" in out
+
+
+def test_without_a_terminal_no_line_is_wrapped_or_ends_with_spaces(plan_input):
+    words = ("--images-per-s", 1000, "--bucket-location", "US", "--zone", "europe-west4-a")
+    _, out = plan_input(*RESNET, *words)
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+    assert re.search(r"^  from a copy in europe-west4 +\$", out, re.MULTILINE)
+    assert re.search(r"^Reading .* once in europe-west4-a: paid, .+\.?$", out, re.MULTILINE)

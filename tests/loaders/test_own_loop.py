@@ -1,0 +1,35 @@
+"""docs/bottleneck.md is true of a loop of one's own: its programs run as they stand, and print what it shows."""
+
+import itertools
+import re
+
+import pytest
+
+from tests.support.libraries import in_process, output_of
+from tests.support.markdown import blocks, shows
+
+DOCUMENT = "docs/bottleneck.md"
+
+
+@pytest.fixture
+def printed(dataset, tmp_path):
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards/imagenet").symlink_to(dataset("webdataset"))
+    outputs = []
+    for block, after in itertools.pairwise(blocks(DOCUMENT)):
+        if block.info == "python":
+            assert after.info == "text"
+            path = tmp_path / f"line_{block.line}.py"
+            path.write_text(block.text)
+            outputs.append(in_process("torch", output_of, path))
+            assert shows(after.text, outputs[-1]), outputs[-1]
+    return outputs
+
+
+def test_programs_print_a_device_and_the_shares_that_the_document_explains(printed):
+    device, stats = printed
+    assert float(re.fullmatch(r"--device simulated:(\d+)\n", device)[1]) > 0
+    waiting, decoding, transforming, cores = map(int, re.findall(r"(\d+) %", stats))
+    assert waiting > 50, "the transform takes many times as long as a step"
+    assert 0 < transforming <= decoding <= 150, "a look counts what was begun before"
+    assert 0 < cores <= 150, "its threads take turns, so they take about one core at most"
