@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import TypeVar
 
 from dataprep.errors import StorageError
@@ -80,8 +80,8 @@ class BatchWatch:
 
         def attempt(seconds: float) -> Future[T] | None:
             waiting()
-            if not future.done():
-                wait_for([future], seconds)
+            with suppress(CancelledError, TimeoutError):
+                future.exception(seconds)
             return future if future.done() else None
 
         return self.wait(attempt).result()

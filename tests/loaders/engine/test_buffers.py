@@ -2,8 +2,12 @@
 
 import gc
 import os
+import re
+import sys
+from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from loaders.engine.buffers import Buffers
@@ -41,6 +45,21 @@ def test_slices_views_and_tensors_keep_the_memory_in_use():
         del kept, other
     gc.collect()
     assert len(buffers) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_memory_of_one_process_is_private_and_asks_for_huge_pages():
+    data = Buffers(4 * 2**20).take().data
+    mapped = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) ")
+    inside, permissions, flags = False, "", []
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := mapped.match(line):
+            inside = int(found[1], 16) <= data.ctypes.data < int(found[2], 16)
+            permissions = found[3] if inside else permissions
+        elif inside and line.startswith("VmFlags:"):
+            flags = line.split()
+    assert permissions == "rw-p"
+    assert "hg" in flags
 
 
 def test_a_batch_that_is_kept_does_not_keep_the_memory_of_others():
