@@ -139,7 +139,7 @@ def _read_results(path: Path | None) -> dict[str, dict[str, Any]]:
 def _keep(path: Path | None, result: Mapping[str, Any]) -> None:
     if path is not None:
         with path.open("a") as file:
-            file.write(json.dumps(result) + "\n")
+            file.write(json.dumps(result).replace(f"{ROOT}/", "") + "\n")  # as in the commands of the documents
 
 
 def _judge(

@@ -257,6 +257,29 @@ def test_what_is_said_of_the_second_set_of_planted_situations_is_recorded():
     assert "in all of twelve others, but the method was tuned on the hundred, and it tries more changes" in bottleneck
 
 
+def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():
+    lines = (ROOT / "benchmarks/results/diagnose-unseen.jsonl").read_text().splitlines()
+    situations = [json.loads(line) for line in lines]
+    errors = [situation["error"] for situation in situations]
+    wrong = [situation for situation in situations if situation["verdict"] == "wrong"]
+    disks = [each for each in wrong if each["named"] == "none" and each["truth"] == "resize"]
+    openmp = [each for each in wrong if each["named"] == "resize" and each["truth"] == "batch"]
+    assert {each["situation"]["outside"]["omp_threads"] for each in openmp} == {4, 8, 16}
+    assert sum(situation["verdict"] == "undecided" for situation in situations) == 1
+    brought = [rate / each["base"] for each in disks for name, rate in each["changes"].items() if "resize" in name]
+    promised = [each["predicted"] / each["measured"] for each in openmp]
+    text = BENCHMARKS.replace("\n", " ").replace(" %", "%")
+    right, near = len(situations) - len(wrong), sum(error <= 0.1 for error in errors)
+    assert f"{right} of {len(situations)} right, one of them undecided, and {near} what-ifs within 10%" in text
+    assert f"(median error {median(errors):.1%})" in text
+    assert f"({len(disks)} situations, where they bring {min(brought):.1f} to {max(brought):.1f} times the rate)" in text
+    assert f"({len(openmp)} situations) they are offered in place of a larger batch" in text
+    assert f"with a rate that is {min(promised):.1f} to {max(promised):.0f} times what they then bring" in text
+    bottleneck = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")
+    assert f"Of {len(situations)} situations with causes that are in none of its lists" in bottleneck
+    assert f"it was right in {right}." in bottleneck
+
+
 def test_ratios_in_the_text_about_loaders_follow_from_the_recorded_run():
     rates = {
         (row["image_size"], row["name"], row["interpolation"]): row["result"]["images_per_s"]
