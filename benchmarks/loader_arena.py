@@ -12,27 +12,28 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from originals import DATAPREP, commit, corpus_images, image_folder
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this folder, in which `loaders` is a file
 
+from benchmarks.originals import DATAPREP, commit, corpus_images, image_folder
 from dataprep.host.cpu import background_cores
 from dataprep.host.measure import CommandError
 from dataprep.host.versions import machine_document
+from loaders.bench.compare import PEERS_PYTHON
+from loaders.bench.contestant import ROOFLINE
+from loaders.bench.runs import BenchSettings, Contender, Run, last_line, module_command, run_once
+from loaders.bench.table import OURS
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # before this folder, in which `loaders` is a file
-from loaders.bench.compare import PEERS_PYTHON  # noqa: E402
-from loaders.bench.contestant import ROOFLINE  # noqa: E402
-from loaders.bench.runs import BenchSettings, Contender, Run, last_line, module_command, run_once  # noqa: E402
-from loaders.bench.table import OURS  # noqa: E402
-
 ARENA = Path(__file__).resolve().parent / "arena"
 ARENA_PYTHON = PEERS_PYTHON.parents[1] / "arena/bin/python"
 MARKED = "webdataset, restart markers"
@@ -47,6 +48,8 @@ SHARDS = 8
 HERE, BENCH, OTHER = sys.executable, str(PEERS_PYTHON), str(ARENA_PYTHON)
 WRITERS = {"mds": BENCH, "array_record": BENCH, "mds-bytes": BENCH, "litdata": BENCH, "energon": BENCH, "parquet": HERE}
 """Interpreters that write the layouts which `dataprep build` does not."""
+LEAST_DECODE = 0.25
+"""Share of a full decode's processor time below which no image was decoded while the clock ran."""
 CUBIC, LINEAR, PLAIN = "bicubic", "bilinear", "bilinear-no-antialias"
 
 
@@ -171,10 +174,17 @@ class Arena:
         )
         print(f"{name}, {size}", file=sys.stderr)
         try:
-            self._runs[name, size].append(run_once(contender, settings))
+            run = run_once(contender, settings)
         except (CommandError, OSError) as error:
             self._errors[name] = last_line(error.stderr) if isinstance(error, CommandError) else str(error)
             print(self._errors[name], file=sys.stderr)
+            return
+        fault = read_ahead(run.cpu_ms_per_image, [each.cpu_ms_per_image for each in self._runs["full decode", size]])
+        if fault:
+            self._errors[name] = fault
+            print(fault, file=sys.stderr)
+        else:
+            self._runs[name, size].append(run)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the figures of each contender and size."""
@@ -198,6 +208,18 @@ class Arena:
     def errors(self) -> dict[str, str]:
         """Last words of the contenders that failed, without the paths of this machine."""
         return {name: said.replace(str(ROOT), ".") for name, said in self._errors.items()}
+
+
+def read_ahead(cpu_ms: float, full_decode_ms: Sequence[float]) -> str | None:
+    """Say so if a loader decoded its images before the clock ran, so that its run shows nothing.
+
+    Args:
+        cpu_ms: Processor time of an image.
+        full_decode_ms: That of full decodes of the same images.
+    """
+    if full_decode_ms and cpu_ms < LEAST_DECODE * statistics.median(full_decode_ms):
+        return f"{cpu_ms:.2f} ms of processor time an image: it had decoded its images before the clock ran"
+    return None
 
 
 def _build(images: list[Path], work: Path, roots: dict[str, Path]) -> None:

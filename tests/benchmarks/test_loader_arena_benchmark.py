@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.loader_arena import read_ahead
 from benchmarks.tables import arena_ratios, arena_table, arena_verdicts, recorded
 from tests.support.markdown import ROOT
 
@@ -55,6 +56,15 @@ def test_shards_with_restart_markers_have_ratios_of_their_own() -> None:
         ["originals", "2.50 times DALI"],
         ["`--jpeg restart`", "5.00 times DALI"],
     ]
+
+
+def test_a_peer_that_decoded_its_images_before_the_clock_ran_has_no_figures() -> None:
+    assert read_ahead(0.1, [0.88]) == (
+        "0.10 ms of processor time an image: it had decoded its images before the clock ran"
+    )
+    assert read_ahead(-4.8, [0.88])  # its processes ended, and their time with them
+    assert read_ahead(0.45, [0.88]) is None
+    assert read_ahead(0.1, []) is None
 
 
 @pytest.mark.parametrize("path", PEERS, ids=lambda path: path.stem)
