@@ -225,8 +225,9 @@ def test_errors_in_the_text_about_training_on_packs_are_the_recorded_ones():
 
 
 def test_ratios_in_the_text_about_laion_follow_from_the_recorded_run():
-    ours, encoding, _, best = recorded("laion")["rows"]
+    ours, encoding, *rivals = recorded("laion")["rows"]
     after_start = "after_start_images_per_s"
+    best = max(rivals, key=lambda row: row[after_start])
     assert f"reaches {ours[after_start] / best[after_start]:.2f} times img2dataset's better setting" in BENCHMARKS
     assert f"({ours['images_per_s'] / best['images_per_s']:.1f} times with its start" in BENCHMARKS
     assert f"and {ours[after_start] / encoding[after_start]:.2f} of the roofline in images/s" in BENCHMARKS
