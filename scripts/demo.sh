@@ -39,6 +39,7 @@ python - "$demo/mae/log.txt" <<'END'
 import json, pathlib, sys
 
 lines = [json.loads(line) for line in pathlib.Path(sys.argv[1]).read_text().splitlines()]
+lines = [line for line in lines if "loss" in line]  # the last one says that the run has ended
 first, last, steady = lines[0], lines[-1], lines[1:]  # the first line holds the time to compile
 wait = sum(line["wait_share"] for line in steady) / len(steady)
 rate = sum(line["images_per_s"] for line in steady) / len(steady)
