@@ -98,7 +98,7 @@ def exit_code_of(command: click.Command, name: str, *, after_ctrl_c: str = "") -
         click.echo(f"{name}: {problem}", err=True)
         return 2
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # an ASCII locale must not end a command at its first "·"
     try:
         code = command(standalone_mode=False)

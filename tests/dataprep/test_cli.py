@@ -138,11 +138,9 @@ def test_wrong_usage_is_one_line_and_exit_code_2(case, tmp_path, monkeypatch):
 def test_output_in_ascii_escapes_what_it_cannot_show(tmp_path):
     """As `inspect` writes its "·" to a terminal with LC_ALL=POSIX, or for a file in Latin-1."""
     dataprep("build", "imagenet-fake", "--images", "20", "--output", tmp_path / "out", "--format", "webdataset")
-    without_utf8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for environment in ({"PYTHONIOENCODING": "ascii"}, without_utf8):
-        run = dataprep_anew("inspect", tmp_path / "out", **environment)
-        assert run.returncode == 0, run.stderr
-        assert "imagenet-fake \\xb7 webdataset" in run.stdout
+    run = dataprep_anew("inspect", tmp_path / "out", PYTHONIOENCODING="ascii")
+    assert run.returncode == 0, run.stderr
+    assert "imagenet-fake \\xb7 webdataset" in run.stdout
 
 
 def test_output_to_a_full_disk_is_one_line():
