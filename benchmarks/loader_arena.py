@@ -215,7 +215,7 @@ def read_ahead(cpu_ms: float, full_decode_ms: Sequence[float]) -> str | None:
 
     Args:
         cpu_ms: Processor time of an image.
-        full_decode_ms: That of full decodes of the same images.
+        full_decode_ms: Processor time of a full decode of the same images, in each round.
     """
     if full_decode_ms and cpu_ms < LEAST_DECODE * statistics.median(full_decode_ms):
         return f"{cpu_ms:.2f} ms of processor time an image: it had decoded its images before the clock ran"
