@@ -273,7 +273,8 @@ def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():
     right, near = len(situations) - len(wrong), sum(error <= 0.1 for error in errors)
     assert f"{right} of {len(situations)} right, one of them undecided, and {near} what-ifs within 10%" in text
     assert f"(median error {median(errors):.1%})" in text
-    assert f"({len(disks)} situations, where they bring {min(brought):.1f} to {max(brought):.1f} times the rate)" in text
+    bring = f"{min(brought):.1f} to {max(brought):.1f} times the rate"
+    assert f"({len(disks)} situations, where they bring {bring})" in text
     assert f"({len(openmp)} situations) they are offered in place of a larger batch" in text
     assert f"with a rate that is {min(promised):.1f} to {max(promised):.0f} times what they then bring" in text
     bottleneck = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")

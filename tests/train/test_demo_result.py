@@ -14,6 +14,5 @@ def test_the_demo_reads_the_log_of_a_training(pretrain, tmp_path):
     words = [sys.executable, "-", str(tmp_path / "log.txt")]
     done = subprocess.run(words, input=program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(
-        r"loss from \d\.\d\d to \d\.\d\d in \d+ steps; \d+ images/s; \d+\.\d % of the time waited for input\n", done.stdout
-    )
+    shown = r"loss from \d\.\d\d to \d\.\d\d in \d+ steps; \d+ images/s; \d+\.\d % of the time waited for input\n"
+    assert re.fullmatch(shown, done.stdout)
