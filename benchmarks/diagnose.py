@@ -18,6 +18,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -139,7 +140,12 @@ def _read_results(path: Path | None) -> dict[str, dict[str, Any]]:
 def _keep(path: Path | None, result: Mapping[str, Any]) -> None:
     if path is not None:
         with path.open("a") as file:
-            file.write(json.dumps(result).replace(f"{ROOT}/", "") + "\n")  # as in the commands of the documents
+            file.write(without_paths(json.dumps(result)) + "\n")
+
+
+def without_paths(text: str) -> str:
+    """Return a text without the folders of this machine: the repository, and that of temporary files."""
+    return text.replace(f"{ROOT}/", "").replace(f"{tempfile.gettempdir()}/", "")
 
 
 def _judge(

@@ -1,8 +1,8 @@
 """The claim of a build on its output, and the files in `<dataset>/_build/` while the build runs.
 
-    plan.json                        create-only; the plan that owns the place, its hash, the id of this build, the
-                                     version of this package that began it, and size and CRC32C of plan.parquet; the
-                                     hash covers none of the last three
+    plan.json                        created only where there is none; the plan that owns the place, its hash, the id of
+                                     this build, the version of this package that began it, and size and CRC32C of
+                                     plan.parquet, for which it may be replaced; the hash covers none of the last three
     <plan hash>/<id>/plan.parquet    references, one row group a shard; a table of URLs has none
     <plan hash>/<id>/receipts/       create-only; 00007.parquet is shard 7's receipt with its index rows
     <plan hash>/<id>/folder/         an image folder on disk before it is renamed into place
