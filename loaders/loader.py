@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, TypeVar
 
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
+from dataprep.messages import counted
 from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, check_names
 from loaders.decode.annotations import WITHOUT_SIZE, size_fields
 from loaders.decode.decoders import open_decoder, warn_of_libraries
@@ -254,7 +256,7 @@ def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: 
         return url.open_loader(split, config)
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
 
-    dataset = open_dataset(str(url), split, config.region_policy)
+    dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s)
     kind = PackLoader if config.packs is not None else ViewLoader if config.view_groups else Loader
     return kind(dataset, config)
 
@@ -331,6 +333,7 @@ class Loader:
         self._skipped: Counter[str] = Counter()
         if config.shuffle:
             self._check_budget()
+            self._warn_of_large_batch()
         self._batch = 0
         """Number of the next batch to be taken, counted over all epochs."""
         self._producer: Producer | None = None
@@ -552,6 +555,18 @@ class Loader:
             sharers = max(1, self.config.processes)  # each worker process fetches for itself
             budget = self.config.prefetch_bytes // sharers
             check_budget(self.order, self.config.world_size * sharers, self.index.mean_image_bytes(), budget)
+
+    def _warn_of_large_batch(self) -> None:
+        """Warn on the first rank where a batch has images several times, because there are fewer than it takes."""
+        images, batch = self.order.num_samples, self.config.batch_size
+        if batch > images and self.config.rank == 0:
+            warnings.warn(
+                f"{self.dataset.url}: a batch of {batch:,} is larger than the split {self.dataset.split.name}, which "
+                f"has {counted(images, 'image')}: each batch has images more than once, and epochs pass within it; "
+                f"choose a batch size of {images:,} at most",
+                UserWarning,
+                stacklevel=5,  # the caller of open_loader
+            )
 
     def _plan(self) -> BatchPlan:
         """Return the plan of the batches from the next one on."""
