@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STATE_VERSION = 1
+_ANEW = "keep the weights of the model, and do not load the state, which begins the new order at its first image"
+"""What to do with a state of another build of the dataset."""
 _OF_SINGLE_VIEWS = LoaderSettings.__annotations__.keys() - SharedSettings.__annotations__.keys()
 """Settings that say what a single view of an image is."""
 
@@ -462,6 +464,24 @@ class Loader:
         self._go_to(self._batch_after(state))
         self._start = self._batch
 
+    def check_build(self, state: Mapping[str, Any], advice: str = _ANEW) -> None:
+        """Check that a state is of this build of the dataset.
+
+        Args:
+            state: State of a loader.
+            advice: What to do, for the message.
+
+        Raises:
+            UsageError: The dataset was built or adopted anew since the state was made; the message says what both are.
+        """
+        from loaders.engine.other_build import other_builds
+
+        if lines := other_builds(self._sequence, dict(state["sequence"])):
+            raise UsageError(
+                f"{self.dataset.url}: the dataset was built or adopted anew since the state was made: "
+                f"{'; '.join(lines)}; its images have another order: {advice}"
+            )
+
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Return to a state of this loader, for adapters that took batches ahead; an evaluation still starts again."""
         self._go_to(self._batch_after(state))
@@ -473,6 +493,7 @@ class Loader:
         """Raise UsageError if a state belongs to another sequence."""
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
+        self.check_build(state)
         lines = differences(self._sequence, dict(state["sequence"]), where="in the state")
         if lines:
             what = "; ".join(lines)

@@ -278,7 +278,8 @@ def test_the_default_evaluation_resizes_to_256():
 
 def test_a_batch_larger_than_the_split_is_a_warning_with_both_numbers(dataset):
     url = str(dataset("webdataset"))
-    with pytest.warns(UserWarning, match=r"a batch of 1,000 is larger than the split train, which has \d+ images") as found:
+    words = r"a batch of 1,000 is larger than the split train, which has \d+ images"
+    with pytest.warns(UserWarning, match=words) as found:
         open_loader(url, batch_size=1000, image_size=32).close()
     assert len(found) == 1
     assert found[0].filename == __file__
