@@ -478,8 +478,8 @@ class Loader:
 
         if lines := other_builds(self._sequence, dict(state["sequence"])):
             raise UsageError(
-                f"{self.dataset.url}: the dataset was built or adopted anew since the state was made: "
-                f"{'; '.join(lines)}; its images have another order: {advice}"
+                f"{self.dataset.url}: the dataset was built or adopted anew since the state was made, or is another "
+                f"build: {'; '.join(lines)}; its images have another order: {advice}"
             )
 
     def rewind(self, state: Mapping[str, Any]) -> None:

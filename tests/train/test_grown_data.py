@@ -98,9 +98,9 @@ def test_weights_are_kept_and_the_order_begins_anew(builds, run, tmp_path, name)
     )
     assert code == 2
     assert said.endswith(
-        f"{data}: the dataset was built or adopted anew since the state was made: 60 images then (plan {plans[0]}, "
-        f"revision 1), 72 images now (plan {plans[1]}, revision 1); its images have another order: to begin a new run "
-        f"with the checkpoint's weights, give {advice}\n"
+        f"{data}: the dataset was built or adopted anew since the state was made, or is another build: 60 images then "
+        f"(plan {plans[0]}, revision 1), 72 images now (plan {plans[1]}, revision 1); its images have another order: "
+        f"to begin a new run with the checkpoint's weights, give {advice}\n"
     )
 
     rate = {"learning_rate" if resnet_in_jax else "lr": 0}

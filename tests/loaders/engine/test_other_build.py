@@ -51,8 +51,8 @@ def test_a_loader_refuses_the_state_of_another_build_and_says_what_to_do(dataset
         with pytest.raises(UsageError) as caught:
             loader.load_state_dict(state)
     assert str(caught.value).partition(": the dataset was ")[2] == (
-        f"built or adopted anew since the state was made: {'pets: ' if mixed else ''}{images - 9} images "
-        f"then (plan ffffffffffff, revision 1), {images} images now (plan {plan[:12]}, revision 1); its images have "
-        "another order: keep the weights of the model, and do not load the state, which begins the new order at its "
-        "first image"
+        f"built or adopted anew since the state was made, or is another build: {'pets: ' if mixed else ''}{images - 9} "
+        f"images then (plan ffffffffffff, revision 1), {images} images now (plan {plan[:12]}, revision 1); its images "
+        "have another order: keep the weights of the model, and do not load the state, which begins the new order at "
+        "its first image"
     )
