@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from copy import copy
 from typing import Any
 
 import click
 
 from dataprep.errors import UsageError
-
-INSTEAD = {"--source": "give one of them, or one folder that holds both"}
-"""What to do instead of giving an option twice, by its name; for all others: give one of the values."""
 
 
 class StrictCommand(click.Command):
@@ -52,4 +50,11 @@ def _several(option: click.Option, values: list[Any]) -> str:
         return f"{name} and {option.secondary_opts[0]} are both given; leave one of them out"
     *first, last = (" ".join(value) if isinstance(value, tuple) else str(value) for value in values)
     given = f"{', '.join(first)} and {last}"
-    return f"{name} takes one value and is given {len(values)}: {given}; {INSTEAD.get(name, 'give one of them')}"
+    return f"{name} takes one value and is given {len(values)}: {given}; give one of them{_or_both(name, values)}"
+
+
+def _or_both(name: str, values: list[Any]) -> str:
+    """Return how to build from several sources, for which one would give --source again."""
+    if name != "--source" or any("://" in value for value in values):
+        return ""
+    return f", or a folder that holds them: mkdir all && mv {shlex.join(values)} all, and then --source all"

@@ -48,7 +48,8 @@ def test_every_command_refuses_several_values_for_one():
 REFUSED = {
     "a second source": (
         [*BUILD, "--source", "b.zip"],
-        "--source takes one value and is given 2: a.zip and b.zip; give one of them, or one folder that holds both",
+        "--source takes one value and is given 2: a.zip and b.zip; give one of them, or a folder that "
+        "holds them: mkdir all && mv a.zip b.zip all, and then --source all",
     ),
     "three sizes": (
         [*BUILD, "--resize", "224", "--resize=256", "--resize", "288"],
