@@ -24,12 +24,12 @@ from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
-from dataprep.commands.piped import open_console, print_table
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
 from dataprep.commands.plan_places import PricedPlaces, cache_gbps, priced_places, print_places
 from dataprep.commands.plan_report import SCHEMA_VERSION, Found, print_found
 from dataprep.commands.region_options import months_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
+from dataprep.host.piped import open_console, print_table
 from dataprep.sources import DATASETS
 
 if TYPE_CHECKING:

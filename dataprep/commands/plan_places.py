@@ -25,7 +25,6 @@ from dataprep.cloud.region import (
 )
 from dataprep.cloud.tables import fact, table
 from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
-from dataprep.commands.piped import print_table
 from dataprep.commands.region_report import gib, given_reading
 from dataprep.commands.region_ways import (
     copy_commands,
@@ -36,6 +35,7 @@ from dataprep.commands.region_ways import (
     way_document,
 )
 from dataprep.errors import UsageError
+from dataprep.host.piped import print_table
 from dataprep.messages import did_you_mean, usd
 from dataprep.storage.gcs_location import BucketLocation
 
