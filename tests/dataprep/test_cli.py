@@ -64,13 +64,51 @@ def test_build_starts_its_server_before_anything_heavy_is_imported():
     assert {*HEAVY, "pandas"}.isdisjoint(run.stdout.split())
 
 
-def test_no_process_of_a_build_imports_pandas(originals, tmp_path):
-    """Pandas would take as long as the rest of the start; many a call of pyarrow imports it."""
-    (tmp_path / "path/pandas").mkdir(parents=True)
-    mark = tmp_path / "imported"
-    (tmp_path / "path/pandas/__init__.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
-    build("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", PYTHONPATH=str(tmp_path / "path"))
-    assert not mark.exists()
+NOTE_IMPORTS = """
+import os, sys
+
+class Noted:
+    def find_spec(self, name, path=None, target=None):
+        with open({file!r}, "a") as file:
+            print(name, file=file)
+
+sys.meta_path.insert(0, Noted())
+"""
+UNNEEDED = {
+    "apache_beam",
+    "dataprep.cloud.tpu",
+    "dataprep.fetched",
+    "dataprep.sources.imagenet",
+    "dataprep.web",
+    "google.auth",
+    "google.cloud",
+    "obstore",
+    "pandas",
+    "requests",
+    "rich",
+    "scipy",
+    "tensorflow",
+    "torch",
+}
+"""Modules that no command needs which reads and writes folders, and neither is a dataset of ImageNet's nor writes to a
+terminal. Pandas would take as long as the rest of the start; many a call of pyarrow imports it."""
+
+
+def test_no_process_that_works_on_folders_imports_what_it_does_not_need(originals, tmp_path):
+    (tmp_path / "path").mkdir()
+    noted = tmp_path / "imported"
+    (tmp_path / "path/sitecustomize.py").write_text(NOTE_IMPORTS.format(file=str(noted)))
+    environment = {"PYTHONPATH": str(tmp_path / "path")}
+    build("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", **environment)
+    imported = set(noted.read_text().split())
+    assert "dataprep.build.fork_server" in imported  # those of the server, and so of the workers, are among them
+    assert imported & UNNEEDED == set()
+    for command in ("inspect", "verify"):
+        noted.unlink()
+        assert dataprep_anew(command, tmp_path / "out", "--json", **environment).returncode == 0
+        imported = set(noted.read_text().split())
+        assert f"dataprep.commands.{command}" in imported
+        assert imported & UNNEEDED <= {"rich"}  # their output for people is made with it
 
 
 USAGE = {
