@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +7,7 @@ import click
 import pytest
 
 from dataprep.cli import COMMANDS, exit_code_of, group
-from tests.support.builds import build, dataprep, dataprep_anew
+from tests.support.builds import build_arguments, dataprep, dataprep_anew
 
 CONTEXT = click.Context(group)
 GROUPS = {name: group.get_command(CONTEXT, name).list_commands(CONTEXT) for name in ("build", "tpu")}
@@ -70,7 +71,7 @@ import os, sys
 class Noted:
     def find_spec(self, name, path=None, target=None):
         with open({file!r}, "a") as file:
-            print(name, file=file)
+            print(os.getpid(), name, file=file)
 
 sys.meta_path.insert(0, Noted())
 """
@@ -94,21 +95,32 @@ UNNEEDED = {
 terminal. Pandas would take as long as the rest of the start; many a call of pyarrow imports it."""
 
 
+def processes_by_import(folder, *arguments):
+    """Run a command as its console script does; the processes that imported each module."""
+    (folder / "path").mkdir(exist_ok=True)
+    noted = folder / "imported"
+    noted.unlink(missing_ok=True)
+    (folder / "path/sitecustomize.py").write_text(NOTE_IMPORTS.format(file=str(noted)))
+    command = [Path(sys.executable).with_name("dataprep"), *map(str, arguments)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(folder / "path")}, capture_output=True, check=True)
+    found = {}
+    for line in noted.read_text().splitlines():
+        process, name = line.split()
+        found.setdefault(name, set()).add(process)
+    return found
+
+
 def test_no_process_that_works_on_folders_imports_what_it_does_not_need(originals, tmp_path):
-    (tmp_path / "path").mkdir()
-    noted = tmp_path / "imported"
-    (tmp_path / "path/sitecustomize.py").write_text(NOTE_IMPORTS.format(file=str(noted)))
-    environment = {"PYTHONPATH": str(tmp_path / "path")}
-    build("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", **environment)
-    imported = set(noted.read_text().split())
-    assert "dataprep.build.fork_server" in imported  # those of the server, and so of the workers, are among them
-    assert imported & UNNEEDED == set()
+    imported = processes_by_import(
+        tmp_path, *build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord")
+    )
+    assert len(imported["dataprep.build.archives"]) == 2  # the command, and the server of its workers
+    assert len(imported["click"]) == 1
+    assert imported.keys() & UNNEEDED == set()
     for command in ("inspect", "verify"):
-        noted.unlink()
-        assert dataprep_anew(command, tmp_path / "out", "--json", **environment).returncode == 0
-        imported = set(noted.read_text().split())
+        imported = processes_by_import(tmp_path, command, tmp_path / "out", "--json")
         assert f"dataprep.commands.{command}" in imported
-        assert imported & UNNEEDED <= {"rich"}  # their output for people is made with it
+        assert imported.keys() & UNNEEDED <= {"rich"}  # their output for people is made with it
 
 
 USAGE = {
