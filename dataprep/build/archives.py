@@ -76,7 +76,7 @@ class ArchiveRecipe:
 
     output_may_lie_in_source = False
     joins_unnamed_builds = True
-    worker_modules = ("dataprep.cli", "dataprep.build.archives", "numpy", "pyarrow.parquet", "simplejpeg")
+    worker_modules = ("dataprep.build.archives", "numpy", "pyarrow.parquet", "simplejpeg")
     shard_check = "dataprep.verify.shard:check_archive_shard"
 
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:

@@ -42,7 +42,7 @@ class WebRecipe:
     output_may_lie_in_source = True  # tables are read by their names: a dataset in their folder is none of them
     joins_unnamed_builds = False
     worker_modules = (
-        "dataprep.cli", "dataprep.fetched.recipe", "dataprep.fetched.fetching", "numpy", "pyarrow.parquet",
+        "dataprep.fetched.recipe", "dataprep.fetched.fetching", "numpy", "pyarrow.parquet",
         "simplejpeg", "cv2",
     )  # fmt: skip
     shard_check = "dataprep.verify.fetched_shard:check_fetched_shard"
