@@ -66,17 +66,21 @@ def diagnose(
             progress("the run as it is")
             observed = observe(setup, device, seconds)
             stages.measure_stages(observed.images_per_s)
-        compute = stages.alone["compute"]
-        rates = stages.rates(setup)
-        predicted = predict(rates)
-        limit = limit_of(observed.images_per_s, compute.images_per_s, predicted)
+        compute_alone = stages.alone["compute"].images_per_s
         # A run may find in the page cache what fetching alone reads from the disk.
-        compared = [each for each in stages.alone.values() if each.name != "fetch" or not rates.fetch_in_turn]
+        in_turn = stages.rates(setup).fetch_in_turn
+        compared = [each for each in stages.alone.values() if each.name != "fetch" or not in_turn]
         # Processes that serve a stage (a mount of a bucket) are busy during the run, other programs beside it as well.
         cores, others = available_cores(), max(busy_cores, background_cores())
         undecided = contradiction(
             observed.images_per_s, compared, cores=cores, other_cores=used.cores_of_others
-        ) or disturbance(observed.images_per_s, predicted, cores=cores, other_cores=others)
+        )
+        if not undecided:
+            stages.saw_steps(observed.step_images_per_s)
+        rates = stages.rates(setup)
+        predicted = predict(rates)
+        limit = limit_of(observed.images_per_s, stages.alone["compute"].images_per_s, predicted)
+        undecided = undecided or disturbance(observed.images_per_s, predicted, cores=cores, other_cores=others)
         fixes: list[Fix] = []
         if not undecided:
             fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
@@ -85,7 +89,11 @@ def diagnose(
             if stages.transform is not None and bound is not None:
                 tried = try_bound(stages, bound, observed.images_per_s)
                 stages.transform = replace(stages.transform, without=tried)
-        found = replace(_diagnosis(stages, observed, rates, predicted, limit, fixes), other_cores=others)
+        found = replace(
+            _diagnosis(stages, observed, rates, predicted, limit, fixes),
+            other_cores=others,
+            compute_alone_images_per_s=compute_alone,
+        )
         return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}") if undecided else found
 
 

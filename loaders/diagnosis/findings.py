@@ -30,7 +30,7 @@ class StageRate:
 
     name: Stage
     images_per_s: float
-    """Rate while no other stage runs."""
+    """Rate while no other stage runs; of `compute` that of the run's own steps, if these were faster."""
     cpu_s_per_image: float
     """CPU time on the whole machine, including other processes that serve this stage."""
 
@@ -174,6 +174,9 @@ class Diagnosis:
     undecided: str = ""
     """Why neither `limit` nor a change can be named: the measured rates contradict each other, or other programs may be
     the reason for them; empty otherwise."""
+    compute_alone_images_per_s: float = 0.0
+    """Rate of the device in its own measurement. The stage `compute` has a higher one if the run's own steps were
+    faster: each is a lower bound of what the device takes."""
     other_cores: float = 0.0
     """Cores that other programs used before or after the measurement, whichever is more; 0 if unknown."""
 

@@ -75,6 +75,11 @@ class ObservedRun:
     images_per_s: float
     steps: list[FedStep]
 
+    @property
+    def step_images_per_s(self) -> float:
+        """Images/s of the steps alone, without the waits between them: no less than `images_per_s`."""
+        return sum(step.images for step in self.steps) / sum(step.times.compute_s for step in self.steps)
+
 
 def steps_ahead(setup: RunSetup) -> int:
     """Return the number of batches that are in flight before the first step."""

@@ -141,6 +141,14 @@ class Stages:
         self.other_cores = found.other_cores if self.other_cores is None else self.other_cores
         return found.rate
 
+    def saw_steps(self, images_per_s: float) -> None:
+        """Take the rate of the run's own steps for that of the device if it is higher.
+
+        What else runs makes a step slower and never faster, so both rates are lower bounds of what the device takes.
+        """
+        compute = self.alone["compute"]
+        self.alone["compute"] = replace(compute, images_per_s=max(compute.images_per_s, images_per_s))
+
     @cached_property
     def without_transform(self) -> RunSetup:
         """The run without its transform."""

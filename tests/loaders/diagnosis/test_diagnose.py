@@ -13,7 +13,7 @@ from loaders.diagnosis.findings import STAGES
 from loaders.diagnosis.observed_run import RunSetup
 from loaders.fetch.cache import DiskCache
 from loaders.report.wording import limiting_stages
-from tests.support.disturbed_device import CrowdedDevice, DisturbedDevice
+from tests.support.disturbed_device import CrowdedDevice, DisturbedDevice, LateDevice
 from tests.support.slow_transforms import computing, one_at_a_time
 
 SECONDS = 0.6
@@ -75,6 +75,19 @@ def crowded(url, monkeypatch, *, other_cores):
 
 
 @pytest.mark.usefixtures("_undisturbed")
+@pytest.mark.usefixtures("_undisturbed")
+def test_a_run_that_is_faster_than_its_device_alone_shows_what_the_device_takes(dataset):
+    """The rate alone is a lower bound, and so is that of the run's own steps: the higher one counts."""
+    setup = RunSetup(url=str(dataset("webdataset")), split="train", config=LoaderConfig(**SMALL))
+    found = diagnose(setup, LateDevice(), seconds=SECONDS)
+
+    compute = next(stage for stage in found.stages if stage.name == "compute")
+    assert found.compute_alone_images_per_s == pytest.approx(360, rel=0.03)
+    assert found.compute_alone_images_per_s < found.observed_images_per_s <= compute.images_per_s
+    assert found.utilisation == found.observed_images_per_s / compute.images_per_s <= 1
+    assert found.limit == "compute"
+
+
 def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(dataset, monkeypatch):
     found = crowded(dataset("webdataset"), monkeypatch, other_cores=0.0)
     assert (found.undecided, found.other_cores) == ("", 0.0)
