@@ -254,7 +254,11 @@ def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: 
         return url.open_loader(split, config)
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
 
-    dataset = open_dataset(str(url), split, config.region_policy)
+    return loader_of(open_dataset(str(url), split, config.region_policy), config)
+
+
+def loader_of(dataset: Dataset, config: LoaderConfig) -> Loader:
+    """Return a loader of the kind that the settings ask for."""
     kind = PackLoader if config.packs is not None else ViewLoader if config.view_groups else Loader
     return kind(dataset, config)
 

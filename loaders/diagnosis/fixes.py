@@ -237,9 +237,10 @@ def _smaller_images(stages: Stages) -> Iterator[_Change]:
         sample, num_bytes = stages.shrunk(short_side)
     except DataprepError:
         return
-    changed: dict[Stage, StageRate] = {"prepare": stages.prepared(stages.setup.config, sample)}
-    if not stages.is_local:
-        changed["fetch"] = stages.fetched_smaller(num_bytes / stages.bytes_per_image)
+    changed: dict[Stage, StageRate] = {
+        "prepare": stages.prepared(stages.setup.config, sample),
+        "fetch": stages.fetched_smaller(num_bytes / stages.bytes_per_image),
+    }
     command = conversion(stages.loader.dataset, short_side)
     advice = f"Store the images with a short side of {short_side} pixels: {command}"
 
