@@ -31,7 +31,7 @@ from benchmarks.situations import judge
 from benchmarks.situations.generate import SEEDS, SETS, plant, spread
 from benchmarks.situations.machine import DiagnoseError, Machine, Rates
 from benchmarks.situations.planting import CannotPlantError
-from benchmarks.situations.situation import NONE, Situation, possible_changes, to_document
+from benchmarks.situations.situation import NONE, Situation, possible_changes, to_document, usual_threads
 from benchmarks.situations.unseen import COMBINED
 from loaders.decode.decoders import extension_available
 
@@ -58,8 +58,7 @@ def main() -> None:
     """Judge, print, and exit with 1 if a target is missed."""
     options = _parsed()
     cores = len(os.sched_getaffinity(0))
-    # Threads of a model wait for each other: on cores that also decode, two are a tenth as fast as one.
-    os.environ["OMP_NUM_THREADS"] = str(max(1, cores // 2))
+    os.environ["OMP_NUM_THREADS"] = str(usual_threads(cores))
     work = options.work.resolve()
     try:
         results = _judge_all(work, options, cores)

@@ -19,7 +19,7 @@ from pathlib import Path
 from dataprep.host.cpu import available_cores, background_cores, cpu_time
 from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
-from loaders.diagnosis.devices import Device
+from loaders.diagnosis.devices import Device, compute_threads
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
 from loaders.diagnosis.fixes import find_bound, find_fixes
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
@@ -72,9 +72,7 @@ def diagnose(
         compared = [each for each in stages.alone.values() if each.name != "fetch" or not in_turn]
         # Processes that serve a stage (a mount of a bucket) are busy during the run, other programs beside it as well.
         cores, others = available_cores(), max(busy_cores, background_cores())
-        undecided = contradiction(
-            observed.images_per_s, compared, cores=cores, other_cores=used.cores_of_others
-        )
+        undecided = contradiction(observed.images_per_s, compared, cores=cores, other_cores=used.cores_of_others)
         if not undecided:
             stages.saw_steps(observed.step_images_per_s)
         rates = stages.rates(setup)
@@ -171,7 +169,7 @@ def _diagnosis(
         applied=None,
         transform=stages.transform,
         bytes_per_image=stages.bytes_per_image,
-        settings=_settings(stages.setup),
+        settings=_settings(stages.setup, stages.device),
         machine=machine_document(stages.busy_cores),
         attainable_images_per_s=attainable,
         allocation=allocation,
@@ -189,8 +187,10 @@ def _timeline(times: Sequence[StepTimes]) -> tuple[StepTimes, ...]:
     return tuple(replace(each, started_s=each.started_s - times[0].started_s) for each in times[:TIMELINE_STEPS])
 
 
-def _settings(setup: RunSetup) -> dict[str, object]:
+def _settings(setup: RunSetup, device: Device) -> dict[str, object]:
     settings: dict[str, object] = {name: getattr(setup.config, name) for name in LoaderConfig.__dataclass_fields__}
     settings |= {"transfer_ahead": setup.transfer_ahead, "split": setup.split}
+    if threads := compute_threads(device):
+        settings["compute_threads"] = threads
     transform = setup.config.transform
     return settings | {"transform": None if transform is None else getattr(transform, "__qualname__", repr(transform))}

@@ -50,7 +50,8 @@ class StepTimes:
 
 
 class Changes(TypedDict, total=False):
-    """New settings of a run: fields of `LoaderConfig`, `transfer_ahead`, or `short_side` of a rebuilt dataset."""
+    """New settings of a run: fields of `LoaderConfig`, `transfer_ahead`, `compute_threads` of a model on the cores that
+    decode, or `short_side` of a rebuilt dataset."""
 
     batch_size: int
     threads: int
@@ -60,6 +61,7 @@ class Changes(TypedDict, total=False):
     decoder: Backend
     cache_dir: str
     transfer_ahead: int
+    compute_threads: int
     short_side: int
 
 
@@ -68,7 +70,8 @@ class Fix:
     """One change, and the rate that it should reach."""
 
     name: str
-    """`workers`, `prefetch`, `cache`, `resize`, `batch`, `transfer-ahead`, `location`, `decoder` or `format`."""
+    """`workers`, `compute-threads`, `prefetch`, `cache`, `resize`, `batch`, `transfer-ahead`, `location`, `decoder` or
+    `format`."""
     settings: Changes
     needs: Literal["restart", "rebuild", "copy"]
     """What the change needs: a run with other settings, the dataset built again, or a copy in another bucket."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dataprep.host.cpu import available_cores
 from loaders.config import LoaderConfig
-from loaders.diagnosis.devices import Device
+from loaders.diagnosis.devices import Device, using_threads
 from loaders.diagnosis.fetch_rate import Fetched, fetch_all_once, fetch_rate_alone, forget_files
 from loaders.diagnosis.findings import Changes, Stage, StageRate, TransformCost
 from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
@@ -189,6 +189,12 @@ class Stages:
             transfer_rate(self.device, batch, self._seconds / 2, self.busy_cores),
             compute_rate(self.device, batch, self._seconds / 2, self.busy_cores),
         )
+
+    def computed_with(self, threads: int) -> StageRate:
+        """Measure compute with another number of threads on the cores that decode."""
+        self.progress("the device, with fewer threads")
+        with using_threads(self.device, threads):
+            return compute_rate(self.device, self.batch, self._seconds / 2, self.busy_cores)
 
     def tried(self, setup: RunSetup) -> float:
         """Return the images/s of a whole run with other settings, watched for as long as the run itself."""

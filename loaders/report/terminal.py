@@ -103,7 +103,9 @@ def _stages(found: Diagnosis) -> Table:
         mark = ("shares the cores" if found.limit == "cores" else "the limit") if limiting else ""
         cpu_ms = f"{1e3 * stage.cpu_s_per_image:.2f}"
         style = "bold" if limiting else ""
-        table.add_row(Text(stage.name, style), rate(stage.images_per_s), bar, busy_words(found, stage), cpu_ms, Text(mark, style))
+        table.add_row(
+            Text(stage.name, style), rate(stage.images_per_s), bar, busy_words(found, stage), cpu_ms, Text(mark, style)
+        )
         if stage.name == "prepare" and found.transform is not None:
             part = busy * min(1.0, found.transform.s_per_image / found.transform.prepare_s_per_image)
             cpu_ms = f"{1e3 * found.transform.cpu_s_per_image:.2f}"

@@ -10,18 +10,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.situations.generate import IDS, SEEDS, SETS, plant, spread
 from benchmarks.situations.guardian import Guardian
 from benchmarks.situations.judge import RIGHT, UNDECIDED, WRONG, Truth, verdict_on
 from benchmarks.situations.outside import Outside
 from benchmarks.situations.planting import PREFIX, CannotPlantError, disk_of, own_group, planted
-from benchmarks.situations.situation import Change, Situation, to_document
+from benchmarks.situations.situation import Change, Situation, possible_changes, to_document
 from benchmarks.situations.training_loop import load_transform
 from benchmarks.situations.transforms import garbage, machine_lock
 
@@ -148,6 +149,31 @@ def test_a_quota_limits_the_run_and_its_children(nothing_is_left, tmp_path: Path
         before = figure(group / "cpu.stat", "nr_throttled")
         be_busy()
         assert figure(group / "cpu.stat", "nr_throttled") > before
+
+
+def test_the_diagnosis_computes_with_as_many_threads_as_the_judge(tmp_path: Path) -> None:
+    """MKL, and PyTorch with it, would take no more threads than there are cores."""
+    count = 4 * len(os.sched_getaffinity(0))
+    program = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
+    with plant_here(Outside(omp_threads=count), tmp_path, tmp_path):
+        assert torch.get_num_threads() == count
+        assert int(subprocess.run(program, check=True, capture_output=True, text=True).stdout) == count
+    assert torch.get_num_threads() < count
+
+
+def test_fewer_threads_of_a_model_are_a_change_where_it_has_several() -> None:
+    model = Situation(id="", cause="", is_real=True, device="cpu", model="tiny_cnn")
+    crowded = replace(model, outside=Outside(omp_threads=8))
+
+    def threads(situation: Situation, cores: int) -> list[int]:
+        changes = possible_changes(situation, cores=cores, has_extension=True)
+        return [each.settings["compute_threads"] for each in changes if each.name == "compute-threads"]
+
+    assert threads(crowded, 2) == [1, 2]
+    assert threads(crowded, 4) == [1, 2, 4]
+    assert threads(model, 2) == []  # the usual number is half of the cores
+    assert threads(model, 8) == [1]
+    assert threads(replace(crowded, model="", device="simulated:100"), 2) == []
 
 
 @as_root
