@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.diagnose import _read_results
 from benchmarks.situations.generate import IDS, SEEDS, SETS, plant, spread
 from benchmarks.situations.guardian import Guardian
 from benchmarks.situations.judge import RIGHT, UNDECIDED, WRONG, Truth, verdict_on
@@ -25,6 +26,7 @@ from benchmarks.situations.planting import PREFIX, CannotPlantError, disk_of, ow
 from benchmarks.situations.situation import Change, Situation, possible_changes, to_document
 from benchmarks.situations.training_loop import load_transform
 from benchmarks.situations.transforms import garbage, machine_lock
+from benchmarks.tables import unseen_table
 
 ROOT = Path(__file__).parents[2]
 UNSEEN = tuple(SETS["unseen"])
@@ -103,6 +105,43 @@ def test_only_where_others_use_the_cores_a_diagnosis_may_be_undecided(outside, u
     truth = Truth(100.0, ((Change(name="batch", settings={}), best),))
     situation = Situation(id="", cause="", is_real=True, device="cpu", competitors=0 if outside else 2, outside=outside)
     assert verdict_on(situation, truth, {"fixes": [], "undecided": undecided}) == verdict
+
+
+# Results
+
+
+def judged(id_: str, **other: Any) -> dict[str, Any]:
+    result = {"situation": {"id": id_}, "verdict": RIGHT, "error": 0.02}
+    return result | {"set": "unseen", "seed": 5, "version": "0.2.0", "commit": "abc"} | other
+
+
+def test_a_results_file_is_continued_only_by_the_same_seed_and_program(tmp_path: Path) -> None:
+    results = tmp_path / "unseen.jsonl"
+    others = [judged("disk-00", seed=6), judged("disk-00", commit="abd"), judged("disk-00", version="0.1.0")]
+    before = judged("disk-00")
+    before.pop("version")  # as results were that have no version yet
+    results.write_text("".join(json.dumps(each) + "\n" for each in [*others, before]))
+    program = {"set": "unseen", "seed": 5, "version": "0.2.0", "commit": "abc"}
+    assert _read_results(results, program) == {}
+    with results.open("a") as file:
+        file.write(json.dumps(judged("disk-00")) + "\n")
+    assert _read_results(results, program) == {"disk-00": judged("disk-00")}
+
+
+def test_each_seed_and_each_program_has_a_line_of_its_own() -> None:
+    results = [
+        judged("disk-00", verdict=WRONG, error=3.0),
+        judged("disk-00"),  # judged again: this one counts
+        judged("disk-01", verdict=UNDECIDED, error=0.2),
+        judged("disk-00", seed=6, verdict=WRONG),
+        judged("disk-00", commit="abd"),
+        {"situation": {"id": "disk-02"}, "seed": 5, "commit": "abc", "version": "0.2.0"},  # its truth alone
+    ]
+    assert unseen_table(results)[2:] == [
+        "| 5 | 0.2.0 abc | 2 | 2 | 1 | 1 | 11.0% | 20% |",
+        "| 6 | 0.2.0 abc | 1 | 0 | 0 | 1 | 2.0% | 2% |",
+        "| 5 | 0.2.0 abd | 1 | 1 | 0 | 1 | 2.0% | 2% |",
+    ]
 
 
 # Planting
