@@ -40,10 +40,13 @@ class NoProgress:
 
 
 def commit() -> str:
-    """Return the commit of this checkout, with `+` where files differ from it."""
-    command = ["git", "-C", ROOT, "describe", "--always", "--dirty=+", "--exclude=*"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    """Return the commit of this checkout, with `+` where files differ from it, other than results of benchmarks."""
+
+    def told(*words: str) -> str:
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = told("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)benchmarks/results")
+    return told("describe", "--always", "--exclude=*") + ("+" if changed else "")
 
 
 def corpus_images(corpus: Path | None, work: Path, count: int | None) -> list[Path]:

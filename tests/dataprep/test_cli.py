@@ -8,7 +8,7 @@ import click
 import pytest
 
 from dataprep.cli import COMMANDS, exit_code_of, group
-from tests.support.builds import build, build_arguments, dataprep, dataprep_anew
+from tests.support.builds import build_arguments, dataprep, dataprep_anew
 from tests.support.own_data import picture, write_files
 
 CONTEXT = click.Context(group)
