@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dataprep.build.archives import ArchiveRecipe
+from dataprep.build.archives import ArchiveRecipe, Keeping
 from dataprep.build.finished import readable_manifest
 from dataprep.build.job import BuildJob
 from dataprep.build.open_build import OpenBuild
@@ -78,14 +78,14 @@ class ConversionRecipe(ArchiveRecipe):
         return dataset if options.own is None else dataset.described_by(options.own)
 
     def plan_references(
-        self, request: BuildRequest, progress: Progress, *, keep: bool
+        self, request: BuildRequest, progress: Progress, keeping: Keeping | None = None
     ) -> tuple[Plan, Iterator[pa.Table]]:
         """Return the plan, and the references of each of its shards.
 
         Raises:
             UsageError: Images are to be turned upright, but not the boxes in them.
         """
-        plan, tables = super().plan_references(request, progress, keep=keep)
+        plan, tables = super().plan_references(request, progress, keeping)
         places = ", ".join(places_in_images(plan.features))
         if plan.options.images.apply_exif and places:
             raise UsageError(f"--apply-exif turns images, but not the places in them ({places}); leave it out")

@@ -48,6 +48,8 @@ class Planned:
     repair: Callable[[Storage, Claim, Callable[[str], None]], Claim] | None = None
     """Stores the references of a build that goes on again if they are absent or damaged, tells that to a function, and
     returns the claim, which then names their digest. None if workers read no references."""
+    kept: Callable[[], None] = lambda: None
+    """Waits until the lists of originals are stored, which in a bucket goes on while the build is begun."""
 
 
 class Recipe(Protocol):
@@ -91,6 +93,7 @@ class Recipe(Protocol):
 
         Raises:
             BuildError: A receipt is missing, or too many images were rejected.
+            OvertakenError: Another build owns the output now.
         """
 
     # Requests to buckets, and names of the files

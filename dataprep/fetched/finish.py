@@ -33,7 +33,9 @@ def finish_tables(build: OpenBuild) -> Manifest:
     Raises:
         BuildError: A receipt is missing.
         FormatError: A receipt names files of another shard.
+        OvertakenError: Another build owns the output now.
     """
+    build.check()
     storage, plan = build.storage, build.plan
     _, options = laion_of(plan)
     dataset = named(plan.options.own)
