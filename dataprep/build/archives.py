@@ -27,7 +27,7 @@ from dataprep.build.enumerations import (
 from dataprep.build.finished import dataset_of, metadata_of, planned_metadata
 from dataprep.build.image_folder import image_names, images_to_place, link_names
 from dataprep.build.job import BuildJob
-from dataprep.build.merge import Check, Seen, build_manifest, merge_split, refuse_rejections
+from dataprep.build.merge import Check, Seen, build_manifest, merge_split, refuse_rejections, rejects_too_many
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.order import OrderedSplit, order_split
 from dataprep.build.plan import BuildOptions, Plan, PlannedSplit, planned_codecs
@@ -57,6 +57,7 @@ from dataprep.dataset.records import (
     SplitManifest,
 )
 from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import DataprepError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
@@ -152,15 +153,19 @@ class ArchiveRecipe:
         """Build one shard, and return while it is being published."""
         return shard_builder(job).begin(index)
 
-    def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
+    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
         """Write index and metadata, put the files of an image folder in place, and return the manifest."""
         storage, plan = build.storage, build.plan
         images = images_to_place(build)
-        splits = _merged(build, images.expect)
+        splits = _merged(build, images.expect, publishing)
+        if any(rejects_too_many(split, request.max_reject_ratio) for split in splits):
+            publishing.wait()  # the error names images of the events
         refuse_rejections(build, request.max_reject_ratio, splits)
         dataset = _configured(plan.options)
         files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features)
-        for name, data in files.items():
+        for number, (name, data) in enumerate(files.items()):
+            if not number:
+                publishing.wait()
             storage.create(name, data)
         images.place()
         entries = [bytes_entry(name, data) for name, data in files.items()]
@@ -407,11 +412,11 @@ def _planned_source(file: SourceFile) -> PlannedSource:
     return {**entry, "sha256": file.sha256} if file.sha256 else entry
 
 
-def _merged(build: OpenBuild, seen: Seen) -> list[SplitManifest]:
+def _merged(build: OpenBuild, seen: Seen, publishing: PublishingRows) -> list[SplitManifest]:
     """Merge the receipts of all splits. Raises OvertakenError if another build owns the output now."""
     if build.storage.is_local:
         build.check()
-        return _splits(build, partial(_check_kept, build), seen)
+        return _splits(build, partial(_check_kept, build), seen, publishing)
     with ThreadPoolExecutor(2) as threads:  # while the receipts are read
         is_ours = threads.submit(build.check)
         opened = threads.submit(open_references, build)
@@ -422,17 +427,17 @@ def _merged(build: OpenBuild, seen: Seen) -> list[SplitManifest]:
             return _check_kept(build, index, receipt, rows)
 
         try:
-            return _splits(build, check, seen)
+            return _splits(build, check, seen, publishing)
         except DataprepError:
             is_ours.result()  # says why receipts are gone
             raise
 
 
-def _splits(build: OpenBuild, check: Check, seen: Seen) -> list[SplitManifest]:
+def _splits(build: OpenBuild, check: Check, seen: Seen, publishing: PublishingRows) -> list[SplitManifest]:
     splits: list[SplitManifest] = []
     first_index = 0
     for split in build.plan.splits:
-        splits.append(merge_split(build, split, first_index, check=check, seen=seen))
+        splits.append(merge_split(build, split, first_index, publishing, check=check, seen=seen))
         first_index += len(split.shard_samples)
     return splits
 

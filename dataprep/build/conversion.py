@@ -19,6 +19,7 @@ from dataprep.build.request import BuildRequest, Progress
 from dataprep.dataset.features import places_in_images
 from dataprep.dataset.links import LINKS
 from dataprep.dataset.records import Manifest
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import UsageError
 from dataprep.sources import Dataset
 from dataprep.sources.existing import Existing, ExistingDataset, split_facts
@@ -99,9 +100,9 @@ class ConversionRecipe(ArchiveRecipe):
         links = _as_conversion(request).links
         return BuildJob(request.output_url, request.source_url, root, recipe="converted", links=links)
 
-    def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
+    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
         """Write index and metadata, put the files of an image folder in place, and return the manifest."""
-        manifest = super().assemble(build, request)
+        manifest = super().assemble(build, request, publishing)
         source = named_source(open_storage(_as_conversion(request).index_url))
         return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source)
 

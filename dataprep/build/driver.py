@@ -10,6 +10,7 @@ or a rerun after any crash, joins in and does no harm.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from dataprep.dataset.differences import differences
 from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
 from dataprep.dataset.paths import OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import DataprepError, UsageError
 from dataprep.messages import printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
@@ -66,8 +68,19 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned
     return planned
 
 
-def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
+def run_build(
+    request: BuildRequest,
+    engine: Engine,
+    progress: Progress,
+    finished: Callable[[BuildResult], None] = lambda result: None,
+) -> BuildResult:
     """Build a dataset, or the missing part of it.
+
+    Args:
+        request: What to build.
+        engine: Builds the shards.
+        progress: Called while they are built.
+        finished: Called when the dataset is whole; in a bucket while the build's own files are removed.
 
     Raises:
         DataprepError: The build is not finished; what was done stays, and the same command goes on from there.
@@ -92,16 +105,23 @@ def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> Buil
         owner = threads.submit(read_claim, storage)
         manifest = _finished(storage, plan)
     if manifest is None:
-        return _claim_and_build(storage, planned, owner.result(), request, engine, progress)
+        claim, result = _claim_and_build(storage, planned, owner.result(), request, engine, progress)
+    else:
+        refuse_damaged(storage, manifest)
+        claim, result = None, BuildResult(manifest, 0, assembled=False)
     planned.kept()
-    refuse_damaged(storage, manifest)
-    tidy_up(storage, None, plan.plan_hash)
-    return BuildResult(manifest, 0, assembled=False)
+    with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+        tidied = threads.submit(tidy_up, storage, claim, plan.plan_hash)
+        if storage.is_local:
+            tidied.result()
+        finished(result)
+    tidied.result()
+    return result
 
 
 def _claim_and_build(
     storage: Storage, planned: Planned, owner: Claim | None, request: BuildRequest, engine: Engine, progress: Progress
-) -> BuildResult:
+) -> tuple[Claim | None, BuildResult]:
     """Build what is missing, or join another build of the same plan.
 
     Args:
@@ -129,9 +149,7 @@ def _claim_and_build(
                 refuse_overtaken(storage, claim)  # the build that overwrote this one removed the file
             raise
         result = BuildResult(manifest, 0, assembled=False)
-    planned.kept()
-    tidy_up(storage, claim, plan.plan_hash)
-    return result
+    return claim, result
 
 
 def _is_of(storage: Storage, found: Existing, plan: Plan) -> bool:
@@ -234,10 +252,12 @@ def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> tu
     Return the manifest, and whether this run wrote it.
     """
     progress.assembling()
-    manifest = recipe_of(build.plan.options.dataset).assemble(build, request)
-    if build.storage.is_local:  # in a bucket `create` compares after the upload, before the server copies it
-        build.check()
-    return manifest, build.storage.create(MANIFEST, manifest_bytes(manifest))
+    with PublishingRows(build.storage) as publishing:
+        manifest = recipe_of(build.plan.options.dataset).assemble(build, request, publishing)
+        if build.storage.is_local:  # a bucket's storage compares after the upload, before the server copies it
+            publishing.wait()
+            build.check()
+        return manifest, build.storage.create_last(MANIFEST, manifest_bytes(manifest), publishing.wait)
 
 
 def refuse_nested(storage: Storage, request: BuildRequest) -> None:

@@ -36,8 +36,8 @@ from dataprep.storage.checksums import HashingWriter
 
 T = TypeVar("T")
 
-# Bytes of checked images of the next shard while the previous one is published: 0.75 s of decoding. They are what a kill
-# loses of the next shard, whether they are written or not.
+# Bytes of checked images of the next shard while the previous one is published: 0.75 s of decoding. A kill loses as much
+# of the next shard, whether it is written or not.
 CHECKED_AHEAD_BYTES = 48 * 2**20
 
 
@@ -208,7 +208,9 @@ def _write_file(build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator
     storage = build.storage
     spool = storage.spool_path(name)
     try:
-        with storage.sending(spool, name) as sent, disk_errors(spool), WritebackFile(spool, sent) as file:
+        expected_bytes = sum(ref.num_bytes for ref in shard.refs)
+        sending = storage.sending(spool, name, expected_bytes)
+        with sending as sent, disk_errors(spool), WritebackFile(spool, sent) as file:
             _write_samples(build.plan, cast(BinaryIO, file), samples, rows)
     except BaseException:
         _discard(spool)

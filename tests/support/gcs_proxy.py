@@ -166,9 +166,10 @@ class Proxy:
         self.most_in_flight = 0
         self.injected: Counter[str] = Counter()
         self.records = False
+        """Whether `served` is kept."""
         self.served: list[tuple[float, float, str]] = []
-        """Begin and end of each request that was served, by the monotonic clock, and its method and path; cleared when
-        it is asked for."""
+        """Begin and end of each request, in seconds of the monotonic clock, with its method and path, until they are
+        read."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client until it closes its connection."""
@@ -220,7 +221,8 @@ class Proxy:
         finally:
             self.in_flight -= 1
             if self.records:
-                self.served.append((begun_s, time.monotonic(), f"{request.method} {request.head.start_line.split(' ')[1]}"))
+                path = request.head.start_line.split(" ")[1]
+                self.served.append((begun_s, time.monotonic(), f"{request.method} {path}"))
 
     async def _stream(self, request: Request, body: bytes, upstream: Upstream, client: Client, fault: str) -> bool:
         """Pass a request on and its response back, without holding the body."""
@@ -398,8 +400,8 @@ class Proxy:
         self.buckets.set(settings)
         self.records = settings.get("records", self.records)
         served, self.served = self.served, []
-        stats = {"served": served, "requests": self.requests, "most_in_flight": self.most_in_flight, "faults": self.injected}
-        stats |= self.buckets.stats()
+        stats = {"requests": self.requests, "most_in_flight": self.most_in_flight, "faults": self.injected}
+        stats |= self.buckets.stats() | {"served": served}
         return Answer(HTTPStatus.OK, json.dumps(stats).encode(), {})
 
 

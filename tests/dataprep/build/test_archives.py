@@ -62,7 +62,7 @@ def test_plan_depends_on_the_originals_and_not_on_their_place(originals, tmp_pat
     assert [table.num_rows for table in tables] == list(plan.splits[0].shard_samples)
     again = ARCHIVES.plan(request(originals, tmp_path / "b"), quiet, keep=True).plan
     assert again.plan_hash == plan.plan_hash
-    other = ARCHIVES.plan(request(originals, tmp_path / "c", seed=1), quiet).plan
+    other = ARCHIVES.plan(request(originals, tmp_path / "c", seed=1), quiet, keep=False).plan
     assert other.plan_hash != plan.plan_hash
 
 
