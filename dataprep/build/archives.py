@@ -163,9 +163,9 @@ class ArchiveRecipe:
         refuse_rejections(build, request.max_reject_ratio, splits)
         dataset = _configured(plan.options)
         files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features)
-        for number, (name, data) in enumerate(files.items()):
-            if not number:
-                publishing.wait()
+        if files or FORMATS[plan.options.format].one_file_per_image:
+            publishing.wait()  # what follows an index is put, or made from it, when it is there
+        for name, data in files.items():
             storage.create(name, data)
         images.place()
         entries = [bytes_entry(name, data) for name, data in files.items()]
