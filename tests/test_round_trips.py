@@ -11,6 +11,8 @@ from tests.support.recorded import longest_chain
 LATENCY_MS = 150
 """Long enough that requests which do not wait for each other overlap, on a busy machine too."""
 
+OPTIONS = ("--split", "train", "--workers", 1)
+
 
 @pytest.fixture
 def tars(originals, bucket_url):
@@ -21,14 +23,12 @@ def tars(originals, bucket_url):
     return storage.url
 
 
-@pytest.mark.parametrize(("shards", "most"), [(1, 27), (3, 39)])
-def test_a_build_in_a_bucket_waits_for_few_answers(gcs, tars, bucket_url, shards, most):
-    """Each shard adds its upload, the check of the claim, the copy, its receipt, and the check after it."""
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_build_in_a_bucket_waits_for_few_answers(gcs, tars, bucket_url, shards):
+    """Each further shard adds its upload, the check of the claim, the copy, its receipt, and the check after it."""
     gcs.record()
     gcs.recorded()
     gcs.set_latency(LATENCY_MS)
-    build_warm(
-        "imagenet", tars, f"{bucket_url}/out", "webdataset", "--split", "train", "--num-shards", shards, "--workers", 1
-    )
+    build_warm("imagenet", tars, f"{bucket_url}/out", "webdataset", *OPTIONS, "--num-shards", shards)
     chain = longest_chain(gcs.recorded())
-    assert len(chain) <= most, "\n".join(chain)
+    assert len(chain) <= 27 + 6 * (shards - 1), "\n".join(chain)
