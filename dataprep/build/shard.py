@@ -36,8 +36,8 @@ from dataprep.storage.checksums import HashingWriter
 
 T = TypeVar("T")
 
-# Bytes of checked images of the next shard while the previous one is published: 0.75 s of decoding. A kill loses no more
-# of the next shard, whether they are written or not.
+# Bytes of checked images of the next shard while the previous one is published: 0.75 s of decoding. A kill loses
+# at most these of the next shard, whether they are written or not.
 CHECKED_AHEAD_BYTES = 48 * 2**20
 
 
