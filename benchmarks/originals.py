@@ -132,7 +132,7 @@ def write_order(source: Path, order: Path, shards: int) -> None:
     request = BuildRequest(
         options=options, source_url=str(source), output_url=str(order.parent / "unbuilt"), max_reject_ratio=1
     )
-    plan, tables = ARCHIVES.plan_references(request, NoProgress(), keep=False)
+    plan, tables = ARCHIVES.plan_references(request, NoProgress())
     entries = [
         [[str(source / row["source"]), row["key"], row["label"]] for row in table.to_pylist()] for table in tables
     ]

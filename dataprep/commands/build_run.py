@@ -180,14 +180,15 @@ def build(
         started_s = time.monotonic()
         try:
             with _open_engine(request, run, engine_options, progress) as engine:
-                result = run_build(request, engine, progress)
+                result = run_build(
+                    request, engine, progress, lambda result: _write_cards(request.output_url, result, progress)
+                )
         except DetachedJob as job:
             progress.stop()
             click.echo(json.dumps({"url": request.output_url, "job": job.name}) if run.as_json else str(job))
             return
         for split, fault in numbering_faults(result.manifest):
             progress.warn(f"{split}: {fault}")
-        _write_cards(request.output_url, result, progress)
         elapsed_s = time.monotonic() - started_s
     notes = progress.notes if run.as_json else None
     _print_result(result, request.output_url, elapsed_s, shown.split_line, notes=notes)
