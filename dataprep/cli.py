@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import importlib
 import io
@@ -12,7 +13,7 @@ import click
 
 from dataprep import __version__
 from dataprep.errors import DataprepError
-from dataprep.host.supported import unsupported
+from dataprep.host.supported import names_advice, unsupported
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + the number of SIGINT, as in shells."""
@@ -98,7 +99,7 @@ def exit_code_of(command: click.Command, name: str, *, after_ctrl_c: str = "") -
         click.echo(f"{name}: {problem}", err=True)
         return 2
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or _is_of_ascii_locale(stream)):
             stream.reconfigure(errors="backslashreplace")  # an ASCII locale must not end a command at its first "·"
     try:
         code = command(standalone_mode=False)
@@ -112,12 +113,25 @@ def exit_code_of(command: click.Command, name: str, *, after_ctrl_c: str = "") -
     except DataprepError as error:
         click.echo(f"{name}: {error}", err=True)
         return error.exit_code
+    except UnicodeError as error:
+        if not (advice := names_advice()):
+            raise
+        click.echo(f"{name}: a name or a text has letters that cannot be written here ({error}); {advice}", err=True)
+        return 2
     except (ImportError, MemoryError, OSError, RuntimeError) as error:
         if not (problem := _exhausted(error)):
             raise
         click.echo(f"{name}: {problem}", err=True)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _is_of_ascii_locale(stream: io.TextIOWrapper) -> bool:
+    """Return whether a stream is this process's own, and cannot show all letters because of the locale.
+
+    Streams that others lend are left as they are: they may stand for files that can no longer be set up.
+    """
+    return stream in (sys.__stdout__, sys.__stderr__) and codecs.lookup(stream.encoding).name != "utf-8"
 
 
 def _exhausted(error: Exception) -> str:

@@ -36,6 +36,7 @@ LAYERS = (
     ("storage",),
     ("pages",),
     ("host",),
+    ("arguments",),
     ("messages", "errors"),
 )
 """Rooms of dataprep from the top; each imports only rooms below it."""

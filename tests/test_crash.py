@@ -77,7 +77,7 @@ def test_another_plan_is_refused_while_a_build_is_running(originals, tmp_path):
     assert stopper.run(arguments, boundary=20).code == STOPPED
     other = dataprep(*arguments, "--seed", 1)
     assert other.returncode == 2
-    assert "a build with another plan is under way there: options.seed is 0 there, 1 here" in other.stderr
+    assert "a build with another plan is under way there: --seed is 0 there, 1 here" in other.stderr
     again = dataprep(*arguments, "--seed", 1, "--overwrite")
     assert again.returncode == 0, again.stderr
     assert is_finished(output)

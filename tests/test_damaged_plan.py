@@ -112,7 +112,7 @@ def test_a_build_with_other_options_is_refused_while_the_plan_is_damaged(how, st
     before = digests(output)
     run = stopper.run(arguments_of(source, output, "webdataset", "--seed", 1))
     assert run.code == 2
-    assert "a build with another plan is under way there: options.seed" in run.stderr
+    assert "a build with another plan is under way there: --seed" in run.stderr
     assert digests(output) == before
 
 

@@ -30,10 +30,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from dataprep import __version__
+from dataprep.build.differing import plan_differences
 from dataprep.build.digest import FileDigest
 from dataprep.build.plan import Plan, plan_from_document
 from dataprep.build.recipe import Planned, recipe_of
-from dataprep.dataset.differences import differences
 from dataprep.dataset.documents import JsonObject, convert, decode
 from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError
@@ -84,10 +84,10 @@ def claim_place(storage: Storage, planned: Planned) -> Claim:
     """
     found = read_claim(storage)
     if found is not None:
-        _refuse_unlike(storage, planned.plan, found)
+        refuse_unlike(storage, planned.plan, found)
     if found is None or found.begun_before_claims:
         found = _begin(storage, planned, found)
-        _refuse_unlike(storage, planned.plan, found)
+        refuse_unlike(storage, planned.plan, found)
     return found
 
 
@@ -155,7 +155,8 @@ def _put_pointer(storage: Storage, claim: Claim, before: Claim | None) -> bool:
     return True
 
 
-def _refuse_unlike(storage: Storage, plan: Plan, found: Claim) -> None:
+def refuse_unlike(storage: Storage, plan: Plan, found: Claim) -> None:
+    """Raise UsageError unless a build of this plan can continue the one that owns the output."""
     refuse_other_plan(storage, plan, found.plan)
     if not goes_on(plan, found):
         raise UsageError(
@@ -204,9 +205,8 @@ def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
     """Raise UsageError, naming what differs, unless both plans are the same."""
     if ours.plan_hash == theirs.plan_hash:
         return
-    what = "; ".join(differences(ours.document(), theirs.document())[:6])
     raise UsageError(
-        f"{storage.url}: a build with another plan is under way there: {what}. "
+        f"{storage.url}: a build with another plan is under way there: {plan_differences(ours, theirs)}. "
         "Finish it with its own options, choose another --output, or start over with --overwrite"
     )
 

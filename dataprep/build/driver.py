@@ -13,8 +13,18 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from dataprep.build.claim import Claim, OvertakenError, claim_place, goes_on, refuse_overtaken, withdraw
+from dataprep.build.claim import (
+    Claim,
+    OvertakenError,
+    claim_place,
+    goes_on,
+    read_claim,
+    refuse_overtaken,
+    refuse_unlike,
+    withdraw,
+)
 from dataprep.build.damage import refuse_damaged, refuse_other_versions
+from dataprep.build.differing import dataset_differences
 from dataprep.build.job import Engine
 from dataprep.build.open_build import OpenBuild, open_build
 from dataprep.build.overwrite import Existing, leftovers, look, make_way, tidy_up
@@ -22,17 +32,14 @@ from dataprep.build.plan import Plan, other_versions, same_but_codecs
 from dataprep.build.receipts import finished_shards
 from dataprep.build.recipe import Planned, recipe_of
 from dataprep.build.references import original_names
-from dataprep.build.remains import is_over_remains, may_be_left, take_over
+from dataprep.build.remains import is_over_remains, may_be_left, refuse_other_remains, take_over
 from dataprep.build.request import BuildRequest, Progress
-from dataprep.dataset.differences import differences
 from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
 from dataprep.dataset.paths import OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
 from dataprep.errors import DataprepError, UsageError
 from dataprep.messages import printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
-
-_SHOWN_DIFFERENCES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,29 @@ def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> Buil
     refuse_damaged(storage, manifest)
     tidy_up(storage, None, plan.plan_hash)
     return BuildResult(manifest, 0, assembled=False)
+
+
+def refuse_output(request: BuildRequest, plan: Plan) -> None:
+    """Raise the error with which `run_build` would refuse the output before the first shard; only read it.
+
+    Args:
+        request: What would be built.
+        plan: Its plan.
+
+    Raises:
+        UsageError: Another dataset, another build or other files are there.
+        VerificationError: The dataset is there and damaged.
+    """
+    storage = open_storage(request.output_url)
+    refuse_nested(storage, request)
+    if _refuse_foreign(storage, overwrite=request.overwrite):
+        refuse_other_remains(storage, plan, overwrite=request.overwrite)
+    elif request.overwrite:
+        look(storage)
+    elif manifest := _finished(storage, plan):
+        refuse_damaged(storage, manifest)
+    elif claim := read_claim(storage):
+        refuse_unlike(storage, plan, claim)
 
 
 def _claim_and_build(
@@ -160,13 +190,10 @@ def _finished(storage: Storage, plan: Plan) -> Manifest | None:
         return manifest
     if same_but_codecs(plan, manifest.codecs, manifest.plan_hash):
         refuse_other_versions(storage, manifest, other_versions(manifest.codecs, plan.codecs))
-    ours = {"codecs": plan.codecs, "options": plan.options.document()}
-    theirs = {"codecs": manifest.codecs, "options": manifest.options}
-    adopted = "adopted" in manifest.options
-    what = "adopted data" if adopted else "; ".join(differences(ours, theirs)[:_SHOWN_DIFFERENCES]) or "other originals"
     raise UsageError(
         f"{storage.url}: another dataset exists there already ({manifest.name}, {manifest.format}, plan "
-        f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}): {what}; choose another --output or --overwrite it"
+        f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}): {dataset_differences(plan, manifest)}; "
+        "choose another --output or --overwrite it"
     )
 
 

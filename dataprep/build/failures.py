@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, StorageError
+from dataprep.host.supported import names_advice
 
 MAX_DEATHS = 3
 """Number of workers that one task may kill or hang before it is set aside."""
@@ -29,6 +30,9 @@ def failure_of(index: int, error: BaseException) -> Failure:
     if isinstance(error, DataprepError):
         may_pass = isinstance(error, StorageError) and not isinstance(error, AccessError | ConflictError)
         return Failure(error, may_pass)
+    if isinstance(error, UnicodeError) and (advice := names_advice()):
+        text = f"shard {index}: a name has letters that cannot be written here ({error}); {advice}"
+        return Failure(BuildError(text), may_pass=False)
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = f"shard {index}: unexpected {type(error).__name__}: {error} ({where.name}:{where.lineno})"
     return Failure(BuildError(text), may_pass=isinstance(error, OSError))

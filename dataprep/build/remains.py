@@ -72,9 +72,7 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
     Raises:
         UsageError: The files are those of another plan, or some belong to none.
     """
-    named = card_plan(storage)
-    if named is not None and named != planned.plan.plan_hash:
-        _refuse_other(storage, planned.plan, named, overwrite=overwrite)
+    named = refuse_other_remains(storage, planned.plan, overwrite=overwrite)
     claim = claim_place(storage, planned)
     if named is None:
         own = {*chain(planned_names(storage, claim), _NOT_OF_PLAN)}
@@ -88,6 +86,18 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
         make_way(storage, look(storage))
         return True
     return False
+
+
+def refuse_other_remains(storage: Storage, plan: Plan, *, overwrite: bool) -> str | None:
+    """Refuse files without a manifest that a card calls another plan's; return the plan that it names, if any.
+
+    Raises:
+        UsageError: They are another plan's, and `overwrite` would not remove them.
+    """
+    named = card_plan(storage)
+    if named is not None and named != plan.plan_hash:
+        _refuse_other(storage, plan, named, overwrite=overwrite)
+    return named
 
 
 def _refuse_other(storage: Storage, plan: Plan, named: str, *, overwrite: bool) -> None:

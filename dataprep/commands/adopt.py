@@ -11,6 +11,7 @@ import click
 
 from dataprep.adopt import ADOPTABLE, NO_LABELS, Adoption, AdoptRequest, Found, adopt, find
 from dataprep.adopt.shards import ReadJob, read_first
+from dataprep.arguments import StrictCommand
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import ImageProgress
 from dataprep.dataset.links import adopted_fields, is_adopted, open_linked
@@ -43,7 +44,7 @@ class AdoptProgress(ImageProgress):
         self.reading(f"{self._read_shards:,} of {self._shards:,} shards", self._read_bytes, self._total_bytes)
 
 
-@click.command("adopt", epilog=EPILOG)
+@click.command("adopt", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option(
     "--index",

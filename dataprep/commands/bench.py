@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.commands.options import COUNT, Finite, NamedDefaultOption, json_option
 from dataprep.errors import UsageError
@@ -50,7 +51,7 @@ class BenchProgress(AdoptProgress):
         self._show(what, done, total, "")
 
 
-@click.command("bench", epilog=EPILOG)
+@click.command("bench", cls=StrictCommand, epilog=EPILOG)
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @click.option("--loader", "loaders", multiple=True, metavar="NAME", help="Measure this loader only; may be repeated.")
 @click.option("--split", default="train", show_default=True, help="Split that is read.")

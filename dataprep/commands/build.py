@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.build.plan import BuildOptions
 from dataprep.build.request import BuildRequest
 from dataprep.commands.build_options import image_options, image_policy, plan_lines, shard_options, split_line
@@ -98,7 +99,7 @@ def command() -> None:
     """
 
 
-@click.command("build")
+@click.command("build", cls=StrictCommand)
 @click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option("--source", metavar="URL", help="Folder or gs:// prefix that holds the original files.")
 @click.option(
@@ -157,7 +158,7 @@ def _archives(
 
 def _command_of(dataset: str) -> click.Command:
     """Return the command of one of DATASETS."""
-    return click.Command(
+    return StrictCommand(
         dataset,
         params=_archives.params,
         callback=partial(cast(Callable[..., None], _archives.callback), dataset),

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.build.plan import BuildOptions
 from dataprep.build.request import BuildRequest
 from dataprep.commands.build import build_images
@@ -41,7 +42,7 @@ result has the same bytes.
 """
 
 
-@click.command("coco", epilog=EPILOG)
+@click.command("coco", cls=StrictCommand, epilog=EPILOG)
 @click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option("--source", required=True, metavar="URL", help="Folder or gs:// prefix that holds the original files.")
 @click.option(

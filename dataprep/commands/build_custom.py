@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.build.plan import BuildOptions
 from dataprep.build.request import BuildRequest
 from dataprep.commands.build import build_images
@@ -28,7 +29,7 @@ docs/own-dataset.md has a complete class.
 """
 
 
-@click.command("build")
+@click.command("build", cls=StrictCommand)
 @click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option("--source", required=True, metavar="URL", help="Folder or gs:// prefix that the class lists.")
 @click.option("--name", help="Name of the dataset.  [default: that of the class]")
@@ -88,7 +89,7 @@ def _custom(
 
 def command_of(class_name: str) -> click.Command:
     """Return the command that builds with a class; it imports the class when it is called."""
-    return click.Command(
+    return StrictCommand(
         class_name,
         params=_custom.params,
         callback=partial(cast(Callable[..., None], _custom.callback), class_name),

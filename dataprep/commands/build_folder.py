@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.commands.build_options import image_options, shard_options
 from dataprep.commands.build_own import RERUN, build_own, own_options, place_of
 from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
@@ -42,7 +43,7 @@ def _text_files(_context: click.Context, _option: click.Parameter, values: tuple
     return text_files(values)
 
 
-@click.command("folder", epilog=EPILOG)
+@click.command("folder", cls=StrictCommand, epilog=EPILOG)
 @click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option(
     "--source",

@@ -8,6 +8,7 @@ from typing import Unpack
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.build.plan import Plan
 from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shards_at_once, shared_options
 from dataprep.commands.options import WHOLE, Finite
@@ -79,7 +80,7 @@ class _Options(WebOptions):
     duplicate_distance: int
 
 
-@click.command("laion", epilog=EPILOG)
+@click.command("laion", cls=StrictCommand, epilog=EPILOG)
 @click.argument("others", nargs=-1, type=click.UNPROCESSED, metavar="[MORE TABLES] [-- ENGINE_OPTIONS]")
 @click.option(
     "--source",

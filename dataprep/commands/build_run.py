@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from dataprep.build.cards import write_cards
-from dataprep.build.driver import BuildResult, prepare, run_build
+from dataprep.build.driver import BuildResult, prepare, refuse_output, run_build
 from dataprep.build.finished import numbering_faults
 from dataprep.build.job import Engine
 from dataprep.build.plan import Plan
@@ -37,7 +37,7 @@ from dataprep.commands.region_plan import PlannedBucket, planned_buckets
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.paths import README
 from dataprep.dataset.records import SplitManifest
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import DataprepError, StorageError, UsageError
 from dataprep.messages import counted
 from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, engine_module
@@ -73,8 +73,18 @@ _OPTIONS = (
     beside_option,
     tpu_option,
     region_policy_option,
-    click.option("--overwrite", is_flag=True, help="Remove the existing dataset first."),
-    click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing."),
+    click.option(
+        "--overwrite",
+        is_flag=True,
+        help="Delete the dataset at --output, then build. Readers find none there until the build has finished, and "
+        "those that still read the old one fail; to keep it, choose another --output.",
+    ),
+    click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Print the plan, and write nothing; where the build would refuse --output, say why and end with its exit "
+        "code.",
+    ),
     json_option,
 )
 
@@ -157,7 +167,11 @@ def build(
                 plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers
             )
             lines = (*shown.plan_lines(plan), *(f"  {line}" for line in private_worker_lines(plan, engine_options)))
-            _print_plan(plan, request, buckets, lines, notes=progress.notes if run.as_json else None)
+            refusal, unknown = _refusal(request, plan)
+            notes = [*progress.notes, *([unknown] if unknown else [])] if run.as_json else None
+            _print_plan(plan, request, buckets, (*lines, *([f"  {unknown}"] if unknown else [])), notes, refusal)
+            if refusal is not None:
+                raise refusal
             return
         started_s = time.monotonic()
         try:
@@ -248,12 +262,29 @@ def _open_engine(
         yield telling(engine, engine_options, progress.warn) if engine_options else engine
 
 
+def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, str]:
+    """Return the error with which the build would refuse its output, if it would, and why that is not known."""
+    try:
+        refuse_output(request, plan)
+    except StorageError as error:
+        return None, f"what is at the output is not known: {error}"
+    except DataprepError as error:
+        return type(error)(f"the build would be refused: {error}"), ""
+    return None, ""
+
+
 def _print_plan(
-    plan: Plan, request: BuildRequest, buckets: list[PlannedBucket], lines: Iterable[str], *, notes: list[str] | None
+    plan: Plan,
+    request: BuildRequest,
+    buckets: list[PlannedBucket],
+    lines: Iterable[str],
+    notes: list[str] | None,
+    refusal: DataprepError | None,
 ) -> None:
     """Print a plan in lines or, with notes about the originals, as JSON."""
     if notes is not None:
         found = {"buckets": [bucket.document() for bucket in buckets], "notes": notes}
+        found["refused"] = None if refusal is None else str(refusal)
         click.echo(json.dumps(plan.document() | found))
         return
     click.echo(f"{plan.options.name} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.commands.build_options import image_options, shard_options
 from dataprep.commands.build_own import RERUN, build_own, own_options, place_of
 from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
@@ -35,7 +36,7 @@ Image bytes are unpacked below OUTPUT/_build first, which takes as much space as
 {RERUN}"""
 
 
-@click.command("table", epilog=EPILOG)
+@click.command("table", cls=StrictCommand, epilog=EPILOG)
 @click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option(
     "--source",

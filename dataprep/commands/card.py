@@ -6,6 +6,7 @@ import json
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.build.cards import cards_of, read_card, replace_cards, write_cards
 from dataprep.build.finished import readable_manifest
 from dataprep.commands.options import json_option
@@ -19,7 +20,7 @@ Examples:
 """
 
 
-@click.command("card", epilog=EPILOG)
+@click.command("card", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url")
 @click.option("--dry-run", is_flag=True, help="Print the cards, and write nothing.")
 @click.option("--overwrite", is_flag=True, help="Replace existing cards, also those that were edited.")

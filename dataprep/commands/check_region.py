@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.cloud.cost import Cost
 from dataprep.cloud.machine import this_machine
 from dataprep.cloud.prices import price_dates, published_prices, read_prices
@@ -38,7 +39,7 @@ Prices and their date are in dataprep/data/*_prices.csv; rows item,of,where,usd 
 _PAID_CODE, _UNKNOWN_CODE = 1, 3
 
 
-@click.command("check-region", epilog=EPILOG)
+@click.command("check-region", cls=StrictCommand, epilog=EPILOG)
 @click.argument("urls", metavar="BUCKET_OR_URL...", nargs=-1, required=True)
 @click.option("--zone", help="Zone or region of the reader.  [default: this machine's, from its metadata server]")
 @tpu_option

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.build.conversion import ConversionRequest
 from dataprep.build.driver import refuse_nested
 from dataprep.build.finished import readable_manifest
@@ -44,7 +45,7 @@ result has the same bytes.
 """
 
 
-@click.command("convert", epilog=EPILOG)
+@click.command("convert", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url")
 @click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option("--name", help="Name of the new dataset.  [default: that of the old one]")
@@ -127,6 +128,7 @@ def command(
             dataset=CONVERTED.name,
             format=format_name,
             splits=tuple(facts),
+            allow_partial=manifest.partial,
             images=image_policy(options),
             own=own,
             converted=_conversion(manifest, shuffle, _kept(manifest, fields, defaults, no_fields=no_fields), defaults),

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.cloud.accounts import ROLES, account_email, ensure_account
 from dataprep.cloud.buckets import LIFECYCLES, STORAGE_CLASSES, BucketRequest, ensure_bucket
 from dataprep.cloud.gcloud import Gcloud
@@ -30,7 +31,7 @@ it exists in another place, or a permission is missing.
 """
 
 
-@click.command("create-bucket", epilog=EPILOG)
+@click.command("create-bucket", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="gs://NAME")
 @click.option("--beside", metavar="ZONE", help="Zone or region in which the bucket will be read.")
 @tpu_option

@@ -12,6 +12,7 @@ from typing import Literal
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.commands.options import MOST_COUNT, MOST_SEED, json_option
 from dataprep.commands.progress import BuildProgress
 from dataprep.demo.make import write_demo
@@ -29,7 +30,7 @@ Examples:
 """
 
 
-@click.command("demo-data", epilog=EPILOG)
+@click.command("demo-data", cls=StrictCommand, epilog=EPILOG)
 @click.argument("dataset", type=click.Choice(["coco", "imagenet", "laion"]))
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option(

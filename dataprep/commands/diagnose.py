@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.commands.options import COUNT, COUNT_OR_NONE, Bytes, Finite, json_option
 from dataprep.errors import UndecidedError, UsageError
 
@@ -59,7 +60,7 @@ than one of its stages alone, or slower than the stages promise while other prog
 """
 
 
-@click.command("diagnose", epilog=EPILOG)
+@click.command("diagnose", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option(
     "--device",

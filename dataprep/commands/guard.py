@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.cloud.machine import this_zone
 from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.commands.options import Finite, json_option
@@ -31,7 +32,7 @@ libraries are counted, and what no guard sees.
 """
 
 
-@click.command("guard", epilog=EPILOG, context_settings={"ignore_unknown_options": True})
+@click.command("guard", cls=StrictCommand, epilog=EPILOG, context_settings={"ignore_unknown_options": True})
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--max-usd", type=Finite(min=0), help="Maximum cost of all requests and reads.")
 @click.option(

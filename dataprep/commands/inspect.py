@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dataprep.arguments import StrictCommand
 from dataprep.build.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, duplicates_text, render_html, shared_text
 from dataprep.commands.options import json_option
@@ -35,7 +36,7 @@ _BAR_CHARACTERS = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-@click.command("inspect", epilog=EPILOG)
+@click.command("inspect", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option("--split", help="Show this split only.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 from rich.text import Text
 
+from dataprep.arguments import StrictCommand
 from dataprep.cloud.accelerators import (
     Accelerator,
     TpuMachine,
@@ -130,7 +131,7 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
     return value
 
 
-@click.command("plan-input", epilog=EPILOG)
+@click.command("plan-input", cls=StrictCommand, epilog=EPILOG)
 @click.option(
     "--accelerator",
     "--tpu",

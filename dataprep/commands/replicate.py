@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.build.finished import shape_faults
 from dataprep.cloud.placement import guard, is_bucket
 from dataprep.cloud.prices import published_prices, read_prices
@@ -43,7 +44,7 @@ _PRICE_ALONE = (
 )
 
 
-@click.command("replicate", epilog=EPILOG)
+@click.command("replicate", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option("--to", "targets", metavar="URL", multiple=True, required=True, help="Place of a copy; may be repeated.")
 @click.option(

@@ -12,6 +12,7 @@ from typing import Unpack, cast
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.build.cards import replace_cards
 from dataprep.build.pool import Pool
 from dataprep.commands.options import COUNT, WHOLE, Finite, json_option, workers_option, workers_stall_option
@@ -110,7 +111,7 @@ def _making_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command("retry-failed", epilog=EPILOG)
+@click.command("retry-failed", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option(
     "--reason",

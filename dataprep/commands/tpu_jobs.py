@@ -13,6 +13,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from dataprep.arguments import StrictCommand
 from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
 from dataprep.cloud.tpu.jobs import FRAMEWORKS, Watch, check_run, collect_logs, follow, has_failed, outcome, start
 from dataprep.cloud.tpu.worker import Holder
@@ -36,6 +37,7 @@ _grace_option = click.option(
 
 @click.command(
     "run",
+    cls=StrictCommand,
     context_settings=_AFTER_DASHES,
     epilog=examples(
         "tpu run my-tpu --zone us-central2-b -- dataprep-pretrain-mae --use_xla --data_path gs://bucket/coco-dup5",
@@ -121,6 +123,7 @@ def run_command(
 
 @click.command(
     "exec",
+    cls=StrictCommand,
     context_settings=_AFTER_DASHES,
     epilog=examples(
         "tpu exec my-tpu --zone us-central2-b -- nproc",
@@ -160,7 +163,7 @@ def exec_command(where: Where, workers: tuple[int, ...], argv: tuple[str, ...]) 
     return Done(facts={"by_worker": facts}, code=3 if unreached else int(any(answer.code for answer in answers)))
 
 
-@click.command("status", epilog=examples("tpu status my-tpu --zone us-central2-b --json"))
+@click.command("status", cls=StrictCommand, epilog=examples("tpu status my-tpu --zone us-central2-b --json"))
 @on_workers
 def status_command(where: Where) -> Done:
     """Show the TPU's state, its runs, and the processes that hold its chips."""
@@ -176,6 +179,7 @@ def status_command(where: Where) -> Done:
 
 @click.command(
     "kill",
+    cls=StrictCommand,
     epilog=examples(
         "tpu kill my-tpu --zone us-central2-b --run night-1", "tpu kill my-tpu --zone us-central2-b --others"
     ),

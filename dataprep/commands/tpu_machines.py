@@ -11,6 +11,7 @@ from typing import Any, NotRequired, TypedDict
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.cloud.accelerators import Accelerator, known_zones, parse_accelerator, zone_note
 from dataprep.cloud.gcloud import Gcloud
 from dataprep.cloud.tpu.command_lines import (
@@ -35,7 +36,9 @@ MODES = ("flex-start", "calendar")
 _ANY_PROJECT, _ANY_NAME = "PROJECT", "my-tpu"
 
 
-@click.command("plan", epilog=examples("tpu plan v4-32", "tpu plan tpu7x-2x2x4 --zone us-central1-c --json"))
+@click.command(
+    "plan", cls=StrictCommand, epilog=examples("tpu plan v4-32", "tpu plan tpu7x-2x2x4 --zone us-central1-c --json")
+)
 @click.argument("accelerator", metavar="TYPE")
 @click.option("--zone", help="Zone in the command that is shown.  [default: the first known one for the generation]")
 @click.option("--dry-run", is_flag=True, help="Has no effect, because this command never runs anything.")
@@ -66,6 +69,7 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
 
 @click.command(
     "create",
+    cls=StrictCommand,
     epilog=examples(
         "tpu create my-tpu --type v4-32 --zone us-central2-b --dry-run",
         "tpu create my-tpu --type v5litepod-16 --zone us-west4-a --queued --valid-until 6h --spot",
@@ -172,7 +176,7 @@ def create_command(
     return Done(facts={"type": accelerator, "api": request.chosen_api, "startup_script": str(script)})
 
 
-@click.command("delete", epilog=examples("tpu delete my-tpu --zone us-central2-b"))
+@click.command("delete", cls=StrictCommand, epilog=examples("tpu delete my-tpu --zone us-central2-b"))
 @on_tpu
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete_command(where: Where, yes: bool) -> Done:

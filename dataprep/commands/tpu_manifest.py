@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.cloud.tpu.jobs import FRAMEWORKS
 from dataprep.cloud.tpu.manifest import MODES, BuildParts, ManifestRequest, job_set
@@ -23,6 +24,7 @@ _FOLDED_CHARACTERS = 110
 
 @click.command(
     "manifest",
+    cls=StrictCommand,
     context_settings={"ignore_unknown_options": True},
     epilog=examples(
         "tpu manifest mae --type v6e-16 --image IMAGE --queue team-a -- dataprep-pretrain-mae --resume automatic",

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.cloud.tpu.command_lines import fetch_command
 from dataprep.cloud.tpu.fleet import Fleet, require_all
 from dataprep.cloud.tpu.jobs import FRAMEWORKS, prepare
@@ -23,6 +24,7 @@ ENVIRONMENT_TIMEOUT_S = 3600.0
 
 @click.command(
     "setup",
+    cls=StrictCommand,
     epilog=examples(
         "tpu setup my-tpu --zone us-central2-b --code .",
         "tpu setup my-tpu --zone us-central2-b --framework jax --nfs 10.0.0.2:/vol1=/mnt/data",
@@ -99,7 +101,9 @@ def setup_command(
     return Done(facts={**code_facts, "workers": len(answers), "requirements": pins.stem})
 
 
-@click.command("copy", epilog=examples("tpu copy my-tpu --zone us-central2-b checkpoint.pth checkpoint.pth"))
+@click.command(
+    "copy", cls=StrictCommand, epilog=examples("tpu copy my-tpu --zone us-central2-b checkpoint.pth checkpoint.pth")
+)
 @on_workers
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.argument("destination")
@@ -110,7 +114,9 @@ def copy_command(where: Where, source: Path, destination: str) -> Done:
     return Done(facts={"source": str(source), "destination": destination, "workers": len(fleet.target.instances)})
 
 
-@click.command("profile", epilog=examples("tpu profile my-tpu --zone us-central2-b logs/run-1 traces"))
+@click.command(
+    "profile", cls=StrictCommand, epilog=examples("tpu profile my-tpu --zone us-central2-b logs/run-1 traces")
+)
 @on_workers
 @click.argument("log_folder", metavar="LOG_FOLDER")
 @click.argument("destination", type=click.Path(file_okay=False, path_type=Path))

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import VerifyProgress
 from dataprep.dataset.manifest import MANIFEST
@@ -27,7 +28,7 @@ right.
 """
 
 
-@click.command("verify", epilog=EPILOG)
+@click.command("verify", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option("--deep", is_flag=True, help="Decode every image completely as well, which takes longer.")
 @click.option(

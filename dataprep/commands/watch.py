@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.commands.options import Finite
 from dataprep.errors import UsageError
 from dataprep.pages.page import require_report_packages
@@ -43,7 +44,7 @@ class _Show(Protocol):
     def __call__(self, snapshot: Snapshot) -> object: ...
 
 
-@click.command("watch", epilog=EPILOG)
+@click.command("watch", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="RUN_OR_URL")
 @click.option("--once", is_flag=True, help="Look once, print, and end.")
 @click.option(

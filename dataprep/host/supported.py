@@ -10,6 +10,17 @@ OLDEST, NEWEST = (3, 11), (3, 13)
 """First and last minor version of CPython that the tests run with."""
 
 
+def names_advice() -> str:
+    """Return what to do where names of files cannot have all letters, as a clause; an empty text where they can."""
+    encoding = sys.getfilesystemencoding()
+    if encoding.lower().replace("-", "") == "utf8":
+        return ""
+    return (
+        f"the locale of this process writes names of files in {encoding}, which does not have all letters: set "
+        "PYTHONUTF8=1, and run the same command again"
+    )
+
+
 def unsupported() -> str:
     """Return why dataprep does not run here, and what to do, as one line; an empty text where it does."""
     if sys.platform == "win32":

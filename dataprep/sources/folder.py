@@ -9,6 +9,7 @@ files of the images if the user names a feature for them.
 
 from __future__ import annotations
 
+import shlex
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -161,6 +162,14 @@ class _FolderReader(PictureReader[_Picture]):
                 "metadata.jsonl or metadata.parquet, and one with any columns by dataprep build table"
             )
             self._notes.append(f"passed over: {counts}{hint if table else ''}")
+        if tree.unused_archive:
+            folder, _, name = tree.unused_archive.rpartition("/")
+            unpack = "unzip" if name.lower().endswith(".zip") else "tar -xf"
+            into = f"{'-d' if unpack == 'unzip' else '-C'} {shlex.quote(folder)}"
+            self._notes.append(
+                f"warning: nothing in {shown(tree.unused_archive)} is read, because only archives directly in --source "
+                f"are; unpack it there: {unpack} {shlex.quote(tree.unused_archive)} {into}"
+            )
         if tree.unused_text is not None:
             name = tree.unused_text.parts[-1]
             suffix = name.lower().rpartition(".")[2]

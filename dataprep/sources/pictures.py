@@ -279,13 +279,18 @@ def uneven_classes(own: OwnData, found: Mapping[str, Enumeration]) -> Iterator[s
         return
     classes = found["train"].classes
     counts = {name: class_counts(found[name].refs, len(classes)) for name in ("val", "train")}
-    advice = {"val": "another --seed or a larger --val-fraction", "train": "another --seed or a smaller --val-fraction"}
+    advice = {"val": "a larger --val-fraction", "train": "a smaller --val-fraction"}
     for name, other in (("val", "train"), ("train", "val")):
         lacking = [number for number in range(len(classes)) if counts[other][number] and not counts[name][number]]
         if lacking:
-            these = listed([f"{classes[number]} ({counts[other][number]:,} in {other})" for number in lacking])
-            which = these if len(lacking) == 1 else f"{counted(len(lacking), 'class')}: {these}"
-            yield f"note: {name} has no image of {which}; {advice[name]}"
+            these = listed(
+                [f"{classes[number]} ({counted(counts[other][number], 'image')}, all in {other})" for number in lacking]
+            )
+            has = "has" if len(lacking) == 1 else "have"
+            yield (
+                f"note: with --val-fraction {own.val_fraction:g}, {len(lacking):,} of {counted(len(classes), 'class')} "
+                f"{has} no image in {name}: {these}; {advice[name]} or another --seed may change that"
+            )
 
 
 def listed(names: Sequence[str]) -> str:

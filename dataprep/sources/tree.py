@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -138,6 +139,8 @@ class Tree:
     """A file that was passed over although it seems to be the text file of an image."""
     unused_table: Original | None = None
     """The first table that was passed over."""
+    unused_archive: str = ""
+    """Name of the first archive that was passed over because it lies in a folder."""
     _last_image: Original | None = None
     _last_text: Original | None = None
     """The last text file that was passed over, if no image came after it."""
@@ -163,6 +166,8 @@ class Tree:
         self.passed_over[_kind(suffix)] += 1
         if suffix in _TABLES and self.unused_table is None:
             self.unused_table = original
+        if suffix in ARCHIVES and original.source == "/".join(original.parts) and not self.unused_archive:
+            self.unused_archive = original.source
         if suffix in _TEXTS:
             self._last_text = original
             self._look_for_texts()
@@ -241,9 +246,14 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: 
 def _no_image(tree: Tree) -> str:
     others = ", ".join(f"{count:,} {suffix}" for suffix, count in tree.passed_over.most_common(5))
     known = ", ".join(sorted(IMAGE_SUFFIXES - OTHER_PICTURES))
-    packed = any(f".{suffix}" in tree.passed_over for suffix in ARCHIVES)
-    hint = "; archives are read only if they are directly in the source, or are the source" if packed else ""
-    return f"no image (found {others or 'no file'}); expected one of {known}: check --source{hint}"
+    found = f"no image (found {others or 'no file'}); expected one of {known}"
+    if not tree.unused_archive:
+        return f"{found}: check --source"
+    url = tree.root.url_of(tree.unused_archive)
+    return (
+        f"{found}. Archives in folders of --source are not looked into: give --source {shlex.quote(url)} for this one, "
+        f"or --source {shlex.quote(url.rpartition('/')[0])} for all in its folder"
+    )
 
 
 def _loose_metadata(tree: Tree, original: Original) -> MetadataFile:

@@ -403,9 +403,9 @@ class GCSStorage:
     def _blobs(self, prefix: str, first: str = "") -> Iterator[Blob]:
         full, start = f"{self._full(prefix)}/" if prefix else self._root, self._full(first) if first else None
         with bucket_errors(self.url_of(prefix), "storage.objects.list"):
-            retry = gcs_retry.retry_policy()
+            retry = gcs_retry.retry_policy(deadlines=self._deadlines)
             yield from gcs_client.client().list_blobs(
-                self.bucket, prefix=full, start_offset=start, fields=LISTED_FIELDS, retry=retry
+                self.bucket, prefix=full, start_offset=start, fields=LISTED_FIELDS, retry=retry, timeout=self._timeout_s
             )
 
     def _delete(self, blob: Blob) -> None:

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import click
@@ -7,6 +8,7 @@ import pytest
 
 from dataprep.cli import COMMANDS, exit_code_of, group
 from tests.support.builds import build, dataprep, dataprep_anew
+from tests.support.own_data import picture, write_files
 
 CONTEXT = click.Context(group)
 GROUPS = {name: group.get_command(CONTEXT, name).list_commands(CONTEXT) for name in ("build", "tpu")}
@@ -141,6 +143,42 @@ def test_output_in_ascii_escapes_what_it_cannot_show(tmp_path):
     run = dataprep_anew("inspect", tmp_path / "out", PYTHONIOENCODING="ascii")
     assert run.returncode == 0, run.stderr
     assert "imagenet-fake \\xb7 webdataset" in run.stdout
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+ADVICE = (
+    "the locale of this process writes names of files in ascii, which does not have all letters: set PYTHONUTF8=1, and "
+    "run the same command again"
+)
+
+
+def test_an_ascii_locale_escapes_what_it_cannot_show(tmp_path):
+    dataprep("build", "imagenet-fake", "--images", "20", "--output", tmp_path / "out", "--format", "webdataset")
+    run = dataprep_anew("inspect", tmp_path / "out", **ASCII)
+    assert run.returncode == 0, run.stderr
+    assert "imagenet-fake \\xb7 webdataset" in run.stdout
+
+
+def test_names_that_an_ascii_locale_cannot_read_are_an_error_of_one_line(tmp_path):
+    write_files(tmp_path / "pets", {f"{name}/1.jpg": picture(1) for name in ("süß", "b")})
+    arguments = ["build", "folder", "--source", tmp_path / "pets", "--output", tmp_path / "out", "--format"]
+    run = dataprep_anew(*arguments, "webdataset", **ASCII)
+    assert run.returncode == 2
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("dataprep: a name or a text has letters that cannot be written here (")
+    assert line.endswith(f"; {ADVICE}")
+    assert dataprep_anew(*arguments, "webdataset", **(ASCII | {"PYTHONUTF8": "1"})).returncode == 0
+
+
+def test_names_that_an_ascii_locale_cannot_write_are_an_error_of_one_line(tmp_path):
+    with zipfile.ZipFile(tmp_path / "pets.zip", "w") as packed:
+        for name in ("süß", "b"):
+            packed.writestr(f"{name}/1.jpg", picture(1))
+    arguments = ["--output", tmp_path / "out", "--format", "imagefolder", "--workers", "1"]
+    run = dataprep_anew("build", "folder", "--source", tmp_path / "pets.zip", *arguments, **ASCII)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].endswith(f"; {ADVICE}")
+    assert "Traceback" not in run.stderr
 
 
 def test_output_to_a_full_disk_is_one_line():

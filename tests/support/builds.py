@@ -13,6 +13,7 @@ from pathlib import Path
 from dataprep.build.cards import CROISSANT, README
 from dataprep.storage import open_storage
 from tests.support import warm
+from tests.support.words import replaced
 
 LIMITS = ("--allow-partial", "--max-reject-ratio", "0.2")
 OWN = ("--name", "pets", "--max-reject-ratio", "0.2")
@@ -48,7 +49,7 @@ def build_arguments(recipe: str, source: object, output: object, fmt: str, *more
     else:
         words = ["build", recipe.removesuffix("-parquet"), "--source", source]
         limits = OWN if recipe in ("folder", "table") else LIMITS
-    return [*words, "--output", output, "--format", fmt, *limits, "--json", *more]
+    return replaced([*words, "--output", output, "--format", fmt, *limits, "--json"], *more)
 
 
 def build(dataset: str, source: object, output: object, fmt: str, *more: object, **environment: str) -> dict:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from dataprep.web.outcomes import Status
 from tests.support.builds import command
 from tests.support.web_server import Case
+from tests.support.words import replaced
 
 CONTACT = "mailto:tests@example.org"
 LOOPBACK = ("--allow-network", "127.0.0.0/8")
@@ -37,7 +38,7 @@ def write_table(path: Path, urls: Sequence[str]) -> Path:
 
 def laion_arguments(table: object, output: object, fmt: str, *more: object) -> list[object]:
     words = ["build", "laion", "--source", table, "--output", output, "--format", fmt, "--contact", CONTACT, "--json"]
-    return [*words, *more]
+    return replaced(words, *more)
 
 
 def build_laion(table: object, output: object, fmt: str, *more: object, timeout_s: float = 240) -> dict[str, Any]:

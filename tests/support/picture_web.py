@@ -20,6 +20,7 @@ from typing import Any
 from dataprep.web.addresses import parse_networks
 from dataprep.web.limits import Limits
 from tests.dataprep.fetched.pictures import encoded, photo
+from tests.support.words import replaced
 
 VARIANTS = 40
 
@@ -147,4 +148,4 @@ WEB = (
 def laion_arguments(table: object, output: object, fmt: str, *more: object) -> list[object]:
     """Return the arguments of a build of a table of pictures, ten rows a shard."""
     build = ["build", "laion", "--source", table, "--output", output, "--format", fmt, "--rows-per-shard", 10]
-    return [*build, *WEB, "--json", *more]
+    return replaced([*build, *WEB, "--json"], *more)

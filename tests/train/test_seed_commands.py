@@ -15,6 +15,7 @@ from dataprep.demo.make import write_demo
 from tests.support.finished import build_here
 from tests.support.markdown import ROOT, blocks, commands
 from tests.support.training import start
+from tests.support.words import replaced
 from train import pretrain_mae, train_resnet
 
 DOCUMENT = "docs/training.md"
@@ -26,7 +27,7 @@ SIZES = {
     "dataprep-train-resnet": "--model tiny_cnn --image_size 32 --batch_size 8 --test_set_batch_size 8 --num_epochs 1 "
     "--log_steps 1 --num_workers 2",
 }
-"""Said after what the document says, so that these count."""
+"""What is said in place of what the document says."""
 VARIABLES = {"SAVE_DIR": "out", "LOGDIR": "out", "NUM_EPOCHS": "2", "BATCH_SIZE": "256", "NUM_WORKERS": "8"} | {
     "TEST_BATCH_SIZE": "64"
 }
@@ -42,7 +43,8 @@ def seed_command(entry: str, data: str) -> list[str]:
         if command.text.startswith(f"{entry} ") and "$" in command.text
     ]
     values = {**VARIABLES, "DATA_DIR": data, "IMAGE_DIR": data}
-    return shlex.split(string.Template(found).substitute(values))[1:] + shlex.split(SIZES[entry])
+    words = shlex.split(string.Template(found).substitute(values))[1:]
+    return [str(word) for word in replaced(words, *shlex.split(SIZES[entry]))]
 
 
 @pytest.fixture(scope="module")

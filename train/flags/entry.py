@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dataprep.arguments import StrictCommand
 from dataprep.cli import exit_code_of
 from dataprep.errors import DataprepError
 
@@ -19,7 +20,7 @@ _OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|RESOURCE
 """Words with which PyTorch and XLA say that a host or a device has no memory left."""
 
 
-class EntryCommand(click.Command):
+class EntryCommand(StrictCommand):
     """Command of an entry, which turns a lack of memory into an error of one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -43,6 +44,8 @@ def run(training: Training[Any], flags: RunFlags, *, model: str) -> int:
     if flags.diagnose:
         return training.diagnose(model, flags.diagnosed_options(training.loader.config.batch_size))
     training.resume(flags.resume)
+    if flags.init:
+        training.begin_with(flags.init)
     return training.run()
 
 

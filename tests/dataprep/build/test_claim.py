@@ -37,7 +37,7 @@ def test_version_of_the_package_is_named_beside_the_plan_and_not_in_its_hash(sto
 
 def test_other_plan_is_refused_with_what_differs(storage):
     claim_place(storage, planned(small_plan()))
-    with pytest.raises(UsageError, match=r"another plan is under way there: options\.seed is 0 there, 7 here"):
+    with pytest.raises(UsageError, match=r"another plan is under way there: --seed is 0 there, 7 here"):
         claim_place(storage, planned(small_plan(seed=7)))
 
 

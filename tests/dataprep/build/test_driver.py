@@ -51,9 +51,7 @@ def test_rerun_builds_what_is_missing(originals, storage_url):
 def test_other_dataset_is_refused_and_left_unchanged(originals, tmp_path):
     whole(request(originals, tmp_path / "out"))
     before = digests(tmp_path / "out")
-    expected = (
-        r"another dataset exists there already \(imagenet, webdataset, plan .*: options\.format is .webdataset. there"
-    )
+    expected = r"another dataset exists there already \(imagenet, .*: --format is webdataset there, tfrecord here"
     with pytest.raises(UsageError, match=expected):
         whole(request(originals, tmp_path / "out", "tfrecord"))
     assert digests(tmp_path / "out") == before

@@ -12,6 +12,7 @@ import pytest
 from loaders.bench.table import to_document
 from tests.support.builds import command, dataprep
 from tests.support.findings import bench_table
+from tests.support.words import replaced
 
 TORCH_WORKERS = 2
 SMALL = ("--batch-size", 8, "--image-size", 32, "--workers", 2, "--rounds", 2, "--batches", 2)
@@ -49,7 +50,7 @@ def test_bench_prints_one_json_document(finished, tmp_path):
     url = finished("imagenet-imagefolder")
     (tmp_path / "old.json").write_text(json.dumps(to_document(bench_table())))
     words = ("--batch-size", 4, "--split", "val", "--compare", tmp_path / "old.json", "--json")
-    run = dataprep("bench", url, "--loader", "dataprep", *SMALL, *words)
+    run = dataprep("bench", url, "--loader", "dataprep", *replaced(SMALL, *words))
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
     document = json.loads(run.stdout)

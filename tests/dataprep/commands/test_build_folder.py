@@ -109,6 +109,43 @@ def test_a_dry_run_says_what_was_found_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dry_run_ends_as_the_build_would_where_another_dataset_exists(tmp_path):
+    source, output = class_folders(tmp_path / "pets"), tmp_path / "out"
+    same = command(source, output, "--workers", 1)
+    assert dataprep(*same).returncode == 0
+    before = digests(output)
+    more = write_files(tmp_path / "more/pets", {f"cats/{number}.jpg": picture(number) for number in range(3)})
+    others = {
+        "--resize is not given there, 64 here": [*same, "--resize", "64"],
+        "train has 14 images there, 3 here": command(more, output, "--label-from", "none"),
+    }
+    for difference, words in others.items():
+        built, tried, documented = (
+            dataprep(*words),
+            dataprep(*words, "--dry-run"),
+            dataprep(*words, "--dry-run", "--json"),
+        )
+        assert built.returncode == tried.returncode == documented.returncode == 2
+        assert f"dataprep: {output}: another dataset exists there already (pets, webdataset" in built.stderr
+        assert difference in built.stderr
+        refused = built.stderr.splitlines()[-1].replace("dataprep: ", "the build would be refused: ", 1)
+        assert tried.stderr.splitlines()[-1] == f"dataprep: {refused}"
+        assert "Nothing was written (--dry-run)." in tried.stdout
+        assert json.loads(documented.stdout)["refused"] == refused
+        assert dataprep(*words, "--dry-run", "--overwrite").returncode == 0
+    assert json.loads(dataprep(*same, "--dry-run", "--json").stdout)["refused"] is None
+    assert digests(output) == before
+
+
+def test_a_dry_run_ends_as_the_build_would_where_other_files_lie(tmp_path):
+    source = class_folders(tmp_path / "pets")
+    write_files(tmp_path / "out", {"notes.txt": b"mine"})
+    run = dataprep(*command(source, tmp_path / "out", "--dry-run"))
+    assert run.returncode == 2
+    assert "the build would be refused: " in run.stderr
+    assert "is not empty and holds no dataset of ours (found notes.txt)" in run.stderr
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [

@@ -10,6 +10,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import open_storage
 from tests.support.builds import dataprep
 from tests.support.tables import hub, listed
+from tests.support.words import replaced
 
 
 def command(source, output, *more):
@@ -61,7 +62,7 @@ def test_one_table_beside_its_images_and_the_output(tmp_path):
     ],
 )
 def test_options_that_are_refused(tmp_path, more, text):
-    run = dataprep(*command(listed(tmp_path / "dogs") / "dogs.csv", tmp_path / "out", *more))
+    run = dataprep(*replaced(command(listed(tmp_path / "dogs") / "dogs.csv", tmp_path / "out"), *more))
     assert run.returncode == 2
     assert text in run.stderr
     assert "Traceback" not in run.stderr

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from dataprep.commands.tpu import command
 from tests.support.tpu import QUICK, tpu
+from tests.support.words import replaced
 
 
 def test_help_lists_the_commands_in_the_order_in_which_they_are_used():
@@ -68,7 +69,8 @@ def outcome(name: str, *options: str) -> tuple[int, str, str]:
     dry = () if name in ("plan", "manifest") else ("--dry-run",)
     words = WORDS[name]
     end = words.index("--") if "--" in words else len(words)
-    result = CliRunner().invoke(command, [name, *dry, *words[:end], *options, *words[end:]])
+    line = [name, *dry, *replaced(words[:end], *options), *words[end:]]
+    result = CliRunner().invoke(command, [str(word) for word in line])
     files = sorted(path.name for path in Path().iterdir())
     Path("out.yaml").unlink(missing_ok=True)
     return result.exit_code, result.output + repr(result.exception), " ".join(files)

@@ -107,7 +107,19 @@ def test_classes_that_a_share_for_val_leaves_out_of_a_split_are_named(tmp_path):
     advice = "larger" if name == "val" else "smaller"
     assert lacking == {name: "c", other: ""}
     assert dataset.notes[-1] == (
-        f"note: {name} has no image of c (1 in {other}); another --seed or a {advice} --val-fraction"
+        f"note: with --val-fraction 0.3, 1 of 3 classes has no image in {name}: c (1 image, all in {other}); a "
+        f"{advice} --val-fraction or another --seed may change that"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "unpack"), [("b.zip", "unzip more/b.zip -d more"), ("b.TAR", "tar -xf more/b.TAR -C more")]
+)
+def test_an_archive_in_a_folder_is_named_with_the_command_that_unpacks_it(tmp_path, name, unpack):
+    root = write_files(tree(tmp_path, "1.jpg", "2.jpg"), {f"more/{name}": b"x"})
+    assert opened(root).notes[-1] == (
+        f"warning: nothing in 'more/{name}' is read, because only archives directly in --source are; unpack it there: "
+        f"{unpack}"
     )
 
 
@@ -115,8 +127,8 @@ def test_many_classes_without_an_image_in_val_are_counted(tmp_path):
     dataset = opened(tree(tmp_path, *(f"{number}/1.jpg" for number in range(10, 40))), val_fraction=0.1)
     lacking = 30 - len(dataset.found["val"].refs)
     [of_val, _] = [note for note in dataset.notes if note.startswith("note: ")]
-    assert of_val.startswith(f"note: val has no image of {lacking} classes: 1")
-    assert of_val.endswith("(1 in train), ...; another --seed or a larger --val-fraction")
+    assert of_val.startswith(f"note: with --val-fraction 0.1, {lacking} of 30 classes have no image in val: 1")
+    assert of_val.endswith("(1 image, all in train), ...; a larger --val-fraction or another --seed may change that")
 
 
 def test_labels_that_the_user_asks_for(tmp_path):
