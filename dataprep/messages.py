@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 ERROR_CHARACTERS = 200
 """Maximum number of characters that a message quotes of another library's error."""
-_LEAST_USD = 1e-9
+_LEAST_USD = 1e-12
 """Amounts below are 0, or what the rounding of sums leaves of it."""
 
 

@@ -19,7 +19,7 @@ from dataprep.storage import open_storage
 from dataprep.storage.local import LocalStorage
 from loaders.fetch.fetcher import Fetcher, FetchSettings
 from loaders.fetch.fields import FieldReader, check_stored_fields, open_fields
-from loaders.fetch.index import MAX_INDEX_BYTES, SplitIndex, with_deadline
+from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, SplitIndex, with_deadline
 from loaders.fetch.open import open_fetcher
 
 if TYPE_CHECKING:
@@ -135,7 +135,9 @@ class Dataset:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare: bool = True) -> Dataset:
+def open_dataset(
+    url: str, split: str, region_policy: str = "refuse", *, deadline_s: float = DEADLINE_S, compare: bool = True
+) -> Dataset:
     """Read the manifest of a dataset; what reading a bucket costs is checked before it is read.
 
     Where reading the URL would cost money, a copy that `replicas.json` lists is opened in its place if this machine
@@ -145,18 +147,20 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare
         url: Folder or gs:// URL.
         split: Name of a split.
         region_policy: What to do about a bucket whose reading costs money: `refuse`, `warn`, or `off`.
+        deadline_s: Seconds without an answer from the bucket after which opening fails.
         compare: Whether adopted data are compared with a listing, unless they are too many files; see
             `dataprep.dataset.changes`.
 
     Raises:
         UsageError: There is no such dataset or split, its data lie at a place that the user did not name or have
             changed since they were adopted, or reading it from here costs money and the policy refuses that.
+        StorageError: The bucket does not answer.
     """
     if not open_storage(url).is_local:
         from dataprep.cloud.placement import url_to_read
 
         url = url_to_read(url, region_policy)
-    storage = open_storage(url)
+    storage = with_deadline(open_storage(url), deadline_s)
     _guard(storage, region_policy)
     manifest = read_manifest(storage, sidecars=False)
     if manifest is not None and FORMATS[manifest.format].one_file_per_image:
@@ -175,7 +179,7 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare
         from dataprep.dataset import changes
 
         max_listed = changes.MAX_LISTED_ON_DISK if dataset.storage.is_local else changes.MAX_LISTED_IN_BUCKET
-        changes.refuse_changed(storage, dataset.storage, manifest, max_listed)
+        changes.refuse_changed(storage, with_deadline(dataset.storage, deadline_s), manifest, max_listed)
     return dataset
 
 

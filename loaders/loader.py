@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, TypeVar
 
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
+from dataprep.messages import counted
 from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, check_names
 from loaders.decode.annotations import WITHOUT_SIZE, size_fields
 from loaders.decode.decoders import open_decoder, warn_of_libraries
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STATE_VERSION = 1
+_ANEW = "keep the weights of the model, and do not load the state, which begins the new order at its first image"
+"""What to do with a state of another build of the dataset."""
 _OF_SINGLE_VIEWS = LoaderSettings.__annotations__.keys() - SharedSettings.__annotations__.keys()
 """Settings that say what a single view of an image is."""
 
@@ -254,7 +258,12 @@ def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: 
         return url.open_loader(split, config)
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
 
-    dataset = open_dataset(str(url), split, config.region_policy)
+    dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s)
+    return loader_of(dataset, config)
+
+
+def loader_of(dataset: Dataset, config: LoaderConfig) -> Loader:
+    """Return a loader of the kind that the settings ask for."""
     kind = PackLoader if config.packs is not None else ViewLoader if config.view_groups else Loader
     return kind(dataset, config)
 
@@ -331,6 +340,7 @@ class Loader:
         self._skipped: Counter[str] = Counter()
         if config.shuffle:
             self._check_budget()
+            self._warn_of_large_batch()
         self._batch = 0
         """Number of the next batch to be taken, counted over all epochs."""
         self._producer: Producer | None = None
@@ -459,6 +469,24 @@ class Loader:
         self._go_to(self._batch_after(state))
         self._start = self._batch
 
+    def check_build(self, state: Mapping[str, Any], advice: str = _ANEW) -> None:
+        """Check that a state is of this build of the dataset.
+
+        Args:
+            state: State of a loader.
+            advice: What to do, for the message.
+
+        Raises:
+            UsageError: The dataset was built or adopted anew since the state was made; the message says what both are.
+        """
+        from loaders.engine.other_build import other_builds
+
+        if lines := other_builds(self._sequence, dict(state["sequence"])):
+            raise UsageError(
+                f"{self.dataset.url}: the dataset was built or adopted anew since the state was made, or is another "
+                f"build: {'; '.join(lines)}; its images have another order: {advice}"
+            )
+
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Return to a state of this loader, for adapters that took batches ahead; an evaluation still starts again."""
         self._go_to(self._batch_after(state))
@@ -470,6 +498,7 @@ class Loader:
         """Raise UsageError if a state belongs to another sequence."""
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
+        self.check_build(state)
         lines = differences(self._sequence, dict(state["sequence"]), where="in the state")
         if lines:
             what = "; ".join(lines)
@@ -552,6 +581,18 @@ class Loader:
             sharers = max(1, self.config.processes)  # each worker process fetches for itself
             budget = self.config.prefetch_bytes // sharers
             check_budget(self.order, self.config.world_size * sharers, self.index.mean_image_bytes(), budget)
+
+    def _warn_of_large_batch(self) -> None:
+        """Warn on the first rank where a batch has images several times, because there are fewer than it takes."""
+        images, batch = self.order.num_samples, self.config.batch_size
+        if batch > images and self.config.rank == 0:
+            warnings.warn(
+                f"{self.dataset.url}: a batch of {batch:,} is larger than the split {self.dataset.split.name}, which "
+                f"has {counted(images, 'image')}: each batch has images more than once, and epochs pass within it; "
+                f"choose a batch size of {images:,} at most",
+                UserWarning,
+                stacklevel=5,  # the caller of open_loader
+            )
 
     def _plan(self) -> BatchPlan:
         """Return the plan of the batches from the next one on."""

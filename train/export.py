@@ -18,8 +18,19 @@ from dataprep.errors import UsageError, install_hint
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
 from train.checkpoints.constructors import timm_call, vitmae_call
-from train.checkpoints.encoder_weights import SAFETENSORS, read_weights, source_digest, with_key_bias, without_key_bias
+from train.checkpoints.encoder_weights import (
+    METADATA,
+    PIXEL_MEAN,
+    PIXEL_STD,
+    SAFETENSORS,
+    SAFETENSORS_KEY,
+    read_weights,
+    source_digest,
+    with_key_bias,
+    without_key_bias,
+)
 from train.checkpoints.huggingface import to_vitmae
+from train.checkpoints.loading_lines import loading_lines
 from train.checkpoints.pretrained import folded_head
 from train.flags.entry import EntryCommand, run_entry
 
@@ -64,8 +75,16 @@ class Exported:
     source: str
     source_digest: str
     """First 16 digits of the SHA-256 of the source's bytes; see `train.checkpoints.encoder_weights.source_digest`."""
+    pixel_mean: tuple[float, ...] | None
+    """Mean of R, G and B, for values of 0..1, by which images were standardised; None if the source has none."""
+    pixel_std: tuple[float, ...] | None
+    """Standard deviation of R, G and B, likewise."""
     network: str | None
     """Call that makes the network which takes the tensors; None if timm or Hugging Face has none that does."""
+    load: list[str]
+    """Lines of Python that load the file into this network, and give it a first batch."""
+    already_there: bool
+    """Whether the file was there with the same bytes, so that nothing was written."""
 
 
 def export(source: str, output: str, *, key_bias: str = "add", names: str = "timm") -> Exported:
@@ -97,6 +116,8 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
         "step": weights.step,
         "source": source.rpartition("/")[2],
         "source_digest": source_digest(source),
+        PIXEL_MEAN: weights.pixels.mean if weights.pixels else None,
+        PIXEL_STD: weights.pixels.std if weights.pixels else None,
     }
     folder, _, name = output.rpartition("/")
     storage = open_storage(folder or ".")
@@ -105,15 +126,19 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
         with disk_errors(spool):
             _write(spool, tensors, {key: value for key, value in facts.items() if value is not None}, name)
             num_bytes = spool.stat().st_size
-        storage.publish(spool, name, crc32c_of_file(spool))
+        already_there = storage.stat(name) is not None
+        storage.publish(spool, name, crc32c_of_file(spool))  # refuses other bytes than those that are there
     finally:
         storage.remove_stale_spools()  # and the folder of spool files, which is empty now
+    network = CALLS[names](weights, by_our_names)
     return Exported(
         output=output,
         tensors=len(tensors),
         parameters=sum(each.numel() for each in tensors.values()),
         bytes=num_bytes,
-        network=CALLS[names](weights, by_our_names),
+        network=network,
+        load=loading_lines(output, network, names=names, image_size=weights.image_size, pixels=weights.pixels),
+        already_there=already_there,
         **facts,  # type: ignore[arg-type]
     )
 
@@ -126,10 +151,10 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object
         except ImportError:
             raise UsageError(f"{name} needs safetensors: {install_hint('finetune')}, or give .pth") from None
         # Not safetensors' save_file: it would replace this file, whose descriptor the storage keeps to sync it.
-        path.write_bytes(save(tensors, {"dataprep": json.dumps(facts)}))
+        path.write_bytes(save(tensors, {SAFETENSORS_KEY: json.dumps(facts)}))
         return
     with path.open("wb") as file:  # given a path, torch writes its name into the file
-        torch.save({"model": tensors, "metadata": facts}, file)
+        torch.save({"model": tensors, METADATA: facts}, file)
 
 
 @click.command("dataprep-export", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
@@ -156,14 +181,16 @@ def command(checkpoint: str, output: str, key_bias: str, names: str, as_json: bo
     if as_json:
         click.echo(json.dumps(asdict(done), indent=1))
         return 0
-    head = f", {done.num_classes:,} classes" if done.num_classes else ""
-    click.echo(
-        f"{done.output}: {done.model} at {done.image_size} pixels{head}, {done.tensors:,} tensors, "
-        f"{done.parameters:,} parameters, {done.bytes:,} bytes"
-    )
-    if done.network is not None:
-        stripped = ' with "vit." taken off the names' if names == "vitmae" else ""
-        click.echo(f"for: {done.network}{stripped}")
+    if done.already_there:
+        click.echo(f"{done.output} is already there with the same bytes; nothing was written")
+    else:
+        head = f", {done.num_classes:,} classes" if done.num_classes else ""
+        click.echo(
+            f"{done.output}: {done.model} at {done.image_size} pixels{head}, {done.tensors:,} tensors, "
+            f"{done.parameters:,} parameters, {done.bytes:,} bytes"
+        )
+    for line in done.load:
+        click.echo(line)
     return 0
 
 

@@ -216,7 +216,7 @@ class Flags(ShardingFlags, RecipeFlags):
                         f"--{name} and --linear_probe: a probe trains one linear layer on images that are cropped and "
                         f"flipped; leave --{name} out"
                     )
-            if not self.finetune and not self.eval:
+            if not self.finetune and not self.init and not self.eval:
                 raise UsageError("--linear_probe without --finetune: give the weights that are probed")
         if self.eval and not self.resume:
             raise UsageError("--eval without --resume: give the checkpoint to evaluate, or `automatic`")

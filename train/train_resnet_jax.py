@@ -118,6 +118,9 @@ class Config:
     )
     momentum: float = flag(0.9, "Momentum of SGD, with Nesterov's correction.", SHARE_BELOW_1)
     weight_decay: float = flag(1e-4, "Weight decay of convolutions and of the classifier's weights.", NOT_NEGATIVE)
+    init: str = flag(
+        "", "Checkpoint whose weights a new run begins with; it is not read where workdir has a checkpoint."
+    )
     seed: int = flag(0, "Seed of weights, order and crops.", SEED)
     max_steps: int = flag(
         0, "Updates after which the run stops, its schedule unchanged; 0: train all epochs.", COUNT_OR_NONE
@@ -207,6 +210,7 @@ class Config:
             profile_steps=parse_steps(self.profile_steps),
             flag_prefix=PREFIX,
             resume_hint="the same command continues it",
+            anew_hint="to begin a new run with the checkpoint's weights, give --config.init={} and another --workdir",
             batch_hint="a smaller --config.batch_size",
         )
 
@@ -381,6 +385,8 @@ def run(config: Config, workdir: str, *, debug: bool = False) -> int:
     with jax.disable_jit() if debug else contextlib.nullcontext():
         training = open_training(config, workdir)
         training.resume(AUTOMATIC)
+        if config.init and not training.step:
+            training.begin_with(config.init)
         return training.run()
 
 

@@ -155,6 +155,8 @@ class Flags(JaxFlags, PackFlags, RunFlags):
         super().__post_init__()
         if self.resume_epoch and self.resume:
             raise UsageError("--resume_epoch and --resume; give one of them")
+        if self.resume_epoch and self.init:
+            raise UsageError("--resume_epoch and --init; --init begins a new run, give one of them")
         if self.json and not self.plan:
             raise UsageError("--json is for --plan; a run's log lines are JSON in any case")
         check_fake_data(self, self.fake_data)

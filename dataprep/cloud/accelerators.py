@@ -145,6 +145,15 @@ def accelerator_types(generation: Generation) -> list[str]:
     return [f"{generation.prefix}-{suffix}" for suffix in generation.suffixes]
 
 
+def there_are_tpus() -> str:
+    """Return the end of an error about a name that is wrong or missing: the range of each generation."""
+    kinds = []
+    for found in generations().values():
+        sizes = accelerator_types(found)
+        kinds.append(f"{sizes[0]} to {sizes[-1]}" if sizes else f"{found.prefix}-2x2x1 and larger")
+    return f"there are {', '.join(kinds)}, and topologies such as v4:2x2x4"
+
+
 def smallest_slice(machine: TpuMachine, hosts: int) -> Accelerator | None:
     """Return the smallest TPU with at least so many machines of a kind; None if the largest has fewer.
 
@@ -291,14 +300,16 @@ def _nearest(wanted: str) -> str:
         known = ", ".join(sizes) or f"{found.prefix}-2x2x1, {found.prefix}-2x2x4"
         return f"{wanted} is a generation, and its size is missing: write {known}"
     suffixes = [(found, size) for found in generations().values() for size in found.suffixes]
-    names = [f"{found.prefix}-{size}" for found, size in suffixes if _is_power_of_2(size)]  # without v4's other 1,000
+    names = [
+        f"{family}-{size}"
+        for found, size in suffixes
+        if _is_power_of_2(size)  # without v4's other 1,000
+        for family in dict.fromkeys((found.prefix, found.name, *found.aliases))
+    ]
     topologies = [f"{found.prefix}-{'x'.join('224'[: found.dimensions])}" for found in generations().values()]
     types = machines().keys() - generations().keys()
     near = get_close_matches(wanted, [*names, *topologies, *sorted(types)], n=3, cutoff=0.5)
-    if near:
-        return f"nearest: {', '.join(near)}"
-    examples = [next(iter(accelerator_types(found)), f"{found.prefix}-2x2x1") for found in generations().values()]
-    return f"expected a name such as {', '.join(examples)} or v4:2x2x4"
+    return f"nearest: {', '.join(near)}; {there_are_tpus()}" if near else there_are_tpus()
 
 
 def _is_power_of_2(number: int) -> bool:

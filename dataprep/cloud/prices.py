@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from dataprep.cloud.tables import rows, table, table_date
+from dataprep.cloud.tables import rows, table, table_date, table_source
 from dataprep.errors import UsageError
 
 Key = tuple[str, str, str]
@@ -47,16 +47,14 @@ def price_dates() -> dict[str, date]:
 
 def stale_tables(today: date) -> str:
     """Return a line about the tables that are older than STALE_DAYS; empty if none is."""
-    found = [
-        f"{name} of {read}, {(today - read).days} days ago"
-        for name, read in price_dates().items()
-        if (today - read).days > STALE_DAYS
-    ]
-    if not found:
+    old = {name: read for name, read in price_dates().items() if (today - read).days > STALE_DAYS}
+    if not old:
         return ""
+    found = [f"{name} of {read}, {(today - read).days} days ago" for name, read in old.items()]
+    pages = dict.fromkeys(table_source(name) for name in old)
     return (
-        f"old prices: {', '.join(found)}; a newer version of this package may have newer ones, and --prices FILE "
-        "replaces rows"
+        f"old prices: {', '.join(found)}; compare them with {', '.join(pages)}; a newer version of this package may "
+        "have newer ones, and --prices FILE replaces rows"
     )
 
 

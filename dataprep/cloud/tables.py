@@ -30,6 +30,20 @@ def table_date(name: str) -> date:
     return date.fromisoformat(found[1])
 
 
+@functools.cache
+def table_source(name: str) -> str:
+    """Return the address of the page that the first line of a table names as its source.
+
+    Raises:
+        ValueError: The first line names none.
+    """
+    first = _text(name).partition("\n")[0]
+    found = re.search(r"Source: (\S+\.\S+), as of ", first)
+    if found is None:
+        raise ValueError(f"{name}: its first line is {first!r}, expected one with `Source: ADDRESS, as of YYYY-MM-DD`")
+    return f"https://{found[1]}"
+
+
 def fact(name: str) -> float:
     """Return a number of `storage_facts.csv`."""
     return next(float(row["value"]) for row in table("storage_facts.csv") if row["fact"] == name)

@@ -168,7 +168,7 @@ def command(
 
 
 def _print(table: BenchTable, settings: BenchSettings) -> None:
-    from dataprep.commands.piped import open_console
+    from dataprep.host.piped import open_console
 
     console = open_console()
     for section in table.sections:
@@ -185,7 +185,7 @@ def _print(table: BenchTable, settings: BenchSettings) -> None:
 
 
 def _print_section(console: Console, section: BenchSection) -> None:
-    from dataprep.commands.piped import print_table
+    from dataprep.host.piped import print_table
 
     about = f"{section.split}, {section.samples:,} images of {human_bytes(section.bytes_per_image)}, {section.layout}"
     _say(console, f"{section.url}: {about}", style="bold")
@@ -208,7 +208,7 @@ def _print_section(console: Console, section: BenchSection) -> None:
 
 def _print_comparison(comparison: Comparison) -> None:
     """Print first what differed besides the rates."""
-    from dataprep.commands.piped import open_console, print_table
+    from dataprep.host.piped import open_console, print_table
 
     console = open_console()
     console.print()

@@ -168,7 +168,7 @@ def _print(report: RegionReport, training: Training) -> None:
     _line("reader", placement.where or "not known: no metadata server; give --zone or --tpu")
     _line("verdict", f"{found.kind}{price}: {found.reason}")
     _print_costs(report, training)
-    _print_advice(report)
+    _print_advice(report, training)
     for note in report.notes:
         _line("note", note)
 
@@ -184,7 +184,7 @@ def _print_costs(report: RegionReport, training: Training) -> None:
     _line("training", f"{often}: {_shown(report.training)}")
 
 
-def _print_advice(report: RegionReport) -> None:
+def _print_advice(report: RegionReport, training: Training) -> None:
     if report.replica is not None:
         replica, found = report.replica
         _line("do", f"read the copy at {replica.url}, as loaders do by themselves: {found.kind}, {found.reason}")
@@ -199,7 +199,7 @@ def _print_advice(report: RegionReport) -> None:
     )
     echo_commands(report.commands)
     for way in report.ways:
-        _line(way.kind, way_line(way))
+        _line(way.kind, way_line(way, months=training.months))
         if way.kind == CACHE and report.cache_command is not None:
             echo_commands([report.cache_command])
 

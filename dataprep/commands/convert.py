@@ -128,6 +128,7 @@ def command(
             dataset=CONVERTED.name,
             format=format_name,
             splits=tuple(facts),
+            allow_partial=manifest.partial,
             images=image_policy(options),
             own=own,
             converted=_conversion(manifest, shuffle, _kept(manifest, fields, defaults, no_fields=no_fields), defaults),

@@ -171,7 +171,7 @@ def command(
         beside = {} if comparison is None else {"comparison": asdict(comparison)}
         click.echo(json.dumps(to_document(found) | beside))
     else:
-        from dataprep.commands.piped import open_console, print_lines
+        from dataprep.host.piped import open_console, print_lines
         from loaders.report.terminal import comparison_text, diagnosis_text
 
         console = open_console()

@@ -16,9 +16,9 @@ from dataprep.arguments import StrictCommand
 from dataprep.build.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, duplicates_text, render_html, shared_text
 from dataprep.commands.options import json_option
-from dataprep.commands.piped import open_console, print_table
 from dataprep.dataset.events import events_file
 from dataprep.dataset.keys import readable
+from dataprep.host.piped import open_console, print_table
 from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset

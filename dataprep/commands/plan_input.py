@@ -13,17 +13,24 @@ from click.core import ParameterSource
 from rich.text import Text
 
 from dataprep.arguments import StrictCommand
-from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator, zone_note
+from dataprep.cloud.accelerators import (
+    Accelerator,
+    TpuMachine,
+    generations,
+    parse_accelerator,
+    there_are_tpus,
+    zone_note,
+)
 from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
-from dataprep.commands.piped import open_console, print_table
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
 from dataprep.commands.plan_places import PricedPlaces, cache_gbps, priced_places, print_places
 from dataprep.commands.plan_report import SCHEMA_VERSION, Found, print_found
 from dataprep.commands.region_options import months_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
+from dataprep.host.piped import open_console, print_table
 from dataprep.sources import DATASETS
 
 if TYPE_CHECKING:
@@ -60,6 +67,10 @@ _AT_224_PIXELS = re.compile(
     r"_?(mae_)?vit_[a-z0-9]+(_(patch)?\d{1,2})?|deit3?_[a-z]+(_distilled)?(_patch\d+)?|resnet\d+|resnext\d+_\d+x\d+d"
 )
 """Names whose recipes have 224 pixels. What follows in other names (`_dinov2`, `_clip`) may mean another size."""
+_RATE_IS_MISSING = (
+    "the images/s of the accelerator are missing: give --images-per-s, or --step-ms and --global-batch; "
+    "`dataprep diagnose URL --model NAME` measures it on one host"
+)
 _ALL = "all"
 """Value of --accelerator for all kinds of hosts."""
 _OPTIONS_OF_ONE = {
@@ -123,6 +134,8 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
 @click.command("plan-input", cls=StrictCommand, epilog=EPILOG)
 @click.option(
     "--accelerator",
+    "--tpu",
+    "accelerator",
     metavar="TYPE",
     help="TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4; or all, which lists the smallest TPU of each kind "
     "whose hosts deliver the rate. Without one, only the reading is priced.",
@@ -222,7 +235,11 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
         context.exit(_price(context, options, as_json=as_json))
     if options.accelerator.strip().lower() == _ALL:
         context.exit(_list(context, options, as_json=as_json))
-    found = _plan(options, parse_accelerator(options.accelerator))
+    accelerator = parse_accelerator(options.accelerator)
+    if _only_price_is_known(options):
+        _print_price(options, as_json=as_json)
+        raise UndecidedError(f"only the reading is priced, because {_RATE_IS_MISSING}")
+    found = _plan(options, accelerator)
     if as_json:
         click.echo(json.dumps(found.document()))
     else:
@@ -233,9 +250,17 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
 def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
     """Print what the reading costs, for any accelerator, and return the exit code."""
     if given := [option for name, option in _given_options(context).items() if name not in _PRICE_OPTIONS]:
-        raise UsageError(f"{given[0]} is about a TPU; add --accelerator")
+        raise UsageError(f"{given[0]} is about a TPU; add --accelerator; {there_are_tpus()}")
     if options.bucket_location is None and options.zone is None:
-        raise UsageError("give --accelerator, or --bucket-location and --zone for the price of reading alone")
+        raise UsageError(
+            "give --accelerator, or --bucket-location and --zone for the price of reading alone; " + there_are_tpus()
+        )
+    places = _print_price(options, as_json=as_json)
+    return 0 if places.ways else _EXIT_CODES["unknown"]
+
+
+def _print_price(options: _Options, *, as_json: bool) -> PricedPlaces:
+    """Print what the reading costs, and return it."""
     facts = DATASETS[options.dataset].facts["train"]
     num_bytes = options.dataset_bytes or (facts.samples or 0) * (options.bytes_per_image or _mean_bytes(facts))
     places = _priced(options, num_bytes, facts.repeats)
@@ -243,7 +268,7 @@ def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document()}))
     else:
         print_places(open_console(), places)
-    return 0 if places.ways else _EXIT_CODES["unknown"]
+    return places
 
 
 def _given_options(context: click.Context) -> dict[str, str]:
@@ -348,17 +373,20 @@ def _priced(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces:
     return priced_places(options.bucket_location, zone, round(num_bytes), use, prices, hns=options.hns)
 
 
+def _only_price_is_known(options: _Options) -> bool:
+    """Return whether nothing says the accelerator's rate, but the price of the reading can be calculated without it."""
+    is_rate_given = any(each is not None for each in (options.images_per_s, options.step_ms, options.global_batch))
+    is_priced = options.bucket_location is not None and options.zone is not None and options.measured is None
+    return is_priced and not is_rate_given
+
+
 def _images_per_s(options: _Options) -> float:
     if options.images_per_s is not None:
         if options.step_ms is not None or options.global_batch is not None:
             raise UsageError("got --images-per-s and a step; give --images-per-s, or --step-ms and --global-batch")
         return options.images_per_s
     if options.step_ms is None or options.global_batch is None:
-        alone = "; for the price of the reading alone, leave out --accelerator" if options.bucket_location else ""
-        raise UsageError(
-            "the images/s of the accelerator are missing: give --images-per-s, or --step-ms and --global-batch; "
-            f"`dataprep diagnose URL --model NAME` measures it on one host{alone}"
-        )
+        raise UsageError(_RATE_IS_MISSING)
     return options.global_batch / (options.step_ms * 1e-3)
 
 

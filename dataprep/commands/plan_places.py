@@ -25,16 +25,17 @@ from dataprep.cloud.region import (
 )
 from dataprep.cloud.tables import fact, table
 from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
-from dataprep.commands.piped import print_table
 from dataprep.commands.region_report import gib, given_reading
 from dataprep.commands.region_ways import (
     copy_commands,
     echo_commands,
     echo_stale_prices,
+    months_text,
     storage_notes,
     way_document,
 )
 from dataprep.errors import UsageError
+from dataprep.host.piped import print_table
 from dataprep.messages import did_you_mean, usd
 from dataprep.storage.gcs_location import BucketLocation
 
@@ -157,8 +158,8 @@ def places_table(places: PricedPlaces) -> Table:
     what = f"Reading {gib(places.num_bytes)} {often} in {places.zone}"
     title = f"{what}: {places.verdict.kind}, {places.verdict.reason}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
-    table.add_column("", overflow="fold")
-    for name in ("once", "kept", "read", "requests", "sum"):
+    table.add_column("USD", overflow="fold")
+    for name in ("once", f"kept {months_text(places.use.months)}", "read", "requests", "sum"):
         table.add_column(name, justify="right", no_wrap=True)
     for way in places.ways:
         read = way.read.transfer + way.read.retrieval

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.cloud.accelerators import Accelerator
-from dataprep.commands.piped import open_console, print_table
 from dataprep.commands.plan_places import PricedPlaces, first_requests_per_s, print_places
+from dataprep.host.piped import open_console, print_table
 from dataprep.messages import counted, human_bytes
 
 if TYPE_CHECKING:

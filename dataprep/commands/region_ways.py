@@ -69,17 +69,25 @@ def way_document(way: Way) -> dict[str, object]:
     }
 
 
-def way_line(way: Way) -> str:
-    """Describe a way in one line, the sum first."""
+def months_text(months: float) -> str:
+    """Write a number of months as `1 month` or `2.5 months`."""
+    return f"{months:g} month" if months == 1 else f"{months:g} months"
+
+
+def way_line(way: Way, *, months: float) -> str:
+    """Describe a way in one line, the sum first.
+
+    Args:
+        way: The way with its costs.
+        months: For how long the copy or the cache is kept.
+    """
+    kept = f"{usd(way.kept)} to keep it for {months_text(months)}"
     read = f"{usd(way.read.transfer + way.read.retrieval)} to read, {usd(way.read.operations)} for requests"
     if way.kind == CACHE:
         return (
             f"a Rapid Cache in {way.place}: at most {usd(way.total)} ({usd(way.once.total)} for the first reading, "
-            f"{usd(way.ingest)} to write it into the cache, {usd(way.kept)} to keep it, then {read})"
+            f"{usd(way.ingest)} to write it into the cache, {kept}, then {read})"
         )
     if way.kind == COPY:
-        return (
-            f"a copy in {way.place}: {usd(way.total)} ({usd(way.once.total)} to make it, {usd(way.kept)} to keep it, "
-            f"{read})"
-        )
+        return f"a copy in {way.place}: {usd(way.total)} ({usd(way.once.total)} to make it, {kept}, {read})"
     return f"from {way.place.lower()}: {usd(way.total)} ({read})"

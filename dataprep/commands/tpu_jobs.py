@@ -18,10 +18,10 @@ from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
 from dataprep.cloud.tpu.jobs import FRAMEWORKS, Watch, check_run, collect_logs, follow, has_failed, outcome, start
 from dataprep.cloud.tpu.worker import Holder
 from dataprep.commands.options import COUNT_OR_NONE, Finite
-from dataprep.commands.piped import open_console, print_table
 from dataprep.commands.tpu_machines import TpuState, state_of
 from dataprep.commands.tpu_options import Done, Where, examples, note, on_workers
 from dataprep.errors import UsageError
+from dataprep.host.piped import open_console, print_table
 from dataprep.messages import printable
 
 _READY = ("READY", "RUNNING")

@@ -1,1 +1,1 @@
-"""This machine and its processes: processors, memory and CPU time, and the heartbeats of workers."""
+"""This machine and its processes: processors, memory and CPU time, heartbeats of workers, and its terminal."""

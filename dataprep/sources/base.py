@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MAX_IMAGE_BYTES = 128 * 2**20
 """Maximum size of an original image, which a build holds in memory. ImageNet's largest has 16 MB."""
 MAX_SAMPLES = 100_000_000
-"""Maximum number of samples of a split: bounds the temporary space that an archive of empty members can take, about
-100 bytes each."""
+"""Maximum number of samples of a split: bounds the temporary space that an archive of empty members can take,
+some 100 bytes each with short names."""
 HASH_CHUNK_BYTES = 2**22
 
 

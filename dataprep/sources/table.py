@@ -275,8 +275,8 @@ class _TableReader(PictureReader[_Picture]):
                 SourceError(
                     f"{table.url}: {absent.count:,} of {absent.rows:,} images are not below {self._root.url}: "
                     f"{some}{more}; expected paths relative to the table or to --source: name their column with "
-                    f"--image-column (now {self._image_column}), or give the folder that holds table and images as "
-                    "--source, and the table as --table"
+                    f"--image-column (now {self._image_column}), or put the table into the folder in which "
+                    "the paths begin"
                 )
             )
 

@@ -88,12 +88,12 @@ def retry_policy(
         maximum=longest_wait_s,
         multiplier=2,
         timeout=deadline_s,
-        on_error=_on_error(status_of, deadline_s, counted),
+        on_error=_on_error(status_of, deadline_s if deadlines is None else deadlines.lost_s, counted),
     )
 
 
 def _on_error(
-    status_of: Callable[[Exception], int | None], deadline_s: float, counted: bool
+    status_of: Callable[[Exception], int | None], lost_s: float, counted: bool
 ) -> Callable[[Exception], None]:
     """Return what a policy calls before each retry: a warning if there has been no answer for SILENT_S, and a count."""
     started_s = time.monotonic()
@@ -107,7 +107,7 @@ def _on_error(
                 "dataprep: warning: Cloud Storage does not answer (%s)%s; trying again until %.0f s have passed",
                 one_line(error),
                 proxy_note(),
-                deadline_s,
+                lost_s,
             )
 
     return on_error

@@ -15,7 +15,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from loaders.dataset import Dataset, open_dataset, refuse_mixture
-from loaders.fetch.index import SplitIndex
+from loaders.fetch.index import DEADLINE_S, SplitIndex, with_deadline
 
 INDEX_DEADLINE_S = 60.0
 SAMPLED_SHARDS = 64
@@ -91,7 +91,7 @@ def open_bench_data(urls: tuple[str, ...], split: str, index: Path, progress: Pr
             raise UsageError(f"{root}/{missing[0]}{more}: not found; check the name")
         splits = tuple((split, escape(name)) for name in names)
         dataset_url = _adopted(AdoptRequest(url=root, index_url=str(index), splits=splits), progress, workers)
-    elif read_manifest(open_storage(urls[0])) is None:
+    elif read_manifest(with_deadline(open_storage(urls[0]), DEADLINE_S)) is None:
         refuse_mixture(urls[0])
         dataset_url = _adopted(AdoptRequest(url=urls[0], index_url=str(index)), progress, workers)
     else:

@@ -290,7 +290,8 @@ class Pipeline:
             return
         raise FormatError(
             f"{self._where(image)}: its bytes are not those of the index (CRC32C); "
-            'run "dataprep verify" to see what else differs, and build it again'
+            'run "dataprep verify" to see what else differs, and build it again; where another tool wrote it, restore '
+            'it, or index it anew with "dataprep adopt --overwrite"'
         )
 
     def _places(self, picks: Sequence[tuple[int, Pick]], rows: Rows) -> list[Place]:

@@ -29,6 +29,7 @@ from dataprep.errors import UsageError
 from dataprep.messages import not_one_of, quoted
 from dataprep.storage import open_storage
 from dataprep.storage.base import read_bounded
+from loaders.fetch.index import DEADLINE_S, with_deadline
 from loaders.mixtures.order import AtEnd
 from loaders.mixtures.proportions import MAX_TOTAL, whole_weights
 
@@ -179,7 +180,7 @@ def read_spec(url: str) -> MixtureSpec:
     if not name:
         raise UsageError(f"{url!r}: expected the name of a file such as mix.json")
     folder = folder or ("/" if url.startswith("/") else ".")
-    data = read_bounded(open_storage(folder), name, MAX_BYTES, advice=_ADVICE)
+    data = read_bounded(with_deadline(open_storage(folder), DEADLINE_S), name, MAX_BYTES, advice=_ADVICE)
     if data is None:
         raise UsageError(f"{url}: not found; expected the file of a mixture; {_ADVICE}")
     where = f"{url}: no mixture"

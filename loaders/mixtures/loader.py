@@ -19,6 +19,7 @@ from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, Dataset, open_dataset
 from loaders.engine.batch_plan import BatchPlan
 from loaders.fetch.budget import HEDGED_SHARE, bytes_held
+from loaders.fetch.index import DEADLINE_S, with_deadline
 from loaders.loader import Loader, LoaderState, PackLoader, ViewLoader, order_of
 from loaders.mixtures.dataset import MixedDataset, MixedIndex, Part, joined_dataset
 from loaders.mixtures.document import (
@@ -86,17 +87,20 @@ class Mixture:
             kind = _MixedPackLoader
         elif config.view_groups:
             kind = _MixedViewLoader
-        return kind(self.open_dataset(split, config.region_policy), self.spec, config)
+        dataset = self.open_dataset(split, config.region_policy, deadline_s=config.deadline_s)
+        return kind(dataset, self.spec, config)
 
-    def open_dataset(self, split: str, region_policy: str = "refuse") -> MixedDataset:
-        """Read the manifests of all datasets.
+    def open_dataset(
+        self, split: str, region_policy: str = "refuse", *, deadline_s: float = DEADLINE_S
+    ) -> MixedDataset:
+        """Read the manifests of all datasets; the arguments are those of `loaders.dataset.open_dataset`.
 
         Raises:
             UsageError: A dataset or split does not exist, or two datasets have the same images.
         """
         parts = []
         for source in self.spec.sources:
-            dataset = open_dataset(source.url, source.split or split, region_policy)
+            dataset = open_dataset(source.url, source.split or split, region_policy, deadline_s=deadline_s)
             parts.append(_part(source, dataset, 1 / len(self.spec.sources)))
         _refuse_same(self.spec.label, parts)
         return joined_dataset(self.spec.where or f"mixture of {_names(parts)}", tuple(parts), self.spec.labels)
@@ -340,7 +344,7 @@ def _refuse_same(label: str, parts: list[Part]) -> None:
 
 
 def _split_names(url: str) -> list[str]:
-    storage = open_storage(url)
+    storage = with_deadline(open_storage(url), DEADLINE_S)
     manifest = read_manifest(storage)
     if manifest is None:
         raise no_dataset(storage)

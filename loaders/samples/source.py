@@ -126,7 +126,8 @@ class Samples:
         config = LoaderConfig(batch_size=1, **settings)  # type: ignore[arg-type]  # the config checks and converts
         if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not config.shuffle):
             raise UsageError(f"epochs must be None, or 1 or more of what is shuffled, got {epochs!r}")
-        return cls(open_dataset(str(url), split, config.region_policy), config, images, epochs)
+        dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s)
+        return cls(dataset, config, images, epochs)
 
     def __len__(self) -> int:
         """Return the number of positions; without a last epoch it is the largest that Python knows."""

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.schedules import SCENARIOS
 from benchmarks.tables import arena_verdicts, recorded
 from dataprep.build.image_folder import WRITES_BETWEEN_CHECKS, WRITES_IN_FLIGHT
+from loaders.capacity.input_costs import measured_here
 from tests.support.markdown import ROOT
 
 RESULTS = ROOT / "benchmarks/results"
@@ -55,12 +56,56 @@ def test_what_restart_markers_bring():
     )
     text = told("DATA.md")
     assert f"in {marked / plain:.2f} of the time;" in text
+    assert f"The {marked / plain:.2f} of [DATA.md](" in told("benchmarks/README.md")
     kilobytes = found["bytes"] / found["images"] / 1000
     assert (
         f"On {found['images']:,} crops of photographs of {kilobytes:.0f} kB the files have "
         f"{found['restart_bytes'] / found['bytes']:.2f} of their bytes, and one core codes "
         f"{found['transcoded_images_per_s']:.0f} images a second." in text
     )
+
+
+def test_the_cost_of_an_image_of_our_loader_in_each_table_is_said_with_the_reason_why_they_differ():
+    arena = next(row for row in recorded("arena")["rows"] if (row["name"], row["image_size"]) == ("ours", 224))
+    restart = next(
+        row
+        for row in recorded("restart")["rows"]
+        if (row["contender"], row["image_size"], row["interpolation"], row["files"])
+        == ("loader", 224, "bicubic", "originals")
+    )
+    costs = [
+        row["cpu_ms_per_image"]
+        for row in recorded("input-costs")["runs"]
+        if (row["loader"], row["stored"], row["image_size"]) == ("dataprep", "originals", 224)
+    ]
+    loaders = next(
+        row["result"]
+        for row in recorded("loaders")["rows"]
+        if (row["name"], row["image_size"], row["interpolation"]) == ("ours-webdataset", 224, "bicubic")
+    )
+    assert loaders["version"] == "0.1.0"
+    measured = {
+        "loader_arena": statistics.median(arena["rounds_cpu_ms"]),
+        "restart": statistics.median(restart["cpu_ms"]),
+        "input_costs": statistics.median(costs),
+        "loaders": loaders["cpu_ms_per_image"],
+    }
+    section = (ROOT / "benchmarks/README.md").read_text().split("## One cost in four tables\n")[1].split("\n## ")[0]
+    assert dict(re.findall(r"^\| `(\w+)\.py` \| (\d\.\d\d) \|", section, re.MULTILINE)) == {
+        name: f"{ms:.2f}" for name, ms in measured.items()
+    }
+    cost = next(row.cost for row in measured_here()["dataprep"] if row.image_size == 224)
+    assert (
+        f"({cost.cpu_ms:.2f} ms an image for our loader at 224 pixels, of which {cost.stored_ms:.2f} grow with the "
+        "stored image;" in told("docs/capacity.md")
+    )
+    others = {
+        row["interpolation"]: statistics.median(row["rounds_cpu_ms"])
+        for row in recorded("arena")["rows"]
+        if row["image_size"] == 224 and row["name"] in ("ours, restart markers", "ours, bilinear")
+    }
+    expected = f"with restart markers {others['bicubic']:.2f} in the arena, and {others['bilinear']:.2f} bilinear there"
+    assert expected in section
 
 
 def test_rates_and_compile_times_of_jax():

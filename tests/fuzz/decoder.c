@@ -3,8 +3,8 @@
  * An input is a JPEG, and behind it 16 bytes for each of two views, which readers of JPEG pass over. The first view is at
  * its own size or scaled, the second one is scaled or absent. Whatever the bytes are, the sanitizers find nothing. If
  * libjpeg decodes the file without a warning, every view is decoded, a view at its own size has the pixels of libjpeg's
- * picture, and every view is the same with our reader of Huffman codes and with that of libjpeg. Where the extension
- * refuses an image, its outputs are zeros.
+ * picture, and every view is the same with our reader of Huffman codes and with that of libjpeg, and with the vector
+ * instructions of another processor. Where the extension refuses an image, its outputs are zeros.
  */
 
 #include "../../loaders/decode/_jpeg.c"
@@ -70,6 +70,17 @@ static int is_zero(const output_t *out)
     return 1;
 }
 
+/* Scale as processors of a level do: 0 without vector instructions, 1 with AVX2, 2 with AVX-512 as well. */
+static void set_processor(int level)
+{
+#if HAS_SIMD_CODE
+    has_avx2 = level >= 1 && __builtin_cpu_supports("avx2");
+    has_avx512 = level >= 2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
+#else
+    (void)level;
+#endif
+}
+
 /* Decode the views again with libjpeg's reader of Huffman codes; they must be the same. */
 static void compare_with_plain(decoder_t *decoder, const Py_buffer *image, filter_t filter)
 {
@@ -87,15 +98,6 @@ static void compare_with_plain(decoder_t *decoder, const Py_buffer *image, filte
         require(memcmp(found[i], out->start, output_bytes(out)) == 0, "our reader gives the pixels that libjpeg's gives");
         free(found[i]);
     }
-}
-
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-    (void)argc, (void)argv;
-#if HAS_SIMD_CODE
-    has_avx2 = __builtin_cpu_supports("avx2");
-#endif
-    return 0;
 }
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
@@ -136,6 +138,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int i = 0; i < decoder->num_crops; i++)
         choose_view(&decoder->crops[i], &choices[i], &full, i == 0 && at_own_size);
     filter_t filter = choices[0].kind / 8 % 3;
+    int processor = choices[1].kind / 16 % 3;
+    set_processor(processor);
     /* A second image with the tables of the first is read over by tables for skipping. */
     for (int images = choices[0].kind & 32 ? 2 : 1; images; images--)
         decode_one(decoder, &image, filter);
@@ -146,6 +150,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require(!decoder->reason[0], "what libjpeg decodes without a warning is decoded");
         if (at_own_size)
             compare_with_picture(&decoder->crops[0], &full);
+        set_processor((processor + 1) % 3);
         compare_with_plain(decoder, &image, filter);
     }
     for (int i = 0; i < decoder->num_crops; i++)

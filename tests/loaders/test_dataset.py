@@ -2,12 +2,17 @@
 
 import pickle
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dataprep.errors import UsageError, VerificationError
-from loaders import open_loader
+from dataprep.errors import StorageError, UsageError, VerificationError
+from dataprep.storage import gcs_retry
+from loaders import mixture, open_loader
 from loaders.dataset import open_dataset
+from loaders.torch import TorchSamples
+from train.batches.data import open_data
 
 
 def test_a_missing_dataset_is_an_error_that_says_what_to_do(tmp_path):
@@ -73,3 +78,47 @@ def test_shards_are_not_compared_while_a_retry_replaces_them(copy):
     (root / "_retry").mkdir()
     (root / "_retry/plan.json").write_text("{}")
     assert open_dataset(str(root), "train").split.name == "train"
+
+
+@pytest.fixture
+def silent_bucket(monkeypatch):
+    """URL of a bucket whose server accepts connections and never answers."""
+    gone = threading.Event()
+
+    class Silent(BaseHTTPRequestHandler):
+        def handle(self):
+            gone.wait()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        yield "gs://silent/imagenet"
+        gone.set()
+        server.shutdown()
+
+
+def open_mixture(url, deadline_s):
+    open_loader(mixture([(url, 1)]), batch_size=1, deadline_s=deadline_s)
+
+
+OPENED = {
+    "loader": lambda url, deadline_s: open_loader(url, batch_size=1, deadline_s=deadline_s),
+    "dataset": lambda url, deadline_s: open_dataset(url, "train", deadline_s=deadline_s),
+    "mixture": open_mixture,
+    "samples": lambda url, deadline_s: TorchSamples.open(url, deadline_s=deadline_s),
+}
+
+
+@pytest.mark.parametrize("what", OPENED)
+def test_opening_a_bucket_that_never_answers_ends_at_the_deadline(silent_bucket, monkeypatch, what):
+    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 36_000.0)  # the suite's limit of a test comes long before
+    with pytest.raises(StorageError, match=r"gs://silent/imagenet/dataset.json: .*timed out"):
+        OPENED[what](silent_bucket, 1.0)
+
+
+@pytest.mark.parametrize("name", ["", "/mix.json"])
+def test_training_does_not_wait_longer_for_the_data_than_loaders_do(silent_bucket, monkeypatch, name):
+    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 36_000.0)
+    with pytest.raises(StorageError, match="gs://silent/imagenet/"):
+        open_data(silent_bucket + name)

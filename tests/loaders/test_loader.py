@@ -274,3 +274,16 @@ def test_wrong_settings_are_refused(dataset, settings, message):
 
 def test_the_default_evaluation_resizes_to_256():
     assert LoaderConfig(batch_size=4).short_side == 256
+
+
+def test_a_batch_larger_than_the_split_is_a_warning_with_both_numbers(dataset):
+    url = str(dataset("webdataset"))
+    words = r"a batch of 1,000 is larger than the split train, which has \d+ images"
+    with pytest.warns(UserWarning, match=words) as found:
+        open_loader(url, batch_size=1000, image_size=32).close()
+    assert len(found) == 1
+    assert found[0].filename == __file__
+    with open_loader(url, batch_size=1000, image_size=32, shuffle=False) as evaluation:  # a batch that is filled up
+        images = evaluation.order.num_samples
+    open_loader(url, batch_size=images, image_size=32).close()
+    open_loader(url, batch_size=1000, image_size=32, rank=1, world_size=2).close()  # the first rank says it

@@ -16,7 +16,6 @@ from dataprep.errors import UsageError
 from loaders import open_loader
 from loaders.torch import OrderSampler, TorchBatches, TorchSamples, _tensors, batch_node, normalize
 from tests.support.adapters import SMALL, AdapterContract
-from tests.support.markdown import blocks
 from tests.support.on_use import on_use
 
 torchvision_normalize = on_use("torchvision.transforms.v2.functional:normalize")
@@ -201,16 +200,3 @@ def test_another_epoch_and_another_sequence(loader, dataset):
     with open_loader(str(dataset("webdataset")), **{**SMALL, "image_size": 32}) as other:
         with pytest.raises(UsageError, match=r"the state is of another sequence: .*image_size"):
             batches.load_state_dict(TorchBatches(other).state_dict())
-
-
-def test_the_example_of_the_documents_runs(dataset):
-    (text,) = (block.text for block in blocks("docs/loaders.md") if "TorchBatches(loader)\n" in block.text)
-    asked = '"gs://bucket/imagenet", batch_size=1024, image_size=224'
-    assert text.count(asked) == 1
-    names = {}
-    exec(text.replace(asked, f'"{dataset("webdataset")}", batch_size=12, image_size=32'), names)  # noqa: S102
-    with open_loader(str(dataset("webdataset")), batch_size=12, image_size=32) as loader:
-        steps = len(list(loader))
-    assert names["state"]["position"] == 12 * steps
-    assert names["images_NCHW"].shape == (12, 3, 32, 32)
-    assert names["loss"] > 0

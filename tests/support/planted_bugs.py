@@ -38,6 +38,12 @@ BUGS = {
         "if (from && (int)(to - from) <= jpeg->max_h_samp_factor)",
         "if (0)",
     ),
+    "scales other rows on another processor": (
+        "decoder",
+        "loaders/decode/_jpeg_resize.h",
+        "narrow_avx2(rows + 2 * row_bytes, row_bytes,",
+        "narrow_avx2(rows + row_bytes, row_bytes,",
+    ),
     "writes a progressive file that lacks scans": (
         "restart",
         "dataprep/build/_restart.c",

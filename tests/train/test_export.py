@@ -2,15 +2,17 @@
 
 import json
 import subprocess
+from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from dataprep.errors import ConflictError, FormatError, UsageError
 from tests.support.markdown import ROOT
 from tests.support.on_use import on_use
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.encoder_weights import read_weights
 from train.checkpoints.pretrained import ClassifierConfig, open_classifier
@@ -59,36 +61,50 @@ def test_timm_takes_the_encoder_and_computes_the_same(mae, tmp_path, suffix):
         assert (theirs.forward_features(images) - model.encode(images, every)).abs().max() < 2e-5
 
 
-def printed_call(capsys, *arguments: object) -> str:
-    """The call that the command prints, which is that of --json, too."""
+def printed_lines(capsys, *arguments: object) -> str:
+    """The lines of Python that the command prints, which are those of --json, too."""
     assert command.main([str(each) for each in arguments], standalone_mode=False) == 0
-    found = capsys.readouterr().out.splitlines()[-1].removeprefix("for: ")
+    head, *lines = capsys.readouterr().out.splitlines()
     assert command.main([*map(str, arguments), "--json"], standalone_mode=False) == 0
-    assert found.startswith(json.loads(capsys.readouterr().out)["network"])
-    return found
+    found = json.loads(capsys.readouterr().out)
+    assert found["load"] == lines
+    assert head.startswith(found["output"])
+    return "\n".join(lines)
+
+
+def run(lines: str) -> dict[str, Any]:
+    """Names that the lines leave behind, run as they are."""
+    names: dict[str, Any] = {}
+    exec(lines, names)  # noqa: S102  the printed lines
+    return names
 
 
 @pytest.mark.parametrize("pool", [None, "token", "average"])
-def test_the_printed_call_makes_timms_network_for_the_file(mae, tmp_path, capsys, pool):
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_the_printed_lines_load_the_file_into_timms_network_and_give_it_a_batch(mae, tmp_path, capsys, pool, suffix):
     model, source = mae
     if pool is not None:
         config = ClassifierConfig(image_size=32, num_classes=5, pool=pool)
         model = noisy(open_classifier(None, read_weights(source), config))
         source = str(tmp_path / "tuned.pth")
         torch.save({"model": model.state_dict()}, source)
-    call = printed_call(capsys, source, tmp_path / "out.safetensors")
-    theirs = eval(call, {"timm": timm}).eval()  # noqa: S307  the printed line
-    theirs.load_state_dict(load_file(tmp_path / "out.safetensors"), strict=True)
-    images = torch.randn(3, 3, 32, 32)
+    found = run(printed_lines(capsys, source, tmp_path / f"out.{suffix}"))
+    assert (found["images"].shape, found["images"].min() >= 0, found["images"].max() <= 1) == (
+        (2, 3, 32, 32),
+        True,
+        True,
+    )
+    standardised = (found["images"] - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(IMAGENET_STD).view(
+        3, 1, 1
+    )
+    assert not found["model"].training
     with torch.no_grad():
-        if pool is None:
-            ours, found = model.encode(images, torch.arange(16).expand(3, -1)), theirs.forward_features(images)
-        else:
-            ours, found = model(images), theirs(images)
-    assert (ours - found).abs().max() < 1e-4
+        every = torch.arange(16).expand(2, -1)
+        ours = model.encode(standardised, every)[:, 0] if pool is None else model(standardised)
+    assert (ours - found["outputs"]).abs().max() < 1e-4
 
 
-def test_the_printed_call_makes_timms_network_for_a_vit_without_a_class_token(tmp_path, capsys):
+def test_the_printed_lines_ask_for_the_number_of_heads_of_a_size_without_a_name(tmp_path, capsys):
     block = BlockConfig(dim=32, num_heads=2)
     model = noisy(
         OurViT(
@@ -99,34 +115,80 @@ def test_the_printed_call_makes_timms_network_for_a_vit_without_a_class_token(tm
         )
     )  # fmt: skip
     torch.save({"model": model.state_dict()}, tmp_path / "vit.pth")
-    call = printed_call(capsys, tmp_path / "vit.pth", tmp_path / "out.safetensors")
-    theirs = eval(call.replace("HEADS", "2"), {"timm": timm}).eval()  # noqa: S307  the printed line
-    assert "num_heads=HEADS" in call
-    theirs.load_state_dict(load_file(tmp_path / "out.safetensors"), strict=True)
-    images = torch.randn(3, 3, 16, 16)
-    with torch.no_grad():
-        assert (theirs(images) - model(images)).abs().max() < 1e-4
-
-
-def test_no_call_is_printed_where_timm_has_no_such_network(mae, tmp_path, capsys):
-    command.main([mae[1], str(tmp_path / "a.pth"), "--key_bias", "remove"], standalone_mode=False)
-    assert len(capsys.readouterr().out.splitlines()) == 1
-
-
-def test_the_printed_call_makes_hugging_faces_network_for_the_file(mae, tmp_path, capsys):
-    weights = tmp_path / "vitmae.safetensors"
-    call = printed_call(capsys, mae[1], weights, "--names", "vitmae")
-    call, stripped = call.split(" with ")
-    assert stripped == '"vit." taken off the names'
-    program = (
-        "import transformers, safetensors.torch\n"
-        f"tensors = safetensors.torch.load_file({str(weights)!r})\n"
-        "names = {name.removeprefix('vit.'): each for name, each in tensors.items()}\n"
-        f"print({call}.load_state_dict(names, strict=True))\n"
+    lines = printed_lines(capsys, tmp_path / "vit.pth", tmp_path / "out.safetensors")
+    assert "# HEADS is the number of heads, which no weight has: put it in" in lines
+    found = run(lines.replace("=HEADS", "=2"))
+    standardised = (found["images"] - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(IMAGENET_STD).view(
+        3, 1, 1
     )
-    run = subprocess.run([str(PEERS), "-c", program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert "All keys matched" in run.stdout
+    with torch.no_grad():
+        assert (found["outputs"] - model(standardised)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_the_printed_lines_load_tensors_alone_where_timm_has_no_such_network(mae, tmp_path, capsys, suffix):
+    output = tmp_path / f"a.{suffix}"
+    lines = printed_lines(capsys, mae[1], output, "--key_bias", "remove")
+    assert "VisionTransformer" not in lines
+    assert "blocks.0.attn.q_bias" in run(lines)["tensors"]
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_the_printed_lines_load_the_file_into_hugging_faces_network(mae, tmp_path, capsys, suffix):
+    lines = printed_lines(capsys, mae[1], tmp_path / f"vitmae.{suffix}", "--names", "vitmae")
+    whole = lines + "\nprint(model.training)\n"
+    ended = subprocess.run([str(PEERS), "-c", whole], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    shape, training = ended.stdout.splitlines()
+    assert (shape, training) == ("torch.Size([2, 17, 64])", "False")  # the class token and all patches: none is masked
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_the_printed_lines_load_a_file_in_a_bucket(mae, bucket_url, capsys, suffix):
+    found = run(printed_lines(capsys, mae[1], f"{bucket_url}/encoder.{suffix}"))
+    assert found["outputs"].shape == (2, 64)
+
+
+def test_the_statistics_of_the_pixels_are_in_the_file_and_in_json(mae, tmp_path):
+    for suffix in ("safetensors", "pth"):
+        first = export(mae[1], str(tmp_path / f"a.{suffix}"))
+        assert (first.pixel_mean, first.pixel_std) == (IMAGENET_MEAN, IMAGENET_STD)
+        again = export(str(tmp_path / f"a.{suffix}"), str(tmp_path / f"b.{suffix}"))
+        assert (again.pixel_mean, again.pixel_std) == (IMAGENET_MEAN, IMAGENET_STD)
+    with safe_open(tmp_path / "a.safetensors", "pt") as file:
+        facts = json.loads(file.metadata()["dataprep"])
+    assert (facts["pixel_mean"], facts["pixel_std"]) == (list(IMAGENET_MEAN), list(IMAGENET_STD))
+
+
+def test_statistics_that_a_file_of_timms_does_not_say_are_not_guessed(mae, tmp_path, capsys):
+    theirs = noisy(VisionTransformer(img_size=32, num_classes=0, global_pool="token", **MICRO))
+    torch.save(theirs.state_dict(), tmp_path / "timm.pth")
+    lines = printed_lines(capsys, tmp_path / "timm.pth", tmp_path / "out.safetensors")
+    assert export(str(tmp_path / "timm.pth"), str(tmp_path / "out.safetensors")).pixel_mean is None
+    assert "timm.data.resolve_model_data_config" in lines
+    assert "0.485" not in lines
+    assert run(lines)["outputs"].shape == (2, 64)
+
+
+@pytest.mark.parametrize("facts", ["{", "5", '{"pixel_mean": 5, "pixel_std": [1]}', '{"pixel_mean": ["a", 1.0, 1.0]}'])
+def test_facts_of_others_that_make_no_sense_are_no_statistics(mae, tmp_path, facts):
+    weights = read_weights(mae[1])
+    save_file(weights.tensors, tmp_path / "odd.safetensors", {"dataprep": facts})
+    assert read_weights(str(tmp_path / "odd.safetensors")).pixels is None
+
+
+def test_an_export_that_is_already_there_says_so(mae, tmp_path, capsys):
+    output = tmp_path / "encoder.safetensors"
+    said = []
+    for _ in range(2):
+        assert command.main([mae[1], str(output)], standalone_mode=False) == 0
+        said.append(capsys.readouterr().out.splitlines())
+    assert said[0][0].startswith(f"{output}: vit_micro_patch8 at 32 pixels")
+    assert said[1][0] == f"{output} is already there with the same bytes; nothing was written"
+    assert said[0][1:] == said[1][1:]
+    assert command.main([mae[1], str(output), "--json"], standalone_mode=False) == 0
+    assert json.loads(capsys.readouterr().out)["already_there"] is True
+    assert export(mae[1], str(tmp_path / "other.pth")).already_there is False
 
 
 def test_timm_loads_an_export_into_its_named_model(tmp_path):
@@ -225,6 +287,7 @@ def test_the_command_prints_what_it_wrote(mae, tmp_path, capsys):
         facts = json.loads(file.metadata()["dataprep"])
     assert facts.items() <= found.items()
     assert found["bytes"] == output.stat().st_size
+    output.unlink()
     assert command.main([mae[1], str(output)], standalone_mode=False) == 0
     assert capsys.readouterr().out.startswith(f"{output}: vit_micro_patch8 at 32 pixels, {found['tensors']} tensors")
 

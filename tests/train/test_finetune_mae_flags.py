@@ -75,8 +75,8 @@ AGAINST = {
 }
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {
-    "data_path", "output_dir", "log_dir", "index_dir", "resume", "region_policy", "pin_mem", "device", "use_xla",
-    "diagnose", "eval", "dist_eval", "metrics_port", "metrics_address", "wandb",
+    "data_path", "output_dir", "log_dir", "index_dir", "init", "resume", "region_policy", "pin_mem", "device",
+    "use_xla", "diagnose", "eval", "dist_eval", "metrics_port", "metrics_address", "wandb",
     "framework", "compile", "tensor_parallel", "ema_decay", "no_scan", "orbax", "fsdp", "grad_ckpt",
 }  # fmt: skip
 """Other tests show these: here, of the entry, and of the flags that all entries share."""

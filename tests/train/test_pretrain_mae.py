@@ -141,6 +141,7 @@ def test_losses_fall_within_a_short_run(pretrain, expected, tmp_path):
         ({"use_xla": True}, "--use_xla and --device cpu"),
         ({"pin_mem": True}, "for CUDA"),
         ({"start_epoch": 1, "resume": "automatic"}, "--start_epoch and --resume"),
+        ({"init": "x.pth", "resume": "automatic"}, "--init and --resume; --init begins a new run, --resume continues"),
         ({"profile_steps": "5:5"}, "--profile_steps 5:5: expected A:B"),
         ({"log_dir": "gs://bucket/logs"}, "expected a folder on a disk"),
         ({"keep_checkpoints": 0}, "--keep_checkpoints must be 1 to 2,147,483,647, got 0"),

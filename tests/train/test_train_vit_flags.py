@@ -69,8 +69,8 @@ HERE = {"no_grad_ckpt", "ckpt_interval", "test_epoch_interval", "resume_epoch", 
     "plan", "plan_devices", "json",
 }  # fmt: skip
 """Shown below, or by the other tests of this entry."""
-ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "resume", "region_policy", "run_without_fsdp"} | {
-    "pin_mem", "device", "use_xla", "diagnose", "metrics_port", "metrics_address", "wandb",
+ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "init", "resume", "region_policy"} | {
+    "run_without_fsdp", "pin_mem", "device", "use_xla", "diagnose", "metrics_port", "metrics_address", "wandb",
     "framework", "compile", "tensor_parallel", "ema_decay", "no_scan", "orbax",
 }  # fmt: skip
 
@@ -157,6 +157,7 @@ def test_flags_without_a_meaning_under_spmd_are_refused_with_the_reason(name):
         ({"num_blocks": 0}, "--num_blocks must be 1 to 2,147,483,647, got 0"),
         ({"warmup_steps": 10000}, r"--warmup_steps 10,000 of 15 steps in all; .* e\.g\. 1$"),
         ({"resume_epoch": 1, "resume": "automatic"}, "--resume_epoch and --resume; give one of them"),
+        ({"resume_epoch": 1, "init": "x.pth"}, "--resume_epoch and --init; --init begins a new run, give one of them"),
         ({"json": True}, "--json is for --plan"),
         ({"fake_data": True, "diagnose": True}, "--fake_data has none"),
         ({"att_dropout": 1.0}, "--att_dropout must be at least 0 and below 1, got 1.0"),

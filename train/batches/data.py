@@ -21,6 +21,7 @@ from dataprep.messages import human_bytes
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
 from loaders.dataset import MIXTURE_SUFFIX, open_dataset
+from loaders.fetch.index import DEADLINE_S, with_deadline
 from loaders.loader import Loader, PackLoader
 from loaders.mixtures.loader import Mixture, mixture
 
@@ -100,7 +101,7 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     data_path = url_to_read(data_path, region_policy)
     guard(data_path, region_policy)
     url = _indexed(data_path, index_dir)
-    manifest = read_manifest(open_storage(url))
+    manifest = read_manifest(with_deadline(open_storage(url), DEADLINE_S))
     if manifest is None:
         raise UsageError(f"{data_path}: no data found; give a dataset, an image folder, tars, or a TFDS directory")
     return Data(url, tuple(split.name for split in manifest.splits), len(manifest.classes) or None)
@@ -135,7 +136,7 @@ def _mixed(data_path: str, region_policy: str) -> Data:
 
 def _indexed(data_path: str, index_dir: str | None) -> str:
     """Index plain data, and return the URL of the index with its manifest."""
-    data = open_storage(data_path)
+    data = with_deadline(open_storage(data_path), DEADLINE_S)
     if data.is_local and not Path(data.url).exists():
         raise UsageError(
             f"{data_path}: no such folder; expected a dataset of `dataprep build`, an image folder, tars or a TFDS "

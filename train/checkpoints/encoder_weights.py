@@ -10,6 +10,7 @@ Shapes: L tokens, D the width.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ import torch.nn.functional as F
 
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import open_storage
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.checkpoints.checkpoint import load_any
 from train.checkpoints.files import ARRAYS, NUMPY, ORBAX, TORCH, digest_of_folder, digest_of_stream
 from train.checkpoints.huggingface import from_vitmae, is_vitmae
@@ -30,6 +32,12 @@ from train.checkpoints.jax_weights import trained_weights
 from train.models.sizes import BlockConfig, MAEConfig, mae_config, mae_names
 
 SAFETENSORS = ".safetensors"
+SAFETENSORS_KEY = "dataprep"
+"""Key of an export's facts, as JSON, in the head of a safetensors file."""
+METADATA = "metadata"
+"""Key of an export's facts in a .pth file."""
+PIXEL_MEAN, PIXEL_STD = "pixel_mean", "pixel_std"
+"""Keys of the statistics of the pixels among these facts."""
 _PRETRAINING = ("decoder_", "mask_token")
 """Prefixes of the names of tensors that only pretraining uses."""
 _SIDE = 224
@@ -54,6 +62,18 @@ class Encoder:
 
 
 @dataclass(frozen=True, slots=True)
+class Statistics:
+    """Mean and standard deviation by which images were standardised, of R, G and B, for values of 0..1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+_IMAGENET = Statistics(IMAGENET_MEAN, IMAGENET_STD)
+"""Statistics of all trainings here, and of MAE's published files."""
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
     """Weights read from a file."""
 
@@ -62,6 +82,8 @@ class Weights:
     """Tensors by their names, on the host, without those of a decoder."""
     step: int | None
     """Number of updates after which the weights were saved; None if the file does not say it."""
+    pixels: Statistics | None = None
+    """How the images were standardised on which the weights were trained; None if the file does not say it."""
 
     @property
     def encoder(self) -> Encoder:
@@ -158,16 +180,16 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
     if ARRAYS in state:
         arrays = trained_weights(url, state)
         state = {"step": state.get("step"), "model": {name: torch.tensor(each) for name, each in arrays.items()}}
-    named = state.get("model", state)
+    named, pixels = state.get("model", state), _statistics(state)
     if not isinstance(named, dict) or not all(
         isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in named.items()
     ):
         raise FormatError(f'{url}: no weights; expected tensors by their names, or those under "model"')
     if is_vitmae(named):
-        named = from_vitmae(url, named)
+        named, pixels = from_vitmae(url, named), _IMAGENET
     step = state.get("step")
     kept = {name: each for name, each in named.items() if not name.startswith(_PRETRAINING)}
-    return Weights(url, kept, step if isinstance(step, int) else None)
+    return Weights(url, kept, step if isinstance(step, int) else None, pixels)
 
 
 def source_digest(url: str) -> str:
@@ -247,7 +269,23 @@ def _known_sizes() -> str:
     return ", ".join(f"{size} ({config.encoder_depth} x {config.encoder.dim})" for size, config in _sizes().items())
 
 
-def _read_safetensors(url: str) -> dict[str, torch.Tensor]:
+def _statistics(state: Mapping[str, Any]) -> Statistics | None:
+    """Return how images were standardised: as an export says, else as our trainings and MAE's do; None for other files.
+
+    A dictionary of tensors alone is a file of timm's, whose models differ.
+    """
+    if METADATA not in state:
+        return _IMAGENET if "model" in state else None
+    facts = state[METADATA] if isinstance(state[METADATA], dict) else {}
+    found = []
+    for values in (facts.get(PIXEL_MEAN), facts.get(PIXEL_STD)):
+        if not isinstance(values, list | tuple) or [type(each) for each in values] != [float] * 3:
+            return None
+        found.append(tuple(values))
+    return Statistics(*found)
+
+
+def _read_safetensors(url: str) -> dict[str, Any]:
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load
@@ -257,9 +295,14 @@ def _read_safetensors(url: str) -> dict[str, torch.Tensor]:
     if Path(url).is_dir():
         raise UsageError(f"{url}: a folder, expected a file")
     try:
-        tensors: dict[str, torch.Tensor] = load(open_storage(folder or ".").read(name))
+        data = open_storage(folder or ".").read(name)
+        tensors: dict[str, torch.Tensor] = load(data)
     except FileNotFoundError:
         raise UsageError(f"{url}: not found; give a checkpoint, a .pth or a .safetensors file") from None
     except SafetensorError as error:
         raise FormatError(f"{url}: damaged, or not a safetensors file ({error})") from None
-    return tensors
+    texts = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
+    try:
+        return {"model": tensors, METADATA: json.loads(texts.get(SAFETENSORS_KEY, "null"))}
+    except ValueError:  # not written by an export
+        return {"model": tensors, METADATA: None}

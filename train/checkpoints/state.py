@@ -53,8 +53,10 @@ def _contents(state: Mapping[str, Any]) -> str:
 def _advice(state: Mapping[str, Any]) -> str:
     named = state.get("model", state)
     if isinstance(named, Mapping) and "patch_embed.proj.weight" in named:
-        return "--resume continues a run; `dataprep-finetune-mae --finetune` starts from such weights"
-    return "--resume needs a checkpoint that a run saved"
+        return (
+            "--resume and --init take checkpoints of a run; `dataprep-finetune-mae --finetune` starts from such weights"
+        )
+    return "--resume and --init need a checkpoint that a run saved"
 
 
 def flags_of_its_run(changes: Sequence[str]) -> str:

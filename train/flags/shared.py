@@ -100,6 +100,7 @@ class RunFlags:
     seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", SEED)
 
     resume: str = flag("", "Checkpoint to resume, or `automatic`: the newest valid one in output_dir.")
+    init: str = flag("", "Checkpoint whose weights a new run begins with, at the first image of its own data.")
     ckpt_interval: int = flag(
         20, "Epochs between checkpoints, the first after epoch 1; the end of the run is always saved.", COUNT
     )
@@ -126,6 +127,8 @@ class RunFlags:
             raise UsageError("--data_path is missing; give a dataset or an image folder")
         if self.use_xla and self.device not in (None, "xla"):
             raise UsageError(f"--use_xla and --device {self.device}; give one of them")
+        if self.init and self.resume:
+            raise UsageError("--init and --resume; --init begins a new run, --resume continues one: give one of them")
 
     @property
     def log_folder(self) -> str | None:

@@ -150,6 +150,10 @@ class Backend(Protocol):
             FormatError: The entries are damaged.
         """
 
+    def take_weights(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
+        """Take the weights of a checkpoint, and the statistics beside them, but no moments and no generators; otherwise
+        as `restore`."""
+
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
         """Log a picture of what the weights of a saved state do, if the task has one."""
 

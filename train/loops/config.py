@@ -34,6 +34,11 @@ class LoopConfig:
     """Prefix of a flag's name on the entry's command line."""
     resume_hint: str = "--resume automatic continues it"
     """How to continue a stopped run, for its last message."""
+    anew_hint: str = (
+        "to begin a new run with the checkpoint's weights, give --init {} in place of --resume, and another "
+        "--output_dir"
+    )
+    """What to do if the dataset was built anew since a checkpoint, whose path or URL takes the place of {}."""
     batch_hint: str = "a smaller batch"
     """What to choose if there are too few images for a batch, for the message."""
 

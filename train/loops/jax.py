@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _UPDATES_AHEAD = 2
 """Number of updates handed to the device before an earlier one is waited for: more would only hold more batches in
 its memory."""
+_MOMENTS = ("momentum/", "optimizer/")
+"""Prefixes of the names of arrays that belong to an optimiser."""
 
 
 class Steps(Protocol):
@@ -184,6 +186,12 @@ class JaxBackend:
             self.values = self.steps.on_devices(self.values, state[ARRAYS])
         except UsageError as error:
             raise UsageError(f"{where}: {error}{flags_of_its_run(changes)}; {self.same_model}") from None
+
+    def take_weights(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
+        """Take the weights of a checkpoint, their average, and the statistics of its normalisations."""
+        moments = {name: leaf for name, leaf in named_leaves(self.values) if name.startswith(_MOMENTS)}
+        weights = {name: each for name, each in state[ARRAYS].items() if not name.startswith(_MOMENTS)}
+        self.restore(where, {**state, ARRAYS: weights | moments}, changes)
 
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
         """Do nothing: a classifier has no picture."""

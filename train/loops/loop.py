@@ -30,6 +30,8 @@ from train.telemetry.profiling import StepProfile
 BackendT = TypeVar("BackendT", bound=Backend)
 _DIGITS = 6
 """Significant digits of rates, shares, times, epochs and learning rates in a log line."""
+_WITHOUT_SHAPE = ("num_heads",)
+"""Flags of a model that no shape of its weights shows."""
 AUTOMATIC = "automatic"
 """Value of --resume that means the newest valid checkpoint."""
 
@@ -93,6 +95,20 @@ class Training(Generic[BackendT]):
             where, state = f"{self.checkpoints.url}/{found[0].name}", found[1]
         self._restore(where, state)
         self.logs.tell(f"resumed after step {self.step}, from {where}")
+
+    def begin_with(self, where: str) -> None:
+        """Take the weights of a checkpoint for a new run, which begins at the first image with moments of its own.
+
+        Args:
+            where: Path or URL of a checkpoint of the same model, of any dataset.
+
+        Raises:
+            UsageError: There is no such checkpoint, or it is from another model.
+            FormatError: The checkpoint is damaged.
+        """
+        state, changes = self._checked(where, load_any(where))
+        self.backend.take_weights(where, state, self._named(changes))
+        self.logs.tell(f"a new run with the weights of {where}, which were saved after step {state['step']}")
 
     def run(self) -> int:
         """Train to the end; return the exit code: 0, or `STOPPED_EXIT_CODE` after a signal."""
@@ -249,18 +265,34 @@ class Training(Generic[BackendT]):
             self.backend.show(state, self.step, self.logs)
 
     def _restore(self, where: str, state: State) -> None:
-        state = self.backend.converted(where, state)
-        own = ("evaluated_step",) if self.backend.saves_evaluated_step else ()
-        check_state(where, state, (*own, *self.backend.saved_entries))
-        changes = _changes(state["description"], self.description)
-        prefix = self.config.flag_prefix
-        self.backend.restore(where, state, [f"{prefix}{name} {was}" for name, was, _ in changes])
+        state, changes = self._checked(where, state)
+        with taking_position(where):
+            self.loader.check_build(state["loader"], self.config.anew_hint.format(where))
+        self.backend.restore(where, state, self._named(changes))
         with taking_position(where):
             self.loader.load_state_dict(state["loader"])
             self.step = self._saved_step = int(state["step"])
             self._evaluated_step = int(state.get("evaluated_step", self.step))
         for name, was, now in changes:
-            self.logs.tell(f"note: {prefix}{name} was {_shown(was)}, is now {_shown(now)}")
+            self.logs.tell(f"note: {self.config.flag_prefix}{name} was {_shown(was)}, is now {_shown(now)}")
+
+    def _checked(self, where: str, state: State) -> tuple[State, list[tuple[str, Any, Any]]]:
+        """Check that a run saved a state; return it with this backend's entries, and the flags that have changed."""
+        state = self.backend.converted(where, state)
+        own = ("evaluated_step",) if self.backend.saves_evaluated_step else ()
+        check_state(where, state, (*own, *self.backend.saved_entries))
+        changes = _changes(state["description"], self.description)
+        for name, was, now in changes:
+            if name in _WITHOUT_SHAPE:
+                raise UsageError(
+                    f"{where}: from another model: {self.config.flag_prefix}{name} was {_shown(was)}, is now "
+                    f"{_shown(now)}; use the flags that it was trained with"
+                )
+        return state, changes
+
+    def _named(self, changes: list[tuple[str, Any, Any]]) -> list[str]:
+        """Return the flags of a checkpoint's run that have changed, for messages."""
+        return [f"{self.config.flag_prefix}{name} {was}" for name, was, _ in changes]
 
     @property
     def _epoch(self) -> float:
@@ -301,5 +333,5 @@ def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, An
     """Return the flags with other values in the checkpoint's run: name, old value, new value."""
     if not isinstance(theirs, Mapping):
         return []
-    both = sorted((theirs.keys() & ours.keys()) - {"resume"})  # which differs with every run that is resumed
+    both = sorted((theirs.keys() & ours.keys()) - {"init", "resume"})  # which differ with every run that is resumed
     return [(name, theirs[name], ours[name]) for name in both if theirs[name] != ours[name]]

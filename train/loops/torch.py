@@ -150,12 +150,16 @@ class TorchBackend:
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
         """Restore the weights, moments and generators of a checkpoint."""
-        check_model(where, state["model"], self.model.state_dict(), changes)
-        self.model.load_state_dict(state["model"])
+        self.take_weights(where, state, changes)
         restore_optimizer(where, self.optimizer, state["optimizer"])
         self.runtime.shard_like_weights(moments_of(self.optimizer))
         with taking_position(where):
             self.runtime.set_random_state(state["random"])
+
+    def take_weights(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
+        """Take the weights of a checkpoint, and the statistics of its normalisations."""
+        check_model(where, state["model"], self.model.state_dict(), changes)
+        self.model.load_state_dict(state["model"])
 
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
         """Log the task's picture of the weights."""

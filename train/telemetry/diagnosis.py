@@ -60,11 +60,10 @@ def _say(what: str) -> None:
 
 
 def _show(found: Diagnosis) -> None:
-    from rich.console import Console
-
+    from dataprep.host.piped import open_console, print_lines
     from loaders.report.terminal import diagnosis_text
 
-    Console(highlight=False).print(diagnosis_text(found))
+    print_lines(open_console(), diagnosis_text(found))
 
 
 def _keep(found: Diagnosis, folder: Path) -> None:

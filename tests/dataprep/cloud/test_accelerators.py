@@ -110,7 +110,10 @@ def test_a_tpu_may_be_written_in_several_ways(name, official, hosts):
     [
         ("v3-16", "v3-16: v3 does not come with 16 cores; nearest: v3-8, v3-32"),
         ("v6e-12", "v6e-12: v6e does not come with 12 chips; nearest: v6e-8, v6e-16"),
-        ("v5litpod-64", "v5litpod-64: no TPU of this name is known; nearest: v5litepod-64, v5litepod-4, v5litepod-16"),
+        (
+            "v5litpod-64",
+            "v5litpod-64: no TPU of this name is known; nearest: v5litepod-64, v5litepod-4, v5litepod-16; there",
+        ),
         ("v4-2x2", "v4-2x2: a topology of v4 is AxBxC with at most 4,096 chips; got 2x2"),
         ("v4-99x99x99", "v4-99x99x99: a topology of v4 is AxBxC with at most 4,096 chips; got 99x99x99"),
         ("v6e:0x4", "v6e:0x4: a topology of v6e is AxB with at most 256 chips; got 0x4"),
@@ -127,7 +130,13 @@ def test_a_tpu_may_be_written_in_several_ways(name, official, hosts):
             "trillium: no TPU of this name is known; trillium is a generation, and its size is missing: write",
         ),
         ("7x", "7x: no TPU of this name is known; 7x is a generation, and its size is missing: write tpu7x-2x2x1"),
-        ("a100", "a100: no TPU of this name is known; expected a name such as v2-8, v3-8,"),
+        (
+            "a100",
+            "a100: no TPU of this name is known; there are v2-8 to v2-512, v3-8 to v3-2048, v4-8 to v4-8192, "
+            "v5litepod-1 to v5litepod-256, v5p-8 to v5p-12288, v6e-1 to v6e-256, tpu7x-2x2x1 and larger, and "
+            "topologies such as v4:2x2x4",
+        ),
+        ("trillum-8", "trillum-8: no TPU of this name is known; nearest: trillium-8,"),
     ],
 )
 def test_names_of_no_tpu_are_refused_with_the_nearest(name, message):

@@ -41,6 +41,14 @@ def test_a_dataset_is_converted_with_its_licence_and_origin(pets, tmp_path):
     assert dataprep("verify", tmp_path / "out", "--deep").returncode == 0
 
 
+def test_that_a_dataset_is_partial_stays(originals, tmp_path):
+    build = ("--source", originals["coco"], "--split", "train", "--allow-partial", "--max-reject-ratio", 1)
+    built = dataprep("build", "coco-dup5", *build, "--output", tmp_path / "coco", "--format", "webdataset")
+    assert built.returncode == 0, built.stderr
+    run = dataprep("convert", tmp_path / "coco", "--output", tmp_path / "out", "--format", "tfrecord", "--json")
+    assert (run.returncode, json.loads(run.stdout)["partial"]) == (0, True)
+
+
 def test_a_dry_run_shows_the_plan_and_writes_nothing(pets, tmp_path):
     more = ("--name", "smaller", "--resize", 8, "--num-shards", 3, "--dry-run")
     run = dataprep("convert", pets, "--output", tmp_path / "out", "--format", "tfrecord", *more)

@@ -212,8 +212,15 @@ def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, tm
         ),
         ((*RESNET, "--images-per-s", 1, "--resize", 400), "got --resize 400, expected less than the 387 pixels"),
         (("--accelerator", "v3-8", "--images-per-s", 1), "image size of the model is not known"),
-        ((), "give --accelerator, or --bucket-location and --zone for the price of reading alone"),
-        (("--images-per-s", 1, "--bucket-location", "US"), "--images-per-s is about a TPU; add --accelerator"),
+        (
+            (),
+            "give --accelerator, or --bucket-location and --zone for the price of reading alone; there are v2-8 to v2-",
+        ),
+        (
+            ("--images-per-s", 1, "--bucket-location", "US"),
+            "--images-per-s is about a TPU; add --accelerator; there are v2-8 to v2-512, v3-8 to",
+        ),
+        (("--tpu", "v6-8", "--images-per-s", 1), "v6-8: no TPU of this name is known; nearest: v6e-8"),
     ],
 )
 def test_missing_or_wrong_options_are_refused(plan_input, arguments, message):
@@ -371,14 +378,38 @@ def test_the_commands_that_make_the_priced_copy_are_those_of_check_region(plan_i
     ) in out
 
 
-def test_a_rate_that_is_missing_beside_a_price_says_how_only_the_reading_is_priced(plan_input):
-    words = ("--accelerator", "v5litepod-64", "--bytes", "138GiB", "--epochs", "90")
-    with pytest.raises(UsageError, match="the images/s of the accelerator are missing") as plain:
-        plan_input(*words)
-    assert "leave out" not in str(plain.value)
-    message = "measures it on one host; for the price of the reading alone, leave out --accelerator$"
-    with pytest.raises(UsageError, match=message):
-        plan_input(*words, "--bucket-location", "US", "--zone", "europe-west4-b")
+def test_the_reading_is_priced_where_the_rate_is_missing_and_the_rest_stays_undecided(capsys):
+    words = ["--accelerator", "v5litepod-64", "--bytes", "138GiB", "--epochs", "90"]
+    with pytest.raises(UsageError, match="the images/s of the accelerator are missing"):
+        command.main(words, standalone_mode=False)
+    assert capsys.readouterr().out == ""
+    places = ["--bucket-location", "US", "--zone", "europe-west4-b"]
+    command.main([*words[2:], *places], standalone_mode=False)
+    alone = capsys.readouterr().out
+    command.main([*words[2:], *places, "--json"], standalone_mode=False)
+    alone_as_json = capsys.readouterr().out
+    message = (
+        "^only the reading is priced, because the images/s of the accelerator are missing: .*measures it on one host$"
+    )
+    for more, printed in (([], alone), (["--json"], alone_as_json), (["--model", "resnet50"], alone)):
+        with pytest.raises(UndecidedError, match=message):
+            command.main([*words, *places, *more], standalone_mode=False)
+        assert capsys.readouterr().out == printed
+    with pytest.raises(UsageError, match="give --images-per-s, or --step-ms and --global-batch"):
+        command.main([*words, *places, "--step-ms", "100"], standalone_mode=False)
+    with pytest.raises(UsageError, match="no TPU of this name is known"):
+        command.main(["--accelerator", "v5lite", *places], standalone_mode=False)
+
+
+@pytest.mark.parametrize(("months", "kept"), [("1", "kept 1 month"), ("2.5", "kept 2.5 months")])
+def test_the_columns_of_a_price_name_the_currency_and_the_period(plan_input, months, kept):
+    _, out = plan_input("--bucket-location", "US", "--zone", "us-central1-a", "--months", months)
+    assert re.split("  +", out.splitlines()[1].strip()) == ["USD", "once", kept, "read", "requests", "sum"]
+
+
+def test_tpu_is_another_name_of_the_option_for_the_accelerator(plan_input):
+    rest = ("--model", "resnet50", "--images-per-s", 32000)
+    assert plan_input("--tpu", "v4-32", *rest) == plan_input("--accelerator", "v4-32", *rest)
 
 
 def test_a_zone_that_is_not_known_to_have_the_tpu_is_noted_as_by_tpu_plan(plan_input, capsys):

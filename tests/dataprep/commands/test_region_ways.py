@@ -16,11 +16,12 @@ WAYS = ways([IMAGENET], US, "us-central1-a", published_prices(), Use(passes=90))
 
 
 def test_each_way_is_one_line_with_its_parts():
-    assert [way_line(way) for way in WAYS] == [
+    assert [way_line(way, months=2.5) for way in WAYS] == [
         "from us: $250.47 ($247.93 to read, $2.54 for requests)",
         "a Rapid Cache in us-central1-a: at most $24.23 ($2.78 for the first reading, $0.44 to write it into the "
-        "cache, $12.40 to keep it, then $7.36 to read, $1.26 for requests)",
-        "a copy in us-central1: $8.05 ($2.76 to make it, $2.75 to keep it, $0.00 to read, $2.54 for requests)",
+        "cache, $12.40 to keep it for 2.5 months, then $7.36 to read, $1.26 for requests)",
+        "a copy in us-central1: $8.05 ($2.76 to make it, $2.75 to keep it for 2.5 months, $0.00 to read, "
+        "$2.54 for requests)",
     ]
 
 

@@ -111,11 +111,11 @@ def test_resuming_from_published_weights_is_refused_with_a_hint_to_finetune(refu
         torch.save(state, path)
         assert refusal(path) == (
             f"{path}: weights ({len(weights)} tensors), without the state of a run of this program; --resume "
-            "continues a run; `dataprep-finetune-mae --finetune` starts from such weights"
+            "and --init take checkpoints of a run; `dataprep-finetune-mae --finetune` starts from such weights"
         )
     torch.save({"fc.weight": torch.zeros(2)}, path)
-    assert refusal(path).endswith("weights (1 tensors), without the state of a run of this program; --resume needs "
-                                  "a checkpoint that a run saved")  # fmt: skip
+    assert refusal(path).endswith("weights (1 tensors), without the state of a run of this program; --resume and "
+                                  "--init need a checkpoint that a run saved")  # fmt: skip
     torch.save({"lr": 1}, path)
     assert "no weights among its 1 entries" in refusal(path)
 

@@ -85,6 +85,9 @@ class Counter:
     def restore(self, where: str, state: Any, changes: list[str]) -> None:
         self.total = state["total"]
 
+    def take_weights(self, where: str, state: Any, changes: list[str]) -> None:
+        self.total = state["total"]
+
     def show(self, state: Any, step: int, logs: Any) -> None:
         self.shown.append(step)
 

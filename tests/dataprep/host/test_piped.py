@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from dataprep.commands.piped import open_console, print_table
+from dataprep.host.piped import open_console, print_table
 
 
 def test_lines_of_a_table_that_goes_to_a_file_are_whole_and_end_with_their_text(capsys):

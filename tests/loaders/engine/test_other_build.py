@@ -1,0 +1,58 @@
+"""What is said of a state whose dataset was built anew."""
+
+import copy
+import json
+
+import pytest
+
+from dataprep.errors import UsageError
+from loaders import MixtureSource, mixture, open_loader
+from loaders.engine.other_build import other_builds
+
+OURS = {"dataset": {"name": "pets", "plan": "0123456789abcdef", "revision": 1}, "samples": 7100, "seed": 0}
+
+
+def other(**changes):
+    found = copy.deepcopy(OURS)
+    found["dataset"] |= changes
+    return found
+
+
+def test_another_plan_or_revision_is_another_build():
+    before = {**other(plan="fedcba9876543210"), "samples": 5900}
+    assert other_builds(OURS, before) == [
+        "5,900 images then (plan fedcba987654, revision 1), 7,100 images now (plan 0123456789ab, revision 1)"
+    ]
+    assert len(other_builds(OURS, other(revision=2))) == 1
+    assert other_builds(OURS, {**OURS, "seed": 1}) == []
+
+
+def test_datasets_of_a_mixture_are_compared_by_name():
+    ours, theirs = ({"datasets": {"pets": each, "cats": OURS}} for each in (OURS, other(plan="f")))
+    (line,) = other_builds(ours, theirs)
+    assert line.startswith("pets: 7,100 images then (plan f, revision 1), 7,100 images now ")
+    assert other_builds(ours, {"datasets": {}}) == []
+
+
+@pytest.mark.parametrize("state", [{}, {"dataset": None}, {"dataset": {"plan": 3}}, {"dataset": "fake"}])
+def test_a_malformed_state_is_left_to_the_other_checks(state):
+    assert other_builds(OURS, state) == other_builds({"datasets": {"pets": OURS}}, {"datasets": {"pets": state}}) == []
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_loader_refuses_the_state_of_another_build_and_says_what_to_do(dataset, mixed):
+    url = str(dataset("webdataset"))
+    mix = mixture([MixtureSource(url=url, name="pets")])
+    with open_loader(mix if mixed else url, batch_size=4, image_size=32) as loader:
+        state = json.loads(json.dumps(loader.state_dict()))
+        sequence = state["sequence"]["datasets"]["pets"] if mixed else state["sequence"]
+        plan, images = sequence["dataset"]["plan"], sequence["samples"]
+        sequence["dataset"]["plan"], sequence["samples"] = "f" * 64, images - 9
+        with pytest.raises(UsageError) as caught:
+            loader.load_state_dict(state)
+    assert str(caught.value).partition(": the dataset was ")[2] == (
+        f"built or adopted anew since the state was made, or is another build: {'pets: ' if mixed else ''}{images - 9} "
+        f"images then (plan ffffffffffff, revision 1), {images} images now (plan {plan[:12]}, revision 1); its images "
+        "have another order: keep the weights of the model, and do not load the state, which begins the new order at "
+        "its first image"
+    )

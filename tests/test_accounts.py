@@ -1,0 +1,100 @@
+"""The README's list of what needs a Google account: what is said to need none runs without credentials and network."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataprep.cli import COMMANDS
+from dataprep.commands.tpu import command as tpu
+from scripts.agents import BUILD, MICRO
+from tests.support.markdown import ROOT
+
+APART = ["unshare", "--map-root-user", "--net"]
+HEADING = "## What needs a Google account\n"
+FREE = "neither an account nor the network"
+ON_DISK = (
+    "demo-data coco originals --images 60",
+    f"{BUILD.removeprefix('dataprep ')} --output shards",
+    "watch shards --once",
+    "verify shards",
+    "inspect shards",
+    "convert shards --output small --format imagefolder --resize 64",
+    "card small --dry-run",
+    "adopt small/train --index index",
+    "bench shards --loader dataprep --batch-size 16 --image-size 64 --rounds 1 --batches 2",
+    "diagnose shards --device simulated:20000 --batch-size 16 --seconds 0.5",
+    "train pretrain-mae --data_path shards --output_dir runs --device cpu --batch_size 16 --epochs 1 --warmup_epochs 0 "
+    + MICRO,
+    "guard --max-usd 5 --zone us-central1-a -- true",
+    "plan-input --bucket-location US --zone europe-west4-b --epochs 90",
+    "check-region gs://my-data/coco --bucket-location us-central1 --zone us-central1-a --bytes 100GB",
+    "create-bucket gs://my-data --beside us-central2-b --project my-project --dry-run",
+    "tpu plan v4-32",
+    "tpu manifest mae --type v6e-16 --image IMAGE -- python train.py",
+    "tpu create my-tpu --type v4-32 --zone us-central2-b --dry-run",
+    "tpu setup my-tpu --zone us-central2-b --code small --framework torch --dry-run",
+    "tpu run my-tpu --zone us-central2-b --dry-run -- python train.py",
+    "tpu status my-tpu --zone us-central2-b --dry-run",
+    "tpu kill my-tpu --zone us-central2-b --dry-run",
+    "tpu exec my-tpu --zone us-central2-b --dry-run -- uptime",
+    "tpu copy my-tpu --zone us-central2-b small/dataset.json data.json --dry-run",
+    "tpu profile my-tpu --zone us-central2-b runs traces --dry-run",
+    "tpu delete my-tpu --zone us-central2-b --dry-run",
+)
+"""Command lines in an order in which each finds what it needs."""
+WITH_CREDENTIALS = (
+    "inspect gs://my-data/coco",
+    "replicate gs://my-data/coco --to gs://my-copies/coco --dry-run",
+    "check-region gs://my-data/coco --zone us-central1-a",
+    "create-bucket gs://my-data --beside us-central2-b --project my-project",
+)
+
+
+def table() -> dict[str, str]:
+    """What is listed, by what it needs."""
+    section = (ROOT / "README.md").read_text().split(HEADING)[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return dict(rows[1:])
+
+
+def run_apart(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command without credentials, and without a network where this machine lets a test take it away."""
+    has_namespaces = shutil.which("unshare") and subprocess.run([*APART, "true"], capture_output=True).returncode == 0
+    kept = {
+        name: each for name, each in os.environ.items() if not name.startswith(("GOOGLE_", "STORAGE_", "CLOUDSDK_"))
+    }
+    empty = {"HOME": str(folder), "CLOUDSDK_CONFIG": str(folder), "NO_GCE_CHECK": "true"}
+    line = [*(APART if has_namespaces else []), sys.executable, "-m", "dataprep", *shlex.split(words)]
+    return subprocess.run(line, cwd=folder, env=kept | empty, capture_output=True, text=True, timeout=300)
+
+
+def test_every_command_is_listed():
+    named = re.findall(r"`([a-z-]+)", " ".join(table().values()))
+    assert set(COMMANDS) <= set(named)
+    (logged_in,) = [text for need, text in table().items() if "gcloud`, logged in" in need]
+    assert set(re.findall(r"`(?:tpu )?([a-z]+)`", logged_in)) == set(tpu.commands) - {"plan", "manifest"}
+    free = set(re.findall(r"`([a-z][a-z-]+)", table()[FREE]))
+    assert {line.split()[0] for line in ON_DISK} == free
+    assert {line.split()[1] for line in ON_DISK if line.startswith("tpu ")} == set(tpu.commands)
+
+
+def test_what_needs_no_account_runs_without_credentials_and_network(tmp_path):
+    for words in ON_DISK:
+        done = run_apart(tmp_path, words)
+        codes = (0, 3) if words.startswith("diagnose") else (0,)  # undecided where other programs are busy
+        assert done.returncode in codes, f"{words}: {done.stdout[-500:]}{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("words", WITH_CREDENTIALS)
+def test_what_needs_credentials_says_so_without_them(tmp_path, words):
+    done = run_apart(tmp_path, words)
+    assert done.returncode != 0
+    assert "no valid credentials" in done.stdout + done.stderr

@@ -1,0 +1,76 @@
+"""Lines of Python that load an exported file into a network of another library, and give it a first batch.
+
+They need no dataprep, except for a file at a URL, and are printed to be pasted as they are.
+"""
+
+from __future__ import annotations
+
+from train.checkpoints.constructors import UNKNOWN_HEADS
+from train.checkpoints.encoder_weights import SAFETENSORS, Statistics
+
+_BATCH = 2
+_NO_STATISTICS = (
+    "# The source does not say by which mean and standard deviation its images were standardised: put them in. For a",
+    "# model of timm's, timm.data.resolve_model_data_config(timm.create_model(NAME)) has them.",
+    "mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)",
+)
+
+
+def loading_lines(
+    output: str, network: str | None, *, names: str, image_size: int, pixels: Statistics | None
+) -> list[str]:
+    """Return the lines: imports, the network with the file's tensors, and a batch of random images through it.
+
+    Args:
+        output: Path or URL of the exported file.
+        network: Call that makes the network; None if no library has one: then the lines load the tensors alone.
+        names: Names of the tensors, a key of `train.export.NAMES`.
+        image_size: Side of the images, pixels.
+        pixels: Mean and standard deviation by which the network's images were standardised, if they are known.
+    """
+    loaded, imports = _tensors(output)
+    if network is None:
+        return [*imports, "", f"tensors = {loaded}"]
+    imports = sorted({*imports, "import torch", f"import {network.partition('.')[0]}"}, key=_order_of_imports)
+    lines = [*imports, ""]
+    if f"={UNKNOWN_HEADS}" in network:
+        lines.append(f"# {UNKNOWN_HEADS} is the number of heads, which no weight has: put it in")
+    lines += [f"tensors = {loaded}", f"model = {network}.eval()"]
+    result = ""
+    if names == "vitmae":
+        lines.append('tensors = {name.removeprefix("vit."): each for name, each in tensors.items()}')
+        lines.append("model.config.mask_ratio = 0.0  # all patches; their order in the output is random")
+        result = ".last_hidden_state"
+    lines.append("model.load_state_dict(tensors)")
+    lines += [f"mean, std = {pixels.mean}, {pixels.std}"] if pixels is not None else _NO_STATISTICS
+    return [
+        *lines,
+        f"images = torch.rand({_BATCH}, 3, {image_size}, {image_size})  # your first batch: RGB, 0 to 1",
+        "images_standardised = (images - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)",
+        "with torch.no_grad():",
+        f"    outputs = model(images_standardised){result}",
+        "",
+        "print(outputs.shape)",
+    ]
+
+
+def _tensors(output: str) -> tuple[str, list[str]]:
+    """Return an expression for the file's tensors by their names, and the imports that it needs."""
+    folder, _, name = output.rpartition("/")
+    is_url = "://" in output
+    data = f"open_storage({folder!r}).read({name!r})"
+    storage = ["from dataprep.storage import open_storage"] if is_url else []
+    if name.endswith(SAFETENSORS):
+        if is_url:
+            return f"load({data})", [*storage, "from safetensors.torch import load"]
+        return f"load_file({output!r})", ["from safetensors.torch import load_file"]
+    file = f"io.BytesIO({data})" if is_url else repr(output)
+    return f'torch.load({file}, weights_only=True)["model"]', [
+        *(["import io"] if is_url else []),
+        "import torch",
+        *storage,
+    ]
+
+
+def _order_of_imports(line: str) -> tuple[bool, str]:
+    return line.startswith("from"), line
