@@ -159,7 +159,7 @@ class Bench:
 
     def _ranges(self, case: Case) -> Path:
         """Write the ranges that our build reads for each shard, in its order; return the file."""
-        _, tables = ARCHIVES.plan_references(self._request(case), NoProgress(), keep=False)
+        _, tables = ARCHIVES.plan_references(self._request(case), NoProgress())
         shards = [[[row["source"], row["offset"], row["num_bytes"]] for row in table.to_pylist()] for table in tables]
         path = self._work / "ranges.json"
         path.write_text(json.dumps(shards))
@@ -172,7 +172,7 @@ class Bench:
     def _enumerate(self, case: Case) -> float:
         request = self._request(case)
         started_s = time.monotonic()
-        ARCHIVES.plan_references(request, NoProgress(), keep=False)
+        ARCHIVES.plan_references(request, NoProgress())
         return time.monotonic() - started_s
 
     def _request(self, case: Case) -> BuildRequest:

@@ -4,6 +4,7 @@
     python benchmarks/diagnose.py --corpus DIR --list
     python benchmarks/diagnose.py --corpus DIR --only requests-00 python-01
     python benchmarks/diagnose.py --corpus DIR --set unseen --situations 40 --results unseen.jsonl      # as root
+    python benchmarks/diagnose.py --corpus DIR --set unseen --seed 5 --results unseen.jsonl      # another seed
 
 The first set has causes that the diagnosis knows, and the diagnosis was tuned on its situations of seed 0. The unseen
 set is drawn from a seed that nothing was tuned on, with causes that are in no list of the diagnosis.
@@ -31,8 +32,9 @@ from benchmarks.situations import judge
 from benchmarks.situations.generate import SEEDS, SETS, plant, spread
 from benchmarks.situations.machine import DiagnoseError, Machine, Rates
 from benchmarks.situations.planting import CannotPlantError
-from benchmarks.situations.situation import NONE, Situation, possible_changes, to_document
+from benchmarks.situations.situation import NONE, Situation, possible_changes, to_document, usual_threads
 from benchmarks.situations.unseen import COMBINED
+from dataprep import __version__
 from loaders.decode.decoders import extension_available
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,8 +60,7 @@ def main() -> None:
     """Judge, print, and exit with 1 if a target is missed."""
     options = _parsed()
     cores = len(os.sched_getaffinity(0))
-    # Threads of a model wait for each other: on cores that also decode, two are a tenth as fast as one.
-    os.environ["OMP_NUM_THREADS"] = str(max(1, cores // 2))
+    os.environ["OMP_NUM_THREADS"] = str(usual_threads(cores))
     work = options.work.resolve()
     try:
         results = _judge_all(work, options, cores)
@@ -71,7 +72,8 @@ def main() -> None:
 
 def _judge_all(work: Path, options: argparse.Namespace, cores: int) -> list[Mapping[str, Any]]:
     """Judge and print the chosen situations, or print what they are."""
-    known = _read_results(options.results)
+    program = {"set": options.set, "seed": options.seed, "version": __version__, "commit": commit()}
+    known = _read_results(options.results, program)
     with Machine(work, options.corpus) as machine:
         rates = Rates(machine, work / "rates.json")
         ids = options.only or spread(options.situations, options.set)
@@ -89,7 +91,7 @@ def _judge_all(work: Path, options: argparse.Namespace, cores: int) -> list[Mapp
             if ("truth" if options.judge_only else "named") not in result:
                 started_s = time.monotonic()
                 result = _judge(machine, situation, cores, result, options)
-                result |= {"set": options.set, "seed": options.seed, "commit": commit()}
+                result |= program
                 result["elapsed_s"] = round(time.monotonic() - started_s, 1)
                 _keep(options.results, result)
             print(_line(situation, result), flush=True)
@@ -107,7 +109,11 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help=f"default: {SEEDS['first']}, unseen {SEEDS['unseen']}")
     parser.add_argument("--seconds", type=float, help=f"length of a run; default: {REAL_S}, simulated {WAITING_S}")
     parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks/situations")
-    parser.add_argument("--results", type=Path, help="file with a line of JSON for each situation, run only once")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="file with a line of JSON for each situation, run only once by a commit; may hold several seeds",
+    )
     parser.add_argument(
         "--judge-only", action="store_true", help="find only the truths; a later run takes them from --results"
     )
@@ -130,11 +136,13 @@ def _setting(situation: Situation) -> str:
     return f"{situation.dataset} {situation.format} on {place}, {situation.device}{model}"
 
 
-def _read_results(path: Path | None) -> dict[str, dict[str, Any]]:
+def _read_results(path: Path | None, program: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the results of this program for this seed by their identifiers; others in the file are left alone."""
     if path is None or not path.exists():
         return {}
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return {result["situation"]["id"]: result for result in lines}
+    ours = [result for result in lines if {name: result.get(name) for name in program} == program]
+    return {result["situation"]["id"]: result for result in ours}
 
 
 def _keep(path: Path | None, result: Mapping[str, Any]) -> None:

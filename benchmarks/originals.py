@@ -40,10 +40,13 @@ class NoProgress:
 
 
 def commit() -> str:
-    """Return the commit of this checkout, with `+` where files differ from it."""
-    command = ["git", "-C", ROOT, "describe", "--always", "--dirty=+", "--exclude=*"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    """Return the commit of this checkout, with `+` where files differ from it, other than results of benchmarks."""
+
+    def told(*words: str) -> str:
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = told("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)benchmarks/results")
+    return told("describe", "--always", "--exclude=*") + ("+" if changed else "")
 
 
 def corpus_images(corpus: Path | None, work: Path, count: int | None) -> list[Path]:
@@ -129,7 +132,7 @@ def write_order(source: Path, order: Path, shards: int) -> None:
     request = BuildRequest(
         options=options, source_url=str(source), output_url=str(order.parent / "unbuilt"), max_reject_ratio=1
     )
-    plan, tables = ARCHIVES.plan_references(request, NoProgress(), keep=False)
+    plan, tables = ARCHIVES.plan_references(request, NoProgress())
     entries = [
         [[str(source / row["source"]), row["key"], row["label"]] for row in table.to_pylist()] for table in tables
     ]

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+UNSEEN_CLOSE = 0.1
+"""Relative error of a what-if that is close."""
 SHOWN_OF_A_MESSAGE = 100
 """Characters of an error message that a cell shows."""
 
@@ -332,6 +334,38 @@ def packs_table(document: dict[str, Any]) -> list[str]:
     return _table(["`packs.py`", "images/s", "rounds", "tokens/s", "padding", "shapes", "graphs of XLA"], lines)
 
 
+def unseen_table(results: Iterable[dict[str, Any]]) -> list[str]:
+    """Return a line for each seed of `diagnose.py --set unseen` and each program that judged it.
+
+    Nothing is joined: another version or commit of the program, or another seed, has a line of its own. A situation
+    that a program judged twice counts once, as it was judged last.
+    """
+    runs: dict[tuple[int, str, str], dict[str, dict[str, Any]]] = {}
+    for result in results:
+        run = result["seed"], result.get("version", ""), result["commit"]
+        if "verdict" in result:  # its truth alone may have been found
+            runs.setdefault(run, {})[result["situation"]["id"]] = result
+    lines = []
+    for (seed, version, commit), found in runs.items():
+        judged = list(found.values())
+        verdicts = [result["verdict"] for result in judged]
+        errors = [result["error"] for result in judged if "error" in result]
+        lines.append(
+            [
+                str(seed),
+                f"{version} {commit}".strip(),
+                str(len(judged)),
+                str(sum(verdict != "wrong" for verdict in verdicts)),
+                str(verdicts.count("undecided")),
+                str(sum(error <= UNSEEN_CLOSE for error in errors)),
+                f"{statistics.median(errors):.1%}" if errors else "",
+                f"{max(errors):.0%}" if errors else "",
+            ]
+        )
+    header = ["seed", "program", "situations", "right", "undecided of these", "what-ifs within 10 %", "median error"]
+    return _table([*header, "worst"], lines)
+
+
 TABLES = {
     "arena": arena_table,
     "build": build_table,
@@ -364,6 +398,11 @@ def recorded(name: str) -> dict[str, Any]:
     return document
 
 
+def recorded_lines(name: str) -> list[dict[str, Any]]:
+    """Return what a benchmark wrote with --results, a JSON document a line."""
+    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+
+
 def _table(header: list[str], lines: Iterable[list[str]]) -> list[str]:
     def joined(cells: list[str]) -> str:
         return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
@@ -378,3 +417,4 @@ if __name__ == "__main__":
             print(*arena_verdicts(recorded(name)), "", sep="\n")
         if name not in ("arena", "engines", "grain", "laion", "metrics", "packs", "resume"):
             print(f"The slowest round of a row takes {spread(recorded(name))}.\n")
+    print(*unseen_table(recorded_lines("diagnose-unseen")), sep="\n")

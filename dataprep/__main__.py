@@ -1,4 +1,8 @@
-"""Runs the command line as `python -m dataprep`; a Python that lacks what is needed is refused in one line."""
+"""Runs the command line: `dataprep`, or `python -m dataprep`. A Python that lacks what it needs is refused in one line.
+
+Every worker process imports this module again, because multiprocessing runs the program's file there: so it imports the
+command line only when it is run.
+"""
 
 import sys
 

@@ -13,6 +13,7 @@ import click
 
 from dataprep import __version__
 from dataprep.errors import DataprepError
+from dataprep.host.garbage import collect_rarely
 from dataprep.host.supported import names_advice, unsupported
 
 INTERRUPTED = 130
@@ -76,6 +77,7 @@ def main() -> None:
     """Run the command line, and end the process with the command's exit code."""
     if sys.argv[1:2] != ["train"]:  # a training program's environment is that of its console script
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no linear algebra here: NumPy needs no thread per core
+        collect_rarely()
     try:
         code = exit_code_of(group, "dataprep", after_ctrl_c="interrupted; run the same command again to go on")
     except BrokenPipeError:

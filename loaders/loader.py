@@ -259,6 +259,11 @@ def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: 
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
 
     dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s)
+    return loader_of(dataset, config)
+
+
+def loader_of(dataset: Dataset, config: LoaderConfig) -> Loader:
+    """Return a loader of the kind that the settings ask for."""
     kind = PackLoader if config.packs is not None else ViewLoader if config.view_groups else Loader
     return kind(dataset, config)
 

@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.tables import TABLES, arena_verdicts, recorded, spread
+from benchmarks.tables import TABLES, arena_verdicts, recorded, recorded_lines, spread, unseen_table
 from dataprep.cli import group
 from dataprep.sources import DATASETS
 from tests.benchmarks import test_engines_benchmark as engines_benchmark
@@ -261,8 +261,9 @@ def test_what_is_said_of_the_second_set_of_planted_situations_is_recorded():
 def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():
     text = (ROOT / "benchmarks/results/diagnose-unseen.jsonl").read_text()
     assert '"/' not in text, "a path of the machine that measured"
-    lines = text.splitlines()
-    situations = [json.loads(line) for line in lines]
+    results = recorded_lines("diagnose-unseen")
+    assert "\n".join(unseen_table(results)) in BENCHMARKS
+    situations = [result for result in results if (result["seed"], result["commit"]) == (8128, "ba8e2e7")]
     errors = [situation["error"] for situation in situations]
     wrong = [situation for situation in situations if situation["verdict"] == "wrong"]
     disks = [each for each in wrong if each["named"] == "none" and each["truth"] == "resize"]

@@ -1,8 +1,8 @@
 """Roofline of builds from a bucket: read ranges, decode, digest and upload, each as far ahead as possible.
 
 No listing, no plan, no format, no index, no receipts, no repair; the requests are those of dataprep's own storage. Two
-shards are in progress at a time. `dataprep build` also reads and decodes the next shard meanwhile, but does not write
-it, so that only one shard has to be built again when a worker dies.
+shards are in progress at a time. `dataprep build` reads and writes at most 48 MiB of the next shard meanwhile, so that
+little more than one shard has to be built again when a worker dies.
 
     python bucket_loops.py RANGES SOURCE_URL OUTPUT_URL {decode,none}
 

@@ -5,7 +5,7 @@
 - Too little memory: a swap file, and a program that moves the run's memory there by `process_madvise(MADV_PAGEOUT)`.
 - A quota: `cpu.cfs_quota_us` of the run's own control group.
 - Pinned cores: `sched_setaffinity` of all threads of the run.
-- Threads of OpenMP: `torch.set_num_threads` in the judge's loop, `OMP_NUM_THREADS` for the diagnosis.
+- Threads of OpenMP: `torch.set_num_threads` in the judge's loop, `OMP_NUM_THREADS` and `MKL_DYNAMIC` for the diagnosis.
 - Stolen time: a process of real-time priority (SCHED_FIFO) on every core.
 - Neighbours: processes at a nice value, on the same cores.
 - A proxy: a process between loader and bucket.
@@ -100,7 +100,8 @@ def _omp_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with _environment("OMP_NUM_THREADS", str(count)):
+        # MKL, and PyTorch with it, would take no more threads than there are cores.
+        with _environment("OMP_NUM_THREADS", str(count)), _environment("MKL_DYNAMIC", "FALSE"):
             yield
     finally:
         torch.set_num_threads(before)

@@ -58,6 +58,8 @@ class Situation:
     """Transform of the loader as `MODULE:NAME`; empty: none."""
     transfer_ahead: int = 0
     """Number of batches that are sent to the device before they are needed."""
+    compute_threads: int | None = None
+    """Number of threads with which the model computes, if it is changed; None: as many as were planted."""
     competitors: int = 0
     """Number of other processes, each of which would keep a core busy."""
     outside: Outside | None = None
@@ -120,6 +122,11 @@ def possible_changes(situation: Situation, *, cores: int, has_extension: bool) -
     changes = [Change(name="workers", settings={"threads": cores, "processes": 0})]
     if situation.transform:
         changes.append(Change(name="workers", settings={"threads": 1, "processes": max(2, cores)}))
+    changes += [
+        _compute_threads(count)
+        for count in sorted({1, max(1, cores // 2), cores})
+        if count < _model_threads(situation, cores)
+    ]
     changes.append(_prefetch(situation))
     changes.append(Change(name="batch", settings={"batch_size": 4 * situation.batch_size}))
     changes.append(Change(name="transfer-ahead", settings={"transfer_ahead": 2}))
@@ -130,6 +137,25 @@ def possible_changes(situation: Situation, *, cores: int, has_extension: bool) -
     if situation.is_in_bucket:
         changes += [CACHE, LOCATION]
     return [change for change in changes if change.applied(situation) != situation]
+
+
+def usual_threads(cores: int) -> int:
+    """Return the number of threads of a model where no other one is planted.
+
+    Threads of a model wait for each other: on cores that also decode, two are a tenth as fast as one.
+    """
+    return max(1, cores // 2)
+
+
+def _model_threads(situation: Situation, cores: int) -> int:
+    if not situation.model:
+        return 0
+    planted = situation.outside.omp_threads if situation.outside is not None else None
+    return planted or usual_threads(cores)
+
+
+def _compute_threads(count: int) -> Change:
+    return Change(name="compute-threads", settings={"compute_threads": count})
 
 
 def _prefetch(situation: Situation) -> Change:

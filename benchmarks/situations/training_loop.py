@@ -45,8 +45,28 @@ def train(situation: Situation, url: str, *, seconds: float, cache_dir: str | No
     device = open_device(situation)
     transform = load_transform(situation.transform)
     settings = loader_settings(situation) | {"cache_dir": cache_dir, "transform": transform}
-    with open_loader(url, **settings) as loader, _residents(loader, device, situation.transfer_ahead) as residents:
+    with (
+        _computing(situation.compute_threads),
+        open_loader(url, **settings) as loader,
+        _residents(loader, device, situation.transfer_ahead) as residents,
+    ):
         return _steps(situation, device, residents, seconds)
+
+
+@contextmanager
+def _computing(threads: int | None) -> Iterator[None]:
+    """Let models compute with another number of threads inside the context; None: as before."""
+    if threads is None:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def train_alone(situation: Situation, *, seconds: float) -> Measured:

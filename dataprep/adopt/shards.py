@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_WORKER_MODULES = ("dataprep.cli", "dataprep.adopt.shards", "pyarrow.parquet")
+_WORKER_MODULES = ("dataprep.adopt.shards", "pyarrow.parquet")
 _JOB = "job.pickle"
 
 

@@ -6,7 +6,7 @@ originals ─▶ enumeration (kept) ─▶ order, cut into shards ─▶ shards 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,23 +14,26 @@ from typing import TYPE_CHECKING
 from dataprep.build.annotations import annotation_files, publish_annotations
 from dataprep.build.claim import Claim
 from dataprep.build.enumerations import (
+    Spooled,
     enumeration_file,
     forget_enumeration,
     load_enumeration,
     load_splits,
+    publish_enumeration,
     splits_file,
-    store_enumeration,
+    spool_enumeration,
     store_splits,
 )
 from dataprep.build.finished import dataset_of, metadata_of, planned_metadata
 from dataprep.build.image_folder import image_names, images_to_place, link_names
 from dataprep.build.job import BuildJob
-from dataprep.build.merge import build_manifest, merge_split, refuse_rejections
+from dataprep.build.merge import Check, Seen, build_manifest, merge_split, refuse_rejections, rejects_too_many
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.order import OrderedSplit, order_split
 from dataprep.build.plan import BuildOptions, Plan, PlannedSplit, planned_codecs
 from dataprep.build.recipe import Planned
 from dataprep.build.references import (
+    open_references,
     read_references,
     references_of,
     refs_schema,
@@ -54,7 +57,8 @@ from dataprep.dataset.records import (
     SplitManifest,
 )
 from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
-from dataprep.errors import UsageError
+from dataprep.dataset.row_groups import PublishingRows
+from dataprep.errors import DataprepError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
@@ -76,24 +80,32 @@ class ArchiveRecipe:
 
     output_may_lie_in_source = False
     joins_unnamed_builds = True
-    worker_modules = ("dataprep.cli", "dataprep.build.archives", "numpy", "pyarrow.parquet", "simplejpeg")
+    worker_modules = ("dataprep.build.archives", "numpy", "pyarrow.parquet", "simplejpeg")
     shard_check = "dataprep.verify.shard:check_archive_shard"
 
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
         """List the originals of every split, permute them, and divide them into shards."""
-        plan, tables = self.plan_references(request, progress, keep=keep)
+        keeping = Keeping(open_storage(request.output_url) if keep else None)
+        plan, tables = self.plan_references(request, progress, keeping)
         schema = refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
-        return Planned(plan, partial(store_references, tables, schema), partial(repair_references, tables, schema))
+        store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
+        return Planned(plan, store, repair, keeping.wait)
 
     def plan_references(
-        self, request: BuildRequest, progress: Progress, *, keep: bool
+        self, request: BuildRequest, progress: Progress, keeping: Keeping | None = None
     ) -> tuple[Plan, Iterator[pa.Table]]:
-        """Return the plan, and the references of each of its shards."""
+        """Return the plan, and the references of each of its shards.
+
+        Args:
+            request: What to build.
+            progress: Called while originals are read.
+            keeping: Stores the lists of originals, and has those that an earlier run stored; None does neither.
+        """
         options = request.options
         enumerate_split = _Enumerator(
             dataset=self._dataset(request),
-            source=self._source(request),
-            keep_in=open_storage(request.output_url) if keep else None,
+            source=_expected(self._source(request)),
+            keeping=keeping or Keeping(None),
             options=options,
             progress=progress,
             overwrite=request.overwrite,
@@ -141,18 +153,18 @@ class ArchiveRecipe:
         """Build one shard, and return while it is being published."""
         return shard_builder(job).begin(index)
 
-    def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
+    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
         """Write index and metadata, put the files of an image folder in place, and return the manifest."""
         storage, plan = build.storage, build.plan
         images = images_to_place(build)
-        splits: list[SplitManifest] = []
-        first_index = 0
-        for split in plan.splits:
-            splits.append(merge_split(build, split, first_index, check=partial(_check_kept, build), seen=images.expect))
-            first_index += len(split.shard_samples)
+        splits = _merged(build, images.expect, publishing)
+        if any(rejects_too_many(split, request.max_reject_ratio) for split in splits):
+            publishing.wait()  # the error names images of the events
         refuse_rejections(build, request.max_reject_ratio, splits)
         dataset = _configured(plan.options)
         files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features)
+        if files or FORMATS[plan.options.format].one_file_per_image:
+            publishing.wait()  # what follows an index is put, or made from it, when it is there
         for name, data in files.items():
             storage.create(name, data)
         images.place()
@@ -244,6 +256,49 @@ def _configured(options: BuildOptions) -> Dataset:
     )
 
 
+class Keeping:
+    """Stores the lists of originals in the output of a build: in a bucket while the build goes on.
+
+    Args:
+        storage: The output; None stores nothing.
+    """
+
+    def __init__(self, storage: Storage | None) -> None:
+        self.storage = storage
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="dataprep-keep")
+        self._under_way: list[Future[None]] = []
+
+    def is_allowed(self) -> bool:
+        """Return whether files may be stored: beside a finished dataset none may be left."""
+        return self.storage is not None and self.storage.stat(MANIFEST) is None
+
+    def keep(self, name: str, enumeration: Enumeration, *, afresh: bool) -> None:
+        """Store a list under a name; `afresh` removes the one that is there."""
+        storage = self.storage
+        if storage is None:
+            return
+        if storage.is_local:
+            if self.is_allowed():
+                self._put(storage, name, spool_enumeration(storage, name, enumeration), afresh=afresh)
+            return
+        spooled = spool_enumeration(storage, name, enumeration)
+        self._under_way.append(self._threads.submit(self._put_if_allowed, storage, name, spooled, afresh=afresh))
+
+    def wait(self) -> None:
+        """Wait until all lists are stored."""
+        while self._under_way:
+            self._under_way.pop().result()
+
+    def _put_if_allowed(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
+        if self.is_allowed():
+            self._put(storage, name, spooled, afresh=afresh)
+
+    def _put(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
+        if afresh:
+            forget_enumeration(storage, name)
+        publish_enumeration(storage, name, spooled)
+
+
 @dataclass(kw_only=True, slots=True)
 class _Enumerator:
     """Lists the originals of a build's splits, or reads the list that an earlier run has stored."""
@@ -251,8 +306,7 @@ class _Enumerator:
     dataset: Dataset
     """The dataset; a user's own data are opened when they are first needed."""
     source: Storage
-    keep_in: Storage | None
-    """Where enumerations are stored; a dry run stores none."""
+    keeping: Keeping
     options: BuildOptions
     progress: Progress
     overwrite: bool
@@ -266,27 +320,22 @@ class _Enumerator:
         """Return the splits to build: those that were requested, or all that are found in a user's own data."""
         if self.options.splits or self.dataset.is_published:
             return self.options.splits
-        name = splits_file(self.source, self.dataset)
-        kept = () if self.keep_in is None or self.afresh else load_splits(self.keep_in, name)
+        name, storage = splits_file(self.source, self.dataset), self.keeping.storage
+        kept = () if storage is None or self.afresh else load_splits(storage, name)
         if kept:
             return kept
-        splits = self._opened().splits
-        keep_in = self._may_keep()
-        if keep_in is not None:
-            keep_in.delete(name)
+        splits = self._opened(may_keep=self.keeping.is_allowed()).splits
+        if storage is not None and self.keeping.is_allowed():
+            storage.delete(name)
             for split in splits:
                 self(split, None)
-            store_splits(keep_in, name, splits)
+            self.keeping.wait()
+            store_splits(storage, name, splits)
         return splits
 
-    def _may_keep(self) -> Storage | None:
-        """Return the storage for enumerations; None if the output holds a finished dataset, beside which no file may be
-        left."""
-        return self.keep_in if self.keep_in is not None and self.keep_in.stat(MANIFEST) is None else None
-
-    def _opened(self) -> Dataset:
+    def _opened(self, *, may_keep: bool) -> Dataset:
         # What --overwrite removes stays until the plan is known, but images are unpacked before.
-        unpack_to = self.keep_in if self.overwrite else self._may_keep()
+        unpack_to = self.keeping.storage if self.overwrite or may_keep else None
         reading = Reading(progress=self.progress.reading, unpack_to=unpack_to, splits=self.options.splits)
         opened = self.dataset.opened(self.source, reading)
         if opened is not self.dataset:
@@ -301,21 +350,37 @@ class _Enumerator:
         if not self.dataset.is_published:
             classes = None  # classes are found over all splits together
         name = enumeration_file(self.source, self.dataset, split, classes, allow_partial=allow_partial)
-        if self.keep_in is not None and not self.afresh:
-            kept = load_enumeration(self.keep_in, self.source, name, self.progress.log)
-            if kept is not None:
-                return kept
-        enumeration = self._opened().enumerate(
+        with ThreadPoolExecutor(2) as threads:  # over a network concurrently
+            may_keep = threads.submit(self.keeping.is_allowed)
+            if not self.source.is_local:
+                threads.submit(self._expect_archives, split)
+            kept = None
+            if self.keeping.storage is not None and not self.afresh:
+                kept = load_enumeration(self.keeping.storage, self.source, name, self.progress.log)
+        if kept is not None:
+            return kept
+        enumeration = self._opened(may_keep=may_keep.result()).enumerate(
             self.source, split, allow_partial=allow_partial, classes=classes, progress=self.progress.reading
         )
         for note in enumeration.notes:
             self.progress.log(note)
-        keep_in = self._may_keep()
-        if keep_in is not None:
-            if self.afresh:
-                forget_enumeration(keep_in, name)
-            store_enumeration(keep_in, name, enumeration)
+        self.keeping.keep(name, enumeration, afresh=self.afresh)
         return enumeration
+
+    def _expect_archives(self, split: str) -> None:
+        """Look for the archives that a published dataset has, before it is opened."""
+        from dataprep.storage.gcs_expected import ExpectedGCS
+
+        if isinstance(self.source, ExpectedGCS) and split in self.dataset.facts:
+            self.source.expect([archive.name for archive in self.dataset.facts[split].archives])
+
+
+def _expected(source: Storage) -> Storage:
+    if source.is_local:
+        return source
+    from dataprep.storage.gcs_expected import expected
+
+    return expected(source)
 
 
 def _ordered(
@@ -345,6 +410,36 @@ def _is_checked(plan: Plan) -> bool:
 def _planned_source(file: SourceFile) -> PlannedSource:
     entry: PlannedSource = {"name": file.name, "bytes": file.num_bytes}
     return {**entry, "sha256": file.sha256} if file.sha256 else entry
+
+
+def _merged(build: OpenBuild, seen: Seen, publishing: PublishingRows) -> list[SplitManifest]:
+    """Merge the receipts of all splits. Raises OvertakenError if another build owns the output now."""
+    if build.storage.is_local:
+        build.check()
+        return _splits(build, partial(_check_kept, build), seen, publishing)
+    with ThreadPoolExecutor(2) as threads:  # while the receipts are read
+        is_ours = threads.submit(build.check)
+        opened = threads.submit(open_references, build)
+
+        def check(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+            is_ours.result()
+            opened.result()
+            return _check_kept(build, index, receipt, rows)
+
+        try:
+            return _splits(build, check, seen, publishing)
+        except DataprepError:
+            is_ours.result()  # says why receipts are gone
+            raise
+
+
+def _splits(build: OpenBuild, check: Check, seen: Seen, publishing: PublishingRows) -> list[SplitManifest]:
+    splits: list[SplitManifest] = []
+    first_index = 0
+    for split in build.plan.splits:
+        splits.append(merge_split(build, split, first_index, publishing, check=check, seen=seen))
+        first_index += len(split.shard_samples)
+    return splits
 
 
 def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:

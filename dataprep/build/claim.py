@@ -82,13 +82,18 @@ def claim_place(storage: Storage, planned: Planned) -> Claim:
     Raises:
         UsageError: Another build is running there; the error says what differs.
     """
-    found = read_claim(storage)
+    return begin_or_join(storage, planned, read_claim(storage))[0]
+
+
+def begin_or_join(storage: Storage, planned: Planned, owner: Claim | None) -> tuple[Claim, bool]:
+    """Do what `claim_place` does, if `owner` was just read; return the claim, and whether this call has begun it."""
+    found, has_begun = owner, False
     if found is not None:
         refuse_unlike(storage, planned.plan, found)
     if found is None or found.begun_before_claims:
-        found = _begin(storage, planned, found)
+        found, has_begun = _begin(storage, planned, found)
         refuse_unlike(storage, planned.plan, found)
-    return found
+    return found, has_begun
 
 
 def goes_on(plan: Plan, claim: Claim) -> bool:
@@ -96,7 +101,7 @@ def goes_on(plan: Plan, claim: Claim) -> bool:
     return not claim.begun_before_claims or recipe_of(plan.options.dataset).joins_unnamed_builds
 
 
-def _begin(storage: Storage, planned: Planned, before: Claim | None) -> Claim:
+def _begin(storage: Storage, planned: Planned, before: Claim | None) -> tuple[Claim, bool]:
     plan, build_id = planned.plan, uuid.uuid4().hex
     root = f"{BUILD}/{plan.plan_hash}/{build_id}"
     references = planned.store(storage, root)  # before plan.json: a process that finds plan.json finds these as well
@@ -108,12 +113,12 @@ def _begin(storage: Storage, planned: Planned, before: Claim | None) -> Claim:
         if overwriting and won:
             _delete_if(storage, PLAN_JSON, claim.pointer)
     if won and not overwriting:
-        return claim
+        return claim, True
     storage.delete_tree(claim.root)
     theirs = read_claim(storage)
     if overwriting or theirs is None:
         raise UsageError(f"{storage.url}: an --overwrite is under way there; wait for it, or run this with --overwrite")
-    return theirs
+    return theirs, False
 
 
 def _claim(plan: Plan, root: str, document: JsonObject, references: FileDigest | None) -> Claim:

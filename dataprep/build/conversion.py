@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dataprep.build.archives import ArchiveRecipe
+from dataprep.build.archives import ArchiveRecipe, Keeping
 from dataprep.build.finished import readable_manifest
 from dataprep.build.job import BuildJob
 from dataprep.build.open_build import OpenBuild
@@ -19,6 +19,7 @@ from dataprep.build.request import BuildRequest, Progress
 from dataprep.dataset.features import places_in_images
 from dataprep.dataset.links import LINKS
 from dataprep.dataset.records import Manifest
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import UsageError
 from dataprep.sources import Dataset
 from dataprep.sources.existing import Existing, ExistingDataset, split_facts
@@ -78,14 +79,14 @@ class ConversionRecipe(ArchiveRecipe):
         return dataset if options.own is None else dataset.described_by(options.own)
 
     def plan_references(
-        self, request: BuildRequest, progress: Progress, *, keep: bool
+        self, request: BuildRequest, progress: Progress, keeping: Keeping | None = None
     ) -> tuple[Plan, Iterator[pa.Table]]:
         """Return the plan, and the references of each of its shards.
 
         Raises:
             UsageError: Images are to be turned upright, but not the boxes in them.
         """
-        plan, tables = super().plan_references(request, progress, keep=keep)
+        plan, tables = super().plan_references(request, progress, keeping)
         places = ", ".join(places_in_images(plan.features))
         if plan.options.images.apply_exif and places:
             raise UsageError(f"--apply-exif turns images, but not the places in them ({places}); leave it out")
@@ -99,9 +100,9 @@ class ConversionRecipe(ArchiveRecipe):
         links = _as_conversion(request).links
         return BuildJob(request.output_url, request.source_url, root, recipe="converted", links=links)
 
-    def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
+    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
         """Write index and metadata, put the files of an image folder in place, and return the manifest."""
-        manifest = super().assemble(build, request)
+        manifest = super().assemble(build, request, publishing)
         source = named_source(open_storage(_as_conversion(request).index_url))
         return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source)
 

@@ -10,13 +10,14 @@ or a rerun after any crash, joins in and does no harm.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from dataprep.build.claim import (
     Claim,
     OvertakenError,
-    claim_place,
+    begin_or_join,
     goes_on,
     read_claim,
     refuse_overtaken,
@@ -37,6 +38,7 @@ from dataprep.build.request import BuildRequest, Progress
 from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
 from dataprep.dataset.paths import OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import DataprepError, UsageError
 from dataprep.messages import printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
@@ -73,8 +75,19 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned
     return planned
 
 
-def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
+def run_build(
+    request: BuildRequest,
+    engine: Engine,
+    progress: Progress,
+    finished: Callable[[BuildResult], None] = lambda result: None,
+) -> BuildResult:
     """Build a dataset, or the missing part of it.
+
+    Args:
+        request: What to build.
+        engine: Builds the shards.
+        progress: Called while they are built.
+        finished: Called when the dataset is whole; in a bucket while the build's own files are removed.
 
     Raises:
         DataprepError: The build is not finished; what was done stays, and the same command goes on from there.
@@ -88,17 +101,29 @@ def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> Buil
     storage.remove_stale_spools()
     planned = prepare(request, progress, keep=True)
     plan = planned.plan
+    if is_left or found is not None:
+        planned.kept()
     if is_left:
         if take_over(storage, planned, overwrite=request.overwrite):
             planned = prepare(request, progress, keep=True)  # its references are stored only once
     elif found is not None and not found.is_empty and not _is_of(storage, found, plan):
         make_way(storage, found)
-    manifest = _finished(storage, plan)
+    with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+        owner = threads.submit(read_claim, storage)
+        manifest = _finished(storage, plan)
     if manifest is None:
-        return _claim_and_build(storage, planned, request, engine, progress)
-    refuse_damaged(storage, manifest)
-    tidy_up(storage, None, plan.plan_hash)
-    return BuildResult(manifest, 0, assembled=False)
+        claim, result = _claim_and_build(storage, planned, owner.result(), request, engine, progress)
+    else:
+        refuse_damaged(storage, manifest)
+        claim, result = None, BuildResult(manifest, 0, assembled=False)
+    planned.kept()
+    with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+        tidied = threads.submit(tidy_up, storage, claim, plan.plan_hash)
+        if storage.is_local:
+            tidied.result()
+        finished(result)
+    tidied.result()
+    return result
 
 
 def refuse_output(request: BuildRequest, plan: Plan) -> None:
@@ -125,13 +150,23 @@ def refuse_output(request: BuildRequest, plan: Plan) -> None:
 
 
 def _claim_and_build(
-    storage: Storage, planned: Planned, request: BuildRequest, engine: Engine, progress: Progress
-) -> BuildResult:
-    """Build what is missing, or join another build of the same plan."""
+    storage: Storage, planned: Planned, owner: Claim | None, request: BuildRequest, engine: Engine, progress: Progress
+) -> tuple[Claim | None, BuildResult]:
+    """Build what is missing, or join another build of the same plan.
+
+    Args:
+        storage: The output.
+        planned: The plan.
+        owner: The build that owns the output, if there is one.
+        request: What to build.
+        engine: Builds the shards.
+        progress: Called while they are built.
+    """
     plan, claim = planned.plan, None
     try:
-        claim = claim_place(storage, planned)
-        if planned.repair is not None:
+        claim, has_begun = begin_or_join(storage, planned, owner)
+        planned.kept()
+        if planned.repair is not None and not has_begun:
             claim = planned.repair(storage, claim, progress.log)
         result = _build(storage, claim, request, engine, progress)
     except (DataprepError, OSError) as error:
@@ -144,8 +179,7 @@ def _claim_and_build(
                 refuse_overtaken(storage, claim)  # the build that overwrote this one removed the file
             raise
         result = BuildResult(manifest, 0, assembled=False)
-    tidy_up(storage, claim, plan.plan_hash)
-    return result
+    return claim, result
 
 
 def _is_of(storage: Storage, found: Existing, plan: Plan) -> bool:
@@ -158,8 +192,9 @@ def _is_of(storage: Storage, found: Existing, plan: Plan) -> bool:
 
 def _build(storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
     """Build the missing part."""
-    with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+    with ThreadPoolExecutor(2) as threads:  # over a network concurrently
         opened = threads.submit(open_build, storage.url, claim.root)
+        listed = threads.submit(finished_shards, storage, claim.root)
         try:
             # Another build may have finished between the look for a manifest and the claim.
             manifest = _finished(storage, claim.plan)
@@ -170,7 +205,7 @@ def _build(storage: Storage, claim: Claim, request: BuildRequest, engine: Engine
         return BuildResult(manifest, 0, assembled=False)
     build = opened.result()
     build.storage.remove_stale_spools()
-    missing, built = _build_missing(build, request, engine, progress)
+    missing, built = _build_missing(build, listed.result(), request, engine, progress)
     manifest = _finished(storage, claim.plan) if built < missing else None  # others have built the rest
     if manifest is not None:
         return BuildResult(manifest, built, assembled=False)
@@ -197,10 +232,11 @@ def _finished(storage: Storage, plan: Plan) -> Manifest | None:
     )
 
 
-def _build_missing(build: OpenBuild, request: BuildRequest, engine: Engine, progress: Progress) -> tuple[int, int]:
-    """Return the numbers of shards that were missing, and that this run built."""
+def _build_missing(
+    build: OpenBuild, done: set[int], request: BuildRequest, engine: Engine, progress: Progress
+) -> tuple[int, int]:
+    """Return the numbers of shards that were missing, and that this run built; `done` are those that exist."""
     plan, built = build.plan, 0
-    done = finished_shards(build.storage, build.root)
     progress.planned(plan, done)
     missing = [index for index in range(plan.num_shards) if index not in done]
     job = recipe_of(plan.options.dataset).job(request, build.root)
@@ -243,11 +279,12 @@ def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> tu
     Return the manifest, and whether this run wrote it.
     """
     progress.assembling()
-    build.check()
-    manifest = recipe_of(build.plan.options.dataset).assemble(build, request)
-    if build.storage.is_local:  # in a bucket `create` compares after the upload, before the server copies it
-        build.check()
-    return manifest, build.storage.create(MANIFEST, manifest_bytes(manifest))
+    with PublishingRows(build.storage) as publishing:
+        manifest = recipe_of(build.plan.options.dataset).assemble(build, request, publishing)
+        if build.storage.is_local:  # a bucket's storage compares after the upload, before the server copies it
+            publishing.wait()
+            build.check()
+        return manifest, build.storage.create_last(MANIFEST, manifest_bytes(manifest), publishing.wait)
 
 
 def refuse_nested(storage: Storage, request: BuildRequest) -> None:
@@ -275,12 +312,15 @@ def _refuse_foreign(storage: Storage, *, overwrite: bool) -> bool:
     Raises:
         UsageError: There are other files: a dataset is never mixed with them.
     """
-    overwriting, manifest, *ours = _marks(storage)
+    with ThreadPoolExecutor(1) as threads:
+        # In a bucket one request, at the same time, says that there is nothing at all.
+        listed = None if storage.is_local else threads.submit(lambda: next(storage.list(), None))
+        overwriting, manifest, *ours = _marks(storage)
     if overwriting is not None and manifest is None and not overwrite:
         raise UsageError(f"{storage.url}: an --overwrite was interrupted there; run it again with --overwrite")
     if any((overwriting, manifest, *ours)):
         return False
-    foreign = next(leftovers(storage), None)
+    foreign = next(leftovers(storage), None) if listed is None or listed.result() is not None else None
     if foreign is None or any(_marks(storage)):  # another build may have begun meanwhile
         return False
     if may_be_left(storage):

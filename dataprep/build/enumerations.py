@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 
 from dataprep.build.digest import FileDigest, digest_of, fault_of
 from dataprep.build.references import refs_schema, stored_rows
@@ -24,12 +25,15 @@ from dataprep.sources.tables import table_sha256
 from dataprep.sources.unpacked import unpacked_list, unpacked_name
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
+from dataprep.storage.checksums import HashingWriter
 from dataprep.storage.parquet import open_parquet
 
 MAX_ENUMERATION_BYTES = 64 << 30
 """Maximum size of an enumeration, which is read in batches; that of the 1.3 million images of ImageNet has 100 MB."""
 READ_BYTES = 1 << 20
 """Bytes of each column that are read at a time."""
+Spooled = tuple[Path, HashingWriter]
+"""A spool file, and its digests."""
 _DAMAGE = (ValueError, KeyError, TypeError, OSError, MemoryError, OverflowError, TooLargeError)
 MAX_DIGEST_BYTES = 1_000
 """Maximum size of the file with an enumeration's digest."""
@@ -54,6 +58,11 @@ def enumeration_file(
 
 def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> None:
     """Store an enumeration to save reruns time; an existing one stays."""
+    publish_enumeration(storage, name, spool_enumeration(storage, name, enumeration))
+
+
+def spool_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> Spooled | None:
+    """Write an enumeration to a spool file; None if there is no place for it."""
     sources = json.dumps([asdict(source) for source in enumeration.sources])
     annotated = bool(enumeration.features)
     metadata = {"sources": sources, "classes": json.dumps(enumeration.classes)}
@@ -63,7 +72,16 @@ def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> 
     # If the name is taken or the folder was removed meanwhile, a rerun walks the archives again.
     with suppress(StorageError, FileNotFoundError):
         batches = spilled(enumeration.refs).batches()
-        spool, written = spool_row_groups(storage, name, (stored_rows(batch, schema) for batch in batches), schema)
+        return spool_row_groups(storage, name, (stored_rows(batch, schema) for batch in batches), schema)
+    return None
+
+
+def publish_enumeration(storage: Storage, name: str, spooled: Spooled | None) -> None:
+    """Publish what `spool_enumeration` has written."""
+    if spooled is None:
+        return
+    spool, written = spooled
+    with suppress(StorageError, FileNotFoundError):
         storage.publish(spool, name, written.crc32c)
         storage.create(_digest_file(name), json.dumps(digest_of(written).document()).encode())
 

@@ -24,15 +24,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.imagefolder import image_file, image_suffix, numbering_fault, repeat_links
 from dataprep.messages import quoted
-from dataprep.sources import (
-    BUILT,
-    AnnotatedCoco,
-    Dataset,
-    FakeImageNet,
-    FinishedDataset,
-    OwnData,
-    recorded_class,
-)
+from dataprep.sources import BUILT, Dataset, FinishedDataset, OwnData, recorded_class
 from dataprep.sources.base import MAX_SAMPLES
 from dataprep.sources.own import FINISHED, NamedDataset, name_fault, split_fault
 from dataprep.storage import Storage
@@ -116,7 +108,11 @@ def _with_annotations(dataset: Dataset, manifest: Manifest) -> Dataset:
         FormatError, UsageError: They are no kinds of annotations.
     """
     found = manifest.options.get("annotations")
-    if found is None or not isinstance(dataset, AnnotatedCoco):
+    if found is None:
+        return dataset
+    from dataprep.sources.coco import AnnotatedCoco
+
+    if not isinstance(dataset, AnnotatedCoco):
         return dataset
     advice = "build it again"
     return dataset.with_annotations(
@@ -136,8 +132,11 @@ def dataset_of(manifest: Manifest) -> Dataset:
         dataset = dataset.of_splits({split.name: split.repeats["count"] for split in manifest.splits})
     if isinstance(dataset, NamedDataset) and (not dataset.is_published or "own" in manifest.options):
         return dataset.described_by(_own_of(manifest))
-    if isinstance(dataset, FakeImageNet) and isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
-        return dataset.with_images(images)
+    if isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
+        from dataprep.sources.fake import FakeImageNet
+
+        if isinstance(dataset, FakeImageNet):
+            return dataset.with_images(images)
     return _with_annotations(dataset, manifest)
 
 

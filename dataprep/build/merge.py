@@ -34,13 +34,16 @@ Returns the number of samples or rows of the plan that the receipt accounts for,
 Seen = Callable[[ShardReceipt, "pa.Table"], None]
 
 
-def merge_split(build: OpenBuild, split: PlannedSplit, first_index: int, *, check: Check, seen: Seen) -> SplitManifest:
+def merge_split(
+    build: OpenBuild, split: PlannedSplit, first_index: int, publishing: PublishingRows, *, check: Check, seen: Seen
+) -> SplitManifest:
     """Merge the receipts of one split, shard after shard, and write its index and its events.
 
     Args:
         build: The build.
         split: One split of its plan.
         first_index: Index of the split's first shard.
+        publishing: Publishes index and events, which may go on after this call.
         check: Compares a receipt with the plan.
         seen: Called with every receipt and its index rows, in the order of the shards.
 
@@ -72,13 +75,11 @@ def merge_split(build: OpenBuild, split: PlannedSplit, first_index: int, *, chec
     schema = index_schema(with_annotations=bool(build.plan.features))
     rows = index_rows()
 
-    with PublishingRows(storage) as publishing:
+    def put(name: str, part: range) -> FileEntry:
+        return publishing.put(name, islice(rows, len(part)), schema)
 
-        def put(name: str, part: range) -> FileEntry:
-            return publishing.put(name, islice(rows, len(part)), schema)
-
-        index = publish_index(split.name, split.shard_samples, put)
-        events_entry = publishing.put(events_file(split.name), iter([events_table(events)]), events_schema())
+    index = publish_index(split.name, split.shard_samples, put)
+    events_entry = publishing.put(events_file(split.name), iter([events_table(events)]), events_schema())
     return SplitManifest(
         name=split.name,
         samples=sum(shard["samples"] for shard in shards),
@@ -138,8 +139,8 @@ def build_manifest(
 def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[SplitManifest]) -> None:
     """Raise BuildError, naming images, if more were rejected than `--max-reject-ratio` allows."""
     for split in splits:
-        rejected, total = sum(split.rejected.values()), split.samples + sum(split.rejected.values())
-        if rejected > max_ratio * total:
+        rejected, total = _rejected_of_total(split)
+        if rejects_too_many(split, max_ratio):
             events = rejections(build.storage, split.name, 10)
             originals = original_names(build, range(build.plan.num_shards), (event.key for event in events))
             names = ", ".join(f"{printable(originals.get(event.key, event.key))} ({event.reason})" for event in events)
@@ -149,6 +150,17 @@ def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[Split
                 f"{int(max_ratio * total):,} (--max-reject-ratio {max_ratio:g}): {names}{more}. Correct the originals, "
                 f"or run the same command with --max-reject-ratio {_ratio_above(rejected, total)}: the shards are done"
             )
+
+
+def rejects_too_many(split: SplitManifest, max_ratio: float) -> bool:
+    """Return whether more images of a split were rejected than a ratio allows."""
+    rejected, total = _rejected_of_total(split)
+    return rejected > max_ratio * total
+
+
+def _rejected_of_total(split: SplitManifest) -> tuple[int, int]:
+    rejected = sum(split.rejected.values())
+    return rejected, split.samples + rejected
 
 
 def rejections(storage: Storage, split: str, most: int) -> list[Event]:

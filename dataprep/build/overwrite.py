@@ -240,14 +240,16 @@ def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
         listed = list(storage.list(f"{BUILD}/"))
         if not listed and not storage.is_local:
             return
-        manifest = read_manifest(storage)
+        with ThreadPoolExecutor(1) as threads:  # over a network concurrently; both after the listing
+            is_ours = threads.submit(_is_ours, storage, claim, plan_hash)
+            manifest = read_manifest(storage)
         if manifest is None or manifest.plan_hash != plan_hash:
             return
         # On a disk `alone` waits for a running removal, and a killed one has removed the manifest first: if both a mark
         # and a manifest exist, that removal has removed nothing.
         if not storage.is_local and any(info.name == OVERWRITING for info in listed):
             return
-        if not _is_ours(storage, claim, plan_hash):
+        if not is_ours.result():
             return
         if storage.is_local:
             storage.delete_tree(BUILD)

@@ -34,13 +34,14 @@ from typing import Any, TypeVar
 from dataprep.build.dispatch import Dispatch, Loss
 from dataprep.build.failures import Failure, failure_of, shards_set_aside
 from dataprep.errors import UsageError
+from dataprep.host.garbage import COLLECT_AFTER
 from dataprep.host.heartbeat import STALL_S, BeatCounter, Standstill, beat, beat_into, minutes
 from dataprep.host.processes import KILL_S, WORKER_ENVIRONMENT, end_or_leave, environment, on_parents_death
 
 T = TypeVar("T")
 
-COLLECT_AFTER = 20_000
-"""Number of new objects after which a worker collects garbage; Python's default is 700."""
+_PREPARATION = "dataprep.build.fork_server"
+"""Module that the server imports first."""
 _HERE = "this machine"
 """The only node, for the rules of losses."""
 
@@ -81,7 +82,7 @@ class Pool:
     def __init__(
         self, workers: int, log: Callable[[str], None], preload: Sequence[str] = (), *, stall_s: float = STALL_S
     ) -> None:
-        self._num_workers, self._log, self._preload = workers, log, [__name__, *preload]
+        self._num_workers, self._log, self._preload = workers, log, [_PREPARATION, __name__, *preload]
         self._stall_s = stall_s
         self._context = multiprocessing.get_context("forkserver")
         self._workers: list[_Worker] = []

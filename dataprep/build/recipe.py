@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import UsageError
 from dataprep.sources import BUILT, recorded_class
 
@@ -48,6 +49,8 @@ class Planned:
     repair: Callable[[Storage, Claim, Callable[[str], None]], Claim] | None = None
     """Stores the references of a build that goes on again if they are absent or damaged, tells that to a function, and
     returns the claim, which then names their digest. None if workers read no references."""
+    kept: Callable[[], None] = lambda: None
+    """Waits until the lists of originals are stored, which in a bucket goes on while the build is begun."""
 
 
 class Recipe(Protocol):
@@ -86,11 +89,17 @@ class Recipe(Protocol):
     def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
         """Build one shard, but return as soon as the next can be begun: see `dataprep.build.job.begin_shard`."""
 
-    def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
+    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
         """Write all files but the manifest from the receipts, each create-only, and return the manifest.
+
+        Args:
+            build: The build.
+            request: What is built.
+            publishing: Publishes index and events, which may go on after this call.
 
         Raises:
             BuildError: A receipt is missing, or too many images were rejected.
+            OvertakenError: Another build owns the output now.
         """
 
     # Requests to buckets, and names of the files

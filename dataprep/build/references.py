@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -189,7 +190,7 @@ def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]
 
 def references_of(build: OpenBuild, index: int) -> pa.Table:
     """Return the references of one shard as a table."""
-    file = _opened_references(build)
+    file = open_references(build)
     with _damage(build.storage, build.claim):
         return file.read_row_group(index)
 
@@ -211,7 +212,8 @@ def read_references(storage: Storage, claim: Claim, indexes: Iterable[int]) -> I
 
 
 @lru_cache(maxsize=4)
-def _opened_references(build: OpenBuild) -> ParquetFile:
+def open_references(build: OpenBuild) -> ParquetFile:
+    """Open the references of a build, once in each process."""
     try:
         return _open_references(build.storage, build.claim)
     except FileNotFoundError as error:
@@ -221,13 +223,25 @@ def _opened_references(build: OpenBuild) -> ParquetFile:
 
 
 def _open_references(storage: Storage, claim: Claim) -> ParquetFile:
-    name = plan_parquet(claim.root)
-    if claim.references is not None:
-        fault = fault_of(storage, name, claim.references)
-        if fault is not None:
-            raise _damaged(storage, claim, fault)
+    name, digest = plan_parquet(claim.root), claim.references
+    if digest is None:
+        with _damage(storage, claim):
+            return open_parquet(storage, name, window_bytes=PLAN_WINDOW_BYTES)
+    if storage.is_local:
+        _refuse_damaged(storage, claim, name, digest)
+        with _damage(storage, claim):
+            return open_parquet(storage, name, window_bytes=PLAN_WINDOW_BYTES)
+    with ThreadPoolExecutor(1) as threads:  # its footer is read while the bucket is asked for its checksum
+        opened = threads.submit(open_parquet, storage, name, window_bytes=PLAN_WINDOW_BYTES, num_bytes=digest.bytes)
+        _refuse_damaged(storage, claim, name, digest)
     with _damage(storage, claim):
-        return open_parquet(storage, name, window_bytes=PLAN_WINDOW_BYTES)
+        return opened.result()
+
+
+def _refuse_damaged(storage: Storage, claim: Claim, name: str, digest: FileDigest) -> None:
+    fault = fault_of(storage, name, digest)
+    if fault is not None:
+        raise _damaged(storage, claim, fault)
 
 
 @contextmanager

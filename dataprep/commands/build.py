@@ -22,8 +22,6 @@ from dataprep.commands.progress import BuildProgress
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.sources import BUILT, DATASETS, Dataset, configured
-from dataprep.sources.custom import installed_classes, is_custom
-from dataprep.sources.fake import DEFAULT_IMAGES, FakeImageNet
 from dataprep.storage import open_originals, open_storage
 from dataprep.storage.hub import is_hub, pinned
 
@@ -65,19 +63,23 @@ class _Datasets(click.Group):
         if cmd_name in _OF_THEIR_OWN:
             found: click.Command = import_module(_OF_THEIR_OWN[cmd_name]).command
             return found
-        if cmd_name not in BUILT and is_custom(cmd_name):
+        if cmd_name not in BUILT and _is_custom(cmd_name):
             from dataprep.commands.build_custom import command_of
 
             return command_of(cmd_name)
         return _command_of(cmd_name) if cmd_name in DATASETS else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in BUILT and not args[0].startswith("-") and not is_custom(args[0]):
+        if args and args[0] not in BUILT and not args[0].startswith("-") and not _is_custom(args[0]):
+            from dataprep.sources.custom import installed_classes
+
             known = ", ".join([*BUILT, *installed_classes()])
             ctx.fail(f"{args[0]!r} is not one of {known}, and not module:NAME of a class of your own")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from dataprep.sources.custom import installed_classes
+
         with formatter.section("Datasets"):
             formatter.write_dl(
                 [
@@ -145,7 +147,7 @@ def _archives(
     """
     refuse_unknown_runner(run, engine_options)
     facts = configured(dataset, fake_images=fake_images)
-    options["fake_images"] = fake_images or (DEFAULT_IMAGES if facts.generated else None)
+    options["fake_images"] = fake_images or _default_images(facts)
     request = BuildRequest(
         options=_options(dataset, format_name, splits or facts.default_splits, **options),
         source_url=_source(facts, source, write=not run.dry_run),
@@ -154,6 +156,12 @@ def _archives(
         overwrite=overwrite,
     )
     build_images(request, run, engine_options, compare=compare)
+
+
+def _is_custom(name: str) -> bool:
+    from dataprep.sources.custom import is_custom
+
+    return is_custom(name)
 
 
 def _command_of(dataset: str) -> click.Command:
@@ -167,22 +175,32 @@ def _command_of(dataset: str) -> click.Command:
     )
 
 
+def _default_images(dataset: Dataset) -> int | None:
+    if not dataset.generated:
+        return None
+    from dataprep.sources.fake import DEFAULT_IMAGES
+
+    return DEFAULT_IMAGES
+
+
 def _first_sentence(text: str) -> str:
     return text.partition(". ")[0].rstrip(".")
 
 
 def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
     """Return the URL of the originals; with `write`, generated originals are written there first."""
-    if not isinstance(dataset, FakeImageNet):
+    if not dataset.generated:
         if source is None:
             raise UsageError(f"{dataset.name} needs --source, the folder or gs:// prefix of its original files")
         return pinned(source).url if is_hub(source) else source
+    from dataprep.sources.fake import FakeImageNet
+
     default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", dataset.name)
     place = open_storage(source or str(default))
     if not place.is_local:
         raise UsageError(f"--source {source}: {dataset.name} generates its originals on a disk; expected a folder")
     directory = Path(place.url)
-    if write:
+    if write and isinstance(dataset, FakeImageNet):
         dataset.write_originals(directory)
     return str(directory)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,7 +23,6 @@ from dataprep.build.remains import card_plan
 from dataprep.build.request import BuildRequest
 from dataprep.cloud.placement import guard
 from dataprep.commands.options import json_option, stall_option, workers_option
-from dataprep.commands.private_workers import private_worker_lines, telling
 from dataprep.commands.progress import BuildProgress
 from dataprep.commands.region_options import (
     beside_option,
@@ -33,7 +32,6 @@ from dataprep.commands.region_options import (
     runs_here,
     tpu_option,
 )
-from dataprep.commands.region_plan import PlannedBucket, planned_buckets
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.paths import README
 from dataprep.dataset.records import SplitManifest
@@ -43,6 +41,9 @@ from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, engine_module
 from pipelines.parts import Part, part_of
 from pipelines.protocol import DetachedJob, EngineChoice, EngineWork
+
+if TYPE_CHECKING:
+    from dataprep.commands.region_plan import PlannedBucket
 
 _OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with --beside or --tpu"
 _RUNNER_HELP = (
@@ -161,6 +162,9 @@ def build(
     with shown.progress(quiet=run.as_json, stall_s=60 * run.stall_minutes) as progress:
         check(progress)
         if run.dry_run:
+            from dataprep.commands.private_workers import private_worker_lines
+            from dataprep.commands.region_plan import planned_buckets
+
             plan = prepare(request, progress, keep=False).plan
             progress.stop()
             buckets = planned_buckets(
@@ -176,14 +180,15 @@ def build(
         started_s = time.monotonic()
         try:
             with _open_engine(request, run, engine_options, progress) as engine:
-                result = run_build(request, engine, progress)
+                result = run_build(
+                    request, engine, progress, lambda result: _write_cards(request.output_url, result, progress)
+                )
         except DetachedJob as job:
             progress.stop()
             click.echo(json.dumps({"url": request.output_url, "job": job.name}) if run.as_json else str(job))
             return
         for split, fault in numbering_faults(result.manifest):
             progress.warn(f"{split}: {fault}")
-        _write_cards(request.output_url, result, progress)
         elapsed_s = time.monotonic() - started_s
     notes = progress.notes if run.as_json else None
     _print_result(result, request.output_url, elapsed_s, shown.split_line, notes=notes)
@@ -259,7 +264,11 @@ def _open_engine(
         warn=progress.warn,
     )
     with engine_module(run.runner).open_engine(_choice(run, engine_options), work) as engine:
-        yield telling(engine, engine_options, progress.warn) if engine_options else engine
+        if engine_options:
+            from dataprep.commands.private_workers import telling
+
+            engine = telling(engine, engine_options, progress.warn)
+        yield engine
 
 
 def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, str]:

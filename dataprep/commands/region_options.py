@@ -10,7 +10,6 @@ import click
 
 from dataprep.cloud.placement import POLICIES
 from dataprep.cloud.region import check_place
-from dataprep.cloud.tpu.find import find_zone
 from dataprep.commands.options import Finite
 
 beside_option = click.option("--beside", metavar="ZONE", help="Zone or region in which --output will be read.")
@@ -52,7 +51,11 @@ def named_place(zone: str | None, tpu: str | None) -> str | None:
         UndecidedError: `gcloud` could not answer.
     """
     checked = None if zone is None else check_place(zone)
-    return checked if tpu is None else find_zone(tpu, checked)
+    if tpu is None:
+        return checked
+    from dataprep.cloud.tpu.find import find_zone
+
+    return find_zone(tpu, checked)
 
 
 def runs_here(runner: str) -> bool:

@@ -44,7 +44,7 @@ Exit codes: 0 done, whether any row could be fetched or not; 1 a disk or bucket 
 dataset; 2 no such dataset.
 """
 _WORKER_MODULES = (
-    "dataprep.cli", "dataprep.fetched.retry_shards", "dataprep.fetched.fetching", "numpy",
+    "dataprep.fetched.retry_shards", "dataprep.fetched.fetching", "numpy",
     "pyarrow.parquet", "simplejpeg", "cv2",
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -56,6 +57,24 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     dtype = np.dtype(_NUMPY_NAMES.get(str(column.type), str(column.type)))
     pieces = [np.frombuffer(chunk.buffers()[1], dtype, len(chunk), chunk.offset * dtype.itemsize) for chunk in chunks]
     return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, dtype), *pieces])
+
+
+def numbers_or_zero(column: pa.Array | pa.ChunkedArray, kind: type[np.generic]) -> NDArray[Any]:
+    """Return a column of numbers as a NumPy array of this type, 0 for null; `fill_null` would import pandas."""
+    import numpy as np
+    import pyarrow as pa
+
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not len(values):
+        return np.empty(0, kind)
+    valid, data = values.buffers()
+    stop = values.offset + len(values)
+    dtype = np.dtype(_NUMPY_NAMES.get(str(values.type), str(values.type)))
+    found = np.frombuffer(data, dtype, stop)[values.offset :].astype(kind)
+    if valid is not None:
+        bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=stop, bitorder="little")
+        found[bits[values.offset :] == 0] = 0
+    return found
 
 
 def strings(values: Sequence[str | None], *, large: bool = False) -> pa.Array:

@@ -36,8 +36,13 @@ class PublishingRows:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._threads:
-            while error is None and self._under_way:
-                self._under_way.popleft().result()
+            if error is None:
+                self.wait()
+
+    def wait(self) -> None:
+        """Wait until all files exist that were put so far."""
+        while self._under_way:
+            self._under_way.popleft().result()
 
     def put(self, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> FileEntry:
         """Write a file, and return its entry for the manifest; a file before it may fail in this call."""

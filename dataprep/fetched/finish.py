@@ -12,6 +12,7 @@ from dataprep.build.merge import build_manifest, merge_split
 from dataprep.build.open_build import OpenBuild
 from dataprep.dataset.manifest import bytes_entry, source_entry
 from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import BuildError
 from dataprep.fetched.commit import Places, entries_of, fetched, placing
 from dataprep.fetched.metadata import metadata_files
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 TOP_REASONS = 5
 
 
-def finish_tables(build: OpenBuild) -> Manifest:
+def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
     """Put waiting files in place, write everything but the manifest, and return the manifest.
 
     Raises:
         BuildError: A receipt is missing.
         FormatError: A receipt names files of another shard.
+        OvertakenError: Another build owns the output now.
     """
+    build.check()
     storage, plan = build.storage, build.plan
     _, options = laion_of(plan)
     dataset = named(plan.options.own)
@@ -53,9 +56,11 @@ def finish_tables(build: OpenBuild) -> Manifest:
         statuses.update(what.statuses)
         reasons.update(what.reasons)
 
-    merged = merge_split(build, plan.splits[0], 0, check=_check_rows, seen=seen)
+    merged = merge_split(build, plan.splits[0], 0, publishing, check=_check_rows, seen=seen)
     split = replace(merged, statuses=dict(statuses), reasons=dict(sorted(reasons.items())))
     written = tfds_files(dataset, plan.options.format, options, split)
+    if written:
+        publishing.wait()
     for name, data in written.items():
         storage.create(name, data)
     metadata = [bytes_entry(name, data) for name, data in written.items()]

@@ -20,6 +20,7 @@ from dataprep.build.recipe import Planned
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.build.traffic import Traffic
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import UsageError
 from dataprep.fetched.finish import finish_tables, nothing_came, tfds_files
 from dataprep.fetched.manifest import (
@@ -42,7 +43,7 @@ class WebRecipe:
     output_may_lie_in_source = True  # tables are read by their names: a dataset in their folder is none of them
     joins_unnamed_builds = False
     worker_modules = (
-        "dataprep.cli", "dataprep.fetched.recipe", "dataprep.fetched.fetching", "numpy", "pyarrow.parquet",
+        "dataprep.fetched.recipe", "dataprep.fetched.fetching", "numpy", "pyarrow.parquet",
         "simplejpeg", "cv2",
     )  # fmt: skip
     shard_check = "dataprep.verify.fetched_shard:check_fetched_shard"
@@ -66,14 +67,15 @@ class WebRecipe:
         """Fetch one shard, and return while its late rows are in flight."""
         return _fetcher(_fetch_job(job)).begin(index)
 
-    def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
+    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
         """Put waiting files in place, write index and metadata, and return the manifest.
 
         Raises:
             BuildError: No row became an image. The build is removed, so that a rerun fetches the rows again.
         """
-        manifest = finish_tables(build)
+        manifest = finish_tables(build, publishing)
         if not any(split.samples for split in manifest.splits):
+            publishing.wait()
             remove_unfinished(open_storage(build.storage.url), build.claim)
             raise nothing_came(build.storage.url, manifest.splits[0])
         return manifest

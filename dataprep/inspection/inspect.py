@@ -11,6 +11,7 @@ from statistics import median_low
 import numpy as np
 
 from dataprep.build.finished import readable_manifest
+from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.events import open_events
 from dataprep.dataset.features import described
 from dataprep.dataset.index import Index, open_index
@@ -202,7 +203,7 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest, p
     unknown = samples = total_bytes = largest = 0
     smallest = 1 << 62
     for batch in _index(storage, split).batches(["image_bytes", "height", "width", "image_crc32c"]):
-        num_bytes, height, width = (column.fill_null(0).to_numpy().astype(np.int64) for column in batch.columns[:3])
+        num_bytes, height, width = (numbers_or_zero(column, np.int64) for column in batch.columns[:3])
         prints.add(num_bytes, batch.column(3))
         if not len(num_bytes):
             continue

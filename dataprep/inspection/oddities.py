@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.index import open_index
 from dataprep.dataset.records import SplitManifest
 from dataprep.storage import Storage
@@ -40,7 +41,7 @@ class Prints:
         """Add the next images; without a CRC32C of each image nothing is compared."""
         self._is_known = self._is_known and checksums.null_count == 0
         if self.images < LOOKED_AT and self._is_known:
-            self._found.append(_numbers(checksums).astype(np.uint64) << np.uint64(32) | num_bytes.astype(np.uint32))
+            self._found.append(numbers_or_zero(checksums, np.uint64) << np.uint64(32) | num_bytes.astype(np.uint32))
         self.images += len(num_bytes)
 
     def numbers(self) -> NDArray[np.uint64]:
@@ -101,7 +102,7 @@ def find_oddities(storage: Storage, split: SplitManifest) -> Oddities:
     }
     prints, start = Prints(), 0
     for batch in open_index(storage, split, compare=True).batches(["image_bytes", "height", "width", "image_crc32c"]):
-        num_bytes, height, width = (_numbers(batch.column(number)) for number in range(3))
+        num_bytes, height, width = (numbers_or_zero(batch.column(number), np.int64) for number in range(3))
         positions = np.flatnonzero((height > 0) & (width > 0) & (num_bytes > 0))
         sides, pixels = width[positions] / height[positions], (width * height)[positions]
         density = num_bytes[positions] / pixels
@@ -118,11 +119,6 @@ def find_oddities(storage: Storage, split: SplitManifest) -> Oddities:
         groups=groups,
         extremes={name: tuple(extreme.positions.tolist()) for name, extreme in extremes.items() if extreme.differs},
     )
-
-
-def _numbers(column: pa.Array) -> NDArray[np.int64]:
-    numbers: NDArray[np.int64] = column.fill_null(0).to_numpy().astype(np.int64)
-    return numbers
 
 
 def _groups(prints: NDArray[np.uint64]) -> tuple[int, tuple[tuple[int, ...], ...]]:

@@ -9,28 +9,27 @@ instead of inflated, and so are links in archives; links in folders are followed
 the folder that the user named.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
 from dataprep.dataset.features import Feature
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean
 from dataprep.sources.base import ArchiveFacts, Dataset, SourceCheck, SplitFacts
-from dataprep.sources.coco import COCO, COCO_DUP5, AnnotatedCoco
-from dataprep.sources.custom import Image, ImageDataset, custom_dataset, images_in
-from dataprep.sources.fake import IMAGENET_FAKE, FakeImageNet
-from dataprep.sources.folder import FOLDER
-from dataprep.sources.imagenet import IMAGENET
-from dataprep.sources.imagenet21k import IMAGENET_21K
-from dataprep.sources.laion import LAION
 from dataprep.sources.own import CLASS_NAME, CONVERTED, FINISHED, FinishedDataset, OwnData, OwnDataset, name_fault
-from dataprep.sources.table import TABLE
+
+if TYPE_CHECKING:
+    from dataprep.sources.custom import Image, ImageDataset, images_in
 
 __all__ = [
     "BUILT",
     "DATASETS",
     "OWN",
-    "AnnotatedCoco",
     "ArchiveFacts",
     "Dataset",
-    "FakeImageNet",
     "Feature",
     "FinishedDataset",
     "Image",
@@ -46,18 +45,56 @@ __all__ = [
     "recorded_class",
 ]
 
-DATASETS: dict[str, Dataset] = {
-    "coco": COCO,
-    "coco-dup5": COCO_DUP5,
-    "imagenet": IMAGENET,
-    "imagenet-21k": IMAGENET_21K,
-    "imagenet-fake": IMAGENET_FAKE,
+T = TypeVar("T", bound=Dataset)
+
+
+class _OnDemand(Mapping[str, T]):
+    """Datasets by name, each of which is imported when it is looked up: a build imports its own alone.
+
+    Args:
+        places: Module of this package and name in it, `module:NAME`, by the dataset's name.
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> T:
+        module, _, attribute = self._places[name].partition(":")
+        found: T = getattr(import_module(f"{__name__}.{module}"), attribute)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+_DATASETS = {
+    "coco": "coco:COCO",
+    "coco-dup5": "coco:COCO_DUP5",
+    "imagenet": "imagenet:IMAGENET",
+    "imagenet-21k": "imagenet21k:IMAGENET_21K",
+    "imagenet-fake": "fake:IMAGENET_FAKE",
 }
+_OWN = {"folder": "folder:FOLDER", "table": "table:TABLE"}
+DATASETS: Mapping[str, Dataset] = _OnDemand(_DATASETS)
 """Published datasets whose original files hold images, by name."""
-OWN: dict[str, OwnDataset] = {"folder": FOLDER, "table": TABLE}
+OWN: Mapping[str, OwnDataset] = _OnDemand(_OWN)
 """Kinds of a user's own data, by name."""
-BUILT: dict[str, Dataset] = {**DATASETS, **OWN, LAION.name: LAION}
+BUILT: Mapping[str, Dataset] = _OnDemand({**_DATASETS, **_OWN, "laion": "laion:LAION"})
 """All datasets that can be built: DATASETS, OWN, and laion, whose original files are tables of URLs."""
+_OF_CUSTOM = ("Image", "ImageDataset", "images_in")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what somebody's own dataset class needs when it is first used."""
+    if name not in _OF_CUSTOM:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.custom"), name)
 
 
 def dataset_named(name: str) -> Dataset:
@@ -100,16 +137,25 @@ def configured(
     Raises:
         UsageError: The name is unknown, or a dataset with originals was given a size.
     """
-    if name in OWN or name == CONVERTED.name or CLASS_NAME.fullmatch(name):
-        kind = custom_dataset(name) if CLASS_NAME.fullmatch(name) else OWN.get(name, CONVERTED)
+    if CLASS_NAME.fullmatch(name):
+        from dataprep.sources.custom import custom_dataset
+
+        kind: OwnDataset = custom_dataset(name)
+        return kind if own is None else kind.described_by(own)
+    if name in OWN or name == CONVERTED.name:
+        kind = CONVERTED if name == CONVERTED.name else OWN[name]
         return kind if own is None else kind.described_by(own)
     dataset = dataset_named(name)
-    if isinstance(dataset, AnnotatedCoco) and annotations is not None:
+    if annotations is not None:
+        from dataprep.sources.coco import AnnotatedCoco
+
+        if not isinstance(dataset, AnnotatedCoco):
+            raise UsageError(f"annotations {', '.join(annotations) or 'none'}: only coco has some; leave them out")
         dataset = dataset.with_annotations(annotations)
-    elif annotations is not None:
-        raise UsageError(f"annotations {', '.join(annotations) or 'none'}: only coco has some; leave them out")
     if fake_images is None:
         return dataset
+    from dataprep.sources.fake import FakeImageNet
+
     if isinstance(dataset, FakeImageNet):
         return dataset.with_images(fake_images)
     raise UsageError(f"--images {fake_images}: {name} has as many images as its originals; leave it out")

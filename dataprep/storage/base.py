@@ -79,11 +79,11 @@ class Storage(Protocol):
         machine's temporary folder.
         """
 
-    def sending(self, spool: Path, name: str) -> AbstractContextManager[Callable[[int], None]]:
+    def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> AbstractContextManager[Callable[[int], None]]:
         """Send a spool file while it is written; the context's function takes the number of bytes written so far.
 
         A bucket gets them at once, so that `publish` has little left to do. Nothing is visible before that, and nothing
-        after an exception.
+        after an exception. If many bytes are expected, the upload is begun before the first of them.
         """
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
@@ -99,6 +99,9 @@ class Storage(Protocol):
         True if this call wrote it, False if an object of exactly these bytes existed. Raises ConflictError if another
         object exists.
         """
+
+    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
+        """Write like `create`, once `before` has returned; a bucket may get the bytes meanwhile, under another name."""
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
         """Replace a small object atomically and durably, if its content is exactly `expected` (None: if there is none).

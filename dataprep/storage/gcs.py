@@ -185,9 +185,11 @@ class GCSStorage:
             return remove_stale_spools()
 
     @contextlib.contextmanager
-    def sending(self, spool: Path, name: str) -> Iterator[Callable[[int], None]]:
+    def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> Iterator[Callable[[int], None]]:
         """Send the file chunk by chunk, in a thread."""
-        following = Following(spool, UPLOAD_CHUNK_BYTES, functools.partial(self._send_growing, name))
+        # A session that is opened while the first images are read costs no time; one for few bytes costs a request.
+        min_bytes = 0 if expected_bytes > UPLOAD_CHUNK_BYTES // 2 else UPLOAD_CHUNK_BYTES
+        following = Following(spool, min_bytes, functools.partial(self._send_growing, name))
         try:
             yield following.stream.grown
         except BaseException:
@@ -222,6 +224,11 @@ class GCSStorage:
     def create(self, name: str, data: bytes) -> bool:
         """Write with one request. After a lost response this call may find its own bytes, and then returns False."""
         return self._upload(name, io.BytesIO(data), len(data), crc32c_of_bytes(data))
+
+    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
+        """Write after `before` has returned."""
+        before()
+        return self.create(name, data)
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
         """Replace with two requests: one reads the generation, the other uploads in place of exactly that one.

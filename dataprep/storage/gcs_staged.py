@@ -44,9 +44,10 @@ class StagedGCS(GCSStorage):
         self._staging, self._still_ours = check_name(root), still_ours
 
     @contextlib.contextmanager
-    def sending(self, spool: Path, name: str) -> Iterator[Callable[[int], None]]:
+    def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> Iterator[Callable[[int], None]]:
         """Send the file to the staged name."""
-        with super().sending(spool, name if self._is_staging(name) else self._stage(spool.name)) as sent:
+        target = name if self._is_staging(name) else self._stage(spool.name)
+        with super().sending(spool, target, expected_bytes) as sent:
             yield sent
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
@@ -71,9 +72,30 @@ class StagedGCS(GCSStorage):
         super().create(stage, data)
         return self._copy(stage, name, (len(data), crc32c_of_bytes(data)))
 
-    def _copy(self, stage: str, name: str, ours: tuple[int, str]) -> bool:
+    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
+        """Upload and check while `before` runs, then copy: if the place was lost meanwhile, the upload is gone or about
+        to be, as it would be for a writer that is suspended before it copies."""
+        if self._is_staging(name):
+            return super().create_last(name, data, before)
+        stage = self._stage(f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid4().hex}")
+        with ThreadPoolExecutor(1) as threads:
+            uploaded = threads.submit(self._upload_ours, stage, data)
+            before()
+            uploaded.result()
+        return self._copy(stage, name, (len(data), crc32c_of_bytes(data)), is_checked=True)
+
+    def _upload_ours(self, stage: str, data: bytes) -> None:
+        super().create(stage, data)
         try:
             self._still_ours()
+        except BaseException:
+            self._discard(stage)
+            raise
+
+    def _copy(self, stage: str, name: str, ours: tuple[int, str], *, is_checked: bool = False) -> bool:
+        try:
+            if not is_checked:
+                self._still_ours()
             try:
                 made = self.rewrite_from(self, name, lambda num_bytes: None, original_name=stage)
             except (StorageError, FileNotFoundError):

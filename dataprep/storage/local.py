@@ -222,7 +222,7 @@ class LocalStorage:
             yield
 
     @contextlib.contextmanager
-    def sending(self, spool: Path, name: str) -> Iterator[Callable[[int], None]]:
+    def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> Iterator[Callable[[int], None]]:
         """Send nothing: the file is already on its disk."""
         yield lambda num_bytes: None
 
@@ -243,6 +243,11 @@ class LocalStorage:
             return self._place(spool, name, crc32c_of_bytes(data))
         finally:
             self._spools.discard(spool)
+
+    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
+        """Write after `before` has returned."""
+        before()
+        return self.create(name, data)
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
         """Replace the file by a rename, under a lock of the folder."""

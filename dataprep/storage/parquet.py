@@ -88,7 +88,9 @@ class ParquetFile:
         return self._ranges.expecting(map(_range_of, chunks))
 
 
-def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_bytes: int = 0) -> ParquetFile:
+def open_parquet(
+    storage: Storage, name: str, *, window_bytes: int = 0, buffer_bytes: int = 0, num_bytes: int | None = None
+) -> ParquetFile:
     """Open a parquet file: the footer is read now, everything else when it is requested.
 
     In a bucket, one request reads the columns of a row group.
@@ -99,6 +101,7 @@ def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_b
         window_bytes: Minimum number of bytes of a request to a bucket; for reading many small row groups in order.
         buffer_bytes: Read the pages of each column when they are needed, this many bytes at a time; for row groups
             whose columns are too large for memory.
+        num_bytes: The file's size, if it is known: one request less to a bucket.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -110,7 +113,7 @@ def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_b
     if storage.is_local:
         # With pre_buffer, pyarrow keeps all that was read of a file until it is closed.
         return ParquetFile(pq.ParquetFile(storage.url_of(name), buffer_size=buffer_bytes, pre_buffer=not buffer_bytes))
-    ranges = RangeFile(storage, name, window_bytes)
+    ranges = RangeFile(storage, name, window_bytes, num_bytes=num_bytes)
     file = pq.ParquetFile(pa.PythonFile(ranges, mode="r"), buffer_size=buffer_bytes, pre_buffer=False)
     return ParquetFile(file, None if window_bytes or buffer_bytes else ranges)
 

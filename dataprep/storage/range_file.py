@@ -51,17 +51,25 @@ class RangeWindow:
 class RangeFile(io.RawIOBase):
     """A stored object as a seekable file for reading; see `RangeWindow` and `expecting` for the requests.
 
+    Args:
+        storage: Where the object is.
+        name: The object.
+        window_bytes: Minimum number of bytes of a request.
+        num_bytes: The object's size, if it is known: one request less.
+
     Raises:
         FileNotFoundError: There is no such object.
     """
 
-    def __init__(self, storage: Storage, name: str, window_bytes: int = 0) -> None:
+    def __init__(self, storage: Storage, name: str, window_bytes: int = 0, *, num_bytes: int | None = None) -> None:
         super().__init__()
-        info = storage.stat(name)
-        if info is None:
-            raise FileNotFoundError(storage.url_of(name))
-        self._storage, self._name, self._size, self._position = storage, name, info.num_bytes, 0
-        self._window = RangeWindow(storage, name, info.num_bytes, window_bytes)
+        if num_bytes is None:
+            info = storage.stat(name)
+            if info is None:
+                raise FileNotFoundError(storage.url_of(name))
+            num_bytes = info.num_bytes
+        self._storage, self._name, self._size, self._position = storage, name, num_bytes, 0
+        self._window = RangeWindow(storage, name, num_bytes, window_bytes)
         self._expected: list[tuple[int, int, RangeWindow]] = []
         """Start, end and bytes of what is expected, in order; each is read when a part of it is."""
 

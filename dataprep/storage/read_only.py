@@ -25,13 +25,16 @@ class ReadOnlyStorage:
     def spool_path(self, name: str) -> Path:
         self._refuse()
 
-    def sending(self, spool: Path, name: str) -> AbstractContextManager[Callable[[int], None]]:
+    def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> AbstractContextManager[Callable[[int], None]]:
         self._refuse()
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
         self._refuse()
 
     def create(self, name: str, data: bytes) -> bool:
+        self._refuse()
+
+    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
         self._refuse()
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:

@@ -45,7 +45,7 @@ from dataprep.verify.replicas import check_replicas
 from dataprep.verify.shard import NO_COUNTS, ShardResult
 from dataprep.verify.task import ShardJob, check_shard
 
-_WORKER_MODULES = ("dataprep.cli", "dataprep.verify.task", "pyarrow.parquet", "simplejpeg")
+_WORKER_MODULES = ("dataprep.verify.task", "pyarrow.parquet", "simplejpeg")
 _BEFORE_SHARDS, _AFTER_SHARDS = -1, 1 << 62
 """Positions of findings about the whole dataset: before and after those of the shards."""
 

@@ -13,9 +13,10 @@ Shapes: images_NHWC, uint8, 0..255.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dataprep.errors import UsageError
 
@@ -39,6 +40,37 @@ class Device(Protocol):
 
     def step(self, resident: Any) -> None:
         """Make one training step; return when the device has finished it."""
+
+
+@runtime_checkable
+class SharesCores(Protocol):
+    """A device that computes with threads on the cores that also decode."""
+
+    @property
+    def compute_threads(self) -> int:
+        """Number of threads with which a step computes; 0 if it computes elsewhere."""
+
+    def use_threads(self, count: int) -> None:
+        """Compute with another number of threads from now on; called by the thread that runs the steps."""
+
+
+def compute_threads(device: Device) -> int:
+    """Return the number of threads with which a device computes on this machine's cores; 0 if it does not."""
+    return device.compute_threads if isinstance(device, SharesCores) else 0
+
+
+@contextmanager
+def using_threads(device: Device, count: int | None) -> Iterator[None]:
+    """Let a device compute with another number of threads inside the context; None: as before."""
+    if count is None or not isinstance(device, SharesCores):
+        yield
+        return
+    before = device.compute_threads
+    device.use_threads(count)
+    try:
+        yield
+    finally:
+        device.use_threads(before)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

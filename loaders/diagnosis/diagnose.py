@@ -19,7 +19,7 @@ from pathlib import Path
 from dataprep.host.cpu import available_cores, background_cores, cpu_time
 from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
-from loaders.diagnosis.devices import Device
+from loaders.diagnosis.devices import Device, compute_threads
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
 from loaders.diagnosis.fixes import find_bound, find_fixes
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
@@ -66,17 +66,19 @@ def diagnose(
             progress("the run as it is")
             observed = observe(setup, device, seconds)
             stages.measure_stages(observed.images_per_s)
-        compute = stages.alone["compute"]
-        rates = stages.rates(setup)
-        predicted = predict(rates)
-        limit = limit_of(observed.images_per_s, compute.images_per_s, predicted)
+        compute_alone = stages.alone["compute"].images_per_s
         # A run may find in the page cache what fetching alone reads from the disk.
-        compared = [each for each in stages.alone.values() if each.name != "fetch" or not rates.fetch_in_turn]
+        in_turn = stages.rates(setup).fetch_in_turn
+        compared = [each for each in stages.alone.values() if each.name != "fetch" or not in_turn]
         # Processes that serve a stage (a mount of a bucket) are busy during the run, other programs beside it as well.
         cores, others = available_cores(), max(busy_cores, background_cores())
-        undecided = contradiction(
-            observed.images_per_s, compared, cores=cores, other_cores=used.cores_of_others
-        ) or disturbance(observed.images_per_s, predicted, cores=cores, other_cores=others)
+        undecided = contradiction(observed.images_per_s, compared, cores=cores, other_cores=used.cores_of_others)
+        if not undecided:
+            stages.saw_steps(observed.step_images_per_s)
+        rates = stages.rates(setup)
+        predicted = predict(rates)
+        limit = limit_of(observed.images_per_s, stages.alone["compute"].images_per_s, predicted)
+        undecided = undecided or disturbance(observed.images_per_s, predicted, cores=cores, other_cores=others)
         fixes: list[Fix] = []
         if not undecided:
             fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
@@ -85,7 +87,11 @@ def diagnose(
             if stages.transform is not None and bound is not None:
                 tried = try_bound(stages, bound, observed.images_per_s)
                 stages.transform = replace(stages.transform, without=tried)
-        found = replace(_diagnosis(stages, observed, rates, predicted, limit, fixes), other_cores=others)
+        found = replace(
+            _diagnosis(stages, observed, rates, predicted, limit, fixes),
+            other_cores=others,
+            compute_alone_images_per_s=compute_alone,
+        )
         return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}") if undecided else found
 
 
@@ -163,7 +169,7 @@ def _diagnosis(
         applied=None,
         transform=stages.transform,
         bytes_per_image=stages.bytes_per_image,
-        settings=_settings(stages.setup),
+        settings=_settings(stages.setup, stages.device),
         machine=machine_document(stages.busy_cores),
         attainable_images_per_s=attainable,
         allocation=allocation,
@@ -181,8 +187,10 @@ def _timeline(times: Sequence[StepTimes]) -> tuple[StepTimes, ...]:
     return tuple(replace(each, started_s=each.started_s - times[0].started_s) for each in times[:TIMELINE_STEPS])
 
 
-def _settings(setup: RunSetup) -> dict[str, object]:
+def _settings(setup: RunSetup, device: Device) -> dict[str, object]:
     settings: dict[str, object] = {name: getattr(setup.config, name) for name in LoaderConfig.__dataclass_fields__}
     settings |= {"transfer_ahead": setup.transfer_ahead, "split": setup.split}
+    if threads := compute_threads(device):
+        settings["compute_threads"] = threads
     transform = setup.config.transform
     return settings | {"transform": None if transform is None else getattr(transform, "__qualname__", repr(transform))}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from dataprep.host.cpu import cpu_time, memory_bytes
 from loaders.config import LoaderConfig
+from loaders.dataset import Dataset
 from loaders.diagnosis.findings import StageRate
 from loaders.diagnosis.observed_run import batches_per_burst, images_in_flight
 from loaders.engine.batch_plan import BatchPlan
@@ -56,12 +57,12 @@ def fetch_rate_alone(
         seconds: Length of the measurement, after the first batches.
         busy_cores: Cores that other programs keep busy.
         keep: Number of images whose bytes are returned.
-        share: Share of every read's bytes to read from a bucket, as if the images were smaller.
+        share: Share of every read's bytes to read, as if the images were smaller.
     """
     storage, dataset = loader.dataset.storage, loader.dataset
     is_cold = not storage.is_local or dataset.split.num_bytes > COLD_MEMORY_SHARE * memory_bytes()
     if storage.is_local and is_cold:
-        _forget_files(storage, (shard["file"] for shard in dataset.split.shards))
+        forget_files(dataset)
     if share < 1:
         storage = cast("Storage", _ShortReads(with_deadline(storage, config.deadline_s), share))
     burst = batches_per_burst(storage, config)
@@ -102,12 +103,10 @@ def fetch_all_once(loader: Loader, config: LoaderConfig) -> None:
 
 
 class _ShortReads:
-    """A bucket of which only a share of every range is read; zeros stand for the rest."""
-
-    is_local = False
+    """A storage of which only a share of every range is read; zeros stand for the rest."""
 
     def __init__(self, storage: Storage, share: float) -> None:
-        self._storage, self._share = storage, share
+        self._storage, self._share, self.is_local = storage, share, storage.is_local
         self.reads_in_flight, self.url_of = storage.reads_in_flight, storage.url_of
 
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
@@ -162,13 +161,13 @@ def _bytes_of(ticket: Ticket) -> bytes:
     return found.image if isinstance(found, Record) else found
 
 
-def _forget_files(storage: Storage, names: Iterable[str]) -> None:
-    """Drop files from the page cache, so that they are read from the disk."""
+def forget_files(dataset: Dataset) -> None:
+    """Drop the shards of a local dataset from the page cache, so that they are read from the disk."""
     if not hasattr(os, "posix_fadvise"):
         return
-    for name in names:
+    for shard in dataset.split.shards:
         try:
-            file = os.open(storage.url_of(name), os.O_RDONLY)
+            file = os.open(dataset.storage.url_of(shard["file"]), os.O_RDONLY)
         except OSError:
             continue  # a shard of an image folder is not a file
         try:

@@ -30,7 +30,7 @@ class StageRate:
 
     name: Stage
     images_per_s: float
-    """Rate while no other stage runs."""
+    """Rate while no other stage runs; of `compute` that of the run's own steps, if these were faster."""
     cpu_s_per_image: float
     """CPU time on the whole machine, including other processes that serve this stage."""
 
@@ -50,7 +50,8 @@ class StepTimes:
 
 
 class Changes(TypedDict, total=False):
-    """New settings of a run: fields of `LoaderConfig`, `transfer_ahead`, or `short_side` of a rebuilt dataset."""
+    """New settings of a run: fields of `LoaderConfig`, `transfer_ahead`, `compute_threads` of a model on the cores that
+    decode, or `short_side` of a rebuilt dataset."""
 
     batch_size: int
     threads: int
@@ -60,6 +61,7 @@ class Changes(TypedDict, total=False):
     decoder: Backend
     cache_dir: str
     transfer_ahead: int
+    compute_threads: int
     short_side: int
 
 
@@ -68,7 +70,8 @@ class Fix:
     """One change, and the rate that it should reach."""
 
     name: str
-    """`workers`, `prefetch`, `cache`, `resize`, `batch`, `transfer-ahead`, `location`, `decoder` or `format`."""
+    """`workers`, `compute-threads`, `prefetch`, `cache`, `resize`, `batch`, `transfer-ahead`, `location`, `decoder` or
+    `format`."""
     settings: Changes
     needs: Literal["restart", "rebuild", "copy"]
     """What the change needs: a run with other settings, the dataset built again, or a copy in another bucket."""
@@ -174,6 +177,9 @@ class Diagnosis:
     undecided: str = ""
     """Why neither `limit` nor a change can be named: the measured rates contradict each other, or other programs may be
     the reason for them; empty otherwise."""
+    compute_alone_images_per_s: float = 0.0
+    """Rate of the device in its own measurement. The stage `compute` has a higher one if the run's own steps were
+    faster: each is a lower bound of what the device takes."""
     other_cores: float = 0.0
     """Cores that other programs used before or after the measurement, whichever is more; 0 if unknown."""
 

@@ -19,6 +19,7 @@ from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
 from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
+from loaders.diagnosis.devices import compute_threads
 from loaders.diagnosis.findings import MIN_GAIN, Bound, Changes, Fix, Limit, Stage, StageRate
 from loaders.diagnosis.prediction import Prediction, predict
 from loaders.diagnosis.prediction_errors import may_gain
@@ -104,9 +105,9 @@ def find_bound(stages: Stages, observed: float, predicted: Prediction, limit: Li
 
 
 def _near(stages: Stages, predicted: Prediction, limit: Limit) -> set[str]:
-    """Return the limit, and the stages that are about as slow."""
+    """Return the limit, the stages that are about as slow, and `contention` if they slow each other down."""
     slow = {name for name, each in stages.alone.items() if each.images_per_s <= NEAR * predicted.images_per_s}
-    return {limit, predicted.limit, *slow}
+    return {limit, predicted.limit, *slow, *(["contention"] if stages.has_contention else [])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,22 @@ def _workers_reason(settings: Changes) -> str:
     return f"Decode with {counted(threads, 'thread')}"
 
 
+def _fewer_compute_threads(stages: Stages) -> Iterator[_Change]:
+    """Yield smaller numbers of threads for a model that computes on the cores that decode.
+
+    Threads of one step wait for each other, most of them spinning. Where decoding takes a core from one of them, all
+    others wait with it, so that many are slower than few. No rate alone says by how much: whole runs are measured.
+    """
+    now, cores = compute_threads(stages.device), available_cores()
+    for threads in sorted({1, cores // 2, cores} - {0}):
+        if threads < now:
+            settings = Changes(compute_threads=threads)
+            whole = stages.tried(stages.setup.changed(settings))
+            advice = f"Compute with {counted(threads, 'thread')} instead of {now}: OMP_NUM_THREADS={threads}"
+            stage = stages.computed_with(threads)
+            yield _Change("compute-threads", settings, "restart", advice, {"compute": stage}, whole)
+
+
 def _faster_decoder(stages: Stages) -> Iterator[_Change]:
     config, settings = stages.setup.config, Changes(decoder="extension")
     if config.decoder == "library" and extension_available() and stages.setup.can_set(settings):
@@ -237,9 +254,10 @@ def _smaller_images(stages: Stages) -> Iterator[_Change]:
         sample, num_bytes = stages.shrunk(short_side)
     except DataprepError:
         return
-    changed: dict[Stage, StageRate] = {"prepare": stages.prepared(stages.setup.config, sample)}
-    if not stages.is_local:
-        changed["fetch"] = stages.fetched_smaller(num_bytes / stages.bytes_per_image)
+    changed: dict[Stage, StageRate] = {
+        "prepare": stages.prepared(stages.setup.config, sample),
+        "fetch": stages.fetched_smaller(num_bytes / stages.bytes_per_image),
+    }
     command = conversion(stages.loader.dataset, short_side)
     advice = f"Store the images with a short side of {short_side} pixels: {command}"
 
@@ -309,6 +327,7 @@ def _transfer_ahead(stages: Stages) -> Iterator[_Change]:
 
 _CHANGES: tuple[tuple[Callable[[Stages], Iterator[_Change]], frozenset[str]], ...] = (
     (_more_workers, frozenset({"prepare", "cores"})),
+    (_fewer_compute_threads, frozenset({"prepare", "compute", "cores", "contention"})),
     (_faster_decoder, frozenset({"prepare", "cores"})),
     (_transfer_ahead, frozenset({"transfer", "compute"})),
     (_more_ahead, frozenset({"fetch"})),

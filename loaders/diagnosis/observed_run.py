@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from loaders.config import LoaderConfig
-from loaders.diagnosis.devices import Device
+from loaders.diagnosis.devices import Device, using_threads
 from loaders.diagnosis.feed import FedStep, endless, feed
 from loaders.diagnosis.findings import Changes
 from loaders.diagnosis.options import DIAGNOSE, Options
@@ -31,14 +31,20 @@ class RunSetup:
     config: LoaderConfig
     transfer_ahead: int = 2
     """Batches sent to the device while it computes."""
+    compute_threads: int | None = None
+    """Threads with which a model computes on the cores that decode; None: as many as it has."""
     options: Options = field(default_factory=lambda: DIAGNOSE)
     """Options with which the user sets the run up; no change is advised that they cannot set."""
 
     def changed(self, settings: Changes) -> RunSetup:
-        """Return the run with other settings: fields of the config, or `transfer_ahead`."""
+        """Return the run with other settings: fields of the config, `transfer_ahead` or `compute_threads`."""
         config: Any = {name: value for name, value in settings.items() if name in LoaderConfig.__dataclass_fields__}
-        ahead = settings.get("transfer_ahead", self.transfer_ahead)
-        return replace(self, config=replace(self.config, **config), transfer_ahead=ahead)
+        return replace(
+            self,
+            config=replace(self.config, **config),
+            transfer_ahead=settings.get("transfer_ahead", self.transfer_ahead),
+            compute_threads=settings.get("compute_threads", self.compute_threads),
+        )
 
     def settable(self, settings: Changes) -> Changes:
         """Return the settings that differ from those of the run and have an option."""
@@ -75,6 +81,11 @@ class ObservedRun:
     images_per_s: float
     steps: list[FedStep]
 
+    @property
+    def step_images_per_s(self) -> float:
+        """Images/s of the steps alone, without the waits between them: no less than `images_per_s`."""
+        return sum(step.images for step in self.steps) / sum(step.times.compute_s for step in self.steps)
+
 
 def steps_ahead(setup: RunSetup) -> int:
     """Return the number of batches that are in flight before the first step."""
@@ -104,7 +115,7 @@ def batches_per_burst(storage: Storage, config: LoaderConfig) -> int:
 
 def observe(setup: RunSetup, device: Device, seconds: float) -> ObservedRun:
     """Train for some seconds and whole bursts of batches; the first steps, while queues fill, are not counted."""
-    with setup.open() as loader:
+    with setup.open() as loader, using_threads(device, setup.compute_threads):
         steps = feed(endless(loader), device, setup.transfer_ahead)
         burst = batches_per_burst(loader.dataset.storage, loader.config)
         try:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from dataprep.host.cpu import available_cores
 from loaders.config import LoaderConfig
-from loaders.diagnosis.devices import Device
-from loaders.diagnosis.fetch_rate import Fetched, fetch_all_once, fetch_rate_alone
+from loaders.diagnosis.devices import Device, using_threads
+from loaders.diagnosis.fetch_rate import Fetched, fetch_all_once, fetch_rate_alone, forget_files
 from loaders.diagnosis.findings import Changes, Stage, StageRate, TransformCost
 from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
 from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict
-from loaders.diagnosis.rehearsal import Bucket, RehearsalSetup, places_in
+from loaders.diagnosis.rehearsal import DISK_SHARDS, RehearsalSetup, Source, places_in
 from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, write_sample
 from loaders.diagnosis.stage_rates import compute_rate, prepare_rate, request_latency_s, transfer_rate
 from loaders.diagnosis.transforms import waits_for_no_core, without_transforms
@@ -141,6 +141,14 @@ class Stages:
         self.other_cores = found.other_cores if self.other_cores is None else self.other_cores
         return found.rate
 
+    def saw_steps(self, images_per_s: float) -> None:
+        """Take the rate of the run's own steps for that of the device if it is higher.
+
+        What else runs makes a step slower and never faster, so both rates are lower bounds of what the device takes.
+        """
+        compute = self.alone["compute"]
+        self.alone["compute"] = replace(compute, images_per_s=max(compute.images_per_s, images_per_s))
+
     @cached_property
     def without_transform(self) -> RunSetup:
         """The run without its transform."""
@@ -152,8 +160,8 @@ class Stages:
         return fetch_rate_alone(self.loader, config, self._seconds, self.busy_cores)
 
     def fetched_smaller(self, share: float) -> StageRate:
-        """Measure fetching from a bucket as if images had a share of their bytes: as many reads of less, or fewer reads
-        where several images come by one read."""
+        """Measure fetching as if images had a share of their bytes: as many reads of less, or fewer reads where several
+        images come from a bucket by one read."""
         self.progress("fetching, as if images were smaller")
         config, factor = self.setup.config, self._images_per_read(share) / self._images_per_read(1.0)
         found = fetch_rate_alone(
@@ -162,9 +170,9 @@ class Stages:
         return replace(found, images_per_s=found.images_per_s * factor, cpu_s_per_image=found.cpu_s_per_image / factor)
 
     def _images_per_read(self, share: float) -> int:
-        """Return how many images come by one read from a bucket, if images had a share of their bytes."""
+        """Return how many images come by one read, if images had a share of their bytes."""
         order, config = self.loader.order, self.setup.config
-        if order.samples_per_block == 1 or self.loader.index.one_file_per_image:
+        if self.is_local or order.samples_per_block == 1 or self.loader.index.one_file_per_image:
             return 1
         return samples_per_block(
             order.num_samples,
@@ -182,6 +190,12 @@ class Stages:
             compute_rate(self.device, batch, self._seconds / 2, self.busy_cores),
         )
 
+    def computed_with(self, threads: int) -> StageRate:
+        """Measure compute with another number of threads on the cores that decode."""
+        self.progress("the device, with fewer threads")
+        with using_threads(self.device, threads):
+            return compute_rate(self.device, self.batch, self._seconds / 2, self.busy_cores)
+
     def tried(self, setup: RunSetup) -> float:
         """Return the images/s of a whole run with other settings, watched for as long as the run itself."""
         self.progress("the run, with a change")
@@ -194,16 +208,16 @@ class Stages:
         return observe(self._cached_setup, self.device, 2 * self._seconds).images_per_s
 
     def tried_smaller(self, short_side: int) -> float:
-        """Return the images/s of a run on smaller images; from a bucket, only as many bytes are read as they have."""
+        """Return the images/s of a run on smaller images, for which as many bytes are read from the disk or bucket as
+        they have."""
         sample, num_bytes = self.shrunk(short_side)
         self.progress("a run on smaller images")
-        config = self.setup.config
-        setup = replace(self.setup, url=sample, split=SPLIT, config=replace(config, fields=()))
-        if not self.is_local:
-            places = places_in(self.loader.dataset, self.loader.index)
-            images_per_read = self._images_per_read(num_bytes / self.bytes_per_image)
-            bucket = Bucket(self.loader.dataset, places, config.deadline_s, images_per_read)
-            setup = self._rehearsed(sample, config, bucket)
+        config, dataset = self.setup.config, self.loader.dataset
+        places = places_in(dataset, self.loader.index, shards=DISK_SHARDS if self.is_local else 1)
+        images_per_read = self._images_per_read(num_bytes / self.bytes_per_image)
+        if self.is_local and self.fetched.is_cold:
+            forget_files(dataset)
+        setup = self._rehearsed(sample, config, Source(dataset, places, config.deadline_s, images_per_read))
         return observe(setup, self.device, 2 * self._seconds).images_per_s
 
     @property
@@ -211,14 +225,14 @@ class Stages:
         config = replace(self.setup.config, cache_dir=str(self._folder / "cache"))
         return self._rehearsed(self.sample, config, None)
 
-    def _rehearsed(self, sample: str, config: LoaderConfig, bucket: Bucket | None) -> RehearsalSetup:
-        """Return a run on a sample that is fetched as from the bucket."""
+    def _rehearsed(self, sample: str, config: LoaderConfig, source: Source | None) -> RehearsalSetup:
+        """Return a run on a sample that is fetched as from the disk or bucket."""
         return RehearsalSetup(
             url=sample,
             split=SPLIT,
             config=replace(config, fields=()),
             transfer_ahead=self.setup.transfer_ahead,
-            bucket=bucket,
+            source=source,
             reads_in_flight=self.loader.dataset.storage.reads_in_flight,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.index import Index
 from dataprep.dataset.index_rows import are_ranges_inside
 from dataprep.dataset.keys import named
@@ -256,7 +257,7 @@ def with_deadline(storage: Storage, deadline_s: float) -> Storage:
 
 
 def _entries_of(table: pa.Table) -> ShardIndex:
-    columns = {name: _numbers(table.column(name), kind) for name, kind in _COLUMNS.items()}
+    columns = {name: numbers_or_zero(table.column(name), kind) for name, kind in _COLUMNS.items()}
     crc32c: NDArray[np.uint32] | None = columns.pop("image_crc32c")
     if table.column("image_crc32c").null_count:
         crc32c = None
@@ -271,20 +272,6 @@ def _texts(column: pa.ChunkedArray) -> Texts:
     _, offsets, text = values.buffers()
     stops = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     return Texts(stops[1:] - stops[0], text[stops[0] : stops[-1]].to_pybytes())
-
-
-def _numbers(column: pa.ChunkedArray, kind: type[np.generic]) -> NDArray[Any]:
-    """Return the values of a column, 0 for null; `to_numpy` and `fill_null` would import pandas."""
-    values = column.combine_chunks()
-    if not len(values):
-        return np.empty(0, kind)
-    valid, data = values.buffers()
-    stop = values.offset + len(values)
-    numbers = np.frombuffer(data, np.dtype(str(values.type)), stop)[values.offset :].astype(kind)
-    if valid is not None:
-        bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=stop, bitorder="little")
-        numbers[bits[values.offset :] == 0] = 0
-    return numbers
 
 
 def _is_sound(entries: ShardIndex, shard_bytes: int) -> bool:

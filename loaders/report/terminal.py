@@ -14,11 +14,13 @@ from loaders.report.wording import (
     PASSES,
     attainable_sentence,
     busy_share,
+    busy_words,
     change_rates,
     compute_rate,
     figure_words,
     in_order,
     limiting_stages,
+    lower_bounds_note,
     no_change_sentence,
     others_sentence,
     percent,
@@ -49,7 +51,13 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
         _line(f"predicted together {rate(found.predicted_images_per_s)}, observed {rate(found.observed_images_per_s)}"),
         *(
             _line(note, "dim")
-            for note in (transform_note(found), found.contention, attainable_sentence(found), others_sentence(found))
+            for note in (
+                transform_note(found),
+                found.contention,
+                lower_bounds_note(found),
+                attainable_sentence(found),
+                others_sentence(found),
+            )
             if note
         ),
         "",
@@ -95,7 +103,9 @@ def _stages(found: Diagnosis) -> Table:
         mark = ("shares the cores" if found.limit == "cores" else "the limit") if limiting else ""
         cpu_ms = f"{1e3 * stage.cpu_s_per_image:.2f}"
         style = "bold" if limiting else ""
-        table.add_row(Text(stage.name, style), rate(stage.images_per_s), bar, percent(busy), cpu_ms, Text(mark, style))
+        table.add_row(
+            Text(stage.name, style), rate(stage.images_per_s), bar, busy_words(found, stage), cpu_ms, Text(mark, style)
+        )
         if stage.name == "prepare" and found.transform is not None:
             part = busy * min(1.0, found.transform.s_per_image / found.transform.prepare_s_per_image)
             cpu_ms = f"{1e3 * found.transform.cpu_s_per_image:.2f}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from loaders.bench.table import OURS, BenchRow, BenchSection
 from loaders.diagnosis.comparison import ComparedFigure
 from loaders.diagnosis.findings import STAGES, Diagnosis, Fix, StageRate
+from loaders.diagnosis.prediction import COMPUTE_BOUND
 from loaders.diagnosis.verdict import bound_of, is_main, transform_sentence
 
 PASSES = 0.9
@@ -34,6 +35,38 @@ def percent(share: float) -> str:
 def busy_share(found: Diagnosis, stage: StageRate) -> float:
     """Return the share of the time in which a stage is busy at the observed rate."""
     return min(1.0, found.observed_images_per_s / stage.images_per_s)
+
+
+def busy_words(found: Diagnosis, stage: StageRate) -> str:
+    """Return `busy_share` as text: `≤ 100 %` of a stage that was clearly slower alone than in the run, so that its rate
+    alone is only a lower bound."""
+    return f"{'≤ ' if is_lower_bound(found, stage) else ''}{percent(busy_share(found, stage))}"
+
+
+def is_lower_bound(found: Diagnosis, stage: StageRate) -> bool:
+    """Whether a stage alone was slower than the run by more than such measurements differ."""
+    return stage.images_per_s < COMPUTE_BOUND * found.observed_images_per_s
+
+
+def lower_bounds_note(found: Diagnosis) -> str:
+    """Return sentences about rates alone that are lower than those in the run; empty if there are none, or the verdict
+    says that they contradict each other."""
+    if found.undecided:
+        return ""
+    notes = []
+    alone, in_run = found.compute_alone_images_per_s, compute_rate(found)
+    if 0 < alone < COMPUTE_BOUND * in_run:
+        notes.append(
+            f"Alone the accelerator took {rate(alone)} images/s, in the steps of this run {rate(in_run)}: something "
+            f"slowed it down while it was measured alone, and {rate(in_run)} is a lower bound of what it takes."
+        )
+    for stage in in_order(found.stages):
+        if is_lower_bound(found, stage):
+            notes.append(
+                f"The rate of {stage.name} alone is a lower bound: {rate(stage.images_per_s)} images/s, while the run "
+                f"made {rate(found.observed_images_per_s)}."
+            )
+    return " ".join(notes)
 
 
 def limiting_stages(found: Diagnosis) -> set[str]:

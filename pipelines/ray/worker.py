@@ -15,7 +15,7 @@ from typing import Any
 import ray
 
 from dataprep.build.failures import failure_of
-from dataprep.build.pool import COLLECT_AFTER
+from dataprep.host.garbage import COLLECT_AFTER
 from dataprep.host.heartbeat import beat, beats
 from dataprep.host.processes import WORKER_ENVIRONMENT
 

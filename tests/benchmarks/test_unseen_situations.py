@@ -10,20 +10,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from benchmarks.diagnose import _read_results
 from benchmarks.situations.generate import IDS, SEEDS, SETS, plant, spread
 from benchmarks.situations.guardian import Guardian
 from benchmarks.situations.judge import RIGHT, UNDECIDED, WRONG, Truth, verdict_on
 from benchmarks.situations.outside import Outside
 from benchmarks.situations.planting import PREFIX, CannotPlantError, disk_of, own_group, planted
-from benchmarks.situations.situation import Change, Situation, to_document
+from benchmarks.situations.situation import Change, Situation, possible_changes, to_document
 from benchmarks.situations.training_loop import load_transform
 from benchmarks.situations.transforms import garbage, machine_lock
+from benchmarks.tables import unseen_table
 
 ROOT = Path(__file__).parents[2]
 UNSEEN = tuple(SETS["unseen"])
@@ -104,6 +107,43 @@ def test_only_where_others_use_the_cores_a_diagnosis_may_be_undecided(outside, u
     assert verdict_on(situation, truth, {"fixes": [], "undecided": undecided}) == verdict
 
 
+# Results
+
+
+def judged(id_: str, **other: Any) -> dict[str, Any]:
+    result = {"situation": {"id": id_}, "verdict": RIGHT, "error": 0.02}
+    return result | {"set": "unseen", "seed": 5, "version": "0.2.0", "commit": "abc"} | other
+
+
+def test_a_results_file_is_continued_only_by_the_same_seed_and_program(tmp_path: Path) -> None:
+    results = tmp_path / "unseen.jsonl"
+    others = [judged("disk-00", seed=6), judged("disk-00", commit="abd"), judged("disk-00", version="0.1.0")]
+    before = judged("disk-00")
+    before.pop("version")  # as results were that have no version yet
+    results.write_text("".join(json.dumps(each) + "\n" for each in [*others, before]))
+    program = {"set": "unseen", "seed": 5, "version": "0.2.0", "commit": "abc"}
+    assert _read_results(results, program) == {}
+    with results.open("a") as file:
+        file.write(json.dumps(judged("disk-00")) + "\n")
+    assert _read_results(results, program) == {"disk-00": judged("disk-00")}
+
+
+def test_each_seed_and_each_program_has_a_line_of_its_own() -> None:
+    results = [
+        judged("disk-00", verdict=WRONG, error=3.0),
+        judged("disk-00"),  # judged again: this one counts
+        judged("disk-01", verdict=UNDECIDED, error=0.2),
+        judged("disk-00", seed=6, verdict=WRONG),
+        judged("disk-00", commit="abd"),
+        {"situation": {"id": "disk-02"}, "seed": 5, "commit": "abc", "version": "0.2.0"},  # its truth alone
+    ]
+    assert unseen_table(results)[2:] == [
+        "| 5 | 0.2.0 abc | 2 | 2 | 1 | 1 | 11.0% | 20% |",
+        "| 6 | 0.2.0 abc | 1 | 0 | 0 | 1 | 2.0% | 2% |",
+        "| 5 | 0.2.0 abd | 1 | 1 | 0 | 1 | 2.0% | 2% |",
+    ]
+
+
 # Planting
 
 BUSY = "import os\nwhile os.times().user < 0.2: pass"
@@ -148,6 +188,31 @@ def test_a_quota_limits_the_run_and_its_children(nothing_is_left, tmp_path: Path
         before = figure(group / "cpu.stat", "nr_throttled")
         be_busy()
         assert figure(group / "cpu.stat", "nr_throttled") > before
+
+
+def test_the_diagnosis_computes_with_as_many_threads_as_the_judge(tmp_path: Path) -> None:
+    """MKL, and PyTorch with it, would take no more threads than there are cores."""
+    count = 4 * len(os.sched_getaffinity(0))
+    program = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
+    with plant_here(Outside(omp_threads=count), tmp_path, tmp_path):
+        assert torch.get_num_threads() == count
+        assert int(subprocess.run(program, check=True, capture_output=True, text=True).stdout) == count
+    assert torch.get_num_threads() < count
+
+
+def test_fewer_threads_of_a_model_are_a_change_where_it_has_several() -> None:
+    model = Situation(id="", cause="", is_real=True, device="cpu", model="tiny_cnn")
+    crowded = replace(model, outside=Outside(omp_threads=8))
+
+    def threads(situation: Situation, cores: int) -> list[int]:
+        changes = possible_changes(situation, cores=cores, has_extension=True)
+        return [each.settings["compute_threads"] for each in changes if each.name == "compute-threads"]
+
+    assert threads(crowded, 2) == [1, 2]
+    assert threads(crowded, 4) == [1, 2, 4]
+    assert threads(model, 2) == []  # the usual number is half of the cores
+    assert threads(model, 8) == [1]
+    assert threads(replace(crowded, model="", device="simulated:100"), 2) == []
 
 
 @as_root

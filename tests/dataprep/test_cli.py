@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import zipfile
@@ -7,7 +8,7 @@ import click
 import pytest
 
 from dataprep.cli import COMMANDS, exit_code_of, group
-from tests.support.builds import build, dataprep, dataprep_anew
+from tests.support.builds import build_arguments, dataprep, dataprep_anew
 from tests.support.own_data import picture, write_files
 
 CONTEXT = click.Context(group)
@@ -66,13 +67,62 @@ def test_build_starts_its_server_before_anything_heavy_is_imported():
     assert {*HEAVY, "pandas"}.isdisjoint(run.stdout.split())
 
 
-def test_no_process_of_a_build_imports_pandas(originals, tmp_path):
-    """Pandas would take as long as the rest of the start; many a call of pyarrow imports it."""
-    (tmp_path / "path/pandas").mkdir(parents=True)
-    mark = tmp_path / "imported"
-    (tmp_path / "path/pandas/__init__.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
-    build("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", PYTHONPATH=str(tmp_path / "path"))
-    assert not mark.exists()
+NOTE_IMPORTS = """
+import os, sys
+
+class Noted:
+    def find_spec(self, name, path=None, target=None):
+        with open({file!r}, "a") as file:
+            print(os.getpid(), name, file=file)
+
+sys.meta_path.insert(0, Noted())
+"""
+UNNEEDED = {
+    "apache_beam",
+    "dataprep.cloud.tpu",
+    "dataprep.fetched",
+    "dataprep.sources.imagenet",
+    "dataprep.web",
+    "google.auth",
+    "google.cloud",
+    "obstore",
+    "pandas",
+    "requests",
+    "rich",
+    "scipy",
+    "tensorflow",
+    "torch",
+}
+"""Modules that no command needs which reads and writes folders, and neither is a dataset of ImageNet's nor writes to a
+terminal. Pandas would take as long as the rest of the start; many a call of pyarrow imports it."""
+
+
+def processes_by_import(folder, *arguments):
+    """Run a command as its console script does; the processes that imported each module."""
+    (folder / "path").mkdir(exist_ok=True)
+    noted = folder / "imported"
+    noted.unlink(missing_ok=True)
+    (folder / "path/sitecustomize.py").write_text(NOTE_IMPORTS.format(file=str(noted)))
+    command = [Path(sys.executable).with_name("dataprep"), *map(str, arguments)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(folder / "path")}, capture_output=True, check=True)
+    found = {}
+    for line in noted.read_text().splitlines():
+        process, name = line.split()
+        found.setdefault(name, set()).add(process)
+    return found
+
+
+def test_no_process_that_works_on_folders_imports_what_it_does_not_need(originals, tmp_path):
+    imported = processes_by_import(
+        tmp_path, *build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord")
+    )
+    assert len(imported["dataprep.build.archives"]) == 2  # the command, and the server of its workers
+    assert len(imported["click"]) == 1
+    assert imported.keys() & UNNEEDED == set()
+    for command in ("inspect", "verify"):
+        imported = processes_by_import(tmp_path, command, tmp_path / "out", "--json")
+        assert f"dataprep.commands.{command}" in imported
+        assert imported.keys() & UNNEEDED <= {"rich"}  # their output for people is made with it
 
 
 USAGE = {

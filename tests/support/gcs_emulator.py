@@ -138,6 +138,15 @@ class GCSEmulator:
         """From now on let so many bytes a second through, of all responses together; None: as many as there are."""
         self._request("POST", CONTROL_PATH, {"bandwidth_bytes_per_s": bytes_per_s})
 
+    def record(self) -> None:
+        """From now on note every request."""
+        self._request("POST", CONTROL_PATH, {"records": True})
+
+    def recorded(self) -> list[tuple[float, float, str]]:
+        """Return begin and end of each request since the last call, in seconds of `time.monotonic`, and its method and
+        path."""
+        return [tuple(each) for each in self._request("GET", CONTROL_PATH, {})["served"]]
+
     def set_rewrite_bytes(self, rewrite_bytes: int | None) -> None:
         """From now on let one call of a rewrite copy so many bytes; None: all of them."""
         self._request("POST", CONTROL_PATH, {"rewrite_bytes": rewrite_bytes})

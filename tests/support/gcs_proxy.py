@@ -165,6 +165,11 @@ class Proxy:
         self.in_flight = 0
         self.most_in_flight = 0
         self.injected: Counter[str] = Counter()
+        self.records = False
+        """Whether `served` is kept."""
+        self.served: list[tuple[float, float, str]] = []
+        """Begin and end of each request, in seconds of the monotonic clock, with its method and path, until they are
+        read."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client until it closes its connection."""
@@ -196,6 +201,7 @@ class Proxy:
         self.requests += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        begun_s = time.monotonic()
         try:
             if self.latency_s:
                 await asyncio.sleep(self.latency_s)
@@ -214,6 +220,9 @@ class Proxy:
             return await self._write(client, answer.encoded(), fault)
         finally:
             self.in_flight -= 1
+            if self.records:
+                path = request.head.start_line.split(" ")[1]
+                self.served.append((begun_s, time.monotonic(), f"{request.method} {path}"))
 
     async def _stream(self, request: Request, body: bytes, upstream: Upstream, client: Client, fault: str) -> bool:
         """Pass a request on and its response back, without holding the body."""
@@ -389,8 +398,10 @@ class Proxy:
         if "rewrite_bytes" in settings:
             self.rewrite_bytes = settings["rewrite_bytes"] or math.inf
         self.buckets.set(settings)
+        self.records = settings.get("records", self.records)
+        served, self.served = self.served, []
         stats = {"requests": self.requests, "most_in_flight": self.most_in_flight, "faults": self.injected}
-        stats |= self.buckets.stats()
+        stats |= self.buckets.stats() | {"served": served}
         return Answer(HTTPStatus.OK, json.dumps(stats).encode(), {})
 
 

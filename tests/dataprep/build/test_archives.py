@@ -58,7 +58,7 @@ def test_every_written_file_is_among_the_planned_names(originals, storage_url, f
 
 def test_plan_depends_on_the_originals_and_not_on_their_place(originals, tmp_path):
     quiet = BuildProgress(quiet=True)
-    plan, tables = ARCHIVES.plan_references(request(originals, tmp_path / "a"), quiet, keep=False)
+    plan, tables = ARCHIVES.plan_references(request(originals, tmp_path / "a"), quiet)
     assert [table.num_rows for table in tables] == list(plan.splits[0].shard_samples)
     again = ARCHIVES.plan(request(originals, tmp_path / "b"), quiet, keep=True).plan
     assert again.plan_hash == plan.plan_hash
@@ -68,7 +68,7 @@ def test_plan_depends_on_the_originals_and_not_on_their_place(originals, tmp_pat
 
 def test_physical_repeats_have_keys_of_their_own(originals, tmp_path):
     asked = request(originals, tmp_path / "out", dataset="coco-dup5", repeat="physical")
-    plan, tables = ARCHIVES.plan_references(asked, BuildProgress(quiet=True), keep=False)
+    plan, tables = ARCHIVES.plan_references(asked, BuildProgress(quiet=True))
     keys = [key for table in tables for key in table.column("key").to_pylist()]
     assert len(set(keys)) == len(keys) == sum(plan.splits[0].shard_samples)
     assert {key.rpartition("-")[2] for key in keys} == {f"r{index}" for index in range(5)}

@@ -9,6 +9,7 @@ from dataprep.build.receipts import write_receipt
 from dataprep.dataset.index import open_index_file
 from dataprep.dataset.index_rows import IndexRows
 from dataprep.dataset.records import Event, Placement, ShardReceipt
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import BuildError, FormatError
 from dataprep.sources import DATASETS
 from dataprep.storage import open_storage
@@ -34,7 +35,9 @@ def put(build, index: int, keys: list[str], *events: Event, **more) -> None:
 
 
 def merge(build, check=lambda index, receipt, rows: (rows.num_rows + len(receipt.events), True), seen=None):
-    return merge_split(build, build.plan.splits[0], 0, check=check, seen=seen or (lambda receipt, rows: None))
+    with PublishingRows(build.storage) as publishing:
+        seen = seen or (lambda receipt, rows: None)
+        return merge_split(build, build.plan.splits[0], 0, publishing, check=check, seen=seen)
 
 
 def test_receipts_become_a_split(build):

@@ -15,6 +15,7 @@ from dataprep.build.references import shard_plan
 from dataprep.build.request import BuildRequest
 from dataprep.errors import StorageError
 from dataprep.storage import open_storage
+from dataprep.storage.gcs_staged import StagedGCS
 from dataprep.storage.local import LocalStorage
 from tests.support.builds import digests
 from tests.support.crashes import receipts_of
@@ -81,6 +82,49 @@ def test_the_next_shard_is_checked_but_not_written_while_the_last_is_published(
 
     manifest = run_build(request_of_three, engine, _Quiet()).manifest
     assert sum(shard["samples"] for shard in manifest.splits[0].shards) == manifest.splits[0].samples
+
+
+def test_in_a_bucket_the_next_shard_is_written_while_the_last_is_published(originals, bucket_url, monkeypatch):
+    """Nothing of it is in the bucket before the receipt of the last one."""
+    options = BuildOptions(dataset="imagenet", format="webdataset", splits=("train",), num_shards=3, allow_partial=True)
+    asked = BuildRequest(
+        options=options, source_url=str(originals["imagenet"]), output_url=bucket_url, max_reject_ratio=1.0
+    )
+    written, go_on, publish, write = (
+        threading.Event(),
+        threading.Event(),
+        StagedGCS.publish,
+        dataprep.build.shard._write,
+    )
+
+    def writing(build, shard, samples, rows):
+        found = write(build, shard, samples, rows)
+        if shard.index == 1:
+            written.set()
+        return found
+
+    def publishing(storage, spool, name, crc32c):
+        assert "00000-of" not in name or go_on.wait(30)
+        publish(storage, spool, name, crc32c)
+
+    def engine(job, indexes):
+        monkeypatch.setattr(dataprep.build.shard, "_write", writing)
+        monkeypatch.setattr(StagedGCS, "publish", publishing)
+        first = begin_shard(job, 0)
+        with ThreadPoolExecutor(1) as thread:
+            second = thread.submit(begin_shard, job, 1)
+            assert written.wait(30)
+            time.sleep(0.1)  # to find what must not happen
+            assert not first.done()
+            assert not second.done()
+            storage = open_storage(bucket_url)
+            assert [info.name for info in storage.list() if ".tar" in info.name or "receipts" in info.name] == []
+            go_on.set()
+            yield first.result()
+            yield second.result().result()
+        yield build_shard(job, 2)
+
+    assert run_build(asked, engine, _Quiet()).shards_built == 3
 
 
 def test_a_shard_that_cannot_be_published_does_not_stop_the_next(request_of_three, monkeypatch, tmp_path):

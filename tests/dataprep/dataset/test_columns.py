@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.dataset.columns import from_numpy, table_of, to_numpy
+from dataprep.dataset.columns import from_numpy, numbers_or_zero, table_of, to_numpy
 
 SCHEMA = pa.schema(
     [
@@ -50,7 +50,7 @@ def test_a_number_out_of_its_columns_range_is_an_error():
 def test_pandas_is_not_imported():
     code = (
         "import sys, pyarrow as pa\n"
-        "from dataprep.dataset.columns import from_numpy, table_of, to_numpy\n"
+        "from dataprep.dataset.columns import from_numpy, numbers_or_zero, table_of, to_numpy\n"
         "table = table_of([[None, 'a'], [1, 2]], pa.schema([('key', pa.string()), ('label', pa.float64())]))\n"
         "import io, pyarrow.parquet as pq\n"
         "pq.write_table(table, io.BytesIO())\n"
@@ -67,3 +67,13 @@ def test_numbers_are_of_the_same_memory():
     assert to_numpy(column.slice(3)).tolist() == numbers[3:].tolist()
     assert to_numpy(pa.chunked_array([column, column[:1]])).tolist() == [*numbers.tolist(), 2]
     assert to_numpy(pa.chunked_array([], pa.int64())).tolist() == []
+
+
+@given(st.lists(st.none() | st.integers(0, 2**32 - 1)), st.integers(0, 9))
+def test_numbers_of_a_column_are_zero_where_it_has_none(values, start):
+    column = pa.array(values, pa.uint32())[start:]
+    due = [value or 0 for value in values[start:]]
+    for each in (column, pa.chunked_array([column]), pa.chunked_array([column.slice(0, 1), column.slice(1)])):
+        found = numbers_or_zero(each, np.int64)
+        assert found.dtype == np.int64
+        assert found.tolist() == due

@@ -36,14 +36,21 @@ def create(staged, name):
     staged.create(name, DATA)
 
 
-@pytest.mark.parametrize("put", [publish, create])
+def create_last(staged, name):
+    staged.create_last(name, DATA, lambda: None)
+
+
+PUTS = (publish, create, create_last)
+
+
+@pytest.mark.parametrize("put", PUTS)
 def test_a_staged_object_is_published_and_nothing_else_is_left(put, place):
     put(place.staged(ROOT, lambda: None), "train/a.tar")
     _wait_for_removal(place)
     assert [(info.name, info.num_bytes) for info in place.list()] == [("train/a.tar", len(DATA))]
 
 
-@pytest.mark.parametrize("put", [publish, create])
+@pytest.mark.parametrize("put", PUTS)
 def test_a_writer_does_not_wait_for_the_removal_of_what_was_copied(put, place):
     released = Event()
     for _ in range(gcs_staged.DISCARDS_IN_FLIGHT):
@@ -64,7 +71,7 @@ def _wait_for_removal(place):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("put", [publish, create])
+@pytest.mark.parametrize("put", PUTS)
 def test_an_upload_that_ends_after_the_place_was_taken_leaves_nothing(put, place):
     def still_ours():
         raise Taken("taken")
@@ -74,7 +81,7 @@ def test_an_upload_that_ends_after_the_place_was_taken_leaves_nothing(put, place
     assert list(place.list()) == []
 
 
-@pytest.mark.parametrize("put", [publish, create])
+@pytest.mark.parametrize("put", PUTS)
 def test_a_place_that_is_taken_after_the_look_gets_no_copy(put, place):
     """Whoever takes it removes what lies in the folder, so that the copy has no source."""
     looks = []
@@ -91,10 +98,30 @@ def test_a_place_that_is_taken_after_the_look_gets_no_copy(put, place):
     assert list(place.list()) == []
 
 
-@pytest.mark.parametrize("put", [publish, create])
+@pytest.mark.parametrize("put", PUTS)
 def test_an_existing_object_is_not_replaced(put, place):
     place.create("train/a.tar", b"another")
     with pytest.raises(ConflictError, match=r"another object exists there already, 7 bytes .* move it away"):
         put(place.staged(ROOT, lambda: None), "train/a.tar")
     assert place.read("train/a.tar") == b"another"
     assert list(place.list(f"{ROOT}/")) == []
+
+
+def test_the_last_object_is_uploaded_while_others_are_put_and_copied_when_they_are_there(place):
+    """A place that is taken while they are put gets no copy."""
+    looked, seen = Event(), []
+
+    def others():
+        assert looked.wait(DISCARDED_S)
+        seen.append([info.name for info in place.list() if not info.name.startswith(ROOT)])
+        place.delete_tree(ROOT)
+
+    taken = iter((looked.set, _raise_taken))
+    with pytest.raises(Taken):
+        place.staged(ROOT, lambda: next(taken)()).create_last("dataset.json", DATA, others)
+    assert seen == [[]]
+    assert list(place.list()) == []
+
+
+def _raise_taken():
+    raise Taken("taken")

@@ -3,18 +3,20 @@
 import time
 
 import pytest
+import torch
 
 from dataprep.host.cpu import available_cores
 from loaders.config import LoaderConfig
 from loaders.diagnosis import diagnose as diagnosing
-from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.devices import compute_threads, parse_simulated, using_threads
 from loaders.diagnosis.diagnose import apply_best, diagnose
 from loaders.diagnosis.findings import STAGES
 from loaders.diagnosis.observed_run import RunSetup
 from loaders.fetch.cache import DiskCache
 from loaders.report.wording import limiting_stages
-from tests.support.disturbed_device import CrowdedDevice, DisturbedDevice
+from tests.support.disturbed_device import CrowdedDevice, DisturbedDevice, LateDevice
 from tests.support.slow_transforms import computing, one_at_a_time
+from train.loops.workload import training_workload
 
 SECONDS = 0.6
 SMALL = {"batch_size": 8, "image_size": 32, "threads": 2}
@@ -75,6 +77,19 @@ def crowded(url, monkeypatch, *, other_cores):
 
 
 @pytest.mark.usefixtures("_undisturbed")
+@pytest.mark.usefixtures("_undisturbed")
+def test_a_run_that_is_faster_than_its_device_alone_shows_what_the_device_takes(dataset):
+    """The rate alone is a lower bound, and so is that of the run's own steps: the higher one counts."""
+    setup = RunSetup(url=str(dataset("webdataset")), split="train", config=LoaderConfig(**SMALL))
+    found = diagnose(setup, LateDevice(), seconds=SECONDS)
+
+    compute = next(stage for stage in found.stages if stage.name == "compute")
+    assert found.compute_alone_images_per_s == pytest.approx(360, rel=0.03)
+    assert found.compute_alone_images_per_s < found.observed_images_per_s <= compute.images_per_s
+    assert found.utilisation == found.observed_images_per_s / compute.images_per_s <= 1
+    assert found.limit == "compute"
+
+
 def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(dataset, monkeypatch):
     found = crowded(dataset("webdataset"), monkeypatch, other_cores=0.0)
     assert (found.undecided, found.other_cores) == ("", 0.0)
@@ -106,6 +121,36 @@ def test_a_fixed_cost_for_each_step_is_lifted_by_larger_batches(dataset):
 
 
 @pytest.mark.usefixtures("_undisturbed")
+@pytest.mark.usefixtures("_undisturbed")
+def test_too_many_threads_of_a_model_beside_decoding_are_lifted_by_fewer(dataset):
+    """A step of four times as many threads as cores, which wait for each other, on cores that also decode."""
+    cores, before = available_cores(), torch.get_num_threads()
+    torch.set_num_threads(4 * cores)
+    try:
+        device = training_workload("tiny_cnn", device="cpu", batch_size=SMALL["batch_size"], image_size=64)
+        config = LoaderConfig(**SMALL | {"image_size": 64})
+        setup = RunSetup(url=str(dataset("webdataset")), split="train", config=config)
+        found = diagnose(setup, device, seconds=SECONDS)
+        assert torch.get_num_threads() == 4 * cores, "as it was before the change was tried"
+    finally:
+        torch.set_num_threads(before)
+
+    assert found.settings["compute_threads"] == 4 * cores
+    fix = next(fix for fix in found.fixes if fix.name == "compute-threads")
+    assert fix.is_tried
+    assert fix.gain > 1.5
+    threads = fix.settings["compute_threads"]
+    assert threads <= cores
+    assert fix.advice.endswith(f"instead of {4 * cores}: OMP_NUM_THREADS={threads}")
+
+
+def test_a_simulated_device_computes_on_no_core():
+    device = parse_simulated("simulated:100")
+    assert compute_threads(device) == 0
+    with using_threads(device, 1):
+        device.step(1)
+
+
 def test_a_transfer_that_steps_wait_for_is_lifted_by_transferring_ahead(dataset):
     found = run(dataset("webdataset"), "simulated:100,transfer=120", transfer_ahead=0)
 

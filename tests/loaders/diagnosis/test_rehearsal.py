@@ -1,14 +1,16 @@
 """A sample that comes as from a bucket: what is read for it, how fast, and out of a cache."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dataprep.storage.local import LocalStorage
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.observed_run import RunSetup, observe
-from loaders.diagnosis.rehearsal import Bucket, RehearsalSetup, places_in
+from loaders.diagnosis.rehearsal import DISK_SHARDS, RehearsalSetup, Source, places_in
 from loaders.diagnosis.sample import SPLIT, write_sample
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
@@ -28,16 +30,16 @@ def sample(dataset, tmp_path) -> str:
 def far(bucket_dataset):
     """The dataset in a bucket from which as much is read."""
 
-    def of(fmt: str, images_per_read: int = 1) -> Bucket:
+    def of(fmt: str, images_per_read: int = 1) -> Source:
         with RunSetup(url=bucket_dataset(fmt), split=SPLIT, config=CONFIG).open() as loader:
-            return Bucket(loader.dataset, places_in(loader.dataset, loader.index), DEADLINE_S, images_per_read)
+            return Source(loader.dataset, places_in(loader.dataset, loader.index), DEADLINE_S, images_per_read)
 
     return of
 
 
-def rehearsed(sample: str, bucket: Bucket | None, **settings) -> RehearsalSetup:
+def rehearsed(sample: str, source: Source | None, **settings) -> RehearsalSetup:
     return RehearsalSetup(
-        url=sample, split=SPLIT, config=replace(CONFIG, **settings), transfer_ahead=0, bucket=bucket, reads_in_flight=4
+        url=sample, split=SPLIT, config=replace(CONFIG, **settings), transfer_ahead=0, source=source, reads_in_flight=4
     )
 
 
@@ -99,6 +101,30 @@ def test_a_cache_is_filled_by_the_first_epoch_and_read_by_the_next(sample, tmp_p
 
     assert epochs[0]["cache_hits"] == 0
     assert epochs[1]["cache_hits"] == IMAGES
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+def test_a_disk_is_read_as_often_as_a_bucket_and_by_the_threads_that_decode(sample, dataset, fmt, monkeypatch):
+    """A place is read again only when all others were: what is read twice comes from the page cache."""
+    with RunSetup(url=str(dataset(fmt)), split=SPLIT, config=CONFIG).open() as loader:
+        disk = Source(loader.dataset, places_in(loader.dataset, loader.index, shards=DISK_SHARDS), DEADLINE_S)
+        images = loader.order.num_samples
+    assert len(set(disk.places)) == len(disk.places) == images
+    reads, read_range = [], LocalStorage.read_range
+
+    def counted(storage, name, offset, num_bytes):
+        reads.append((storage.url, name, offset, threading.current_thread().name))
+        return read_range(storage, name, offset, num_bytes)
+
+    monkeypatch.setattr(LocalStorage, "read_range", counted)
+    with rehearsed(sample, disk, shuffle=False, augment=False).open() as loader:
+        assert loader.dataset.is_local
+        taken = sum(int(batch.mask.sum()) for batch in loader)
+
+    real = [read for read in reads if read[0] == disk.dataset.storage.url]
+    assert taken == len(real) == len({read[:3] for read in real}) == IMAGES
+    assert len(reads) == 2 * IMAGES
+    assert len({read[3] for read in real} - {"MainThread"}) == len({read[3] for read in real})
 
 
 def test_no_read_passes_the_end_of_an_object(far):

@@ -1,7 +1,12 @@
 """The stages of a run, as they are and as changes would make them."""
 
+import threading
+import time
 from dataclasses import replace
 
+import pytest
+
+from dataprep.storage.local import LocalStorage
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.fixes import find_fixes
@@ -11,6 +16,85 @@ from loaders.diagnosis.stages import StageBench, Stages
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
 FAST = parse_simulated("simulated:1e9")
+DISK_BYTES_PER_S, DISK_READS_PER_S = 4e6, 20.0
+CLOSE = 0.3
+"""Between a prediction and a trial of two seconds, on a machine on which other tests run."""
+
+
+def opened(setup, loader, folder, seconds=1.0) -> Stages:
+    return Stages(
+        StageBench(
+            setup=setup,
+            device=FAST,
+            loader=loader,
+            batch=next(iter(loader)),
+            busy_cores=0.0,
+            seconds=seconds,
+            folder=folder,
+            progress=lambda what: None,
+        )
+    )
+
+
+def pace(monkeypatch, paced_url, cost_s) -> None:
+    """Let reads of a folder take turns, as those of a slow disk do.
+
+    Args:
+        paced_url: The folder.
+        cost_s: Function that returns the seconds of a read of so many bytes.
+    """
+    read_range, disk, free_s = LocalStorage.read_range, threading.Lock(), [0.0]
+
+    def paced(storage, name, offset, num_bytes):
+        if storage.url != paced_url:
+            return read_range(storage, name, offset, num_bytes)
+        with disk:
+            free_s[0] = max(free_s[0], time.perf_counter()) + cost_s(num_bytes)
+            until_s = free_s[0]
+        time.sleep(max(0.0, until_s - time.perf_counter()))
+        return read_range(storage, name, offset, num_bytes)
+
+    monkeypatch.setattr(LocalStorage, "read_range", paced)
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+def test_smaller_images_are_offered_on_a_disk_that_carries_too_few_bytes(dataset, tmp_path, monkeypatch, fmt):
+    config = replace(CONFIG, image_size=160)
+    setup = RunSetup(url=str(dataset(fmt)), split="train", config=config)
+    with setup.open() as loader:
+        stages = opened(setup, loader, tmp_path / "stages")
+        pace(monkeypatch, loader.dataset.storage.url, lambda num_bytes: num_bytes / DISK_BYTES_PER_S)
+        predicted, fixes = measured(stages)
+        share = stages.shrunk(config.short_side)[1] / stages.bytes_per_image
+        tried = stages.tried_smaller(config.short_side)
+
+    assert predicted.limit == "fetch"
+    assert share < 0.5
+    resized = fixes["resize"]
+    assert resized.predicted_images_per_s == pytest.approx(predicted.images_per_s / share, rel=CLOSE)
+    assert tried == pytest.approx(resized.predicted_images_per_s, rel=CLOSE)
+
+
+def test_smaller_images_are_not_offered_on_a_disk_that_answers_too_few_requests(dataset, tmp_path, monkeypatch):
+    setup = RunSetup(url=str(dataset("imagefolder")), split="train", config=CONFIG)
+    with setup.open() as loader:
+        stages = opened(setup, loader, tmp_path / "stages")
+        pace(monkeypatch, loader.dataset.storage.url, lambda num_bytes: 1 / DISK_READS_PER_S)
+        predicted, fixes = measured(stages)
+        tried = stages.tried_smaller(CONFIG.short_side)
+
+    assert predicted.limit == "fetch"
+    assert "resize" not in fixes
+    assert tried == pytest.approx(DISK_READS_PER_S, rel=CLOSE)
+
+
+def measured(stages):
+    """Measure all stages; return what they predict, and the changes by their names."""
+    stages.measure_stages(0.0)
+    predicted = predict(stages.rates(stages.setup))
+    stages.observed_images_per_s = predicted.images_per_s
+    found = find_fixes(stages, predicted.images_per_s, predicted, "fetch")
+    return predicted, {fix.name: fix for fix in found}
 
 
 def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_latency(bucket_dataset, gcs, tmp_path):
@@ -20,18 +104,7 @@ def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_laten
     gcs.set_latency(200)
     try:
         with setup.open() as loader:
-            stages = Stages(
-                StageBench(
-                    setup=setup,
-                    device=FAST,
-                    loader=loader,
-                    batch=next(iter(loader)),
-                    busy_cores=0.0,
-                    seconds=0.1,
-                    folder=tmp_path,
-                    progress=lambda what: None,
-                )
-            )
+            stages = opened(setup, loader, tmp_path, seconds=0.1)
             stages.measure_stages(4 / 0.2)
             predicted = predict(stages.rates(setup))
             fixes = {fix.name: fix for fix in find_fixes(stages, predicted.images_per_s, predicted, "fetch")}

@@ -42,6 +42,28 @@ def test_each_change_has_its_rates_in_one_place_and_nothing_else_repeats_them():
     assert "images/s predicted 1,830, tried 1,790; then" in unapplied
 
 
+def test_a_run_that_is_faster_than_a_stage_alone_calls_that_rate_a_lower_bound():
+    """324 images/s, and a device that took 291 alone, are not 100 % of 291."""
+    sample = diagnosis()
+    fetch, prepare, transfer, compute = sample.stages
+    stages = replace(fetch, images_per_s=300.0), prepare, transfer, replace(compute, images_per_s=330.0)
+    found = replace(
+        sample,
+        observed_images_per_s=324.0,
+        stages=stages,
+        compute_alone_images_per_s=291.0,
+        utilisation=324 / 330,
+    )
+
+    text = " ".join(printed(found).split())
+    assert "324 of 330 images/s that the accelerator takes: 98 % used" in text
+    assert "Alone the accelerator took 291 images/s, in the steps of this run 330: something slowed it down" in text
+    assert "330 is a lower bound of what it takes" in text
+    assert "The rate of fetch alone is a lower bound: 300 images/s, while the run made 324." in text
+    assert "≤ 100 %" in text
+    assert "lower bound" not in printed(sample)
+
+
 def test_cores_that_other_programs_used_are_said_unless_the_verdict_says_so():
     busy = replace(diagnosis(), other_cores=3.25)
     sentence = "Other programs used 3.2 of 8 cores; run it again on an idle machine."

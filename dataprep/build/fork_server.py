@@ -1,0 +1,7 @@
+"""Prepares the process that forks the workers of a pool, which imports this module first."""
+
+from dataprep.host.garbage import collect_rarely
+from dataprep.host.versions import codec_versions
+
+collect_rarely()
+codec_versions()  # every worker compares them with the plan's; here it imports what reads them, once for all workers
