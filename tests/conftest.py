@@ -114,6 +114,7 @@ def bucket_url(gcs: GCSEmulator, request: pytest.FixtureRequest) -> Iterator[str
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
     yield f"gs://{BUCKET}/{next(_numbers)}-{name[:60]}"
     gcs.set_faults(0)
+    gcs.record(False)
     gcs.set_latency(0)
 
 

@@ -138,9 +138,9 @@ class GCSEmulator:
         """From now on let so many bytes a second through, of all responses together; None: as many as there are."""
         self._request("POST", CONTROL_PATH, {"bandwidth_bytes_per_s": bytes_per_s})
 
-    def record(self) -> None:
-        """From now on note every request."""
-        self._request("POST", CONTROL_PATH, {"records": True})
+    def record(self, on: bool = True) -> None:
+        """From now on note every request, or none."""
+        self._request("POST", CONTROL_PATH, {"records": on})
 
     def recorded(self) -> list[tuple[float, float, str]]:
         """Return begin and end of each request since the last call, in seconds of `time.monotonic`, and its method and
