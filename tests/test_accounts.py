@@ -1,4 +1,4 @@
-"""The README's list of what needs a Google account: what is said to need none runs without credentials and network."""
+"""The list of what needs a Google account: what is said to need none runs without credentials and network."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ WITH_CREDENTIALS = (
 
 def table() -> dict[str, str]:
     """What is listed, by what it needs."""
-    section = (ROOT / "README.md").read_text().split(HEADING)[1].split("\n## ")[0]
+    section = (ROOT / "docs/first-minute.md").read_text().split(HEADING)[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
     return dict(rows[1:])
 

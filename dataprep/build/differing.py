@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from dataprep.build.plan import Plan
 from dataprep.dataset.differences import MAX_CHARACTERS
-from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Manifest, PlannedSource
 from dataprep.messages import counted, printable, shortened
@@ -177,7 +176,7 @@ def _files(sources: Iterable[PlannedSource]) -> dict[str, tuple[int, str]]:
     return {source["name"]: (source["bytes"], source.get("sha256", "")) for source in sources}
 
 
-def _leaves(document: JsonObject, path: str = "") -> Iterator[tuple[str, object]]:
+def _leaves(document: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
     for name, value in document.items():
         if isinstance(value, dict) and f"{path}{name}" not in FLAGS:
             yield from _leaves(value, f"{path}{name}.")

@@ -131,7 +131,7 @@ def refuse_output(request: BuildRequest, plan: Plan) -> None:
 
     Args:
         request: What would be built.
-        plan: Its plan.
+        plan: The plan of that build.
 
     Raises:
         UsageError: Another dataset, another build or other files are there.

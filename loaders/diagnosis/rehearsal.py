@@ -79,7 +79,7 @@ def places_in(dataset: Dataset, index: SplitIndex, *, shards: int = 1) -> tuple[
 
     Args:
         dataset: Bucket or disk that is read.
-        index: Its index.
+        index: Index of that dataset.
         shards: Maximum number of shards.
     """
     some = [number for number, each in enumerate(dataset.split.shards) if each["samples"]][:shards]

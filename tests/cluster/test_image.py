@@ -127,4 +127,4 @@ def test_a_part_with_another_pillow_is_refused_with_both_versions(other_python, 
         [other_python, "-m", "dataprep", *map(str, words)], capture_output=True, text=True, check=False, env=os.environ
     )
     assert run.returncode == 2, run.stderr
-    assert f"codecs.pillow is {version('pillow')} there, {OTHER_PILLOW} here" in run.stderr
+    assert f"pillow is {version('pillow')} there, {OTHER_PILLOW} here" in run.stderr

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from dataprep.demo.make import write_demo
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UsageError
 from tests.support.finished import build_here
 from tests.support.on_use import on_use
 from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
@@ -48,6 +48,14 @@ def test_two_runs_have_the_same_losses_and_a_resumed_one_the_same_dropout(datase
     for stop in (3, 9, 0):
         found = train(tmp_path / "stopped", data_path=dataset, max_steps=stop, resume="automatic", **DROPOUT)
     assert found == whole
+
+
+def test_a_checkpoint_of_other_heads_is_refused_though_its_weights_have_the_same_shapes(dataset, tmp_path):
+    train(tmp_path / "two", data_path=dataset, max_steps=1)
+    saved = str(next((tmp_path / "two").glob("checkpoint-*")))
+    for flag, folder in (("resume", "two"), ("init", "new")):
+        with pytest.raises(UsageError, match="from another model: --num_heads was 2, is now 4; use the flags"):
+            train(tmp_path / folder, data_path=dataset, num_heads=4, max_steps=2, **{flag: saved})
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ parts.py pieces.py part_folder.py     states that are sharded among hosts
 huggingface.py       weights of Hugging Face's masked autoencoders by our names, and back
 encoder_weights.py   vision transformers from our files and those of other tools
 constructors.py      calls of other libraries' networks for exported weights
+loading_lines.py     lines of Python that load an exported file into these networks
 pretrained.py        classifiers made of such weights
 """
 
@@ -20,6 +21,7 @@ __all__ = [
     "files",
     "huggingface",
     "jax_weights",
+    "loading_lines",
     "orbax_folder",
     "part_folder",
     "parts",

@@ -30,6 +30,8 @@ from train.telemetry.profiling import StepProfile
 BackendT = TypeVar("BackendT", bound=Backend)
 _DIGITS = 6
 """Significant digits of rates, shares, times, epochs and learning rates in a log line."""
+_WITHOUT_SHAPE = ("num_heads",)
+"""Flags of a model that no shape of its weights shows."""
 AUTOMATIC = "automatic"
 """Value of --resume that means the newest valid checkpoint."""
 
@@ -279,7 +281,14 @@ class Training(Generic[BackendT]):
         state = self.backend.converted(where, state)
         own = ("evaluated_step",) if self.backend.saves_evaluated_step else ()
         check_state(where, state, (*own, *self.backend.saved_entries))
-        return state, _changes(state["description"], self.description)
+        changes = _changes(state["description"], self.description)
+        for name, was, now in changes:
+            if name in _WITHOUT_SHAPE:
+                raise UsageError(
+                    f"{where}: from another model: {self.config.flag_prefix}{name} was {_shown(was)}, is now "
+                    f"{_shown(now)}; use the flags that it was trained with"
+                )
+        return state, changes
 
     def _named(self, changes: list[tuple[str, Any, Any]]) -> list[str]:
         """Return the flags of a checkpoint's run that have changed, for messages."""
