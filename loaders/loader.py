@@ -92,7 +92,8 @@ class Batch:
     mask: NDArray[np.bool_]
     """(rows,); False where a row holds no sample: the tail of an evaluation, or an image that was skipped."""
     fields: dict[str, list[Any]]
-    """Values of the fields that the setting `fields` names, one for each row; or what the `transform` made of them."""
+    """Values of the fields that the setting `fields` names, one for each row, or what the `transform` made of them;
+    None in the tail of an evaluation."""
     state: LoaderState
     """State for `load_state_dict`, which continues after this batch."""
     views: list[RowView | None] | None = None
@@ -591,7 +592,7 @@ class Loader:
                 f"has {counted(images, 'image')}: each batch has images more than once, and epochs pass within it; "
                 f"choose a batch size of {images:,} at most",
                 UserWarning,
-                stacklevel=5,  # the caller of open_loader
+                stacklevel=6,  # the caller of open_loader
             )
 
     def _plan(self) -> BatchPlan:

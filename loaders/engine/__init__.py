@@ -11,6 +11,7 @@ __all__ = [
     "durations",
     "main_guard",
     "mesh",
+    "other_build",
     "packing",
     "pipeline",
     "producer",

@@ -164,7 +164,7 @@ def test_a_state_resumes_after_its_batch_with_another_number_of_ranks(reference,
 
 
 def test_the_documented_lines_save_and_load_a_state(reference, dataset, tmp_path, monkeypatch):
-    (lines,) = (block.text for block in blocks("docs/loaders.md") if "load_state_dict" in block.text)
+    (lines,) = (block.text for block in blocks("docs/loaders.md") if "state.json" in block.text)
     monkeypatch.chdir(tmp_path)
     with open_loader(str(dataset("webdataset")), **SMALL) as first, open_loader(first.dataset.url, **SMALL) as loader:
         batch = next(iter(first))
@@ -287,3 +287,10 @@ def test_a_batch_larger_than_the_split_is_a_warning_with_both_numbers(dataset):
         images = evaluation.order.num_samples
     open_loader(url, batch_size=images, image_size=32).close()
     open_loader(url, batch_size=1000, image_size=32, rank=1, world_size=2).close()  # the first rank says it
+
+
+def test_fields_of_rows_that_fill_up_an_evaluation_are_none(dataset):
+    with open_loader(str(dataset("webdataset")), "val", batch_size=64, image_size=32, fields=("class_name",)) as loader:
+        (batch,) = loader
+    assert 0 < batch.mask.sum() < 64
+    assert [name is None for name in batch.fields["class_name"]] == [not is_sample for is_sample in batch.mask]

@@ -32,7 +32,7 @@ ENTRIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Module and flags of each entry's run."""
 SHORT = ("pretrain", "vit in JAX", "resnet in JAX")
-"""Those that show all code paths; the others take long."""
+"""Entries whose runs show all code paths; the others take long."""
 
 
 @pytest.fixture(scope="module")
