@@ -6,22 +6,29 @@ from dataclasses import dataclass
 
 from dataprep.build.image_folder import WRITES_BETWEEN_CHECKS
 from dataprep.build.plan import Plan
+from dataprep.build.references import PLAN_WINDOW_BYTES
 from dataprep.formats import FORMATS
 from dataprep.sources.archives import BLOCK_BYTES
 from dataprep.sources.unpacked import unpacked_sources
 
-_ARCHIVES = (".tar", ".zip")
+_ARCHIVES = (".tar", ".zip", ".gz")
+_GETS_AN_ARCHIVE = 2
+"""Looks at each archive besides its content: whether it is there, and its size before it is listed."""
+_GETS_A_ZIP = 2
+"""Reads at the end of a zip: the record that says where its directory is, and the directory."""
 _LISTS = 3
 """Number of listings: of the output, of its receipts, and of the files to remove; further pages of long listings are
 extra."""
 PAGE_OBJECTS = 1000
-_GETS_A_SHARD = 4
-"""Reads for each shard: its row group of the plan, its receipt, and plan.json twice, before the server copies the shard
-to its name, and after its receipt."""
-_GETS_A_WORKER = 4
-"""Reads of each worker: the plan and its footer."""
-_GETS = 12
-"""Reads of a build of any size: manifest, plan.json, and the files to remove."""
+_GETS_A_SHARD = 2
+"""Reads for each shard: its receipt when the index is written, and a look at plan.json after the receipt was stored."""
+_GETS_A_PROCESS = 1
+"""Looks of each process that reads the references of the plan: at their checksum."""
+_REFERENCE_BYTES = 80
+"""Approximate size of an image's reference in the plan, which is read in parts of PLAN_WINDOW_BYTES."""
+_GETS = 4
+"""Reads of a build of any size: plan.json when the build opens it, a look at it and its content before it is removed
+at the end, and the manifest before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +58,21 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     cards = 2  # README.md and croissant.json, which are uploaded under their own names
     # Each object but single images is uploaded, and then copied to its name by the server.
     inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
-    kept_while_building = shards + splits + 2
+    # Receipts, plan.json and the references; of each split what was listed, and the digest of that.
+    kept_while_building = shards + 2 + 2 * splits
     pages = shards // PAGE_OBJECTS + (samples // PAGE_OBJECTS if single else 0)
     stored = sum(split.source_bytes * split.repeat_stored for split in plan.splits)
     unpacked, images, unpacked_bytes = _unpacked(plan)
     inserts += unpacked
-    gets = _GETS_A_SHARD * shards + _GETS_A_WORKER * workers + splits + described + _GETS
-    if single:
-        gets += samples // WRITES_BETWEEN_CHECKS
+    # plan.json is looked at before the server copies an object to its name, and before images are written to theirs.
+    all_shards = [count for split in plan.splits for count in split.shard_samples]
+    checks = described + (sum(-(-count // WRITES_BETWEEN_CHECKS) for count in all_shards) if single else shards)
+    windows = -(-samples * _REFERENCE_BYTES // PLAN_WINDOW_BYTES)
+    processes = min(workers, shards)
+    plan_gets = _GETS_A_PROCESS + windows  # when the index is written, all references are compared
+    # A worker opens plan.json, and reads the references of its shards.
+    plan_gets += processes * (1 + _GETS_A_PROCESS + min(windows, -(-shards // max(1, processes))))
+    gets = _GETS_A_SHARD * shards + checks + plan_gets + _GETS
     return Traffic(inserts + kept_while_building + _LISTS + pages, gets + images, stored + unpacked_bytes)
 
 
@@ -66,7 +80,7 @@ def archives_traffic(plan: Plan) -> Traffic:
     """Return the traffic between a build and its originals: archives are streamed once to list them, then every image
     is read. Parquet files with images are only streamed."""
     archives = {
-        source["name"]: int(source["bytes"])
+        str(source["name"]): int(source["bytes"])
         for split in plan.splits
         for source in split.sources
         if str(source["name"]).endswith(_ARCHIVES) or "sha256" in source
@@ -75,8 +89,10 @@ def archives_traffic(plan: Plan) -> Traffic:
     samples = sum(sum(split.shard_samples) for split in plan.splits) - unpacked
     images = sum(split.source_bytes * split.repeat_stored for split in plan.splits) - unpacked_bytes
     walked = sum(-(-num_bytes // BLOCK_BYTES) for num_bytes in archives.values())
+    looks = sum(_GETS_AN_ARCHIVE for name in archives if name.endswith(_ARCHIVES))
+    looks += sum(_GETS_A_ZIP for name in archives if name.endswith(".zip"))
     listed = 0 if archives else samples // PAGE_OBJECTS + 1
-    return Traffic(listed, samples + walked, images + sum(archives.values()))
+    return Traffic(listed, samples + walked + looks, images + sum(archives.values()))
 
 
 def _unpacked(plan: Plan) -> tuple[int, int, int]:

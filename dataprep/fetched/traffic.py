@@ -6,12 +6,19 @@ from dataprep.build.plan import Plan
 from dataprep.build.traffic import PAGE_OBJECTS, Traffic
 from dataprep.sources.tables import TABLE_WINDOW_BYTES
 
-_INSERTS_A_SHARD, _GETS_A_SHARD = 8, 3
-"""Requests for each shard: three files are written and copied, its receipt is written and read, its folder is
+_INSERTS_A_SHARD = 8
+"""Writes and listings of each shard: three files are written and copied, its receipt is written, its folder is
 listed."""
-_INSERTS, _GETS = 13, 12
-_GETS_A_WORKER = 2
-"""Reads of each worker: plan.json and the plan."""
+_GETS_A_SHARD = 2
+"""Reads for each shard: plan.json before the server copies its files to their names, and its receipt when the index is
+written."""
+_INSERTS = 13
+_GETS = 7
+"""Reads of a build of any size: plan.json before index, events and manifest are copied to their names, once when the
+build opens it, a look at it and its content before it is removed at the end, and the manifest before that.
+Each metadata file is copied to its name as well."""
+_GETS_A_WORKER = 1
+"""Reads of each worker: plan.json."""
 _TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
 """Reads of a table's size and footer, besides its rows: when it is measured, and for every shard."""
 

@@ -14,7 +14,9 @@ def plan_of(num_shards: int, *, source: str = "images.tar", fmt: str = "webdatas
 
 def test_a_tar_is_streamed_once_and_every_image_read():
     found = archives_traffic(plan_of(4))
-    assert (found.gets, found.num_bytes) == (400 + 25, 200 * 2**20)
+    assert (found.gets, found.num_bytes) == (400 + 25 + 2, 200 * 2**20)
+    of_zip = archives_traffic(plan_of(4, source="images.zip"))
+    assert of_zip.gets - found.gets == 2  # its directory
     folder = archives_traffic(plan_of(4, source="train"))
     assert (folder.inserts, folder.gets, folder.num_bytes) == (1, 400, 100 * 2**20)
 
@@ -23,7 +25,25 @@ def test_image_folders_cost_an_insert_per_image_and_shards_an_upload_and_a_copy(
     packed = output_traffic(plan_of(4), metadata_files=0, workers=2)
     loose = output_traffic(plan_of(4, fmt="imagefolder"), metadata_files=0, workers=2)
     assert loose.inserts - packed.inserts == 400 + 1 - 2 * 4
-    assert loose.gets - packed.gets == 400 // 64
+    assert loose.gets - packed.gets == 4 * (2 - 1)  # a look for each 64 images of a shard, in place of one for its copy
+
+
+def test_each_worker_with_a_shard_reads_the_plan_and_its_references():
+    one, two, many = (output_traffic(plan_of(2), metadata_files=0, workers=count) for count in (1, 2, 8))
+    assert (two.gets - one.gets, many.gets - two.gets) == (3, 0)
+
+
+def test_references_of_many_images_are_read_in_parts():
+    shards = 2 * 2**20 // 80 // 100 + 1  # a few more than two MiB of them
+    few, many = (output_traffic(plan_of(count), metadata_files=0, workers=1) for count in (1, shards))
+    assert many.gets - few.gets == 3 * (shards - 1) + 2 * (3 - 1)  # the worker, and the build when it writes the index
+
+
+def test_each_split_keeps_what_was_listed_and_its_digest_while_it_is_built():
+    one = plan_of(2)
+    both = replace(one, splits=(one.splits[0], replace(one.splits[0], name="train")))
+    found, more = (output_traffic(plan, metadata_files=0, workers=1).inserts for plan in (plan_of(4), both))
+    assert more - found == 2 * 2 + 2  # its index and events are written and copied
 
 
 def test_metadata_files_are_uploaded_and_copied():
