@@ -13,7 +13,7 @@ from dataprep.sources.unpacked import unpacked_sources
 
 _ARCHIVES = (".tar", ".zip", ".gz")
 _GETS_AN_ARCHIVE = 2
-"""Looks at each archive besides its content: whether it is there, and its size before it is listed."""
+"""Looks at each archive besides reading its content: whether it is there, and its size before it is listed."""
 _GETS_A_ZIP = 2
 """Reads at the end of a zip: the record that says where its directory is, and the directory."""
 _LISTS = 3
@@ -23,12 +23,12 @@ PAGE_OBJECTS = 1000
 _GETS_A_SHARD = 2
 """Reads for each shard: its receipt when the index is written, and a look at plan.json after the receipt was stored."""
 _GETS_A_PROCESS = 1
-"""Looks of each process that reads the references of the plan: at their checksum."""
+"""Looks of each process that reads references: at the checksum of the file."""
 _REFERENCE_BYTES = 80
-"""Approximate size of an image's reference in the plan, which is read in parts of PLAN_WINDOW_BYTES."""
+"""Approximate size of an image's reference in plan.parquet, which is read in parts of PLAN_WINDOW_BYTES."""
 _GETS = 4
-"""Reads of a build of any size: plan.json when the build opens it, a look at it and its content before it is removed
-at the end, and the manifest before that."""
+"""Reads of a build of any size: plan.json when the build opens it, a look at it before the index is written, and it and
+the manifest before the build's own files are removed."""
 
 
 @dataclass(frozen=True, slots=True)

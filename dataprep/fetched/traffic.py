@@ -13,10 +13,12 @@ _GETS_A_SHARD = 2
 """Reads for each shard: plan.json before the server copies its files to their names, and its receipt when the index is
 written."""
 _INSERTS = 13
+"""Writes and listings of a build of any size: plan.json and two cards are written; index, events and manifest are
+written and copied; the output is listed twice, receipts and the files to remove once."""
 _GETS = 7
-"""Reads of a build of any size: plan.json before index, events and manifest are copied to their names, once when the
-build opens it, a look at it and its content before it is removed at the end, and the manifest before that.
-Each metadata file is copied to its name as well."""
+"""Reads of a build of any size: a look at plan.json before the index is written, and before index, events and manifest
+are copied to their names; plan.json when the build opens it; and it and the manifest before the build's own files are
+removed. Each metadata file is copied to its name after a look as well."""
 _GETS_A_WORKER = 1
 """Reads of each worker: plan.json."""
 _TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
