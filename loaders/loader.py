@@ -482,7 +482,7 @@ class Loader:
         """
         from loaders.engine.other_build import other_builds
 
-        if lines := other_builds(self._sequence, dict(state["sequence"])):
+        if lines := other_builds(self._sequence, state.get("sequence", {})):
             raise UsageError(
                 f"{self.dataset.url}: the dataset was built or adopted anew since the state was made, or is another "
                 f"build: {'; '.join(lines)}; its images have another order: {advice}"

@@ -142,6 +142,7 @@ LONG_TESTS = {
     "train/telemetry/test_events.py": "TensorFlow, which changes when its pin does",
     "train/telemetry/test_wandb_run.py": "wandb itself, which changes when its pin does",
     "train/test_finetune_mae.py": "kills, XLA and SPMD with the loop that other programs have there",
+    "train/test_grown_data.py": "entries that share the code of others",
     "train/test_pretrain_mae.py": "kills and SPMD with the loop that a ResNet has there, and learning, which is a soak",
     "train/test_seed_commands.py": "other kinds of data, with the loop and the loader that a ResNet reads them with",
     "train/test_train_resnet.py": "kills with the loop of other programs, and a second device",

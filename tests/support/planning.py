@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +119,16 @@ WRITERS = {"folder": write_tiny_files, "table": write_tiny_table}
 
 def request_of(asked: dict[str, Any]) -> Any:
     """Return the request of a build; a made-up list is a dataset of its own, known to this process alone."""
+    from dataprep import sources
     from dataprep.build.plan import BuildOptions
     from dataprep.build.request import BuildRequest
-    from dataprep.sources import DATASETS, OwnData
+    from dataprep.sources import OwnData
 
     own, dataset = None, next((kind for kind in WRITERS if kind in asked), "synthetic")
     if dataset == "synthetic":
-        DATASETS["synthetic"] = _synthetic(asked["samples"])
+        made_up = {"synthetic": _synthetic(asked["samples"])}
+        sources.DATASETS = ChainMap(made_up, sources.DATASETS)
+        sources.BUILT = ChainMap(made_up, sources.BUILT)
     else:
         own = OwnData(name="tiny")
     options = BuildOptions(

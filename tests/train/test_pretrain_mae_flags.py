@@ -13,6 +13,7 @@ from tests.support.training import trace_of
 from train.pretrain_mae import Flags, open_training
 
 PACKS = {"pack_tokens": 40, "pack_images": 4}
+MICRO = {"model": "mae_vit_micro_patch8", "input_size": 32, "batch_size": 4}
 CHANGES = {
     "model": {"model": "mae_vit_tiny_patch16"},
     "input_size": {"input_size": 64},
@@ -98,21 +99,19 @@ def test_every_flag_has_a_test():
 
 
 def test_num_workers_sets_the_decoding_threads(dataset):
-    flags = Flags(data_path=dataset, device="cpu", model="mae_vit_micro_patch8", input_size=32, num_workers=3)
+    flags = Flags(data_path=dataset, device="cpu", **MICRO, num_workers=3)
     assert open_training(flags).loader.config.num_threads == 3
 
 
 def test_the_region_policy_reaches_the_loader(dataset):
-    flags = {"model": "mae_vit_micro_patch8", "input_size": 32}
-    flags = Flags(data_path=dataset, device="cpu", region_policy="warn", **flags)
+    flags = Flags(data_path=dataset, device="cpu", region_policy="warn", **MICRO)
     assert open_training(flags).loader.config.region_policy == "warn"
 
 
 def test_metrics_of_a_run_are_served(dataset):
     with closing(socket.create_server(("127.0.0.1", 0))) as found:
         port = found.getsockname()[1]
-    flags = {"model": "mae_vit_micro_patch8", "input_size": 32, "metrics_port": port}
-    training = open_training(Flags(data_path=dataset, device="cpu", **flags))
+    training = open_training(Flags(data_path=dataset, device="cpu", metrics_port=port, **MICRO))
     with training.loader, urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert 'dataprep_loader_batches_total{loader="0",rank="0",split="train"} 0.0' in answer.read().decode()
 

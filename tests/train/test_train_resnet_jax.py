@@ -291,5 +291,5 @@ def test_each_key_changes_what_a_run_does_or_writes(runs, key):
 def test_every_key_has_a_test():
     from tests.train.test_train_resnet_jax_flags import LOADER, SCHEDULE
 
-    elsewhere = {"dataset.root", "dataset.name", "dataset.use_tfds", "dataset.index_dir", "wandb"}
+    elsewhere = {"dataset.root", "dataset.name", "dataset.use_tfds", "dataset.index_dir", "init", "wandb"}
     assert {*GRAPH_KEYS, *FILE_KEYS, *LOADER, *SCHEDULE, *elsewhere} == flag_values(Config()).keys()

@@ -42,7 +42,7 @@ def test_a_program_from_a_pipe_is_refused(dataset):
 
 
 def test_the_documented_program_runs(dataset, tmp_path):
-    (text,) = (block.text for block in blocks("docs/loaders.md") if "__main__" in block.text)
+    (text,) = (block.text for block in blocks("docs/loaders.md") if "processes=12" in block.text)
     for shown, small in (
         ('"gs://bucket/imagenet"', repr(str(dataset("webdataset")))),
         ("batch_size=1024", "batch_size=12, image_size=32"),

@@ -23,7 +23,7 @@ def test_training_reads_a_shuffled_split_and_evaluation_an_unshuffled_one(datase
 
 def test_the_only_split_is_trained_on_and_several_need_a_name(dataset):
     one = Data(dataset, ("val",), None)
-    assert one.training_loader(CONFIG).dataset.split.name == "val"
+    assert one.training_loader(LoaderConfig(batch_size=2, image_size=32)).dataset.split.name == "val"
     assert Data(dataset, ("train",), None).validation_loader(CONFIG) is None
     with pytest.raises(UsageError, match="no split 'train' among a, b; give one by its own folder"):
         Data(dataset, ("a", "b"), None).training_loader(CONFIG)
