@@ -45,9 +45,19 @@ def pack(folder: Path) -> Archive:
     """Pack all files that git does not ignore; outside a repository all but environments and caches.
 
     Raises:
-        UsageError: There are no files, more than MAX_BYTES, or a link that leads outside.
+        UsageError: There are no files, more than MAX_BYTES, a link that leads outside, or a file that cannot be read or
+            is gone by then.
     """
-    paths = _in_git(folder) or _in_folder(folder)
+    try:
+        return _packed(folder, _in_git(folder) or _in_folder(folder))
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}: {error.strerror}, while {folder} is packed; expected files that nobody changes meanwhile: "
+            "run it again, or name what other programs write in .gitignore"
+        ) from None
+
+
+def _packed(folder: Path, paths: list[str]) -> Archive:
     sizes = {path: (folder / path).lstat().st_size for path in paths}
     if not sizes:
         raise UsageError(f"{folder}: no files; expected a folder of code")
@@ -75,15 +85,19 @@ def _in_git(folder: Path) -> list[str]:
     except FileNotFoundError:
         return []
     names = set(os.fsdecode(listed.stdout).split("\0")) - {""} if listed.returncode == 0 else set()
-    return sorted(name for name in names if (folder / name).is_symlink() or (folder / name).is_file())
+    return sorted(name for name in names if _is_packed(folder / name))
 
 
 def _in_folder(folder: Path) -> list[str]:
     found = []
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - _LEFT_OUT)
-        found += [(Path(root) / name).relative_to(folder).as_posix() for name in files]
+        found += [path.relative_to(folder).as_posix() for name in files if _is_packed(path := Path(root) / name)]
     return sorted(found)
+
+
+def _is_packed(path: Path) -> bool:
+    return path.is_symlink() or path.is_file()
 
 
 def _add(tar: tarfile.TarFile, folder: Path, path: str) -> None:

@@ -79,3 +79,18 @@ def test_a_folder_that_holds_data_is_refused(tmp_path, monkeypatch):
     (tmp_path / "images.tar").write_bytes(bytes(3 << 20))
     with pytest.raises(UsageError, match=r"3 MiB, expected code of at most 1 MiB; the largest is images.tar \(3 MiB\)"):
         pack(tmp_path)
+
+
+def test_a_file_that_is_gone_before_it_is_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("print()")
+    monkeypatch.setattr(staging, "_in_folder", lambda folder: ["train.py", "train.py.swp"])
+    with pytest.raises(
+        UsageError, match=r"train\.py\.swp: No such file or directory, while .* is packed; .*run it again"
+    ):
+        pack(tmp_path)
+
+
+def test_pipes_and_sockets_are_left_out(tmp_path):
+    (tmp_path / "train.py").write_text("print()")
+    os.mkfifo(tmp_path / "pipe")
+    assert pack(tmp_path).files == 1
