@@ -183,7 +183,7 @@ def _skipped(found: Found) -> Iterator[str]:
     """Yield a line for each split that has files which are no images."""
     for split, images in found.images.items():
         if images.skipped:
-            yield f"{split}: {images.skipped:,} files skipped: hidden, no image, or in no class folder"
+            yield f"{split}: {counted(images.skipped, 'file')} skipped: hidden, no image, or in no class folder"
 
 
 def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
