@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
-from dataprep.host.cpu import available_cores
+from dataprep.host.cpu import cores_of_rank
 from dataprep.messages import counted, did_you_mean, there_are
 from loaders.decode.annotations import WITHOUT_SIZE, FieldsTransform, size_fields
 from loaders.decode.crop import CropGroup, RandomCrop
@@ -138,7 +138,8 @@ class LoaderConfig:
     reads_in_flight: int | None = None
     """Requests in flight to a bucket, 128 by default; never more than there are images in the batches ahead."""
     threads: int | None = None
-    """Decoding threads in every process; by default one for each core of the process's share, at most 16."""
+    """Decoding threads in every process; by default one for each core of the process's share, at most 16. Ranks of
+    one torchrun and worker processes share the cores of a host."""
     processes: int = 0
     """Worker processes that fetch and decode; 0: threads of this process do."""
     decoder: Backend = "auto"
@@ -254,7 +255,7 @@ class LoaderConfig:
         """Decoding threads of one process."""
         if self.threads is not None:
             return self.threads
-        return max(1, min(MAX_THREADS, available_cores() // max(1, self.processes)))
+        return max(1, min(MAX_THREADS, cores_of_rank() // max(1, self.processes)))
 
     def sequence_document(self) -> dict[str, object]:
         """Return the settings on which the sequence of batches depends, without ranks and settings of speed alone."""

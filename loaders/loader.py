@@ -49,7 +49,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STATE_VERSION = 1
-_ANEW = "keep the weights of the model, and do not load the state, which begins the new order at its first image"
+_ANEW = (
+    "load the weights of the model alone, without this state, to begin the new order at its first image "
+    '("PyTorch" in docs/loaders.md shows how)'
+)
 """What to do with a state of another build of the dataset."""
 _OF_SINGLE_VIEWS = LoaderSettings.__annotations__.keys() - SharedSettings.__annotations__.keys()
 """Settings that say what a single view of an image is."""

@@ -105,6 +105,12 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def cores_of_rank() -> int:
+    """Return this process's share of the cores that it may use, where torchrun says how many ranks share the host."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, available_cores() // max(1, int(ranks) if ranks.isdecimal() else 1))
+
+
 def memory_bytes() -> int:
     """Return the size of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -99,3 +99,11 @@ class Renamed:
 def test_a_state_names_a_transform_as_its_class_says_or_by_where_it_is_defined(transform, name):
     """PilTransform's name is in states of version 0.1.0."""
     assert LoaderConfig(batch_size=8, transform=transform).sequence_document()["transform"] == name
+
+
+def test_ranks_of_a_host_and_their_worker_processes_share_its_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(96))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    threads = [LoaderConfig(batch_size=8, processes=processes).num_threads for processes in (0, 3, 50)]
+    assert threads == [12, 4, 1]
+    assert LoaderConfig(batch_size=8, threads=16).num_threads == 16

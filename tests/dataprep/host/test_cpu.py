@@ -12,6 +12,7 @@ from dataprep.host.cpu import (
     CPUTime,
     available_cores,
     background_cores,
+    cores_of_rank,
     cpu_time,
     machine_cpu_s,
     memory_bytes,
@@ -21,6 +22,15 @@ from dataprep.host.cpu import (
 
 def test_cores_are_counted_by_the_affinity_of_this_process():
     assert available_cores() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(None, 32), ("1", 32), ("8", 4), ("100", 1), ("0", 32), ("", 32)])
+def test_ranks_that_torchrun_starts_on_a_host_share_its_cores(monkeypatch, ranks, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(32))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if ranks is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    assert cores_of_rank() == expected
 
 
 def test_memory_is_that_of_the_machine():
