@@ -41,7 +41,7 @@ def main(url: str, checkpoint: str, init: str = "") -> None:
         elif init:  # the weights alone, but for layers of another shape: the last one, where there is a new class
             old, new = torch.load(init, map_location=device)["model"], model.state_dict()
             fitting = {name: old[name] for name in new if old[name].shape == new[name].shape}
-            print(f"rank {rank}, weights of {init}: {model.load_state_dict(fitting, strict=False)}", flush=True)
+            print(f"rank {rank}, {init}: {model.load_state_dict(fitting, strict=False)}\n", end="", flush=True)
         network = torch.nn.parallel.DistributedDataParallel(model) if world_size > 1 else model
         while (epoch := loader.epoch) < EPOCHS:
             for batch in parts["batches"]:
@@ -58,11 +58,11 @@ def main(url: str, checkpoint: str, init: str = "") -> None:
                     if world_size > 1:
                         dist.all_reduce(right)
                     said += f", epoch ended, {right:.0f} of {validation.order.num_samples} right in val"
-                print(f"rank {rank}, step {step}: {said}", flush=True)
+                print(f"rank {rank}, step {step}: {said}\n", end="", flush=True)  # one write keeps the line whole
                 if rank == 0 and (step % SAVE_EVERY == 0 or ended):
                     torch.save({name: part.state_dict() for name, part in parts.items()}, f"{checkpoint}.new")
                     Path(f"{checkpoint}.new").replace(checkpoint)  # a kill leaves the old file or the new one
-    print(f"rank {rank}: all {EPOCHS} epochs are done", flush=True)
+    print(f"rank {rank}: all {EPOCHS} epochs are done\n", end="", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -49,6 +49,7 @@ Examples:
   dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
   dataprep-export gs://bucket/runs/vit10b/checkpoint-000300000-….json vit10b.safetensors
   dataprep-export mae_pretrain_vit_base.pth without_key_bias.pth --key_bias remove
+  dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors > load.py
 
 \b
 Exit codes: 0 written, or OUTPUT exists with the same bytes; 1 CHECKPOINT is damaged, or OUTPUT exists with other
@@ -109,10 +110,11 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
     weights = read_weights(source)
     by_our_names = KEY_BIAS[key_bias](folded_head(weights.tensors))
     tensors = {name: each.detach().contiguous() for name, each in sorted(NAMES[names](by_our_names).items())}
+    num_classes = len(by_our_names.get("head.bias", ()))
     facts = {
         "model": weights.name,
         "image_size": weights.image_size,
-        "num_classes": len(by_our_names.get("head.bias", ())),
+        "num_classes": num_classes,
         "step": weights.step,
         "source": source.rpartition("/")[2],
         "source_digest": source_digest(source),
@@ -137,7 +139,7 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
         parameters=sum(each.numel() for each in tensors.values()),
         bytes=num_bytes,
         network=network,
-        load=loading_lines(output, network, names=names, image_size=weights.image_size, pixels=weights.pixels),
+        load=loading_lines(output, network, names=names, weights=weights, num_classes=num_classes),
         already_there=already_there,
         **facts,  # type: ignore[arg-type]
     )
@@ -182,12 +184,13 @@ def command(checkpoint: str, output: str, key_bias: str, names: str, as_json: bo
         click.echo(json.dumps(asdict(done), indent=1))
         return 0
     if done.already_there:
-        click.echo(f"{done.output} is already there with the same bytes; nothing was written")
+        click.echo(f"{done.output} is already there with the same bytes; nothing was written", err=True)
     else:
         head = f", {done.num_classes:,} classes" if done.num_classes else ""
         click.echo(
             f"{done.output}: {done.model} at {done.image_size} pixels{head}, {done.tensors:,} tensors, "
-            f"{done.parameters:,} parameters, {done.bytes:,} bytes"
+            f"{done.parameters:,} parameters, {done.bytes:,} bytes",
+            err=True,
         )
     for line in done.load:
         click.echo(line)

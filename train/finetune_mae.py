@@ -22,7 +22,7 @@ from dataprep.host.cpu import available_cores
 from loaders.config import MAX_THREADS, LoaderConfig
 from loaders.diagnosis.options import Option, Options
 from loaders.loader import Loader
-from train.batches.data import Data, classes_of
+from train.batches.data import UNCROPPED_SIDE, Data, classes_of
 from train.batches.finetune_augment import ERASE_MODES, Erasing, FinetuneAugment
 from train.batches.mixing import MODES, MixConfig, Mixer
 from train.checkpoints.checkpoint import CheckpointFolder
@@ -62,8 +62,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SIDE = 224
 """Side of the images in pixels where neither a flag nor weights say it."""
-UNCROPPED_SIDE = 224
-"""Side in pixels above which images are resized to just that side for evaluation, without a border to crop away."""
 EPILOG = """\b
 Examples:
   dataprep-finetune-mae --data_path shards/imagenet --finetune runs/mae/checkpoint-000001000-….pth \\

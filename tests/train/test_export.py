@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -64,9 +65,12 @@ def test_timm_takes_the_encoder_and_computes_the_same(mae, tmp_path, suffix):
 def printed_lines(capsys, *arguments: object) -> str:
     """The lines of Python that the command prints, which are those of --json, too."""
     assert command.main([str(each) for each in arguments], standalone_mode=False) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    (head,), lines = printed.err.splitlines(), printed.out.splitlines()
     assert command.main([*map(str, arguments), "--json"], standalone_mode=False) == 0
-    found = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert printed.err == ""
     assert found["load"] == lines
     assert head.startswith(found["output"])
     return "\n".join(lines)
@@ -182,13 +186,22 @@ def test_an_export_that_is_already_there_says_so(mae, tmp_path, capsys):
     said = []
     for _ in range(2):
         assert command.main([mae[1], str(output)], standalone_mode=False) == 0
-        said.append(capsys.readouterr().out.splitlines())
-    assert said[0][0].startswith(f"{output}: vit_micro_patch8 at 32 pixels")
-    assert said[1][0] == f"{output} is already there with the same bytes; nothing was written"
-    assert said[0][1:] == said[1][1:]
+        said.append(capsys.readouterr())
+    assert said[0].err.startswith(f"{output}: vit_micro_patch8 at 32 pixels")
+    assert said[1].err == f"{output} is already there with the same bytes; nothing was written\n"
+    assert said[0].out == said[1].out
     assert command.main([mae[1], str(output), "--json"], standalone_mode=False) == 0
     assert json.loads(capsys.readouterr().out)["already_there"] is True
     assert export(mae[1], str(tmp_path / "other.pth")).already_there is False
+
+
+def test_what_is_printed_is_a_program(mae, tmp_path):
+    with (tmp_path / "load.py").open("w") as file:
+        words = [sys.executable, "-m", "train.export", mae[1], str(tmp_path / "encoder.safetensors")]
+        ended = subprocess.run(words, stdout=file, stderr=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    assert ended.stderr.startswith(f"{tmp_path}/encoder.safetensors: vit_micro_patch8 at 32 pixels")
+    ended = subprocess.run([sys.executable, str(tmp_path / "load.py")], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "torch.Size([2, 64])\n"), ended.stderr
 
 
 def test_timm_loads_an_export_into_its_named_model(tmp_path):
@@ -289,7 +302,7 @@ def test_the_command_prints_what_it_wrote(mae, tmp_path, capsys):
     assert found["bytes"] == output.stat().st_size
     output.unlink()
     assert command.main([mae[1], str(output)], standalone_mode=False) == 0
-    assert capsys.readouterr().out.startswith(f"{output}: vit_micro_patch8 at 32 pixels, {found['tensors']} tensors")
+    assert capsys.readouterr().err.startswith(f"{output}: vit_micro_patch8 at 32 pixels, {found['tensors']} tensors")
 
 
 def test_files_without_an_encoder_are_refused(mae, tmp_path):

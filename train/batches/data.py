@@ -31,6 +31,8 @@ VALIDATION = ("val", "validation", "valid", "validate", "test")
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 """Mean and standard deviation of each channel, for values of 0..1, that all published ImageNet models use."""
+UNCROPPED_SIDE = 224
+"""Side in pixels above which fine-tuning resizes images for evaluation to just that side, without a border to crop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ They need no dataprep, except for a file at a URL, and are printed to be pasted 
 
 from __future__ import annotations
 
+from loaders.config import EVALUATION_CROP
+from train.batches.data import UNCROPPED_SIDE
 from train.checkpoints.constructors import UNKNOWN_HEADS
-from train.checkpoints.encoder_weights import SAFETENSORS, Statistics
+from train.checkpoints.encoder_weights import SAFETENSORS, Weights
 
 _BATCH = 2
 _NO_STATISTICS = (
@@ -14,25 +16,24 @@ _NO_STATISTICS = (
     "# model of timm's, timm.data.resolve_model_data_config(timm.create_model(NAME)) has them.",
     "mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)",
 )
+_CLASSES = "# outputs[:, k] is the score of class k, counted from 0, of the dataset's classes: see its manifest.json."
 
 
-def loading_lines(
-    output: str, network: str | None, *, names: str, image_size: int, pixels: Statistics | None
-) -> list[str]:
+def loading_lines(output: str, network: str | None, *, names: str, weights: Weights, num_classes: int) -> list[str]:
     """Return the lines: imports, the network with the file's tensors, and a batch of random images through it.
 
     Args:
         output: Path or URL of the exported file.
         network: Call that makes the network; None if no library has one: then the lines load the tensors alone.
         names: Names of the tensors, a key of `train.export.NAMES`.
-        image_size: Side of the images, pixels.
-        pixels: Mean and standard deviation by which the network's images were standardised, if they are known.
+        weights: Source of the tensors, which knows how the network's images were prepared.
+        num_classes: Number of the network's logits; 0: it has no head.
     """
     loaded, imports = _tensors(output)
     if network is None:
         return [*imports, "", f"tensors = {loaded}"]
     imports = sorted({*imports, "import torch", f"import {network.partition('.')[0]}"}, key=_order_of_imports)
-    lines = [*imports, ""]
+    lines = [*(["# pip install transformers"] if names == "vitmae" else []), *imports, ""]
     if f"={UNKNOWN_HEADS}" in network:
         lines.append(f"# {UNKNOWN_HEADS} is the number of heads, which no weight has: put it in")
     lines += [f"tensors = {loaded}", f"model = {network}.eval()"]
@@ -42,15 +43,32 @@ def loading_lines(
         lines.append("model.config.mask_ratio = 0.0  # all patches; their order in the output is random")
         result = ".last_hidden_state"
     lines.append("model.load_state_dict(tensors)")
-    lines += [f"mean, std = {pixels.mean}, {pixels.std}"] if pixels is not None else _NO_STATISTICS
+    side = weights.image_size
+    lines += _preparation(weights)
     return [
         *lines,
-        f"images = torch.rand({_BATCH}, 3, {image_size}, {image_size})  # your first batch: RGB, 0 to 1",
+        f"images = torch.rand({_BATCH}, 3, {side}, {side})  # your first batch: RGB, 0 to 1",
         "images_standardised = (images - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)",
         "with torch.no_grad():",
         f"    outputs = model(images_standardised){result}",
+        *([_CLASSES] if num_classes else []),
         "",
         "print(outputs.shape)",
+    ]
+
+
+def _preparation(weights: Weights) -> list[str]:
+    """Return lines about how the pixels of a picture become the network's input, as far as the source says it."""
+    if weights.pixels is None:
+        return list(_NO_STATISTICS)
+    side = weights.image_size
+    # Networks with a class token are evaluated by fine-tuning and probing, which do not crop large images.
+    uncropped = "cls_token" in weights.tensors and side > UNCROPPED_SIDE
+    short_side = side if uncropped else round(side / EVALUATION_CROP)
+    return [
+        f"mean, std = {weights.pixels.mean}, {weights.pixels.std}",
+        f"# As in an evaluation: resize the short side to {short_side} pixels (bicubic, antialiased), then take the "
+        f"centre of {side} x {side}.",
     ]
 
 
