@@ -175,13 +175,16 @@ def test_errors_of_a_newcomer(tmp_path, rows, own, text):
     [
         (
             ["image,n", "images/0.jpg,1", "absent.jpg,2"],
-            "1 of 2 images are not below .*: 'absent.jpg' .row 3.; .*or put the table into the folder",
+            "1 of 2 images are not below .*: 'absent.jpg' .line 3.; .*or put the table into the folder",
         ),
-        (["image,n", "../../etc/passwd,1"], "row 2: .* climbs out of"),
-        (["image,n", "/etc/passwd,1"], "row 2: '/etc/passwd' is not below"),
-        (["image,n", "https://example.org/1.jpg,1"], "row 2: .*is on the web; .*dataprep build laion"),
-        (["image,n", ",1"], "row 2: no path of an image in the column 'image'"),
-        (["image,n", "images/0.jpg,1", "images/0.jpg,2"], "'x.csv' row 2 and 'x.csv' row 3 have the same key images/0"),
+        (["image,n", "../../etc/passwd,1"], "line 2: .* climbs out of"),
+        (["image,n", "/etc/passwd,1"], "line 2: '/etc/passwd' is not below"),
+        (["image,n", "https://example.org/1.jpg,1"], "line 2: .*is on the web; .*dataprep build laion"),
+        (["image,n", ",1"], "line 2: no path of an image in the column 'image'"),
+        (
+            ["image,n", "images/0.jpg,1", "images/0.jpg,2"],
+            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0",
+        ),
         (["image,n", "images/x.heic,1"], "a picture of type heic, which is not read"),
         (["image,n", "images/outside.jpg,1"], "a link that leads outside the source"),
         (["image,n"], "no column of images"),
