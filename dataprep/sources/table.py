@@ -52,7 +52,7 @@ from dataprep.sources.problems import SHOWN_PROBLEMS, Refuse
 from dataprep.sources.table_files import stems, tables_by_split
 from dataprep.sources.tree import OTHER_PICTURES
 from dataprep.sources.unpacked import IMAGE_FILES
-from dataprep.sources.unusable import UnusableImages
+from dataprep.sources.unusable import NamedRow, UnusableImages
 from dataprep.storage.base import Storage
 
 FROM_PATH, FROM_ROW = "path", "row"
@@ -191,7 +191,8 @@ class _TableReader(PictureReader[_Picture]):
                     if self._has_key(row, picture, f"{short[table.name]}-{ordinal}", is_built=is_built):
                         pictures.append(picture)
                         if is_built and not picture.num_bytes and picture.offset != MISSING:
-                            empty.add(picture)
+                            file = NamedRow(table, picture.number, picture.source)
+                            empty.add(picture if self._holds_bytes else file)
             self._unusable.end_table(table)
             if self._holds_bytes:  # whoever has to mend a table should not wait until the others are unpacked
                 self._problems.refuse()

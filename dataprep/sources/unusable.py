@@ -41,6 +41,8 @@ class UnusableImages:
     """Number of them in earlier tables."""
     _missing: Examples
     """Images of the table that do not exist."""
+    _lacking: list[tuple[ImageTable, Examples, int]]
+    """Tables of which images do not exist, with these images and the number of rows."""
     _examples: Examples
     """Images of the split that cannot be used."""
     _problems: Problems
@@ -68,7 +70,7 @@ class UnusableImages:
         suffix = image.rpartition(".")[2].lower()
         if exists and suffix not in OTHER_PICTURES:
             return True
-        named = _Named(f"{shown(image)} ({numbered(table.name, number)})")
+        named = NamedRow(table, number, image)
         self._examples.add(named)
         if exists:
             self._problems.add(
@@ -83,15 +85,17 @@ class UnusableImages:
         return self._max_ratio > 0
 
     def end_table(self, table: ImageTable) -> None:
-        """Make one problem of all images of a table that do not exist."""
-        missing, rows = self._missing, self._rows - self._rows_before
+        """Note the images of a table that do not exist."""
+        if self._missing.count:
+            self._lacking.append((table, self._missing, self._rows - self._rows_before))
         self._missing, self._rows_before = Examples(), self._rows
-        if not missing.count:
-            return
+
+    def _refuse_missing(self, table: ImageTable, missing: Examples, rows: int) -> None:
+        """Make one problem of all images of a table that do not exist."""
         where = f"{table.url}: {missing.count:,} of {rows:,} images are not below {self._where}: {missing}"
         where += " (--json lists all)" if missing.count > SHOWN_EXAMPLES else ""
         if 2 * missing.count < rows:
-            ratio = math.ceil(missing.count / rows * 10_000) / 10_000
+            ratio = math.ceil(self._examples.count / self._rows * 10_000) / 10_000
             advice = (
                 "put them there, or remove the rows, or have them rejected and listed with --max-reject-ratio "
                 f"{ratio:g}; paths are relative to the table or to --source"
@@ -105,6 +109,8 @@ class UnusableImages:
 
     def end_split(self, problems: Problems) -> str:
         """Return a line about the images of a split that will be rejected; add problems if they are too many."""
+        for table, missing, rows_of_table in self._lacking:
+            self._refuse_missing(table, missing, rows_of_table)
         rows, examples, found = self._rows, self._examples, self._problems
         self._begin_split()
         if examples.count > self._max_ratio * rows:
@@ -119,11 +125,18 @@ class UnusableImages:
 
     def _begin_split(self) -> None:
         self._rows = self._rows_before = 0
-        self._missing, self._examples = Examples(), Examples()
+        self._missing, self._examples, self._lacking = Examples(), Examples(), []
         self._problems = Problems(self._where)
 
 
-class _Named(NamedTuple):
-    """An image with its row."""
+class NamedRow(NamedTuple):
+    """A row of a table with its image, for messages."""
 
-    shown: str
+    table: ImageTable
+    number: int
+    image: str
+    """Name of the image below the source."""
+
+    @property
+    def shown(self) -> str:
+        return f"{shown(self.image)} ({numbered(self.table.name, self.number)})"

@@ -88,7 +88,7 @@ def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_
     assert "'data.csv' line 22: 'images/scan.tif': a picture of type tif, which is not read; " in refused.stderr
     assert "have them rejected and listed with --max-reject-ratio" in refused.stderr
     assert "1 of 23 images are not below" in refused.stderr and "'images/absent.jpg' (line 23)" in refused.stderr
-    assert "or remove the rows" in refused.stderr
+    assert "or remove the rows, or have them rejected and listed with --max-reject-ratio 0.087;" in refused.stderr
     assert dataprep(*command(source, output, "--max-reject-ratio", 0.05)).returncode == 2  # two of 23 are more
     told = "warning: 2 of 23 images do not exist or are of a type that is not read, so the build rejects and lists them"
     for more in (["--dry-run"], ["--workers", 1]):
@@ -136,7 +136,7 @@ def test_all_missing_images_are_in_the_json(tmp_path, more):
 def test_an_empty_picture_is_named_before_the_build(tmp_path):
     run = dataprep(*command(pictures(tmp_path / "pics", "images/empty.jpg,1"), tmp_path / "out", "--dry-run"))
     assert run.returncode == 0, run.stderr
-    assert "warning: 1 image of 0 bytes, which a build rejects: 'data.csv' line 22; remove or replace" in run.stderr
+    assert "warning: 1 image of 0 bytes, which a build rejects: 'images/empty.jpg' (line 22); remove or" in run.stderr
 
 
 def test_a_dataset_with_more_rejected_images_than_are_allowed_says_so_when_it_is_whole_already(tmp_path):
