@@ -26,7 +26,7 @@ from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
-from dataprep.commands.plan_places import PricedPlaces, cache_gbps, priced_places, print_places
+from dataprep.commands.plan_places import PricedPlaces, cache_gbps, parse_location, priced_places, print_places
 from dataprep.commands.plan_report import SCHEMA_VERSION, Found, print_found
 from dataprep.commands.region_options import months_option, objects_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
@@ -74,8 +74,8 @@ _RATE_IS_MISSING = (
 _ALL = "all"
 """Value of --accelerator for all kinds of hosts."""
 _OPTIONS_OF_ONE = {
-    "dataset_bytes", "objects", "stored_side", "resize", "vcpus", "host_gbps", "bucket_gbps", "bucket_location", "zone", "epochs",
-    "months", "prices_file", "cache", "hns",
+    "dataset_bytes", "objects", "stored_side", "resize", "vcpus", "host_gbps", "bucket_gbps", "bucket_location", "zone",
+    "epochs", "months", "prices_file", "cache", "hns",
 }  # fmt: skip
 """Parameters that are about one TPU, its bucket or its dataset, and change nothing where all are listed."""
 _PRICE_OPTIONS = {
@@ -376,9 +376,8 @@ def _priced(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces:
     use = Use(passes=passes, months=options.months)
     prices = published_prices() if options.prices_file is None else read_prices(options.prices_file)
     zone = check_place(options.zone)
-    return priced_places(
-        options.bucket_location, zone, round(num_bytes), use, prices, hns=options.hns, objects=options.objects
-    )
+    bucket = parse_location(options.bucket_location, hns=options.hns)
+    return priced_places(bucket, zone, round(num_bytes), use, prices, objects=options.objects)
 
 
 def _only_price_is_known(options: _Options) -> bool:

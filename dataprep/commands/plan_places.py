@@ -99,20 +99,18 @@ class PricedPlaces:
 
 
 def priced_places(
-    text: str, zone: str, num_bytes: int, use: Use, prices: Prices, *, hns: bool, objects: int | None = None
+    bucket: BucketLocation, zone: str, num_bytes: int, use: Use, prices: Prices, *, objects: int | None = None
 ) -> PricedPlaces:
     """Price the reading of data of class Standard, or Rapid where the bucket lies in a zone.
 
     Args:
-        text: Location of the bucket, as the user writes it.
+        bucket: Location of the bucket.
         zone: The reader's zone or region.
         num_bytes: Size of one pass.
         use: How often the data are read, and for how long a cache or a copy is kept.
         prices: Prices to apply.
-        hns: Whether the bucket has a hierarchical namespace.
         objects: Number of objects that the data are; None if it is not given.
     """
-    bucket = parse_location(text, hns=hns)
     reading = given_reading(num_bytes, bucket.storage_class, objects)
     found = verdict(bucket, zone, prices)
     priced = ways(reading.amounts, bucket, zone, prices, use)

@@ -133,7 +133,7 @@ def print_found(found: Found) -> None:
 
 def _facts(found: Found) -> dict[str, str]:
     plan, cost, pod = found.plan, found.cost, found.pod
-    facts = {"not counted": line for line in found.not_counted}
+    facts = {"not counted": "; ".join(found.not_counted)} if found.not_counted else {}
     facts |= _hosts(found) | {
         "required": f"{plan.asked_images_per_s:,.0f} images/s at {found.image_size} pixels"
         + (f" by {found.model}" if found.model else ""),

@@ -56,7 +56,10 @@ def test_hosts_that_are_too_slow_exit_with_1(plan_input):
         "--loader", "torchvision", "--workers", 4, "--bytes-per-image", 113000, "--cpu-ms-per-image", 3.99,
     )  # fmt: skip
     assert code == 1
-    assert out.startswith("If a host's core is as fast as yours, v3-128 is input-bound: reaches 16,040 images/s, 36% of the 44,800 that it takes;")
+    assert out.startswith(
+        "If a host's core is as fast as yours, v3-128 is input-bound: reaches 16,040 images/s, 36% of the 44,800 that "
+        "it takes;"
+    )
     order = [
         out.index(change) for change in ("let the loader use all cores", "load with dataprep", "load with tf.data")
     ]
@@ -368,7 +371,8 @@ def test_the_commands_that_make_the_priced_copy_are_those_of_check_region(plan_i
     commands = [
         "dataprep create-bucket gs://NEW-BUCKET --beside europe-west4-b",
         copying,
-        "gcloud storage cp --recursive gs://BUCKET/DATASET gs://NEW-BUCKET/     # other data; the price needs --objects",
+        "gcloud storage cp --recursive gs://BUCKET/DATASET gs://NEW-BUCKET/     # other data; the price needs "
+        "--objects",
     ]
     shown = "".join(f"              {each}\n" for each in commands)
     assert f"  do          copy it beside the reader:\n{shown}" in out
