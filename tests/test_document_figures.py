@@ -265,6 +265,22 @@ def test_what_is_said_of_the_second_set_of_planted_situations_is_recorded():
     assert "in all of twelve others, but the method was tuned on the hundred, and it tries more changes" in bottleneck
 
 
+def test_busy_threads_with_little_cpu_time_have_a_row_for_each_cause_and_for_what_tells_it_apart():
+    """The lock, a wait and other programs all show as busy threads; the machine's idle cores tell them apart."""
+    own_loop = (ROOT / "docs/bottleneck.md").read_text().split("| `stats()` |")[1].split("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in own_loop.splitlines()[2:]]
+    causes = {cause: seen for seen, cause, _ in rows}
+    (lock,) = [cause for cause in causes if "holds the interpreter lock" in cause]
+    (wait,) = [cause for cause in causes if "the transform waits" in cause]
+    (others,) = [cause for cause in causes if "take the cores" in cause]
+    assert "while a core is idle" in causes[lock]
+    assert "while a core is idle" in causes[wait]
+    assert "no core is idle, and other programs use some" in causes[others]
+    assert "`transform.holds_lock` of `dataprep diagnose --json`" in lock
+    schema = json.loads((ROOT / "docs/diagnose.schema.json").read_text())
+    assert "holds_lock" in json.dumps(schema), "the name in the JSON"
+
+
 def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():
     text = (ROOT / "benchmarks/results/diagnose-unseen.jsonl").read_text()
     assert '"/' not in text, "a path of the machine that measured"
