@@ -14,6 +14,8 @@ DataprepError                    1  a check failed or a build could not be finis
 └── UndecidedError               3  the known facts do not decide the question
 """
 
+from collections.abc import Iterable
+
 DISTRIBUTION = "tpu-dataprep"
 """Name under which pip installs this project. `dataprep`, the name to import, is another project's on the index."""
 
@@ -30,6 +32,8 @@ class UsageError(DataprepError):
 
 class SourceError(DataprepError):
     exit_code = 2
+    missing: Iterable[tuple[str, str]] = ()
+    """All images that a table names and that do not exist, each with its row; the text names only the first ones."""
 
 
 class ImageError(DataprepError):

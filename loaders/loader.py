@@ -509,7 +509,10 @@ class Loader:
             raise UsageError(f"{self.dataset.url}: the state is of another sequence: {what}; use the same settings")
 
     def stats(self) -> LoaderStats:
-        """Return what every stage and the fetching did so far, and what was skipped."""
+        """Return what every stage and the fetching did so far, and what was skipped.
+
+        A time that a stage does not measure is 0.0 and has no entry in its `percentiles`.
+        """
         return self.snapshot().stats()
 
     def snapshot(self) -> Snapshot:

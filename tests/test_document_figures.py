@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from statistics import median
@@ -22,7 +23,13 @@ BENCHMARKS = (ROOT / "benchmarks/README.md").read_text()
 CAPACITY = (ROOT / "docs/capacity.md").read_text()
 CLUSTERS = (ROOT / "docs/clusters.md").read_text()
 DATA = (ROOT / "DATA.md").read_text()
-PLANS = [command for block in blocks("docs/capacity.md") if block.info == "console" for command in commands(block)]
+PLANS = [
+    command
+    for document in ("docs/capacity.md", "docs/regions.md")
+    for block in blocks(document)
+    if block.info == "console"
+    for command in commands(block)
+]
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -258,6 +265,22 @@ def test_what_is_said_of_the_second_set_of_planted_situations_is_recorded():
     assert "in all of twelve others, but the method was tuned on the hundred, and it tries more changes" in bottleneck
 
 
+def test_busy_threads_with_little_cpu_time_have_a_row_for_each_cause_and_for_what_tells_it_apart():
+    """The lock, a wait and other programs all show as busy threads; the machine's idle cores tell them apart."""
+    own_loop = (ROOT / "docs/bottleneck.md").read_text().split("| `stats()` |")[1].split("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in own_loop.splitlines()[2:]]
+    causes = {cause: seen for seen, cause, _ in rows}
+    (lock,) = [cause for cause in causes if "holds the interpreter lock" in cause]
+    (wait,) = [cause for cause in causes if "the transform waits" in cause]
+    (others,) = [cause for cause in causes if "take the cores" in cause]
+    assert "while a core is idle" in causes[lock]
+    assert "while a core is idle" in causes[wait]
+    assert "no core is idle, and other programs use some" in causes[others]
+    assert "`transform.holds_lock` of `dataprep diagnose --json`" in lock
+    schema = json.loads((ROOT / "docs/diagnose.schema.json").read_text())
+    assert "holds_lock" in json.dumps(schema), "the name in the JSON"
+
+
 def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():
     text = (ROOT / "benchmarks/results/diagnose-unseen.jsonl").read_text()
     assert '"/' not in text, "a path of the machine that measured"
@@ -344,6 +367,27 @@ def test_capacity_plans_print_what_the_document_shows(command):
     run = CliRunner().invoke(group, shlex.split(command.text)[1:])
     assert run.exit_code in (0, 1), run.output
     assert shows(command.output, run.output)
+
+
+def test_ways_to_build_from_originals_elsewhere_cost_what_the_document_says():
+    def report(location: str, zone: str, num_bytes: str, *more: str) -> dict:
+        words = ["gs://data", "--bucket-location", location, "--zone", zone, "--bytes", num_bytes, *more, "--json"]
+        return json.loads(CliRunner().invoke(group, ["check-region", *words]).stdout)["urls"][0]
+
+    loose = ("2 TB", "--objects", "18000000")
+    near, far = (report("us-central1", zone, *loose) for zone in ("us-central1", "europe-west4"))
+    small, whole = (report("us-central1", "europe-west4", size)["copy"]["once"]["total"] for size in ("800GB", "2TB"))
+    requests, copied = near["one_pass_usd"]["total"], far["copy"]["once"]["total"]
+    multi = report("US", "us-central1", *loose)
+    shown = (ROOT / "docs/regions.md").read_text()
+    for said in (
+        f"| ${requests:.2f} for requests, ${small:.2f} for the copy (${whole:.2f} without `--resize`) |",
+        f"| ${far['one_pass_usd']['total']:.2f} for reading the originals there |",
+        f"| ${copied:.2f} for the copy, ${requests:.2f} for requests |",
+        f"${multi['usd_per_gib']:.2f} per GiB also in us-central1, here ${multi['one_pass_usd']['transfer']:.2f}.",
+        f"--max-usd {math.ceil(1.1 * small)}\n",
+    ):
+        assert said in shown
 
 
 def plan_of(accelerator: str, images_per_s: float, *more: object) -> dict:

@@ -109,6 +109,7 @@ class ArchiveRecipe:
             options=options,
             progress=progress,
             overwrite=request.overwrite,
+            max_reject_ratio=request.max_reject_ratio,
         )
         options = replace(options, splits=enumerate_split.splits())
         splits, orders = [], []
@@ -310,6 +311,7 @@ class _Enumerator:
     options: BuildOptions
     progress: Progress
     overwrite: bool
+    max_reject_ratio: float
 
     @property
     def afresh(self) -> bool:
@@ -336,7 +338,12 @@ class _Enumerator:
     def _opened(self, *, may_keep: bool) -> Dataset:
         # What --overwrite removes stays until the plan is known, but images are unpacked before.
         unpack_to = self.keeping.storage if self.overwrite or may_keep else None
-        reading = Reading(progress=self.progress.reading, unpack_to=unpack_to, splits=self.options.splits)
+        reading = Reading(
+            progress=self.progress.reading,
+            unpack_to=unpack_to,
+            splits=self.options.splits,
+            max_reject_ratio=self.max_reject_ratio,
+        )
         opened = self.dataset.opened(self.source, reading)
         if opened is not self.dataset:
             for note in opened.notes:

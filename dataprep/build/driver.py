@@ -105,7 +105,8 @@ def run_build(
         planned.kept()
     if is_left:
         if take_over(storage, planned, overwrite=request.overwrite):
-            planned = prepare(request, progress, keep=True)  # its references are stored only once
+            # Its references are stored only once, and what was found has been told.
+            planned = prepare(request, _Told(progress), keep=True)
     elif found is not None and not found.is_empty and not _is_of(storage, found, plan):
         make_way(storage, found)
     with ThreadPoolExecutor(1) as threads:  # over a network concurrently
@@ -124,6 +125,17 @@ def run_build(
         finished(result)
     tidied.result()
     return result
+
+
+class _Told:
+    """The progress of listing originals again, whose lines the user has seen."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.enumerating, self.reading, self.planned = progress.enumerating, progress.reading, progress.planned
+        self.shard_done, self.assembling = progress.shard_done, progress.assembling
+
+    def log(self, line: str) -> None:
+        """Show nothing."""
 
 
 def refuse_output(request: BuildRequest, plan: Plan) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 JPEG_MAGIC = b"\xff\xd8\xff"
 
-Fault = Literal["empty", "too-large", "no-pixels", "too-many-scans", "no-image", "truncated", "undecodable"]
+Fault = Literal["missing", "empty", "too-large", "no-pixels", "too-many-scans", "no-image", "truncated", "undecodable"]
 
 
 class UnusableImageError(Exception):

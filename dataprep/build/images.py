@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 MAX_SEGMENTS = 1_000
 """Maximum number of segments of a JPEG that are searched for EXIF before its first scan; a usual JPEG has a few."""
 REPAIR_QUALITY = 100
-_REASONS: dict[Fault, str] = {"empty": "empty", "too-large": "too-large", "truncated": "truncated"}
+_REASONS: dict[Fault, str] = {
+    "missing": "missing",
+    "empty": "empty",
+    "too-large": "too-large",
+    "truncated": "truncated",
+}
 """Reasons of rejections by fault; `undecodable` for all other faults."""
 
 Check = Literal["decode", "header", "none"]
@@ -67,12 +72,12 @@ class CheckedImage:
     event: Event | None = None
 
 
-def check_image(key: str, data: bytes, policy: ImagePolicy) -> CheckedImage | Event:
+def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedImage | Event:
     """Check one original image, and repair or resize it if needed, for storage in a shard.
 
     Args:
         key: The sample's key, for the event.
-        data: The original file's bytes.
+        data: The original file's bytes; None for a file that did not exist when the build was planned.
         policy: What to check, and what to do with images that are not plain JPEG.
 
     Returns:
@@ -97,7 +102,9 @@ def check_image(key: str, data: bytes, policy: ImagePolicy) -> CheckedImage | Ev
     return event
 
 
-def _check(key: str, data: bytes, policy: ImagePolicy) -> CheckedImage:
+def _check(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedImage:
+    if data is None:
+        raise UnusableImageError("missing", "the file did not exist when the build was planned")
     if not data:
         raise UnusableImageError("empty", "the file has no bytes")
     if not data.startswith(JPEG_MAGIC):

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
 from dataprep.dataset.keys import named
-from dataprep.dataset.records import SampleRef
+from dataprep.dataset.records import MISSING, SampleRef
 from dataprep.errors import SourceError
 from dataprep.sources.unpacked import UnpackedImages
 from dataprep.storage.base import Originals
@@ -19,8 +19,8 @@ from dataprep.storage.checksums import crc32c_hex, crc32c_of
 READ_AHEAD_BYTES = 32 * 2**20
 
 
-def read_refs(source: Originals, refs: tuple[SampleRef, ...]) -> Iterator[tuple[SampleRef, bytes]]:
-    """Yield the originals of some references, in their order, read ahead in bounded memory.
+def read_refs(source: Originals, refs: tuple[SampleRef, ...]) -> Iterator[tuple[SampleRef, bytes | None]]:
+    """Yield the originals of some references, in their order, read ahead in bounded memory; None for a missing one.
 
     Raises:
         SourceError: A file is gone, or an image does not have the checksum of its reference.
@@ -30,7 +30,7 @@ def read_refs(source: Originals, refs: tuple[SampleRef, ...]) -> Iterator[tuple[
             yield ref, _checked(source, ref, _read(source, ref))
         return
     pool = threads(source.reads_in_flight)
-    ahead: deque[tuple[SampleRef, Future[bytes]]] = deque()
+    ahead: deque[tuple[SampleRef, Future[bytes | None]]] = deque()
     ahead_bytes, waiting = 0, iter(refs)
     next_ref = next(waiting, None)
     try:
@@ -53,7 +53,9 @@ def threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="dataprep-io")
 
 
-def _read(source: Originals, ref: SampleRef) -> bytes:
+def _read(source: Originals, ref: SampleRef) -> bytes | None:
+    if ref.offset == MISSING:
+        return None
     try:
         return source.read_range(ref.source, ref.offset, ref.num_bytes)
     except FileNotFoundError as error:
@@ -63,13 +65,15 @@ def _read(source: Originals, ref: SampleRef) -> bytes:
         ) from error
 
 
-def _checked(source: Originals, ref: SampleRef, data: bytes) -> bytes:
+def _checked(source: Originals, ref: SampleRef, data: bytes | None) -> bytes | None:
     """Return an image that was read, in the order of the references: once a damaged file is removed, later reads fail.
 
     Raises:
         SourceError: The image does not have the checksum of its reference.
     """
-    found = crc32c_of(data) if ref.crc32c is not None else None
+    if data is None or ref.crc32c is None:
+        return data
+    found = crc32c_of(data)
     if found == ref.crc32c:
         return data
     if isinstance(source, UnpackedImages):

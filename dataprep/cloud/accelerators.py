@@ -176,6 +176,21 @@ def known_zones(generation: str, mode: str | None = None) -> list[str]:
     return [row["zone"] for row in rows if mode is None or mode in row["modes"].split()]
 
 
+def zone_refusal(region: str, accelerator: Accelerator | None = None) -> str:
+    """Return the error about a region that is given where a zone is needed, with the region's known zones.
+
+    Args:
+        region: The region.
+        accelerator: TPU that the zone must have; None for any.
+    """
+    what = "TPUs" if accelerator is None else accelerator.generation.name
+    kinds = generations() if accelerator is None else [what]
+    known = sorted({zone for kind in kinds for zone in known_zones(kind)})
+    inside = [zone for zone in known if zone.startswith(f"{region}-")]
+    zones = f"its zones known to have {what} are" if inside else f"no zone of it is known to have {what}; others are"
+    return f"--zone {region!r}: a region, not a zone; {zones} {', '.join(inside or known)}, perhaps more"
+
+
 def zone_note(accelerator: Accelerator, zone: str) -> str:
     """Return a note if a zone or region is not among those that are known to have a TPU; an empty text if it is."""
     known = known_zones(accelerator.generation.name)

@@ -30,7 +30,10 @@ result has the same bytes.
 
 
 _OPTIONS = (
-    click.option("--name", help="Name of the dataset.  [default: made of the last part of --source]"),
+    click.option(
+        "--name",
+        help="Name of the dataset.  [default: made of the last part of --source; of its folder if that is a table]",
+    ),
     click.option("--licence", default=UNSTATED, show_default=True, help="Licence of the pictures, for the manifest."),
     click.option(
         "--origin", default=UNSTATED, show_default=True, help="Where the pictures come from, for the manifest."

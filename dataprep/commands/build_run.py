@@ -18,6 +18,7 @@ from dataprep.build.cards import write_cards
 from dataprep.build.driver import BuildResult, prepare, refuse_output, run_build
 from dataprep.build.finished import numbering_faults
 from dataprep.build.job import Engine
+from dataprep.build.merge import rejects_too_many
 from dataprep.build.plan import Plan
 from dataprep.build.remains import card_plan
 from dataprep.build.request import BuildRequest
@@ -34,8 +35,8 @@ from dataprep.commands.region_options import (
 )
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.paths import README
-from dataprep.dataset.records import SplitManifest
-from dataprep.errors import DataprepError, StorageError, UsageError
+from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.errors import DataprepError, SourceError, StorageError, UsageError
 from dataprep.messages import counted
 from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, engine_module
@@ -159,7 +160,7 @@ def build(
     reader, builder = named_place(run.beside, run.tpu), place_of_workers(engine_options)
     if not run.dry_run:
         _guard(request, run, reader=reader, builder=builder)
-    with shown.progress(quiet=run.as_json, stall_s=60 * run.stall_minutes) as progress:
+    with _missing_listed(run), shown.progress(quiet=run.as_json, stall_s=60 * run.stall_minutes) as progress:
         check(progress)
         if run.dry_run:
             from dataprep.commands.private_workers import private_worker_lines
@@ -191,7 +192,19 @@ def build(
             progress.warn(f"{split}: {fault}")
         elapsed_s = time.monotonic() - started_s
     notes = progress.notes if run.as_json else None
-    _print_result(result, request.output_url, elapsed_s, shown.split_line, notes=notes)
+    _print_result(result, request, elapsed_s, shown.split_line, notes=notes)
+
+
+@contextmanager
+def _missing_listed(run: Run) -> Iterator[None]:
+    """Print all images that a table names and that do not exist, if they are why the build ends and --json is given."""
+    try:
+        yield
+    except SourceError as error:
+        missing = [{"image": image, "row": row} for image, row in error.missing]
+        if run.as_json and missing:
+            click.echo(json.dumps({"error": str(error), "missing": missing}))
+        raise
 
 
 def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None:
@@ -302,16 +315,26 @@ def _print_plan(
     click.echo("Nothing was written (--dry-run).")
 
 
+def _rejected_before(manifest: Manifest, request: BuildRequest) -> str:
+    """Return a clause about rejected images that this request would not allow; empty if it allows all."""
+    ratio = request.max_reject_ratio
+    odd = [split for split in manifest.splits if rejects_too_many(split, ratio)]
+    if not odd:
+        return ""
+    counts = ", ".join(f"{counted(sum(split.rejected.values()), 'rejected image')} in {split.name}" for split in odd)
+    return f", though it has {counts}, more than --max-reject-ratio {ratio:g} allows: it was built with a higher ratio"
+
+
 def _print_result(
     result: BuildResult,
-    output: str,
+    request: BuildRequest,
     elapsed_s: float,
     split_line: Callable[[SplitManifest], str],
     *,
     notes: list[str] | None,
 ) -> None:
     """Print a result in lines or, with notes about the originals, as JSON."""
-    manifest = result.manifest
+    manifest, output = result.manifest, request.output_url
     if notes is not None:
         summary = manifest_document(manifest) | {"url": output, "elapsed_s": round(elapsed_s, 3)}
         summary |= {"shards_built": result.shards_built, "notes": notes}
@@ -321,7 +344,7 @@ def _print_result(
     for split in manifest.splits:
         click.echo(split_line(split))
     if not (result.shards_built or result.assembled):
-        click.echo(f"{output} was whole already; nothing was done")
+        click.echo(f"{output} was whole already; nothing was done{_rejected_before(manifest, request)}")
         return
     samples = counted(sum(split.samples for split in manifest.splits), "sample")
     click.echo(f"{output} is whole: {samples} in {elapsed_s:.1f} s; check it with: dataprep verify {output}")

@@ -68,7 +68,8 @@ def command(engine_options: tuple[str, ...], run: Run, source: str, only: str | 
     """Build the images of your own tables: their bytes in parquet files, or paths in any table.
 
     A valid RGB or grey JPEG keeps its bytes. Other images (PNG, WebP, GIF, BMP) are re-encoded as JPEG; those that
-    cannot be decoded are rejected and listed.
+    cannot be decoded are rejected and listed, and with --max-reject-ratio so are those that do not exist or are of a
+    type that is not read, such as TIFF.
     """
     refuse_unknown_runner(run, engine_options)
     root, name = place_of(source, is_table)

@@ -16,7 +16,7 @@ from dataprep.cloud.region import PAID, UNKNOWN, describe
 from dataprep.cloud.ways import CACHE
 from dataprep.commands.options import COUNT, Bytes, json_option
 from dataprep.commands.plan_places import parse_location
-from dataprep.commands.region_options import months_option, named_place, prices_option, tpu_option
+from dataprep.commands.region_options import months_option, named_place, objects_option, prices_option, tpu_option
 from dataprep.commands.region_report import RegionReport, Training, examine, gib
 from dataprep.commands.region_ways import echo_commands, echo_stale_prices, way_document, way_line
 from dataprep.errors import UsageError
@@ -60,6 +60,7 @@ _PAID_CODE, _UNKNOWN_CODE = 1, 3
     type=Bytes(),
     help="Size of the data that will be read, instead of looking it up.",
 )
+@objects_option
 @click.option(
     "--bucket-location",
     metavar="PLACE",
@@ -83,6 +84,7 @@ def command(
     hosts_read_all: bool,
     split: str | None,
     num_bytes: int | None,
+    objects: int | None,
     bucket_location: str | None,
     months: float,
     replicas: bool,
@@ -97,6 +99,8 @@ def command(
     """
     if bucket_location is not None and replicas:
         raise UsageError("--replicas reads the dataset's list of copies; leave --bucket-location out")
+    if objects is not None and num_bytes is None:
+        raise UsageError("--objects is the number of objects of the data whose size --bytes gives; add --bytes")
     located = None if bucket_location is None else parse_location(bucket_location)
     prices = published_prices() if prices_file is None else read_prices(prices_file)
     where = named_place(zone, tpu)
@@ -110,6 +114,7 @@ def command(
         split=split,
         months=months,
         num_bytes=num_bytes,
+        objects=objects,
     )
     reports = [examine(url, where, training, prices, replicas=replicas, located=located) for url in urls]
     if as_json:

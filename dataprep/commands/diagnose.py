@@ -56,7 +56,8 @@ they take; docs/bottleneck.md has the lines that do so. After commas, `transfer=
 `step-ms=MS` and `transfer-ms=MS` add time to each step and each transfer.
 
 Exit codes: 0 diagnosed, 1 a disk or bucket failed, 2 wrong usage or input, 3 undecided: the run was clearly faster
-than one of its stages alone, or slower than the stages promise while other programs used the cores.
+than one of its stages alone, or slower than the stages promise while other programs used the cores, or it waits for
+cores of which other programs used more or fewer meanwhile.
 """
 
 

@@ -45,11 +45,15 @@ MOST_SEED = 2**64 - 1
 SEED = Whole(max=MOST_SEED)
 MOST_BYTES = 2.0**63
 _LABEL = re.compile(r"([a-z][-_a-z0-9]{0,62})=([-_a-z0-9]{0,63})")
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_PREFIXES = ("k", "M", "G", "T", "P")
+_SIZES = {f"{prefix}B": 1000**power for power, prefix in enumerate(_PREFIXES, start=1)} | {
+    f"{prefix.upper()}iB": 1024**power for power, prefix in enumerate(_PREFIXES, start=1)
+}
+_UNITS = {"": 1} | {unit.lower(): size for unit, size in _SIZES.items()}
 
 
 class Bytes(click.ParamType[int]):
-    """A size such as `256MiB`, `1GB` or `1048576`."""
+    """A size such as `256MiB`, `2 TB` or `1048576`."""
 
     name = "size"
 
@@ -58,7 +62,12 @@ class Bytes(click.ParamType[int]):
             return value
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value).lower())
         if match is None or match[2] not in _UNITS:
-            self.fail(f"got {value!r}, expected a size such as 256MiB, 1GB or 1048576", param, ctx)
+            self.fail(
+                f"got {value!r}, expected a size such as 256MiB, 2 TB or 1048576; its unit is bytes, or one of "
+                f"{', '.join(_SIZES)}",
+                param,
+                ctx,
+            )
         size = float(match[1]) * _UNITS[match[2]]
         if size > MOST_BYTES:
             self.fail(f"got {value!r}, expected 8 EiB at most", param, ctx)

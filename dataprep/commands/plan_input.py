@@ -26,9 +26,9 @@ from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
-from dataprep.commands.plan_places import PricedPlaces, cache_gbps, priced_places, print_places
+from dataprep.commands.plan_places import PricedPlaces, cache_gbps, parse_location, priced_places, print_places
 from dataprep.commands.plan_report import SCHEMA_VERSION, Found, print_found
-from dataprep.commands.region_options import months_option, prices_option
+from dataprep.commands.region_options import months_option, objects_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.sources import DATASETS
@@ -74,12 +74,13 @@ _RATE_IS_MISSING = (
 _ALL = "all"
 """Value of --accelerator for all kinds of hosts."""
 _OPTIONS_OF_ONE = {
-    "dataset_bytes", "stored_side", "resize", "vcpus", "host_gbps", "bucket_gbps", "bucket_location", "zone", "epochs",
-    "months", "prices_file", "cache", "hns",
+    "dataset_bytes", "objects", "stored_side", "resize", "vcpus", "host_gbps", "bucket_gbps", "bucket_location", "zone",
+    "epochs", "months", "prices_file", "cache", "hns",
 }  # fmt: skip
 """Parameters that are about one TPU, its bucket or its dataset, and change nothing where all are listed."""
 _PRICE_OPTIONS = {
-    "bucket_location", "zone", "epochs", "months", "hns", "prices_file", "dataset", "dataset_bytes", "bytes_per_image",
+    "bucket_location", "zone", "epochs", "months", "hns", "prices_file", "dataset", "dataset_bytes", "objects",
+    "bytes_per_image",
     "as_json",
 }  # fmt: skip
 """Parameters on which the price of reading depends."""
@@ -97,6 +98,7 @@ class _Options:
     image_size: int | None
     dataset: str
     dataset_bytes: int | None
+    objects: int | None
     bytes_per_image: int | None
     stored_side: int | None
     resize: int | None
@@ -159,6 +161,7 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
     callback=_above_0_bytes,
     help="Size of another dataset's stored images, as 500GB.",
 )
+@objects_option
 @click.option(
     "--bytes-per-image",
     type=Bytes(),
@@ -335,6 +338,8 @@ def _plan(options: _Options, accelerator: Accelerator) -> Found:
         )
     pod = _pod(options, accelerator.machine, hosts=accelerator.hosts, num_bytes=stored.num_bytes)
     is_priced = options.bucket_location is not None or options.epochs > 1
+    if options.objects is not None and not is_priced:
+        raise UsageError("--objects is about the price of the reading; give --bucket-location and --zone, too")
     return Found(
         accelerator=accelerator,
         pod=pod,
@@ -343,6 +348,7 @@ def _plan(options: _Options, accelerator: Accelerator) -> Found:
         processor=costs.processor,
         core_speed=costs.core_speed,
         core_basis=costs.core_basis,
+        core_is_unknown=costs.core_basis == _AS_MEASURED,
         bytes_source=costs.bytes_source,
         model=options.model,
         image_size=image_size,
@@ -370,7 +376,8 @@ def _priced(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces:
     use = Use(passes=passes, months=options.months)
     prices = published_prices() if options.prices_file is None else read_prices(options.prices_file)
     zone = check_place(options.zone)
-    return priced_places(options.bucket_location, zone, round(num_bytes), use, prices, hns=options.hns)
+    bucket = parse_location(options.bucket_location, hns=options.hns)
+    return priced_places(bucket, zone, round(num_bytes), use, prices, objects=options.objects)
 
 
 def _only_price_is_known(options: _Options) -> bool:

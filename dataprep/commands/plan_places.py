@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from dataprep.cloud.buckets import cache_command
-from dataprep.cloud.cost import Amount
 from dataprep.cloud.placement import bucket_name
 from dataprep.cloud.prices import Prices, price_dates
 from dataprep.cloud.region import (
@@ -25,7 +24,7 @@ from dataprep.cloud.region import (
 )
 from dataprep.cloud.tables import fact, table
 from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
-from dataprep.commands.region_report import gib, given_reading
+from dataprep.commands.region_report import Reading, gib, given_reading
 from dataprep.commands.region_ways import (
     copy_commands,
     echo_commands,
@@ -52,8 +51,8 @@ class PricedPlaces:
 
     bucket: BucketLocation
     zone: str
-    num_bytes: int
-    """Size of one pass."""
+    reading: Reading
+    """One pass over the data."""
     use: Use
     verdict: Verdict
     ways: list[Way]
@@ -61,13 +60,16 @@ class PricedPlaces:
     @property
     def notes(self) -> list[str]:
         """Assumptions about the prices."""
-        return storage_notes(self.ways)
+        return [*self.reading.notes, *storage_notes(self.ways)]
 
     @property
     def commands(self) -> list[str]:
         """Commands that make the copy, if one is priced; the bucket has a placeholder for its name."""
         copies = [way.once.total for way in self.ways if way.kind == COPY]
-        return copy_commands(_DATA, self.zone, is_dataset=None, once_usd=copies[0]) if copies else []
+        if not copies:
+            return []
+        as_shards = self.reading.objects_are_assumed
+        return copy_commands(_DATA, self.zone, is_dataset=None, once_usd=copies[0], as_shards=as_shards)
 
     @property
     def cache_command(self) -> str | None:
@@ -80,7 +82,10 @@ class PricedPlaces:
         return {
             "bucket_location": self.bucket.location,
             "zone": self.zone,
-            "num_bytes": self.num_bytes,
+            "num_bytes": self.reading.num_bytes,
+            "objects": sum(amount.objects for amount in self.reading.amounts),
+            "gets": self.reading.gets,
+            "objects_are_assumed": self.reading.objects_are_assumed,
             "passes": self.use.passes,
             "months": self.use.months,
             "verdict": self.verdict.kind,
@@ -93,22 +98,23 @@ class PricedPlaces:
         }
 
 
-def priced_places(text: str, zone: str, num_bytes: int, use: Use, prices: Prices, *, hns: bool) -> PricedPlaces:
+def priced_places(
+    bucket: BucketLocation, zone: str, num_bytes: int, use: Use, prices: Prices, *, objects: int | None = None
+) -> PricedPlaces:
     """Price the reading of data of class Standard, or Rapid where the bucket lies in a zone.
 
     Args:
-        text: Location of the bucket, as the user writes it.
+        bucket: Location of the bucket.
         zone: The reader's zone or region.
         num_bytes: Size of one pass.
         use: How often the data are read, and for how long a cache or a copy is kept.
         prices: Prices to apply.
-        hns: Whether the bucket has a hierarchical namespace.
+        objects: Number of objects that the data are; None if it is not given.
     """
-    bucket = parse_location(text, hns=hns)
-    amounts: tuple[Amount, ...] = given_reading(num_bytes, bucket.storage_class).amounts
+    reading = given_reading(num_bytes, bucket.storage_class, objects)
     found = verdict(bucket, zone, prices)
-    priced = ways(amounts, bucket, zone, prices, use)
-    return PricedPlaces(bucket=bucket, zone=zone, num_bytes=num_bytes, use=use, verdict=found, ways=priced)
+    priced = ways(reading.amounts, bucket, zone, prices, use)
+    return PricedPlaces(bucket=bucket, zone=zone, reading=reading, use=use, verdict=found, ways=priced)
 
 
 def parse_location(text: str, *, hns: bool = False) -> BucketLocation:
@@ -155,7 +161,7 @@ def cache_gbps(num_bytes: float) -> float:
 def places_table(places: PricedPlaces) -> Table:
     """Return a table of the ways, with what each costs."""
     often = "once" if places.use.passes == 1 else f"{places.use.passes:,.0f} times"
-    what = f"Reading {gib(places.num_bytes)} {often} in {places.zone}"
+    what = f"Reading {gib(places.reading.num_bytes)} {often} in {places.zone}"
     title = f"{what}: {places.verdict.kind}, {places.verdict.reason}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     table.add_column("USD", overflow="fold")

@@ -40,6 +40,8 @@ class Found:
     """Speed of the hosts' cores, as a share of the one that `cost_source` names."""
     core_basis: str
     """What that speed rests on."""
+    core_is_unknown: bool
+    """Whether the hosts' cores are taken to be as fast as the user's, because it is not known how fast those are."""
     bytes_source: str
     """Where the bytes of an image come from."""
     model: str | None
@@ -61,7 +63,20 @@ class Found:
     def sentence(self) -> str:
         from loaders.capacity.plan import verdict_sentence
 
-        return verdict_sentence(self.plan, self.accelerator.name)
+        sentence = verdict_sentence(self.plan, self.accelerator.name)
+        by_cores = self.plan.verdict == "fed" or self.plan.limit in ("cores", "workers")
+        return f"If a host's core is as fast as yours, {sentence}" if self.core_is_unknown and by_cores else sentence
+
+    @property
+    def not_counted(self) -> list[str]:
+        """What the verdict leaves out, each with what is needed of it."""
+        if self.pod.bucket_gbps:
+            return []
+        gbps = self.plan.asked_images_per_s * self.cost.num_bytes * 8e-9
+        return [
+            f"the bucket's bandwidth: {gbps:,.2f} Gbit/s are needed of your project's quota of Google egress bandwidth "
+            "in the bucket's location, which the console shows under IAM & Admin, Quotas: give it as --bucket-gbps"
+        ]
 
     def document(self) -> dict[str, object]:
         """Return the plan as JSON values, which docs/capacity.md describes."""
@@ -69,6 +84,7 @@ class Found:
         return {
             "schema_version": SCHEMA_VERSION,
             "sentence": self.sentence,
+            "not_counted": self.not_counted,
             "accelerator": {
                 **{key: getattr(accelerator, key) for key in ("name", "hosts", "chips", "cores", "hbm_gib")},
                 "machine": asdict(accelerator.machine),
@@ -117,7 +133,8 @@ def print_found(found: Found) -> None:
 
 def _facts(found: Found) -> dict[str, str]:
     plan, cost, pod = found.plan, found.cost, found.pod
-    facts = _hosts(found) | {
+    facts = {"not counted": "; ".join(found.not_counted)} if found.not_counted else {}
+    facts |= _hosts(found) | {
         "required": f"{plan.asked_images_per_s:,.0f} images/s at {found.image_size} pixels"
         + (f" by {found.model}" if found.model else ""),
         "deliverable": f"{_least(plan)}{plan.images_per_s:,.0f} images/s by all hosts, "
@@ -128,7 +145,7 @@ def _facts(found: Found) -> dict[str, str]:
         f"takes {cost.cpu_ms * found.core_speed:.2f} ms ({found.cost_source}); {found.core_basis}",
         "counted": f"{pod.usable_share:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
         f"{pod.vcpu_speed:g} of a host's core",
-        "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, pod, hns=found.hns),
+        "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, hns=found.hns),
     }
     if found.bytes_are_assumed:
         assumed = f"{human_bytes(cost.num_bytes)} an image, the {found.bytes_source}: give --bytes-per-image"
@@ -156,13 +173,12 @@ def _hosts(found: Found) -> dict[str, str]:
     }
 
 
-def _bucket(bytes_per_s: float, pod: Pod, *, hns: bool) -> str:
+def _bucket(bytes_per_s: float, *, hns: bool) -> str:
     requests_per_s, first = bytes_per_s / _BLOCK_BYTES, first_requests_per_s(hns=hns)
     grows = f", beyond the {first:,.0f} of a bucket that has not grown yet"
-    quota = "" if pod.bucket_gbps else "; its bandwidth is your project's quota: --bucket-gbps"
     return (
         f"{bytes_per_s * 8e-9:,.2f} Gbit/s in {requests_per_s:,.0f} requests/s of 2 MiB"
-        f"{grows if requests_per_s > first else ''}{quota}"
+        f"{grows if requests_per_s > first else ''}"
     )
 
 

@@ -10,7 +10,7 @@ import click
 
 from dataprep.cloud.placement import POLICIES
 from dataprep.cloud.region import check_place
-from dataprep.commands.options import Finite
+from dataprep.commands.options import COUNT, Finite
 
 beside_option = click.option("--beside", metavar="ZONE", help="Zone or region in which --output will be read.")
 tpu_option = click.option(
@@ -37,6 +37,13 @@ months_option = click.option(
     default=1.0,
     show_default=True,
     help="Months for which a cache or a copy would be kept.",
+)
+objects_option = click.option(
+    "--objects",
+    metavar="N",
+    type=COUNT,
+    help="Number of objects in which the data lie, such as loose pictures; each costs a request when it is read or "
+    "copied.  [default: objects of 256 MiB]",
 )
 _WORKER_PLACES = ("--worker_zone", "--zone", "--worker_region", "--region")
 """Options of Beam's runners on Google Cloud for the workers' zone or region, the most exact one first."""

@@ -23,7 +23,7 @@ from dataprep.storage import Storage, open_storage
 from dataprep.storage.gcs_location import DEADLINES, LIST_CACHES, BucketLocation, StoredObject, stored_objects
 
 OBJECT_BYTES = 256 * 2**20
-"""Assumed size of an object where only the size of the data is given."""
+"""Assumed size of an object where only the size of the data is given: that of dataprep's shards."""
 READ_BYTES = 2 * 2**20
 """Bytes of a request for data that are not a dataset of dataprep: the same as in the loaders."""
 _OURS = ("index/", "_build/", "dataset.json", "replicas.json")
@@ -42,6 +42,8 @@ class Training:
     """For how long a cache or a copy is kept."""
     num_bytes: int | None = None
     """Size of the data, if it is given and not looked up."""
+    objects: int | None = None
+    """Number of objects that these data are, if it is given; None for objects of OBJECT_BYTES."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +56,8 @@ class Reading:
     """Number of passes in an epoch."""
     is_dataset: bool | None
     """Whether the data are a dataset of dataprep; None if nothing was looked up."""
+    objects_are_assumed: bool = False
+    """Whether the number of objects follows from OBJECT_BYTES."""
 
     @property
     def num_bytes(self) -> int:
@@ -62,6 +66,16 @@ class Reading:
     @property
     def gets(self) -> int:
         return sum(amount.gets for amount in self.amounts)
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes on what is assumed, for the user."""
+        if not self.objects_are_assumed:
+            return []
+        return [
+            f"requests and copies are priced for objects of {OBJECT_BYTES >> 20} MiB, as dataprep's shards, of which "
+            f"{READ_BYTES >> 20} MiB are read at a time; for other data, such as loose pictures, give --objects N"
+        ]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -127,7 +141,7 @@ def examine(
     if training.num_bytes is None:
         report.reading = _reading(storage, manifest, training, bucket.storage_class, report.notes)
     else:
-        given = given_reading(training.num_bytes, bucket.storage_class)
+        given = given_reading(training.num_bytes, bucket.storage_class, training.objects)
         report.reading = replace(given, is_dataset=manifest is not None)
     if report.reading is not None and found.kind == PAID:
         report.replica = nearer_copy(report.placement, prices, report.notes.append)
@@ -139,15 +153,21 @@ def examine(
     return report
 
 
-def given_reading(num_bytes: int, storage_class: str | None) -> Reading:
-    """Return one pass over data of a given size, in requests of READ_BYTES and objects of OBJECT_BYTES."""
+def given_reading(num_bytes: int, storage_class: str | None, objects: int | None = None) -> Reading:
+    """Return one pass over data of a given size, in requests of at most READ_BYTES.
+
+    Args:
+        num_bytes: Size of the data.
+        storage_class: Class of the objects; None for Standard.
+        objects: Number of objects, all of one size; None for objects of OBJECT_BYTES.
+    """
     amount = Amount(
         storage_class=(storage_class or "standard").lower(),
         num_bytes=num_bytes,
-        objects=-(-num_bytes // OBJECT_BYTES),
-        gets=-(-num_bytes // READ_BYTES),
+        objects=objects or -(-num_bytes // OBJECT_BYTES),
+        gets=objects * -(-num_bytes // (objects * READ_BYTES)) if objects else -(-num_bytes // READ_BYTES),
     )
-    return Reading(amounts=(amount,), passes=1, is_dataset=None)
+    return Reading(amounts=(amount,), passes=1, is_dataset=None, objects_are_assumed=objects is None)
 
 
 def _placement(url: str, where: str | None, prices: Prices) -> Placement:
@@ -165,7 +185,8 @@ def _examine_given(found: Placement, training: Training, prices: Prices) -> Regi
     if training.num_bytes is None:
         report.notes.append("no cost: nothing is looked up in a bucket whose location is given; give --bytes")
     else:
-        report.reading = given_reading(training.num_bytes, None if found.bucket is None else found.bucket.storage_class)
+        storage_class = None if found.bucket is None else found.bucket.storage_class
+        report.reading = given_reading(training.num_bytes, storage_class, training.objects)
     _price(report, training, prices)
     return report
 
@@ -212,6 +233,7 @@ def _price(report: RegionReport, training: Training, prices: Prices) -> None:
     bucket, reading, found = report.placement.bucket, report.reading, report.placement.verdict
     if bucket is None or reading is None:
         return
+    report.notes.extend(reading.notes)
     report.one_pass = reading_cost(reading.amounts, bucket, found, prices)
     if report.one_pass is not None:
         readers = training.hosts if training.hosts_read_all else 1
@@ -235,7 +257,9 @@ def _advise(report: RegionReport, training: Training, prices: Prices) -> None:
     if any(way.kind == CACHE for way in report.ways):
         report.cache_command = " ".join(cache_command(bucket_name(url), where.lower()))
     once_usd = 0.0 if report.copy is None else report.copy.once.total
-    report.commands = copy_commands(url, where, is_dataset=reading.is_dataset, once_usd=once_usd)
+    report.commands = copy_commands(
+        url, where, is_dataset=reading.is_dataset, once_usd=once_usd, as_shards=reading.objects_are_assumed
+    )
 
 
 def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:

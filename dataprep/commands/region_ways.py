@@ -27,7 +27,9 @@ def storage_notes(ways: Iterable[Way]) -> list[str]:
     return [f"keeping data in {each} is priced as in {STORAGE_REGION}" for each in sorted(regions)]
 
 
-def copy_commands(url: str, where: str, *, is_dataset: bool | None, once_usd: float) -> list[str]:
+def copy_commands(
+    url: str, where: str, *, is_dataset: bool | None, once_usd: float, as_shards: bool = False
+) -> list[str]:
     """Return the commands that copy data into a new bucket beside the reader.
 
     Args:
@@ -36,14 +38,16 @@ def copy_commands(url: str, where: str, *, is_dataset: bool | None, once_usd: fl
         is_dataset: Whether the data are a dataset of dataprep; None if that is not known: then both ways to copy them
             are returned, each with a comment.
         once_usd: Price of the copying.
+        as_shards: Whether that is the price of copying shards, because the number of objects is not known.
     """
     path = url.partition("://")[2].partition("/")[2]
     create = f"dataprep create-bucket {_NEW_BUCKET} --beside {where}"
     replicate = f"dataprep replicate {url} --to {_NEW_BUCKET}/{path}".rstrip("/")
     copy = f"gcloud storage cp --recursive {url} {_NEW_BUCKET}/"
     if is_dataset is None:
+        other = "other data; the price needs --objects" if as_shards else "other data"
         most = ceil(once_usd * _PRICE_MARGIN)
-        return [create, f"{replicate} --max-usd {most}     # a dataset of dataprep", f"{copy}     # other data"]
+        return [create, f"{replicate} --max-usd {most}     # a dataset of dataprep", f"{copy}     # {other}"]
     return [create, replicate if is_dataset else copy]
 
 

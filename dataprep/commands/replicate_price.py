@@ -80,7 +80,7 @@ def planned_copy(copying: Copying, prices: Prices, *, epochs: bool) -> PlannedCo
     except (StorageError, UndecidedError) as error:
         return PlannedCopy(copying=copying, verdict=Verdict(UNKNOWN, None, str(error)), cost=None)
     if source is None:
-        free = Verdict(CO_LOCATED, 0.0, f"from this machine to {describe(target)}: uploads are free")
+        free = Verdict(CO_LOCATED, 0.0, f"from this machine to {describe(target)}: Cloud Storage charges no uploads")
         cost = copying_cost([_amount("standard", copying.objects, copying.num_bytes)], target, target, prices)
         return PlannedCopy(copying=copying, verdict=free, cost=cost, target=target)
     amounts = _amounts(copying, source)

@@ -20,6 +20,7 @@ from dataprep.cloud.tpu.command_lines import (
     Place,
     Request,
     Target,
+    check_zone,
     create_commands,
     delete_commands,
     describe_command,
@@ -51,6 +52,8 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
     """
     found = parse_accelerator(accelerator)
     zones = known_zones(found.generation.name)
+    if zone is not None:
+        check_zone(zone, found)
     request = Request(place=Place(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT), accelerator=found)
     commands = [shlex.join(argv) for argv in create_commands(request)]
     for line in (found.note, zone_note(found, request.place.zone)):

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.cloud.gcloud import Gcloud
-from dataprep.cloud.tpu.command_lines import APIS, Api, Place
+from dataprep.cloud.tpu.command_lines import APIS, Api, Place, check_zone
 from dataprep.cloud.tpu.find import find_target
 from dataprep.cloud.tpu.fleet import Fleet
 from dataprep.commands.options import json_option
@@ -94,6 +95,8 @@ def _with_options(
     def wrapped(
         name: str, zone: str, project: str | None, api: Api | None, dry_run: bool, as_json: bool, **others: Any
     ) -> None:
+        if "accelerator" in others:
+            check_zone(zone, parse_accelerator(others["accelerator"]))
         place, internal_ip = Place(name=name, zone=zone, project=project), others.pop("internal_ip", False)
         where = Where(place=place, api=api, internal_ip=internal_ip, dry_run=dry_run, as_json=as_json)
         done = function(where, **others)

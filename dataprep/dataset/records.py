@@ -15,6 +15,8 @@ from dataprep.dataset.documents import Count, JsonObject
 from dataprep.dataset.features import Feature, Features
 
 NO_LABEL = -1
+MISSING = -1
+"""Offset of an image that did not exist when the build was planned."""
 MAX_KEY_BYTES = 200
 """Maximum length of a sample's key."""
 MAX_REPEATS = 1_000
@@ -120,7 +122,7 @@ class SampleRef:
     source: str
     """File that holds the image, relative to the source root, e.g. `train2017.zip` or `train/n01440764/x.JPEG`."""
     offset: int
-    """First byte of the image in `source`."""
+    """First byte of the image in `source`; MISSING for an image that does not exist, which the build rejects."""
     num_bytes: int
     label: int = NO_LABEL
     """Position in the sorted class list, or NO_LABEL."""

@@ -82,6 +82,8 @@ class Reading:
     (dataprep/sources/unpacked.py); None to measure them only."""
     splits: tuple[str, ...] = ()
     """Splits whose images are unpacked; empty for all."""
+    max_reject_ratio: float = 0.0
+    """Share of a split's rows that may name an image which cannot be used; the build rejects these."""
 
 
 READ_ALL = Reading()

@@ -180,13 +180,9 @@ class _FolderReader(PictureReader[_Picture]):
             )
 
     def _note_empty_files(self, tree: Tree) -> None:
-        if tree.num_empty:
-            names = listed([shown("/".join(image.parts)) for image in tree.first_empty])
-            more = ", ..." if tree.num_empty > len(tree.first_empty) else ""
-            self._notes.append(
-                f"warning: {counted(tree.num_empty, 'image')} of 0 bytes, which a build rejects: {names}{more}; remove "
-                "or replace them, or allow rejections with --max-reject-ratio"
-            )
+        empty = Examples(_Picture(image, image.parts) for image in tree.first_empty)
+        empty.count = tree.num_empty
+        self._note_empty(empty)
 
     # Splits
 

@@ -21,7 +21,7 @@ from dataprep.errors import SourceError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import did_you_mean, one_line, quoted, shown
 from dataprep.sources.archives import Progress
-from dataprep.sources.metadata import MetadataFile, holds_texts, text_rows
+from dataprep.sources.metadata import MetadataFile, holds_texts, numbered, text_rows
 from dataprep.sources.problems import Refuse, at_once
 from dataprep.sources.unpacked import PARQUET
 from dataprep.storage.base import Storage
@@ -59,7 +59,7 @@ class TableRow(NamedTuple):
     """One row of a table."""
 
     number: int
-    """Number of the line or row, from 1, as messages name it."""
+    """Number of the line of a text file, or of the row of a parquet file, from 1, as messages name it."""
     image: Any
     """Value of the image column: bytes, a path, or a dictionary of both."""
     values: Values
@@ -355,4 +355,4 @@ def image_path(row: TableRow) -> str | None:
 
 def row_name(table: ImageTable, number: int) -> str:
     """Return the name of a row, as messages show it."""
-    return f"{shown(table.name)} row {number}"
+    return f"{shown(table.name)} {numbered(table.name, number)}"

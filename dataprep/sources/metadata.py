@@ -81,6 +81,11 @@ def holds_texts(url: str) -> bool:
     return PurePosixPath(url).suffix.lower() in _DELIMITERS
 
 
+def numbered(url: str, number: int) -> str:
+    """Return the name of a row in messages: `line 3` of a text, in which a header is line 1, or `row 3` of parquet."""
+    return f"{'row' if PurePosixPath(url).suffix.lower() == '.parquet' else 'line'} {number}"
+
+
 def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[int, Values]]:
     """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line.
 
@@ -101,13 +106,14 @@ def _named_rows(
 ) -> Iterator[Row]:
     nameless, first = 0, ""
     for number, values in rows:
-        where = f"{file.url} row {number}"
+        row = numbered(file.url, number)
+        where = f"{file.url} {row}"
         name = values.pop(FILE_COLUMN, None)
         if not isinstance(name, str) or not name:
             nameless += 1
             if nameless == 1:
                 columns = ", ".join(sorted(map(str, values)))[:200]
-                first = f"row {number} has no {FILE_COLUMN}, the path of the image relative to the folder of this file"
+                first = f"{row} has no {FILE_COLUMN}, the path of the image relative to the folder of this file"
                 first += f"; it has {columns or 'nothing'}: rename the column with the path"
             continue
         try:

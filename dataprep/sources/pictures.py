@@ -225,6 +225,14 @@ class PictureReader(ABC, Generic[P]):
                 self._problems.add(SourceError(f"{self._root.url}: {error}"))
         return classes
 
+    def _note_empty(self, empty: Examples) -> None:
+        """Note the images of 0 bytes."""
+        if empty.count:
+            self._notes.append(
+                f"warning: {counted(empty.count, 'image')} of 0 bytes, which a build rejects: {empty}; remove or "
+                "replace them, or allow rejections with --max-reject-ratio"
+            )
+
     # References
 
     def _dataset(self, dataset: OwnDataset, found: Mapping[str, Enumeration], splits: Iterable[str]) -> OpenedDataset:

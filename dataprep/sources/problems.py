@@ -37,6 +37,12 @@ class Problems:
         if self.count <= SHOWN_PROBLEMS:
             self._first.append(error)
 
+    def take(self, others: Problems) -> None:
+        """Note all problems of others."""
+        for error in others._first:
+            self.add(error)
+        self.count += others.count - len(others._first)
+
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Note a problem that is raised inside, and go on behind."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from dataprep.dataset.features import RESERVED
-from dataprep.dataset.records import SourceFile
+from dataprep.dataset.records import MISSING, SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import human_bytes, quoted, shown
+from dataprep.sources.archives import Progress
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, READ_ALL, Reading, SplitFacts
 from dataprep.sources.duplicates import same_items
 from dataprep.sources.image_tables import (
@@ -33,14 +34,14 @@ from dataprep.sources.image_tables import (
 )
 from dataprep.sources.keys import IMAGE_SUFFIXES, key_of, name_parts
 from dataprep.sources.located import LocatedImages
-from dataprep.sources.metadata import Row
+from dataprep.sources.metadata import Row, numbered
 from dataprep.sources.own import SPLITS, UNSTATED, OwnData, OwnDataset
 from dataprep.sources.packed_images import PackedImages, packed_source
 from dataprep.sources.pictures import (
     FOLDER_LABELS,
     LABEL_COLUMN,
     NO_LABELS,
-    SHOWN_EXAMPLES,
+    Examples,
     OpenedDataset,
     Picture,
     PictureReader,
@@ -51,6 +52,7 @@ from dataprep.sources.problems import SHOWN_PROBLEMS, Refuse
 from dataprep.sources.table_files import stems, tables_by_split
 from dataprep.sources.tree import OTHER_PICTURES
 from dataprep.sources.unpacked import IMAGE_FILES
+from dataprep.sources.unusable import NamedRow, UnusableImages
 from dataprep.storage.base import Storage
 
 FROM_PATH, FROM_ROW = "path", "row"
@@ -63,7 +65,7 @@ class Table(OwnDataset):
     def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
         """Return the dataset with the splits, classes and features that are found in tables."""
         reader = _TableReader(root, self.own or OwnData(name=self.name), reading.progress)
-        return reader.opened(self, reading.unpack_to, reading.splits)
+        return reader.opened(self, reading)
 
 
 @dataclass(slots=True)
@@ -102,17 +104,27 @@ class _TableReader(PictureReader[_Picture]):
 
     columns_of = "the table"
 
-    def opened(self, dataset: Table, unpack_to: Storage | None, wanted: tuple[str, ...]) -> OpenedDataset:
-        """Return the dataset with everything that is found in the tables; images only of the wanted splits."""
-        with self._problems.together():
-            return self._opened(dataset, unpack_to, wanted)
+    def __init__(self, root: Storage, own: OwnData, progress: Progress | None) -> None:
+        super().__init__(root, own, progress)
+        self._unusable = UnusableImages(root.url, "", 0.0)
 
-    def _opened(self, dataset: Table, unpack_to: Storage | None, wanted: tuple[str, ...]) -> OpenedDataset:
+    def opened(self, dataset: Table, reading: Reading) -> OpenedDataset:
+        """Return the dataset with everything that is found in the tables; images only of the wanted splits."""
+        try:
+            with self._problems.together():
+                return self._opened(dataset, reading)
+        except SourceError as error:
+            error.missing = self._unusable.missing
+            raise
+
+    def _opened(self, dataset: Table, reading: Reading) -> OpenedDataset:
+        wanted = reading.splits
         tables = tables_by_split(self._root, self._own.archive, self._notes)
         self._tables = {table.name: table for found in tables.values() for table in found}
         self._choose_columns(list(self._tables.values()))
         self._keys = _Keys(self._own, self._table_columns, self._image_column)
-        self._unpack_to = unpack_to
+        self._unusable = UnusableImages(self._root.url, self._image_column, reading.max_reject_ratio)
+        self._unpack_to = reading.unpack_to
         self._drop = frozenset(self._own.drop)
         self._sources: dict[str, list[SourceFile]] = {name: [] for name in tables}
         built = set(wanted) | ({"train"} if self._own.val_fraction else set()) if wanted else set(tables)
@@ -168,7 +180,7 @@ class _TableReader(PictureReader[_Picture]):
 
     def _pictures(self, split: str, tables: Sequence[ImageTable], *, is_built: bool) -> SpilledItems[_Picture]:
         """Read all rows of a split."""
-        short, pictures = stems(tables), self._collected(())
+        short, pictures, empty = stems(tables), self._collected(()), Examples()
         for table in tables:
             source = packed_source(table, is_unpacked=self._holds_bytes)
             self._sources[split].append(source)
@@ -178,8 +190,15 @@ class _TableReader(PictureReader[_Picture]):
                         raise SourceError(f"{table.url}: over {MAX_SAMPLES:,} images; build its tables one by one")
                     if self._has_key(row, picture, f"{short[table.name]}-{ordinal}", is_built=is_built):
                         pictures.append(picture)
+                        if is_built and not picture.num_bytes and picture.offset != MISSING:
+                            file = NamedRow(table, picture.number, picture.source)
+                            empty.add(picture if self._holds_bytes else file)
+            self._unusable.end_table(table)
             if self._holds_bytes:  # whoever has to mend a table should not wait until the others are unpacked
                 self._problems.refuse()
+        if line := self._unusable.end_split(self._problems):
+            self._notes.append(line)
+        self._note_empty(empty)
         if not len(pictures) and not self._problems.count:
             raise SourceError(f"{tables[0].url}: no rows; expected one for each image")
         if is_built:
@@ -190,7 +209,7 @@ class _TableReader(PictureReader[_Picture]):
 
     def _has_key(self, row: TableRow, picture: _Picture, ordinal: str, *, is_built: bool) -> bool:
         """Take the values of a row, and its key if its split is built; return False if it can have none."""
-        where = f"{picture.table.url} row {row.number}"
+        where = f"{picture.table.url} {numbered(picture.table.name, row.number)}"
         values = {name: value for name, value in row.values.items() if name != self._keys.reserved_column}
         picture.row = self._columns.add(Row((), where, values, picture.table.holds_texts))
         if is_built:
@@ -218,26 +237,22 @@ class _TableReader(PictureReader[_Picture]):
             yield from self._rows_with_files(table)
 
     def _rows_with_files(self, table: ImageTable) -> Iterator[tuple[TableRow, _Picture]]:
-        """Yield the rows of a table with paths, with the sizes of the files; the files that do not exist are counted
-        after the last row."""
+        """Yield the rows of a table with paths, with the sizes of the files; those of images that cannot be used are
+        left out, unless some may be rejected."""
         located, sizes = LocatedImages(self._root, table.name), dict[str, int]()
         if located.are_listed:
             found = self._named_rows(table, located, lambda _: None)  # refused below
             sizes |= located.sizes([name for _, name in found])
-        absent = _Absent()
         for row, name in self._named_rows(table, located, self._problems.add):
             try:
                 size = sizes.get(name) if located.are_listed else located.size_on_disk(name)
-                picture = _Picture(table, row.number, name, 0, size or 0)
-                absent.add(picture, is_absent=size is None)
-                if size is not None:
-                    _check_size(picture)
+                picture = _Picture(table, row.number, name, MISSING if size is None else 0, size or 0)
+                _refuse_large(picture)
             except SourceError as error:
                 self._problems.add(error)
                 continue
-            if size is not None:
+            if self._unusable.takes(table, row.number, name, exists=size is not None):
                 yield row, picture
-        self._refuse_absent(table, absent)
 
     def _named_rows(self, table: ImageTable, located: LocatedImages, refuse: Refuse) -> Iterator[tuple[TableRow, str]]:
         """Yield the rows of a table, each with the name of its file below the source."""
@@ -246,7 +261,7 @@ class _TableReader(PictureReader[_Picture]):
             if path is None:
                 refuse(
                     SourceError(
-                        f"{table.url} row {row.number}: no path of an image in the column "
+                        f"{table.url} {numbered(table.name, row.number)}: no path of an image in the column "
                         f"{quoted(self._image_column)}; expected one in every row: fill it in, or remove the row"
                     )
                 )
@@ -254,7 +269,7 @@ class _TableReader(PictureReader[_Picture]):
             try:
                 name = located.name_of(path)
             except SourceError as error:
-                refuse(SourceError(f"{table.url} row {row.number}: {error}"))
+                refuse(SourceError(f"{table.url} {numbered(table.name, row.number)}: {error}"))
                 continue
             yield row, name
 
@@ -264,19 +279,6 @@ class _TableReader(PictureReader[_Picture]):
                 SourceError(
                     f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
                     "case; expected every image once: remove a row, or number the samples by --key-from row"
-                )
-            )
-
-    def _refuse_absent(self, table: ImageTable, absent: _Absent) -> None:
-        if absent.count:
-            some = ", ".join(f"{shown(each.source)} (row {each.number})" for each in absent.first)
-            more = ", ..." if absent.count > SHOWN_EXAMPLES else ""
-            self._problems.add(
-                SourceError(
-                    f"{table.url}: {absent.count:,} of {absent.rows:,} images are not below {self._root.url}: "
-                    f"{some}{more}; expected paths relative to the table or to --source: name their column with "
-                    f"--image-column (now {self._image_column}), or put the table into the folder in which "
-                    "the paths begin"
                 )
             )
 
@@ -407,29 +409,8 @@ def _with_suffix(path: str) -> str:
     return path if suffix in IMAGE_SUFFIXES | OTHER_PICTURES else f"{path}.jpg"
 
 
-class _Absent:
-    """Counts the rows of a table, and those whose image does not exist."""
-
-    def __init__(self) -> None:
-        self.rows = self.count = 0
-        self.first: list[_Picture] = []
-
-    def add(self, picture: _Picture, *, is_absent: bool) -> None:
-        """Count a row."""
-        self.rows += 1
-        if is_absent:
-            self.count += 1
-            self.first += [picture] if self.count <= SHOWN_EXAMPLES else []
-
-
-def _check_size(picture: _Picture) -> None:
+def _refuse_large(picture: _Picture) -> None:
     num_bytes = picture.num_bytes
-    suffix = picture.source.rpartition(".")[2].lower()
-    if suffix in OTHER_PICTURES:
-        raise SourceError(
-            f"{picture.shown}: {shown(picture.source)}: a picture of type {suffix}, which is not read; convert such "
-            "files to JPEG or PNG"
-        )
     if num_bytes > MAX_IMAGE_BYTES:
         raise SourceError(
             f"{picture.shown}: {shown(picture.source)} has {num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for one "

@@ -71,14 +71,21 @@ def diagnose(
         in_turn = stages.rates(setup).fetch_in_turn
         compared = [each for each in stages.alone.values() if each.name != "fetch" or not in_turn]
         # Processes that serve a stage (a mount of a bucket) are busy during the run, other programs beside it as well.
-        cores, others = available_cores(), max(busy_cores, background_cores())
+        cores, busy_after = available_cores(), background_cores()
         undecided = contradiction(observed.images_per_s, compared, cores=cores, other_cores=used.cores_of_others)
         if not undecided:
             stages.saw_steps(observed.step_images_per_s)
         rates = stages.rates(setup)
         predicted = predict(rates)
         limit = limit_of(observed.images_per_s, stages.alone["compute"].images_per_s, predicted)
-        undecided = undecided or disturbance(observed.images_per_s, predicted, cores=cores, other_cores=others)
+        undecided = undecided or disturbance(
+            observed.images_per_s,
+            predicted,
+            limit,
+            cores=cores,
+            other_cores_before=busy_cores,
+            other_cores_after=busy_after,
+        )
         fixes: list[Fix] = []
         if not undecided:
             fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
@@ -88,8 +95,7 @@ def diagnose(
                 tried = try_bound(stages, bound, observed.images_per_s)
                 stages.transform = replace(stages.transform, without=tried)
         found = replace(
-            _diagnosis(stages, observed, rates, predicted, limit, fixes),
-            other_cores=others,
+            _diagnosis(stages, observed, rates, predicted, limit, fixes, max(busy_cores, busy_after)),
             compute_alone_images_per_s=compute_alone,
         )
         return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}") if undecided else found
@@ -138,6 +144,7 @@ def _diagnosis(
     predicted: Prediction,
     limit: Limit,
     fixes: Sequence[Fix],
+    other_cores: float,
 ) -> Diagnosis:
     compute, cores = stages.alone["compute"].images_per_s, available_cores()
     attainable, allocation = allocate(rates, {"fetch": cores, "prepare": cores})
@@ -149,6 +156,8 @@ def _diagnosis(
         wait_share=wait,
         transfer_share=transfer,
         compute_share=share,
+        cores=cores,
+        other_cores=other_cores,
     )
     limit = reported_limit(observed.images_per_s, compute, limit, parts)
     return Diagnosis(
@@ -173,6 +182,7 @@ def _diagnosis(
         machine=machine_document(stages.busy_cores),
         attainable_images_per_s=attainable,
         allocation=allocation,
+        other_cores=other_cores,
     )
 
 

@@ -7,6 +7,7 @@ nearer bucket). `prediction.predict` then gives the rate of all stages together.
 
 from __future__ import annotations
 
+import math
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 from dataprep.errors import DataprepError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
+from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
 from loaders.diagnosis.devices import compute_threads
@@ -258,10 +260,25 @@ def _smaller_images(stages: Stages) -> Iterator[_Change]:
         "prepare": stages.prepared(stages.setup.config, sample),
         "fetch": stages.fetched_smaller(num_bytes / stages.bytes_per_image),
     }
-    command = conversion(stages.loader.dataset, short_side)
-    advice = f"Store the images with a short side of {short_side} pixels: {command}"
-
+    advice = advice_to_shrink(stages.setup.config, conversion(stages.loader.dataset, short_side))
     yield _Change("resize", {"short_side": short_side}, "rebuild", advice, changed)
+
+
+def advice_to_shrink(config: LoaderConfig, command: str) -> str:
+    """Return the advice to store smaller images, with what it costs: random crops of them may be enlarged.
+
+    Args:
+        config: Settings of the run, whose `short_side` is stored.
+        command: Command that stores them.
+    """
+    side, crops = config.short_side, config.crop_groups if config.augment else ()
+    smallest = {group.size: round(side * math.sqrt(group.crop.scale[0])) for group in crops}
+    enlarged = [f"{crop} to {size}" for size, crop in smallest.items() if crop < size]
+    cost = ""
+    if enlarged:
+        cost = " (random crops are then enlarged, the smallest of a square image from "
+        cost += f"{' and from '.join(enlarged)} pixels: check the accuracy)"
+    return f"Store the images with a short side of {side} pixels{cost}: {command}"
 
 
 def conversion(dataset: Dataset, short_side: int) -> str:

@@ -26,6 +26,12 @@ HARDLY_WAITS = 0.05
 """Share of the steps' time below which waiting for batches and their transfer explains no slow run."""
 SLOWED = 0.9
 """Share of the device's rate alone below which the steps of a run that hardly waits are slower than alone."""
+CONSIDERABLE_SHARE = 0.1
+"""Share of the cores from which on other programs may change the rates: as much as contention does."""
+CHANGED_SHARE = 0.25
+"""Share of the cores by which what other programs use may change meanwhile: as much as rates of the device differ."""
+_NEED_CORES = frozenset({"prepare", "cores"})
+"""Limits that other programs move by taking cores."""
 _ALONE: Mapping[Stage, str] = {
     "fetch": "fetching alone gave",
     "prepare": "decoding alone gave",
@@ -54,18 +60,39 @@ def contradiction(observed: float, stages: Iterable[StageRate], *, cores: int, o
     )
 
 
-def disturbance(observed: float, predicted: Prediction, *, cores: int, other_cores: float) -> str:
-    """Return that other programs may be why a run is more than a tenth slower than predicted; empty if they are not.
+def disturbance(
+    observed: float,
+    predicted: Prediction,
+    limit: Limit,
+    *,
+    cores: int,
+    other_cores_before: float,
+    other_cores_after: float,
+) -> str:
+    """Return that other programs may be the reason for what is found; empty if they are not.
+
+    They may be why a run is more than a tenth slower than predicted. The prediction subtracts the cores that they used
+    before, and all rates are measured beside them. So where a run waits for cores, and they begin or end meanwhile, the
+    rates may agree with each other and still tell nothing.
 
     Args:
         observed: Images/s of the run.
         predicted: Prediction from its stages.
+        limit: What limits the run, according to its stages.
         cores: Cores of the machine.
-        other_cores: Cores that other programs used; 0 if unknown.
+        other_cores_before: Cores that other programs used before the measurement; 0 if unknown.
+        other_cores_after: The same after it.
     """
+    other_cores = max(other_cores_before, other_cores_after)
     missing_share = 1 - observed / predicted.images_per_s
     if not contention(observed, predicted) or other_cores < missing_share * cores:
-        return ""
+        if limit not in _NEED_CORES or abs(other_cores_after - other_cores_before) < CHANGED_SHARE * cores:
+            return ""
+        return (
+            f"other programs used {other_cores_before:.1f} of {cores} cores before the measurement and "
+            f"{other_cores_after:.1f} after it, and the run waits for what they leave. Run it again while nothing else "
+            "runs."
+        )
     return (
         f"alone the stages promise {predicted.images_per_s:,.0f} images/s, together they made {observed:,.0f}, and "
         f"other programs used {other_cores:.1f} of {cores} cores, which may be the reason. Run it again while nothing "
@@ -103,7 +130,7 @@ def contention(observed: float, predicted: Prediction) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Parts of an image's way and of a step, as far as they are known."""
+    """Parts of an image's way and of a step, and what runs beside them, as far as that is known."""
 
     transform: TransformCost | None = None
     """The user's part of preparing an image."""
@@ -115,6 +142,10 @@ class Parts:
     """Share of the steps' time in which the device waited for a batch to arrive."""
     compute_share: float = 0.0
     """Share of the steps' time in which the device computed."""
+    cores: int = 0
+    """Cores of the machine."""
+    other_cores: float = 0.0
+    """Cores that other programs used."""
 
 
 def has_slowed_steps(observed: float, compute: float, limit: Limit, parts: Parts) -> bool:
@@ -162,38 +193,47 @@ def verdict(
         parts: Parts of an image's way and of a step.
     """
     share = f"{100 * min(1.0, observed / compute):.0f} % of what the device could take"
-    rate = f"{observed:,.0f} images/s, {share}"
+    others = _other_programs(parts)
+    rate = f"{others}: {observed:,.0f} images/s, {share}"
+    again = " Run it again on an idle machine." if others else ""
     transform = parts.transform
     is_transform = transform is not None and is_main(transform, limit, parts.cpu_s_per_image)
     is_slowed = has_slowed_steps(observed, compute, limit, parts)
     if limit == "compute" and observed >= COMPUTE_BOUND * compute:
-        start = f"The device is the limit: {rate}; its input keeps up."
+        start = f"The device is the limit{rate}; its input keeps up."
     elif is_slowed:
-        start = f"Your training step is slowed down by what runs beside it: {rate}."
+        start = f"Your training step is slowed down by what runs beside it{rate}."
         start += _slower_steps(observed, compute, parts)
     elif limit == "contention":
-        start = f"The stages slow each other down: {rate}, where alone they promise {predicted.images_per_s:,.0f}."
+        start = f"The stages slow each other down{rate}, where alone they promise {predicted.images_per_s:,.0f}."
     elif transform is not None and is_transform:
-        start = f"You are waiting for {transform_name(transform)}: {rate}."
+        start = f"You are waiting for {transform_name(transform)}{rate}."
     elif limit == "cores" and parts.compute_share >= MAIN_SHARE:
-        start = f"The processor cores are the limit, which the device's steps and decoding share: {rate}."
+        start = f"The processor cores are the limit, which the device's steps and decoding share{rate}."
         start += _slower_steps(observed, compute, parts)
     else:
-        start = f"You are waiting for {WAITED_FOR[limit]}: {rate}."
+        start = f"You are waiting for {WAITED_FOR[limit]}{rate}."
     if is_slowed and contention(observed, predicted):
         start += f" Alone the stages promise {predicted.images_per_s:,.0f}."
     elif limit not in ("compute", "contention") and contention(observed, predicted):
         start += f" The stages slow each other down, too: alone they promise {predicted.images_per_s:,.0f}."
     if transform is not None and (bound := bound_of(transform)) is not None:
         takes = transform_sentence(transform, is_named=transform.name in start)
-        rate = f"{bound.images_per_s:,.0f} images/s"
-        start += f" {takes}; without the transform: {rate} (making it faster can bring up to that)."
+        start += f" {takes}; without the transform: {bound.images_per_s:,.0f} images/s "
+        start += "(making it faster can bring up to that)."
     if fixes:
         best = fixes[0]
-        return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %."
+        return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %.{again}"
     if is_transform or (transform is not None and bound_of(transform) is not None):
-        return f"{start} No setting would bring 5 %."
-    return f"{start} No single change would bring 5 %."
+        return f"{start} No setting would bring 5 %.{again}"
+    return f"{start} No single change would bring 5 %.{again}"
+
+
+def _other_programs(parts: Parts) -> str:
+    """Return how many cores other programs use, as the end of a clause; empty if they are few."""
+    if not parts.other_cores or parts.other_cores < CONSIDERABLE_SHARE * parts.cores:
+        return ""
+    return f", while other programs use {parts.other_cores:.1f} of {parts.cores} cores"
 
 
 def _slower_steps(observed: float, compute: float, parts: Parts) -> str:

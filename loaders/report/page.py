@@ -32,7 +32,6 @@ from loaders.report.wording import (
     limiting_stages,
     lower_bounds_note,
     no_change_sentence,
-    others_sentence,
     rate,
     transform_note,
 )
@@ -148,7 +147,6 @@ def _found(found: Diagnosis) -> JsonObject:
         "passes": PASSES,
         "transform": transform_note(found),
         "contention": found.contention,
-        "others": others_sentence(found),
         "lower_bounds": lower_bounds_note(found),
         "cores_limit": found.limit == "cores",
         "stages": [_stage(found, stage) for stage in in_order(found.stages)],

@@ -22,7 +22,6 @@ from loaders.report.wording import (
     limiting_stages,
     lower_bounds_note,
     no_change_sentence,
-    others_sentence,
     percent,
     rate,
     transform_note,
@@ -56,7 +55,6 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
                 found.contention,
                 lower_bounds_note(found),
                 attainable_sentence(found),
-                others_sentence(found),
             )
             if note
         ),

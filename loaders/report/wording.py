@@ -14,8 +14,6 @@ from loaders.diagnosis.verdict import bound_of, is_main, transform_sentence
 PASSES = 0.9
 """Utilisation of the accelerator at which a run passes MLPerf Storage."""
 NEEDS = {"restart": "another run", "rebuild": "the dataset built again", "copy": "the dataset copied"}
-CONSIDERABLE_SHARE = 0.1
-"""Share of the cores from which on other programs may change the rates: as much as contention does."""
 SHARES_CORES = 0.25
 """Share of an image's CPU time at which a stage is marked if the cores are the limit."""
 
@@ -107,16 +105,6 @@ def attainable_sentence(found: Diagnosis) -> str:
     cores = ", ".join(f"{name} {count:.1f}" for name, count in found.allocation.items() if count >= 0.05)
     divided = f" ({cores} cores)" if cores else ""
     return f"With the best division of the cores: {rate(found.attainable_images_per_s)} images/s{divided}."
-
-
-def others_sentence(found: Diagnosis) -> str:
-    """Return a sentence about other programs; empty if they used few cores, or the verdict has said so."""
-    if found.undecided or not found.other_cores:
-        return ""
-    cores = found.machine["cores"]
-    if found.other_cores < CONSIDERABLE_SHARE * cores:
-        return ""
-    return f"Other programs used {found.other_cores:.1f} of {cores} cores; run it again on an idle machine."
 
 
 def transform_note(found: Diagnosis) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dataprep.cloud.accelerators import Accelerator
+from dataprep.cloud.accelerators import Accelerator, zone_refusal
 from dataprep.errors import UsageError
 
 Api = Literal["tpu", "compute-engine"]
@@ -28,7 +28,8 @@ MAX_FLEX_START = "7d"
 """Longest time for which flex-start gives a TPU."""
 _DURATION = re.compile(r"(?:([0-9]{1,4})d)?(?:([0-9]{1,5})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,7})s)?")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z0-9]+")
+_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+_ZONE = re.compile(rf"{_REGION.pattern}-[a-z0-9]+")
 _TPU_VM = ("compute", "tpus", "tpu-vm")
 _QUEUED = ("compute", "tpus", "queued-resources")
 
@@ -44,8 +45,7 @@ class Place:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if not _ZONE.fullmatch(self.zone):
-            raise UsageError(f"--zone {self.zone!r}: not a zone; expected one such as us-central2-b")
+        check_zone(self.zone)
 
     @property
     def region(self) -> str:
@@ -72,6 +72,14 @@ def duration_s(text: str) -> int:
         raise UsageError(f"{text!r}: expected a duration such as 7d, 36h or 90m")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def check_zone(zone: str, accelerator: Accelerator | None = None) -> None:
+    """Raise UsageError if a text is not the name of a zone; for a region, it names the zones that have the TPU."""
+    if _REGION.fullmatch(zone):
+        raise UsageError(zone_refusal(zone, accelerator))
+    if not _ZONE.fullmatch(zone):
+        raise UsageError(f"--zone {zone!r}: not a zone; expected one such as us-central2-b")
 
 
 def check_name(name: str) -> None:

@@ -52,8 +52,8 @@ def pack(folder: Path) -> Archive:
         return _packed(folder, _in_git(folder) or _in_folder(folder))
     except OSError as error:
         raise UsageError(
-            f"{error.filename}: {error.strerror}, while {folder} is packed; expected files that nobody changes meanwhile: "
-            "run it again, or name what other programs write in .gitignore"
+            f"{error.filename}: {error.strerror}, while {folder} is packed; expected files that nobody changes "
+            "meanwhile: run it again, or name what other programs write in .gitignore"
         ) from None
 
 

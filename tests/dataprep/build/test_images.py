@@ -62,6 +62,7 @@ def big_jpeg_header(height, width):
 
 
 REJECTED = {
+    "missing": [None],
     "empty": [b""],
     "truncated": [JPEG[:-2], JPEG[: len(JPEG) // 2], encode(kind="PNG")[:-4000], encode(kind="BMP")[:-500]],
     "undecodable": [b"\xff\xd8\xff", b"no image at all", JPEG[:30], b"\x89PNG\r\n\x1a\n" + b"x" * 99, bytes(1000)],

@@ -215,3 +215,13 @@ def test_a_rejected_picture_is_named_as_the_user_knows_it_and_early(tmp_path):
     assert "is whole: 8 samples in" in again.stdout and "whole already" not in again.stdout
     third = dataprep(*command(tmp_path / "in", tmp_path / "out", "--num-shards", 5, "--max-reject-ratio", 0.2))
     assert "was whole already; nothing was done" in third.stdout
+
+
+def test_what_was_found_is_said_once_where_remains_are_overwritten(tmp_path):
+    source = write_files(tmp_path / "pets", {f"{kind}/1.jpg": picture(n) for n, kind in enumerate(("cat", "dog"))})
+    arguments = command(source, tmp_path / "out", "--workers", 1)
+    assert dataprep(*arguments).returncode == 0
+    (tmp_path / "out/dataset.json").unlink()
+    again = dataprep(*arguments, "--overwrite")
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("2 classes, one per folder: cat, dog") == 1

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from dataprep.dataset.events import read_events
 from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import open_storage
 from tests.support.builds import dataprep
+from tests.support.own_data import picture, write_files
 from tests.support.tables import hub, listed
 from tests.support.words import replaced
 
@@ -66,3 +68,91 @@ def test_options_that_are_refused(tmp_path, more, text):
     assert run.returncode == 2
     assert text in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def pictures(root, *more, count=20):
+    """Write a table of pictures, more rows of it, and files that these name: a TIFF, and one without a byte."""
+    files = {f"images/{number}.jpg": picture(number) for number in range(count)}
+    files |= {"images/scan.tif": picture(1, "TIFF"), "images/empty.jpg": b""}
+    rows = [f"images/{number}.jpg,{number % 2}" for number in range(count)]
+    return write_files(root, files | {"data.csv": "\n".join(["image,label", *rows, *more, ""])}) / "data.csv"
+
+
+ODD = ("images/scan.tif,0", "images/absent.jpg,1", "images/empty.jpg,1")
+
+
+def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_it(tmp_path):
+    source, output = pictures(tmp_path / "pics", *ODD), tmp_path / "out"
+    refused = dataprep(*command(source, output, "--dry-run"))
+    assert refused.returncode == 2
+    assert "'data.csv' line 22: 'images/scan.tif': a picture of type tif, which is not read; " in refused.stderr
+    assert "have them rejected and listed with --max-reject-ratio" in refused.stderr
+    assert "1 of 23 images are not below" in refused.stderr and "'images/absent.jpg' (line 23)" in refused.stderr
+    assert "or remove the rows, or have them rejected and listed with --max-reject-ratio 0.087;" in refused.stderr
+    assert dataprep(*command(source, output, "--max-reject-ratio", 0.05)).returncode == 2  # two of 23 are more
+    told = "warning: 2 of 23 images do not exist or are of a type that is not read, so the build rejects and lists them"
+    for more in (["--dry-run"], ["--workers", 1]):
+        run = dataprep(*command(source, output, "--max-reject-ratio", 0.15, *more))
+        assert run.returncode == 0, run.stderr
+        assert f"{told}: 'images/scan.tif' (line 22), 'images/absent.jpg' (line 23)\n" in run.stderr
+    assert "3 rejected (1 empty, 1 missing, 1 undecodable)" in run.stdout
+    rejected = {event.key: (event.kind, event.reason) for event in read_events(open_storage(str(output)), "train")}
+    assert rejected == {
+        "images/scan": ("rejected", "undecodable"),
+        "images/absent": ("rejected", "missing"),
+        "images/empty": ("rejected", "empty"),
+    }
+    assert dataprep("verify", output, "--deep").returncode == 0
+
+
+def test_an_image_that_comes_back_before_its_shard_is_built_stays_rejected(tmp_path):
+    source = pictures(tmp_path / "pics", "images/absent.jpg,1", "images/cut.jpg,0")
+    write_files(tmp_path / "pics", {"images/cut.jpg": picture(1)[:300]})
+    first = dataprep(*command(source, tmp_path / "out", "--max-reject-ratio", 0.05, "--workers", 1))
+    assert first.returncode == 1  # the plan stays, and so do its shards
+    for shard in (tmp_path / "out").rglob("*.tar"):
+        shard.unlink()
+    for receipt in (tmp_path / "out").rglob("receipts/*.parquet"):
+        receipt.unlink()
+    write_files(tmp_path / "pics", {"images/absent.jpg": picture(2)})
+    run = dataprep(*command(source, tmp_path / "out", "--max-reject-ratio", 0.1, "--workers", 1))
+    assert run.returncode == 0, run.stderr
+    assert "2 rejected (1 missing, 1 undecodable)" in run.stdout
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], []])
+def test_all_missing_images_are_in_the_json(tmp_path, more):
+    source = pictures(tmp_path / "pics", *(f"images/absent-{number}.jpg,1" for number in range(5)))
+    run = dataprep(*command(source, tmp_path / "out", "--json", *more))
+    assert run.returncode == 2
+    assert "5 of 25 images are not below" in run.stderr and "... (--json lists all); put them there" in run.stderr
+    found = json.loads(run.stdout)
+    assert found["missing"] == [
+        {"image": f"images/absent-{number}.jpg", "row": f"'data.csv' line {22 + number}"} for number in range(5)
+    ]
+    assert "5 of 25 images are not below" in found["error"]
+
+
+def test_an_empty_picture_is_named_before_the_build(tmp_path):
+    run = dataprep(*command(pictures(tmp_path / "pics", "images/empty.jpg,1"), tmp_path / "out", "--dry-run"))
+    assert run.returncode == 0, run.stderr
+    assert "warning: 1 image of 0 bytes, which a build rejects: 'images/empty.jpg' (line 22); remove or" in run.stderr
+
+
+def test_a_dataset_with_more_rejected_images_than_are_allowed_says_so_when_it_is_whole_already(tmp_path):
+    source, output = pictures(tmp_path / "pics", "images/empty.jpg,1"), tmp_path / "out"
+    assert dataprep(*command(source, output, "--max-reject-ratio", 0.1, "--workers", 1)).returncode == 0
+    again = dataprep(*command(source, output))
+    assert again.returncode == 0
+    assert (
+        "was whole already; nothing was done, though it has 1 rejected image in train, more than --max-reject-ratio 0 "
+        "allows: it was built with a higher ratio"
+    ) in again.stdout
+    assert "nothing was done\n" in dataprep(*command(source, output, "--max-reject-ratio", 0.1)).stdout
+
+
+def test_the_default_name_is_that_of_the_folder_with_the_table(tmp_path):
+    run = dataprep(*command(pictures(tmp_path / "My pics"), tmp_path / "out", "--dry-run", "--json"))
+    assert json.loads(run.stdout)["options"]["own"]["name"] == "my-pics"
+    words = " ".join(dataprep("build", "table", "--help").stdout.split())
+    assert "made of the last part of --source; of its folder if that is a table" in words

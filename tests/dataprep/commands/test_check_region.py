@@ -172,7 +172,7 @@ def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no
     assert given["commands"] == [
         seen["commands"][0],
         "dataprep replicate gs://multi-eu --to gs://NEW-BUCKET --max-usd 8     # a dataset of dataprep",
-        seen["commands"][1] + "     # other data",
+        seen["commands"][1] + "     # other data; the price needs --objects",
     ]
 
 
@@ -184,6 +184,7 @@ def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no
         (["/tmp/data"], "is on a disk, and reading it costs nothing"),
         (["gs://region-eu", "--zone", "us-central1a"], "did you mean us-central1-a?"),
         (["gs://region-eu", "--tpu", "--x"], "not a name of a TPU"),
+        (["gs://region-eu", "--objects", "5"], "add --bytes"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_right_form(arguments, message):
@@ -191,6 +192,21 @@ def test_wrong_arguments_are_refused_with_the_right_form(arguments, message):
     assert isinstance(error, DataprepError)
     assert error.exit_code == 2
     assert message in str(error)
+
+
+def test_a_number_of_objects_prices_their_reads_and_their_copies(no_credentials):
+    words = ("gs://never-seen", "--zone", "europe-west4", "--bucket-location", "US", "--bytes", "2TB")
+    shards, loose = checked(*words), checked(*words, "--objects", "18000000")
+    assert shards["reading"]["objects_are_assumed"]
+    assert shards["notes"][0].startswith("requests and copies are priced for objects of 256 MiB, as dataprep's shards")
+    (amount,) = loose["reading"]["amounts"]
+    assert (amount["objects"], loose["reading"]["gets"]) == (18000000, 18000000)
+    assert not any("256 MiB" in note for note in loose["notes"])
+    for part in ("transfer", "retrieval"):
+        assert loose["copy"]["once"][part] == shards["copy"]["once"][part]
+    assert loose["copy"]["once"]["operations"] == pytest.approx(18000 * 0.005)
+    # objects larger than a read take several requests each
+    assert checked(*words[:-1], "5MiB", "--objects", "2")["reading"]["gets"] == 4
 
 
 def test_costs_of_a_dataset_are_those_of_its_bytes(dataset):

@@ -32,6 +32,26 @@ def test_a_size_beyond_every_disk_is_refused():
         Bytes().convert("9" * 400 + ".0", None, None)
 
 
+@pytest.mark.parametrize("space", ["", " "])
+@pytest.mark.parametrize(("unit", "size"), [
+    ("", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12), ("PB", 10**15),
+    ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30), ("TiB", 2**40), ("PiB", 2**50),
+])  # fmt: skip
+def test_sizes_have_decimal_and_binary_units(unit, size, space):
+    for written in (unit, unit.lower(), unit.upper()):
+        assert Bytes().convert(f"2{space}{written}", None, None) == 2 * size
+    assert Bytes().convert(f"1.5{space}{unit}", None, None) == int(1.5 * size)
+
+
+def test_a_size_of_another_unit_is_refused_with_the_units_that_there_are():
+    with pytest.raises(click.BadParameter) as refused:
+        Bytes().convert("2 XB", None, None)
+    assert refused.value.message == (
+        "got '2 XB', expected a size such as 256MiB, 2 TB or 1048576; its unit is bytes, or one of kB, MB, GB, TB, PB, "
+        "KiB, MiB, GiB, TiB, PiB"
+    )
+
+
 def test_defaults_in_words_are_shown_without_parentheses():
     options = {option.opts[0]: option for command in (build_folder, build_laion) for option in command.params}
     for name, shown in (("--workers", "cores of this machine"), ("--shard-bytes", "256MiB"), ("--max-body", "20MiB")):

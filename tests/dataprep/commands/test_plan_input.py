@@ -56,7 +56,10 @@ def test_hosts_that_are_too_slow_exit_with_1(plan_input):
         "--loader", "torchvision", "--workers", 4, "--bytes-per-image", 113000, "--cpu-ms-per-image", 3.99,
     )  # fmt: skip
     assert code == 1
-    assert out.startswith("v3-128 is input-bound: reaches 16,040 images/s, 36% of the 44,800 that it takes;")
+    assert out.startswith(
+        "If a host's core is as fast as yours, v3-128 is input-bound: reaches 16,040 images/s, 36% of the 44,800 that "
+        "it takes;"
+    )
     order = [
         out.index(change) for change in ("let the loader use all cores", "load with dataprep", "load with tf.data")
     ]
@@ -139,13 +142,18 @@ def test_cores_are_taken_as_those_of_the_machine_of_the_users_measurement(plan_i
     path.write_text(json.dumps({"schema_version": 1, "sections": [section]}))
     words = (*RESNET, "--images-per-s", 8000)
     for measured in (("--measured", path), ("--cpu-ms-per-image", 2)):
-        cost = json.loads(plan_input(*words, *measured, "--json")[1])["cost"]
+        document = json.loads(plan_input(*words, *measured, "--json")[1])
+        assert document["sentence"].startswith("If a host's core is as fast as yours, v4-32 is fed with ")
+        cost = document["cost"]
         assert (cost["cpu_ms"], cost["core_speed"]) == (2.0, 1.0)
         assert (
             "; assumed, because the core that measured is not known: --core-speed\n" in plan_input(*words, *measured)[1]
         )
         cost = json.loads(plan_input(*words, *measured, "--core-speed", 0.5, "--json")[1])["cost"]
         assert (cost["cpu_ms"], cost["core_speed"], cost["core_basis"]) == (4.0, 0.5, "given")
+        assert plan_input(*words, *measured, "--core-speed", 0.5)[1].startswith("v4-32 is fed with ")
+    _, out = plan_input(*RESNET, "--images-per-s", 60000, "--cpu-ms-per-image", 2)
+    assert out.startswith("Cannot tell whether v4-32 is fed"), "this does not depend on the cores"
 
 
 def test_other_loaders_have_the_costs_of_the_table_beside_a_given_one(plan_input):
@@ -305,9 +313,9 @@ def test_old_prices_and_storage_of_another_region_are_noted(plan_input, monkeypa
     _, out = plan_input(*words)
     assert out.count("note: old prices: network_prices.csv of ") == out.count("--prices FILE") == 1
     assert "note: keeping data in us-west4 is priced as in us-central1\n" in out
-    assert json.loads(plan_input(*words, "--json")[1])["places"]["notes"] == [
-        "keeping data in us-west4 is priced as in us-central1"
-    ]
+    assumed, kept = json.loads(plan_input(*words, "--json")[1])["places"]["notes"]
+    assert assumed.startswith("requests and copies are priced for objects of 256 MiB")
+    assert kept == "keeping data in us-west4 is priced as in us-central1"
     assert "keeping data" not in plan_input(*PLACES[:3], "us-central1-a")[1]
 
 
@@ -363,7 +371,8 @@ def test_the_commands_that_make_the_priced_copy_are_those_of_check_region(plan_i
     commands = [
         "dataprep create-bucket gs://NEW-BUCKET --beside europe-west4-b",
         copying,
-        "gcloud storage cp --recursive gs://BUCKET/DATASET gs://NEW-BUCKET/     # other data",
+        "gcloud storage cp --recursive gs://BUCKET/DATASET gs://NEW-BUCKET/     # other data; the price needs "
+        "--objects",
     ]
     shown = "".join(f"              {each}\n" for each in commands)
     assert f"  do          copy it beside the reader:\n{shown}" in out
@@ -399,6 +408,29 @@ def test_the_reading_is_priced_where_the_rate_is_missing_and_the_rest_stays_unde
         command.main([*words, *places, "--step-ms", "100"], standalone_mode=False)
     with pytest.raises(UsageError, match="no TPU of this name is known"):
         command.main(["--accelerator", "v5lite", *places], standalone_mode=False)
+
+
+def test_the_number_of_objects_prices_their_reads_and_their_copies(plan_input):
+    """2 TB are some 8,000 shards, or 18 million loose pictures, whose copies alone cost 90 dollars more."""
+    places = ("--bucket-location", "us-central1", "--zone", "europe-west4", "--dataset-bytes", "2 TB")
+    shards, loose = (
+        json.loads(plan_input(*places, *more, "--json")[1])["places"] for more in ((), ("--objects", "18000000"))
+    )
+    assert (shards["objects"], shards["gets"], shards["objects_are_assumed"]) == (7451, 953675, True)
+    assert (loose["objects"], loose["gets"], loose["objects_are_assumed"]) == (18000000, 18000000, False)
+    for found, operations in ((shards, 7451 * 0.005 / 1000), (loose, 90)):
+        assert found["ways"][-1]["once"]["operations"] == pytest.approx(operations)
+        assert found["ways"][0]["read"]["operations"] == pytest.approx(found["gets"] * 0.0004 / 1000)
+    assumed = (
+        "requests and copies are priced for objects of 256 MiB, as dataprep's shards, of which 2 MiB are read at a "
+        "time; for other data, such as loose pictures, give --objects N"
+    )
+    assert assumed in shards["notes"]
+    assert f"note: {assumed}\n" in plan_input(*places)[1]
+    assert assumed not in loose["notes"]
+    assert loose["commands"][-1].endswith("     # other data")
+    with pytest.raises(UsageError, match="--objects is about the price of the reading"):
+        command.main([*RESNET, "--images-per-s", "1000", "--objects", "5"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(("months", "kept"), [("1", "kept 1 month"), ("2.5", "kept 2.5 months")])

@@ -46,8 +46,8 @@ def test_other_texts_are_refused(text, said):
 def test_a_hierarchical_namespace_serves_more_requests_for_a_higher_price():
     assert (first_requests_per_s(hns=False), first_requests_per_s(hns=True)) == (5_000, 40_000)
     flat, deep = (
-        priced_places("us-central1", "us-central1-a", 2**40, Use(passes=1), published_prices(), hns=hns).ways[0]
-        for hns in (False, True)
+        priced_places(bucket, "us-central1-a", 2**40, Use(passes=1), published_prices()).ways[0]
+        for bucket in (parse_location("us-central1", hns=hns) for hns in (False, True))
     )
     assert deep.read.operations == pytest.approx(1.3 * flat.read.operations)
 
@@ -59,7 +59,7 @@ def test_the_bandwidth_of_a_cache_grows_with_what_it_holds():
 
 def test_the_document_says_with_what_the_prices_were_calculated():
     document = priced_places(
-        "US", "us-central1-a", 2**30, Use(passes=2, months=3), published_prices(), hns=False
+        parse_location("US"), "us-central1-a", 2**30, Use(passes=2, months=3), published_prices()
     ).document()
     assert (document["verdict"], document["passes"], document["months"]) == ("paid", 2, 3)
     assert document["prices_as_of"]["cache_prices.csv"] == "2026-09-20"

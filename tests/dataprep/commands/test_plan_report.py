@@ -43,6 +43,18 @@ def test_changes_that_make_no_difference_are_left_out(plan_input):
     assert len(set(shares[:1]) & set(shares[1:])) == 0
 
 
+def test_what_the_verdict_leaves_out_is_said_below_it(plan_input):
+    words = ("--accelerator", "v5litepod-16", "--model", "resnet50", "--images-per-s", 16000)
+    _, out = plan_input(*words)
+    (left_out,) = json.loads(plan_input(*words, "--json")[1])["not_counted"]
+    assert re.match(r"the bucket's bandwidth: 14\.7\d Gbit/s are needed of your project's quota", left_out)
+    assert left_out.endswith("Quotas: give it as --bucket-gbps")
+    assert out.splitlines()[2] == f"  not counted  {left_out}"
+    for given in (("--bucket-gbps", 200), ("--cache",)):
+        assert "not counted" not in plan_input(*words, *given)[1]
+        assert json.loads(plan_input(*words, *given, "--json")[1])["not_counted"] == []
+
+
 def test_a_single_chip_is_not_a_plural(plan_input):
     _, out = plan_input("--accelerator", "v5litepod-1", "--model", "resnet50", "--images-per-s", 1000)
     assert "v5litepod-1: 1 chip, 1 core, 16 GiB of HBM" in out

@@ -124,5 +124,5 @@ def test_a_dataset_is_copied_by_replicate_also_if_its_size_is_given(uploaded):
     report = examine(url, THERE, Training(num_bytes=MIB), published_prices(), located=given)
     assert report.commands[1:] == [
         f"dataprep replicate {url} --to gs://NEW-BUCKET/sized --max-usd 1     # a dataset of dataprep",
-        f"gcloud storage cp --recursive {url} gs://NEW-BUCKET/     # other data",
+        f"gcloud storage cp --recursive {url} gs://NEW-BUCKET/     # other data; the price needs --objects",
     ]

@@ -82,7 +82,7 @@ def test_a_bucket_of_two_regions_is_written_twice():
 def test_an_upload_costs_its_operations_alone(tmp_path):
     found = priced(copying_of(str(tmp_path), "gs://priced-us/up"))
     assert found.verdict.kind == CO_LOCATED
-    assert "  transfer  from this machine to us-central1: uploads are free" in found.lines
+    assert "  transfer  from this machine to us-central1: Cloud Storage charges no uploads" in found.lines
     assert (found.cost.transfer, found.cost.retrieval) == (0, 0)
     assert found.cost.operations == pytest.approx(2 / 1000 * 0.005)
 

@@ -6,6 +6,7 @@ import re
 import click
 import pytest
 
+from dataprep.cli import COMMANDS
 from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.cloud.tpu.jobs import FRAMEWORKS
 from dataprep.commands.tpu import command
@@ -55,6 +56,16 @@ def test_entries_accept_the_flags_of_the_document(words):
 
 def test_every_tpu_command_is_documented():
     assert {words.values[0][0] for words in OURS} == set(command.commands)
+
+
+def test_the_list_of_the_day_has_commands_that_there_are_from_the_plan_to_the_end():
+    text = (ROOT / "docs/tpu.md").read_text()
+    listed = re.search(r"^## The day itself\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)[1]
+    found = re.findall(r"\[`dataprep ([^`]+)`\]\([^)]+\)", listed)
+    assert (found[0], found[-1]) == ("plan-input", "tpu delete")
+    assert listed.count("`") == 2 * len(found), "each command has a link"
+    known = {*COMMANDS, *(f"tpu {name}" for name in command.commands)}
+    assert [name for name in found if name not in known] == []
 
 
 def test_a_wrong_documented_command_is_detected():

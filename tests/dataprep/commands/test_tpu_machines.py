@@ -108,6 +108,16 @@ def test_plan_shows_the_machines_and_commands_of_a_tpu_name(cloud):
     assert cloud.calls() == []
 
 
+@pytest.mark.parametrize("words", [
+    ["plan", "v5litepod-16"],
+    ["create", "mae", "--type", "v5litepod-16", "--dry-run"],
+])  # fmt: skip
+def test_a_region_is_refused_with_the_zones_that_have_the_type(cloud, words):
+    refused = CliRunner().invoke(command, [*words, "--zone", "europe-west4"]).exception
+    assert isinstance(refused, UsageError)
+    assert str(refused).endswith("a region, not a zone; its zones known to have v5e are europe-west4-b, perhaps more")
+
+
 def test_flex_start_in_a_zone_that_no_page_names_is_noted(cloud):
     result = tpu("create", "--type", "v6e-16", "--flex-start", "--max-run", "12h")
     assert cloud.names("request") == {"my-tpu"}

@@ -186,9 +186,9 @@ ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]
 @pytest.mark.parametrize(
     ("names", "rows", "own", "text"),
     [
-        (["1.jpg"], ROWS, {}, "metadata.jsonl row 2: '2.jpg' does not exist; expected an image for every row"),
+        (["1.jpg"], ROWS, {}, "metadata.jsonl line 2: '2.jpg' does not exist; expected an image for every row"),
         (["1.jpg", "2.jpg", "3.jpg"], ROWS, {}, "no row for 1 of 3 images: '3.jpg'"),
-        (["1.jpg", "2.jpg"], [*ROWS, ROWS[0]], {}, "metadata.jsonl row 3: a second row for '1.jpg'"),
+        (["1.jpg", "2.jpg"], [*ROWS, ROWS[0]], {}, "metadata.jsonl line 3: a second row for '1.jpg'"),
         (["1.jpg"], [{"file_name": "1.jpg", "width": 3}], {}, "the name 'width' is taken"),
         (["1.jpg"], [{"file_name": "1.jpg", "a/b": 3}], {}, "is not allowed: expected 1 to 100 characters, no"),
         (["1.jpg"], [{"file_name": "1.jpg", "label": "x"}], {"label_from": "none"}, "--label-from label"),

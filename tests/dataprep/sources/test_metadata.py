@@ -29,16 +29,16 @@ def parquet(columns, **options):
 def test_csv():
     data = '\ufefffile_name,caption,n\r\na/1.jpg,"a, ""b""\nc",1\r\n\r\n./2.jpg,ü,2\r\n'
     assert rows("metadata.csv", data, ("train",)) == [
-        Row(("train", "a", "1.jpg"), "/data/metadata.csv row 3", {"caption": 'a, "b"\nc', "n": "1"}, True),
-        Row(("train", "2.jpg"), "/data/metadata.csv row 5", {"caption": "ü", "n": "2"}, True),
+        Row(("train", "a", "1.jpg"), "/data/metadata.csv line 3", {"caption": 'a, "b"\nc', "n": "1"}, True),
+        Row(("train", "2.jpg"), "/data/metadata.csv line 5", {"caption": "ü", "n": "2"}, True),
     ]
 
 
 def test_jsonl():
     data = json.dumps({"file_name": "1.jpg", "boxes": [[1, 2]]}) + "\n\n" + json.dumps({"file_name": "2.jpg"})
     assert rows("metadata.jsonl", data) == [
-        Row(("1.jpg",), "/data/metadata.jsonl row 1", {"boxes": [[1, 2]]}, False),
-        Row(("2.jpg",), "/data/metadata.jsonl row 3", {}, False),
+        Row(("1.jpg",), "/data/metadata.jsonl line 1", {"boxes": [[1, 2]]}, False),
+        Row(("2.jpg",), "/data/metadata.jsonl line 3", {}, False),
     ]
 
 
@@ -86,7 +86,7 @@ def test_a_column_of_another_name_is_one_problem_for_all_rows():
     file = MetadataFile((), "/data/metadata.csv", len(data), lambda: io.BytesIO(data.encode()))
     assert list(rows_of(file, problems.append)) == []
     assert [str(problem) for problem in problems] == [
-        "/data/metadata.csv: 61 rows like this: row 2 has no file_name, the path of the image relative to the folder "
+        "/data/metadata.csv: 61 rows like this: line 2 has no file_name, the path of the image relative to the folder "
         "of this file; it has caption, file: rename the column with the path"
     ]
 
@@ -96,7 +96,7 @@ HOSTILE_NAMES = ["../1.jpg", "a/../../1.jpg", "/etc/passwd", "C:/1.jpg", "a\\b.j
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_names_that_lead_out_of_the_folder(name):
-    with pytest.raises(SourceError, match="row 1: file_name"):
+    with pytest.raises(SourceError, match="line 1: file_name"):
         rows("metadata.jsonl", json.dumps({"file_name": name}) + "\n")
 
 

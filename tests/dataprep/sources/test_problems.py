@@ -38,6 +38,16 @@ def test_several_are_lines_of_one_error_without_their_common_place_and_ten_at_mo
     assert lines == [*(f"  {number} is damaged" for number in range(10)), "  and 1,002 more"]
 
 
+def test_problems_of_others_are_counted_with_those_that_they_did_not_keep():
+    problems, others = Problems("/data"), Problems("/data")
+    for number in range(12):
+        others.add(SourceError(f"/data: {number} is damaged"))
+    problems.add(SourceError("/data: first"))
+    problems.take(others)
+    with pytest.raises(SourceError, match=r"13 problems.*\n  first\n  0 is damaged(.|\n)*  and 3 more$"):
+        problems.refuse()
+
+
 def test_files_folders_rows_and_columns_are_refused_together(tmp_path):
     rows = [
         {"file_name": "cats/0.jpg", "age": 1, "size": 1},
@@ -54,9 +64,9 @@ def test_files_folders_rows_and_columns_are_refused_together(tmp_path):
     assert lines[first] == f"dataprep: {tmp_path}/in: 9 problems; mend them, and run the same command again:"
     told = "\n".join(lines[first + 1 :])
     for words in (
-        "a.heic': a picture of type heic", "b.tif': a picture of type tif", "row 4: file_name '../x.jpg'",
-        "line 6: not JSON", "row 5: column 'mixed': a list with missing values", "'cats/9.jpg' does not exist",
-        "row 2: column 'age' has no value", "column 'size': int64 in",
+        "a.heic': a picture of type heic", "b.tif': a picture of type tif", "line 4: file_name '../x.jpg'",
+        "line 6: not JSON", "line 5: column 'mixed': a list with missing values", "'cats/9.jpg' does not exist",
+        "line 2: column 'age' has no value", "column 'size': int64 in",
         "1 of 5 images do not lie directly in a class folder",
     ):  # fmt: skip
         assert words in told
@@ -90,7 +100,7 @@ def test_rows_of_a_table_are_refused_together(tmp_path):
     told = "\n".join(lines)
     assert code == 2
     for words in (
-        "7 problems", "row 3: no path of an image", "row 4: '../up.jpg' climbs out", "line 7: 2 fields",
+        "7 problems", "line 3: no path of an image", "line 4: '../up.jpg' climbs out", "line 7: 2 fields",
         "'1.heic': a picture of type heic", "1 of 5 images are not below", "have the same key 0",
         "column 'age': a number that is not finite",
     ):  # fmt: skip

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.dataset.features import annotation_values
+from dataprep.dataset.records import MISSING
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.sources import configured
 from dataprep.sources.base import Reading
@@ -175,13 +176,16 @@ def test_errors_of_a_newcomer(tmp_path, rows, own, text):
     [
         (
             ["image,n", "images/0.jpg,1", "absent.jpg,2"],
-            "1 of 2 images are not below .*: 'absent.jpg' .row 3.; .*or put the table into the folder",
+            "1 of 2 images are not below .*: 'absent.jpg' .line 3.; .*or put the table into the folder",
         ),
-        (["image,n", "../../etc/passwd,1"], "row 2: .* climbs out of"),
-        (["image,n", "/etc/passwd,1"], "row 2: '/etc/passwd' is not below"),
-        (["image,n", "https://example.org/1.jpg,1"], "row 2: .*is on the web; .*dataprep build laion"),
-        (["image,n", ",1"], "row 2: no path of an image in the column 'image'"),
-        (["image,n", "images/0.jpg,1", "images/0.jpg,2"], "'x.csv' row 2 and 'x.csv' row 3 have the same key images/0"),
+        (["image,n", "../../etc/passwd,1"], "line 2: .* climbs out of"),
+        (["image,n", "/etc/passwd,1"], "line 2: '/etc/passwd' is not below"),
+        (["image,n", "https://example.org/1.jpg,1"], "line 2: .*is on the web; .*dataprep build laion"),
+        (["image,n", ",1"], "line 2: no path of an image in the column 'image'"),
+        (
+            ["image,n", "images/0.jpg,1", "images/0.jpg,2"],
+            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0",
+        ),
         (["image,n", "images/x.heic,1"], "a picture of type heic, which is not read"),
         (["image,n", "images/outside.jpg,1"], "a link that leads outside the source"),
         (["image,n"], "no column of images"),
@@ -294,3 +298,18 @@ def test_damaged_tables_are_one_clear_error_each(tmp_path, kind):
         except DataprepError as error:
             assert all(line.startswith("  ") for line in str(error).split("\n")[1:])  # noqa: PT017  the text of every error is looked at
     assert found < 70
+
+
+def test_images_that_a_bucket_lacks_are_rejected_up_to_the_ratio(bucket_url):
+    root = open_storage(f"{bucket_url}/originals")
+    for number in range(3):
+        root.create(f"{number}.jpg", picture(number))
+    root.create("x.csv", b"image\n0.jpg\n1.jpg\nabsent.jpg\n2.jpg\n")
+    with pytest.raises(SourceError, match=r"1 of 4 images are not below .*: 'absent.jpg' \(line 4\)") as raised:
+        opened(root.url)
+    assert list(raised.value.missing) == [("absent.jpg", "'x.csv' line 4")]
+    dataset = configured("table", own=OwnData(name="dogs")).opened(
+        open_originals(root.url), Reading(max_reject_ratio=0.3)
+    )
+    offsets = {ref.key: ref.offset for ref in dataset.found["train"].refs}
+    assert offsets == {"0": 0, "1": 0, "2": 0, "absent": MISSING}

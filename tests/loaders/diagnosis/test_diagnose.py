@@ -1,5 +1,6 @@
 """Runs with one planted limit each: it is named, and the change that lifts it is what is measured afterwards."""
 
+import re
 import time
 
 import pytest
@@ -32,6 +33,12 @@ def run(url, device, *, transfer_ahead=2, **settings):
     return apply_best(setup, device, diagnose(setup, device, seconds=SECONDS), seconds=SECONDS)
 
 
+def starts(found, words):
+    """Whether a verdict starts with a clause, and at most goes on with what other programs use."""
+    others = r"(, while other programs use \d+\.\d of \d+ cores)?: "
+    return re.match(re.escape(words) + others, found.verdict) is not None
+
+
 BUSY_CORES = 0.5
 """Cores that other programs use, from which they may be what a run waits for."""
 
@@ -56,7 +63,7 @@ def test_a_run_limited_by_the_device_has_no_change_to_make(dataset):
     assert found.transform is None
     assert "transform" not in found.verdict
     # The latter below 95 % of the device, which other programs can cause.
-    assert found.verdict.startswith(("The device is the limit: ", "You are waiting for the device: "))
+    assert starts(found, "The device is the limit") or starts(found, "You are waiting for the device")
     assert [stage.name for stage in found.stages] == list(STAGES)
 
 
@@ -96,7 +103,7 @@ def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(d
     assert found.limit in ("contention", "cores")  # beside other tests the cores themselves may be the limit
     assert found.wait_share + found.transfer_share < 0.05
     assert "but a step takes" in found.verdict
-    slowed = found.verdict.startswith("Your training step is slowed down by what runs beside it: ")
+    slowed = starts(found, "Your training step is slowed down by what runs beside it")
     assert slowed == (found.limit == "contention")
 
 
@@ -105,6 +112,14 @@ def test_a_slow_run_is_undecided_where_other_programs_kept_the_cores_busy(datase
     assert "which may be the reason. Run it again" in found.undecided
     assert found.verdict == f"Undecided: {found.undecided}"
     assert (found.fixes, found.other_cores) == ((), available_cores())
+
+
+@pytest.mark.usefixtures("_undisturbed")
+def test_a_decided_diagnosis_begins_with_what_other_programs_use(dataset, monkeypatch):
+    found = crowded(dataset("webdataset"), monkeypatch, other_cores=float(available_cores()))
+    assert found.undecided == ""
+    load = f", while other programs use {available_cores():.1f} of {available_cores()} cores: "
+    assert load in found.verdict.split(" images/s")[0]
 
 
 @pytest.mark.usefixtures("_undisturbed")
@@ -184,7 +199,7 @@ def test_a_slow_transform_is_named_and_a_run_without_it_is_a_bound_and_no_fix(da
     if found.undecided:  # other tests keep the machine busy
         assert cost.without is None
     elif found.limit in ("prepare", "cores"):
-        assert found.verdict.startswith(f"You are waiting for your transform {cost.name}: ")
+        assert starts(found, f"You are waiting for your transform {cost.name}")
         assert "making it faster can bring up to that" in found.verdict
         assert "No single change" not in found.verdict
         assert cost.without.is_tried

@@ -1,12 +1,16 @@
 """The ranking of changes."""
 
+import math
 import shlex
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from loaders.config import LoaderConfig
 from loaders.dataset import open_dataset
-from loaders.diagnosis.fixes import TIE, TRUSTED, conversion, ranked
+from loaders.diagnosis.fixes import TIE, TRUSTED, advice_to_shrink, conversion, ranked
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep
 from tests.support.findings import diagnosis
@@ -36,6 +40,36 @@ def test_among_the_best_the_least_effort_comes_first():
 def test_a_tried_change_is_ranked_before_a_slightly_higher_prediction():
     tried = fix("workers", 1000 * TRUSTED + 1, is_tried=True)
     assert names(fix("resize", 1000, "rebuild"), tried) == ["workers", "resize"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        (
+            {"image_size": 96},
+            "Store the images with a short side of 110 pixels (random crops are then enlarged, the "
+            "smallest of a square image from 49 to 96 pixels: check the accuracy): COMMAND",
+        ),
+        ({"image_size": 96, "augment": False}, "Store the images with a short side of 110 pixels: COMMAND"),
+        ({"image_size": 96, "scale": (0.8, 1.0)}, "Store the images with a short side of 110 pixels: COMMAND"),
+        (
+            {"image_size": 224, "scale": (0.08, 1.0)},
+            "Store the images with a short side of 256 pixels (random crops are then enlarged, the "
+            "smallest of a square image from 72 to 224 pixels: check the accuracy): COMMAND",
+        ),
+    ],
+)
+def test_the_advice_to_store_smaller_images_says_how_much_crops_of_them_are_enlarged(settings, advice):
+    assert advice_to_shrink(LoaderConfig(batch_size=8, **settings), "COMMAND") == advice
+
+
+@given(image_size=st.integers(8, 512), smallest=st.floats(0.01, 1.0))
+def test_the_side_that_the_advice_names_is_that_of_the_smallest_crop_of_a_square_image(image_size, smallest):
+    config = LoaderConfig(batch_size=8, image_size=image_size, scale=(smallest, 1.0), ratio=(1.0, 1.0))
+    advice = advice_to_shrink(config, "COMMAND")
+    side = math.sqrt(smallest * config.short_side**2)
+    assert ("enlarged" in advice) == (round(side) < image_size)
+    assert "enlarged" not in advice or f"from {round(side)} to {image_size} pixels:" in advice
 
 
 @pytest.mark.parametrize("is_adopted", [False, True])

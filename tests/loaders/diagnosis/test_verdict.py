@@ -115,7 +115,12 @@ def test_the_device_is_named_only_near_its_rate_or_near_the_prediction(predicted
 
 
 def disturbed(share, predicted, other_cores):
-    return disturbance(share * predicted.images_per_s, predicted, cores=2, other_cores=other_cores)
+    return changed(share, predicted, predicted.limit, other_cores, other_cores)
+
+
+def changed(share, predicted, limit, before, after):
+    observed = share * predicted.images_per_s
+    return disturbance(observed, predicted, limit, cores=2, other_cores_before=before, other_cores_after=after)
 
 
 def test_other_programs_that_may_explain_the_gap_are_named():
@@ -218,3 +223,54 @@ def test_steps_are_called_slow_only_where_the_loop_hardly_waits_and_the_device_c
     assert is_slow == (wait + sent < 0.05 and observed < 0.9 * compute and limit != "cores")
     assert reported_limit(observed, compute, limit, parts) == ("contention" if is_slow else limit)
     assert not (is_slow and "You are waiting for" in text)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.1, 1.7), (1.7, 0.1)])
+def test_a_load_that_changes_leaves_a_limit_of_the_cores_undecided_even_where_the_prediction_is_met(before, after):
+    """Rates that were all measured beside other programs agree with each other, whatever the run reaches alone."""
+    reason = changed(1.0, Prediction(100.0, "cores"), "cores", before, after)
+    assert reason == (
+        f"other programs used {before} of 2 cores before the measurement and {after} after it, and the run waits for "
+        "what they leave. Run it again while nothing else runs."
+    )
+    assert changed(1.0, Prediction(100.0, "prepare"), "prepare", before, after) == reason
+    assert changed(1.0, Prediction(100.0, "fetch"), "fetch", before, after) == "", "a bucket needs no core"
+    assert changed(1.0, Prediction(100.0, "prepare"), "compute", before, after) == "", "the device is kept busy"
+
+
+@given(limit=st.sampled_from([*STAGES, "cores"]), load=st.floats(0.0, 2.0))
+def test_a_load_that_stays_the_same_is_a_part_of_the_prediction_and_leaves_it_decided(limit, load):
+    assert changed(1.0, Prediction(100.0, limit), limit, load, load) == ""
+
+
+def loaded(other_cores, limit="cores", cores=2, **parts):
+    parts = Parts(cores=cores, other_cores=other_cores, **parts)
+    return verdict(50.0, 100.0, limit, Prediction(50.0, limit), (), parts)
+
+
+def test_the_first_sentence_says_how_many_cores_other_programs_use():
+    assert loaded(1.7) == (
+        "You are waiting for processor cores, which decoding and the other stages share, while other programs use 1.7 "
+        "of 2 cores: 50 images/s, 50 % of what the device could take. No single change would bring 5 %. Run it again "
+        "on an idle machine."
+    )
+    assert "other programs" in loaded(0.8, cores=8)
+    assert "other programs" not in loaded(0.7, cores=8), "fewer than a tenth of the cores"
+
+
+@given(
+    limit=st.sampled_from([*STAGES, "cores", "contention"]),
+    observed=st.floats(1.0, 100.0),
+    compute_share=st.floats(0.0, 1.0),
+    transform=st.sampled_from([None, "mytrans:slow"]),
+)
+def test_whatever_the_limit_is_the_first_sentence_names_the_other_programs(limit, observed, compute_share, transform):
+    cost = transform and TransformCost(
+        name=transform, s_per_image=1, cpu_s_per_image=1, prepare_s_per_image=1, holds_lock=False, without=None
+    )
+    parts = Parts(
+        cores=2, other_cores=1.7, compute_share=compute_share, wait_share=1 - compute_share, transform=cost or None
+    )
+    first, rest = verdict(observed, 100.0, limit, Prediction(observed, limit), (), parts).split(" images/s", 1)
+    assert ", while other programs use 1.7 of 2 cores: " in first
+    assert rest.endswith(" Run it again on an idle machine.")

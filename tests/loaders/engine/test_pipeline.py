@@ -7,7 +7,8 @@ import pytest
 
 from dataprep.build.images import ImagePolicy
 from dataprep.errors import DataprepError
-from loaders import Packs, Views, open_loader, open_packs, open_views
+from loaders import Loader, Packs, Views, open_loader, open_packs, open_views
+from tests.support.markdown import ROOT
 from tests.support.own_data import build_own, picture, write_files
 from tests.support.slow_transforms import computing
 
@@ -63,6 +64,28 @@ def test_the_time_of_a_transform_is_counted_as_a_part_of_decoding(dataset, way):
     assert transform["busy_s"] < decode["busy_s"]
     assert transform["percentiles"].keys() == {"busy_s", "cpu_s"}
     assert decode["cpu_s"] == 0
+
+
+MEASURED = {
+    "plan": {"busy_s", "put_wait_s"},
+    "fetch": {"get_wait_s"},
+    "decode": {"busy_s"},
+    "transform": {"busy_s", "cpu_s"},
+    "batch": {"get_wait_s"},
+}
+"""Times that each stage measures; the documents name them."""
+
+
+def test_a_time_that_no_stage_measures_is_0_has_no_percentiles_and_is_said_where_stats_is_introduced(dataset):
+    found = stages_after(WAYS["squares"](str(dataset("webdataset")), transform=computing))
+    assert {name: set(stage["percentiles"]) for name, stage in found.items()} == MEASURED
+    for name, stage in found.items():
+        unmeasured = {"busy_s", "get_wait_s", "put_wait_s", "cpu_s"} - MEASURED[name]
+        assert [stage[time] for time in unmeasured] == [0.0] * len(unmeasured)
+    sentence = "A time that a stage does not measure is 0.0 and has no entry in its `percentiles`"
+    own_loop = (ROOT / "docs/bottleneck.md").read_text().split("## Your own loop")[1].split("```")[0]
+    assert sentence in " ".join(own_loop.split())
+    assert sentence in " ".join((Loader.stats.__doc__ or "").split())
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -15,6 +15,7 @@ from dataprep.cloud.tpu.command_lines import (
     Place,
     Request,
     Target,
+    check_zone,
     copy_commands,
     create_commands,
     delete_commands,
@@ -197,6 +198,20 @@ def test_names_that_no_tpu_can_have_are_refused(name):
 def test_malformed_zones_are_refused(zone):
     with pytest.raises(UsageError, match="not a zone"):
         Place(name="t", zone=zone)
+
+
+@pytest.mark.parametrize(
+    ("region", "tpu", "said"),
+    [
+        ("europe-west4", None, "its zones known to have TPUs are europe-west4-a, europe-west4-b, perhaps more"),
+        ("europe-west4", "v5litepod-16", "its zones known to have v5e are europe-west4-b, perhaps more"),
+        ("europe-west4", "v4-32", "no zone of it is known to have v4; others are us-central2-b, perhaps more"),
+    ],
+)
+def test_a_region_is_refused_with_its_zones_that_have_the_tpu(region, tpu, said):
+    with pytest.raises(UsageError) as refused:
+        check_zone(region, tpu and parse_accelerator(tpu))
+    assert str(refused.value) == f"--zone '{region}': a region, not a zone; {said}"
 
 
 def test_a_zone_of_the_new_form_is_accepted():
