@@ -5,6 +5,7 @@ They need no dataprep, except for a file at a URL, and are printed to be pasted 
 
 from __future__ import annotations
 
+from dataprep.dataset.manifest import MANIFEST
 from loaders.config import EVALUATION_CROP
 from train.batches.data import UNCROPPED_SIDE
 from train.checkpoints.constructors import UNKNOWN_HEADS
@@ -16,7 +17,7 @@ _NO_STATISTICS = (
     "# model of timm's, timm.data.resolve_model_data_config(timm.create_model(NAME)) has them.",
     "mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)",
 )
-_CLASSES = "# outputs[:, k] is the score of class k, counted from 0, of the dataset's classes: see its manifest.json."
+_CLASSES = f"# outputs[:, k] is the score of class k, counted from 0, of the dataset's classes: see its {MANIFEST}."
 
 
 def loading_lines(output: str, network: str | None, *, names: str, weights: Weights, num_classes: int) -> list[str]:

@@ -85,7 +85,7 @@ def test_a_comment_says_how_a_picture_is_prepared_as_in_the_evaluation(side, cla
 
 
 def test_a_comment_says_where_the_names_of_the_classes_are():
-    said = "# outputs[:, k] is the score of class k, counted from 0, of the dataset's classes: see its manifest.json."
+    said = "# outputs[:, k] is the score of class k, counted from 0, of the dataset's classes: see its dataset.json."
     assert said in lines("a.pth", num_classes=5)
     assert said not in lines("a.pth")
 
