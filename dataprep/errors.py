@@ -14,7 +14,12 @@ DataprepError                    1  a check failed or a build could not be finis
 └── UndecidedError               3  the known facts do not decide the question
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DISTRIBUTION = "tpu-dataprep"
 """Name under which pip installs this project. `dataprep`, the name to import, is another project's on the index."""

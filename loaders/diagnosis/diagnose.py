@@ -23,7 +23,7 @@ from loaders.diagnosis.devices import Device, compute_threads
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
 from loaders.diagnosis.fixes import find_bound, find_fixes
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
-from loaders.diagnosis.prediction import Prediction, Rates, allocate, predict
+from loaders.diagnosis.prediction import Prediction, allocate, predict
 from loaders.diagnosis.stages import StageBench, Stages
 from loaders.diagnosis.trials import try_bound, try_leading
 from loaders.diagnosis.verdict import Parts, contention, contradiction, disturbance, limit_of, reported_limit, verdict
@@ -75,8 +75,7 @@ def diagnose(
         undecided = contradiction(observed.images_per_s, compared, cores=cores, other_cores=used.cores_of_others)
         if not undecided:
             stages.saw_steps(observed.step_images_per_s)
-        rates = stages.rates(setup)
-        predicted = predict(rates)
+        predicted = predict(stages.rates(setup))
         limit = limit_of(observed.images_per_s, stages.alone["compute"].images_per_s, predicted)
         undecided = undecided or disturbance(
             observed.images_per_s,
@@ -95,7 +94,7 @@ def diagnose(
                 tried = try_bound(stages, bound, observed.images_per_s)
                 stages.transform = replace(stages.transform, without=tried)
         found = replace(
-            _diagnosis(stages, observed, rates, predicted, limit, fixes, max(busy_cores, busy_after)),
+            _diagnosis(stages, observed, predicted, limit, fixes, max(busy_cores, busy_after)),
             compute_alone_images_per_s=compute_alone,
         )
         return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}") if undecided else found
@@ -140,14 +139,13 @@ def _first_batch(loader: Loader) -> Batch:
 def _diagnosis(
     stages: Stages,
     observed: ObservedRun,
-    rates: Rates,
     predicted: Prediction,
     limit: Limit,
     fixes: Sequence[Fix],
     other_cores: float,
 ) -> Diagnosis:
     compute, cores = stages.alone["compute"].images_per_s, available_cores()
-    attainable, allocation = allocate(rates, {"fetch": cores, "prepare": cores})
+    attainable, allocation = allocate(stages.rates(stages.setup), {"fetch": cores, "prepare": cores})
     times = [step.times for step in observed.steps]
     wait, transfer, share = _shares(times)
     parts = Parts(
