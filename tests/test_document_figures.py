@@ -307,6 +307,21 @@ def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():
     assert f"Of {len(situations)} situations with causes that are in none of its lists" in bottleneck
     assert f"it was right in {right}." in bottleneck
 
+    later = [result for result in results if result["seed"] == 27182]
+    errors = [situation["error"] for situation in later]
+    verdicts = [situation["verdict"] for situation in later]
+    far = [situation for situation in later if situation["error"] > 0.1]
+    assert {situation["named"] for situation in far} == {"resize"}
+    more = [each["measured"] / each["predicted"] - 1 for each in far]
+    low = [each for each in more if each > 0]
+    right, near = len(later) - verdicts.count("wrong"), len(later) - len(far)
+    assert verdicts.count("undecided") == 2
+    assert f"{right} of {len(later)} right, two of them undecided, which meets the first target, and {near} what" in text
+    assert f"(median error {median(errors):.1%}), which misses the second" in text
+    assert f"Each of the other {len(far)} is about smaller images: {len(low)} bring between {min(low):.0%} and" in text
+    assert f"{max(low):.0%} more than was said, and one, beside neighbours of a higher priority, {-min(more):.0%}" in text
+    assert f"of {len(later)} of another seed, it was right in {right}." in bottleneck
+
 
 def test_ratios_in_the_text_about_loaders_follow_from_the_recorded_run():
     rates = {
