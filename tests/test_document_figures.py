@@ -316,10 +316,14 @@ def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():
     low = [each for each in more if each > 0]
     right, near = len(later) - verdicts.count("wrong"), len(later) - len(far)
     assert verdicts.count("undecided") == 2
-    assert f"{right} of {len(later)} right, two of them undecided, which meets the first target, and {near} what" in text
+    assert (
+        f"{right} of {len(later)} right, two of them undecided, which meets the first target, and {near} what" in text
+    )
     assert f"(median error {median(errors):.1%}), which misses the second" in text
     assert f"Each of the other {len(far)} is about smaller images: {len(low)} bring between {min(low):.0%} and" in text
-    assert f"{max(low):.0%} more than was said, and one, beside neighbours of a higher priority, {-min(more):.0%}" in text
+    assert (
+        f"{max(low):.0%} more than was said, and one, beside neighbours of a higher priority, {-min(more):.0%}" in text
+    )
     assert f"of {len(later)} of another seed, it was right in {right}." in bottleneck
 
 
