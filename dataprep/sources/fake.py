@@ -1,6 +1,6 @@
 """imagenet-fake: 1,000 classes and any number of images, to size and time a pipeline without ImageNet.
 
-`imagenet-fake.tar`, 4 MB, holds one generated image for each class; all images of a class are references to it. So a
+`imagenet-fake.tar`, 7 MB, holds one generated image for each class; all images of a class are references to it. So a
 dataset of 1,281,167 images needs no originals of that size, and a model can still tell the classes apart.
 """
 
