@@ -58,11 +58,18 @@ def request_timeout_s(deadlines: Deadlines | None) -> float:
     return REQUEST_TIMEOUT_S if deadlines is None else deadlines.stall_s
 
 
+def status_in(error: Exception) -> int | None:
+    """Return the HTTP status in an error of google-cloud-storage; None if the server did not answer."""
+    answer = getattr(error, "response", None)  # of InvalidResponse, with which the read of a whole object fails
+    status: int | None = getattr(error, "code", getattr(answer, "status_code", None))
+    return status
+
+
 def retry_policy(
     is_worth_retrying: Callable[[Exception], bool] | None = None,
     *,
     deadlines: Deadlines | None = None,
-    status_of: Callable[[Exception], int | None] = lambda error: getattr(error, "code", None),
+    status_of: Callable[[Exception], int | None] = status_in,
     counted: bool = False,
 ) -> Retry:
     """Make a policy of exponential backoff with jitter and a deadline, which counts from here; use it for one call.

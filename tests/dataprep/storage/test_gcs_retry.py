@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from google.api_core.exceptions import RetryError
@@ -13,6 +15,7 @@ from google.api_core.retry import Retry
 
 from dataprep.errors import AccessError, StorageError
 from dataprep.storage import gcs_retry, open_storage
+from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.gcs_retry import Deadlines, retry_policy
 from dataprep.storage.messages import GO_ON
 
@@ -71,6 +74,34 @@ def test_a_server_that_never_answers_is_lost_at_once_where_the_deadline_is_none(
     assert attempts(retry, [Refusal(None)] * 5) == 1
     patient = retry_policy(lambda error: True, deadlines=Deadlines(lost_s=3600.0, refused_s=60.0))
     assert attempts(patient, [Refusal(None)] * 5) == 6
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """A bucket that answers 503 to every request."""
+
+    def do_GET(self) -> None:
+        self.send_error(503)
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+def test_a_read_of_a_whole_object_that_is_refused_is_repeated_for_as_long_as_any_request(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(gcs_retry, "_warned", threading.Event())
+    monkeypatch.setattr(gcs_retry, "SILENT_S", 0.0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        bucket = GCSStorage("gs://refusing/data", Deadlines(lost_s=0.5, refused_s=3.0))
+        started_s = time.monotonic()
+        with pytest.raises(StorageError, match="503"):
+            bucket.read("dataset.json")
+        took_s = time.monotonic() - started_s
+        server.shutdown()
+    assert took_s > 2.0, "as long as a server that refuses is asked again, not as one that is lost"
+    assert "does not answer" not in caplog.text
 
 
 @pytest.fixture
