@@ -371,7 +371,8 @@ class _Enumerator:
         )
         for note in enumeration.notes:
             self.progress.log(note)
-        self.keeping.keep(name, enumeration, afresh=self.afresh)
+        if may_keep.result():
+            self.keeping.keep(name, enumeration, afresh=self.afresh)
         return enumeration
 
     def _expect_archives(self, split: str) -> None:

@@ -56,13 +56,8 @@ def enumeration_file(
     return f"{BUILD}/source-{split}-{key}.parquet"
 
 
-def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> None:
-    """Store an enumeration to save reruns time; an existing one stays."""
-    publish_enumeration(storage, name, spool_enumeration(storage, name, enumeration))
-
-
 def spool_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> Spooled | None:
-    """Write an enumeration to a spool file; None if there is no place for it."""
+    """Write an enumeration, which saves reruns time, to a spool file; None if there is no place for it."""
     sources = json.dumps([asdict(source) for source in enumeration.sources])
     annotated = bool(enumeration.features)
     metadata = {"sources": sources, "classes": json.dumps(enumeration.classes)}
@@ -77,7 +72,7 @@ def spool_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> 
 
 
 def publish_enumeration(storage: Storage, name: str, spooled: Spooled | None) -> None:
-    """Publish what `spool_enumeration` has written."""
+    """Publish what `spool_enumeration` has written; an enumeration that is there stays."""
     if spooled is None:
         return
     spool, written = spooled

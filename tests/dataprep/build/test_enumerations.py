@@ -12,8 +12,9 @@ from dataprep.build.enumerations import (
     enumeration_file,
     load_enumeration,
     load_splits,
+    publish_enumeration,
     splits_file,
-    store_enumeration,
+    spool_enumeration,
     store_splits,
 )
 from dataprep.build.references import refs_table
@@ -26,6 +27,10 @@ from tests.support.damage import flipped
 from tests.support.plans import refs_of, small_plan
 
 IMAGENET = DATASETS["imagenet"]
+
+
+def store_enumeration(storage, name, enumeration):
+    publish_enumeration(storage, name, spool_enumeration(storage, name, enumeration))
 
 
 @pytest.fixture

@@ -43,25 +43,32 @@ def request_of_three(originals, tmp_path):
     )
 
 
+def hold_first_shard(monkeypatch, kind, go_on):
+    """Let a kind of storage publish the first shard only once an event is set."""
+    publish = kind.publish
+
+    def publishing(storage, spool, name, crc32c):
+        assert "00000-of" not in name or go_on.wait(30)
+        publish(storage, spool, name, crc32c)
+
+    monkeypatch.setattr(kind, "publish", publishing)
+
+
 @pytest.mark.parametrize("ahead_bytes", [1, 64 * 2**20])
 def test_the_next_shard_is_checked_but_not_written_while_the_last_is_published(
     request_of_three, monkeypatch, tmp_path, ahead_bytes
 ):
     monkeypatch.setattr(dataprep.build.shard, "CHECKED_AHEAD_BYTES", ahead_bytes)
     checked, go_on = [], threading.Event()
-    check_image, publish = dataprep.build.shard.check_image, LocalStorage.publish
+    check_image = dataprep.build.shard.check_image
 
     def checking(key, *rest):
         checked.append(key)
         return check_image(key, *rest)
 
-    def publishing(storage, spool, name, crc32c):
-        assert "00000-of" not in name or go_on.wait(30)
-        publish(storage, spool, name, crc32c)
-
     def engine(job, indexes):
         monkeypatch.setattr(dataprep.build.shard, "check_image", checking)
-        monkeypatch.setattr(LocalStorage, "publish", publishing)
+        hold_first_shard(monkeypatch, LocalStorage, go_on)
         first = begin_shard(job, 0)
         keys = [ref.key for ref in shard_plan(open_build(job.output_url, job.root), 1).refs]
         with ThreadPoolExecutor(1) as thread:
@@ -90,12 +97,7 @@ def test_in_a_bucket_the_next_shard_is_written_while_the_last_is_published(origi
     asked = BuildRequest(
         options=options, source_url=str(originals["imagenet"]), output_url=bucket_url, max_reject_ratio=1.0
     )
-    written, go_on, publish, write = (
-        threading.Event(),
-        threading.Event(),
-        StagedGCS.publish,
-        dataprep.build.shard._write,
-    )
+    written, go_on, write = threading.Event(), threading.Event(), dataprep.build.shard._write
 
     def writing(build, shard, samples, rows):
         found = write(build, shard, samples, rows)
@@ -103,13 +105,9 @@ def test_in_a_bucket_the_next_shard_is_written_while_the_last_is_published(origi
             written.set()
         return found
 
-    def publishing(storage, spool, name, crc32c):
-        assert "00000-of" not in name or go_on.wait(30)
-        publish(storage, spool, name, crc32c)
-
     def engine(job, indexes):
         monkeypatch.setattr(dataprep.build.shard, "_write", writing)
-        monkeypatch.setattr(StagedGCS, "publish", publishing)
+        hold_first_shard(monkeypatch, StagedGCS, go_on)
         first = begin_shard(job, 0)
         with ThreadPoolExecutor(1) as thread:
             second = thread.submit(begin_shard, job, 1)
