@@ -129,7 +129,7 @@ class WebDataset:
 
 @dataclass(frozen=True, slots=True)
 class TFData:
-    """TFRecords through TensorFlow operations in threads, as in big_vision and CLIPA; the resize has no antialiasing."""
+    """TFRecords through TensorFlow operations in threads, as in big_vision and CLIPA: a resize without antialiasing."""
 
     config: PeerConfig
     layout: ClassVar[str] = "tfrecord"
