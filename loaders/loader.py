@@ -532,6 +532,11 @@ class Loader:
         )
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, by label; empty where they are not known."""
+        return self.dataset.manifest.classes
+
+    @property
     def metrics_url(self) -> str | None:
         """URL of the metrics, with the setting `metrics_port`."""
         return None if self._registration is None else self._registration.url

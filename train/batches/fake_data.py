@@ -45,6 +45,11 @@ class FakeLoader(Loader):
             yield Batch(images_NHWC, np.where(mask_N, 0, -1), keys, mask_N, {}, self.state_dict())
         self._end()
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """No names: the images have no content."""
+        return ()
+
     @cached_property
     def _sequence(self) -> dict[str, object]:
         return {"dataset": "fake", "samples": self.order.num_samples, **self.config.sequence_document()}
