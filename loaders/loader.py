@@ -511,7 +511,7 @@ class Loader:
     def stats(self) -> LoaderStats:
         """Return what every stage and the fetching did so far, and what was skipped.
 
-        A time that a stage does not measure is 0.0 and has no entry in its `percentiles`.
+        A time of which a stage measured nothing is None and has no entry in its `percentiles`.
         """
         return self.snapshot().stats()
 

@@ -189,10 +189,10 @@ def _facts(found: Found) -> dict[str, str]:
         minutes = found.epoch_images / (plan.asked_images_per_s * plan.utilisation) / 60
         facts["epoch"] = f"{minutes:,.1f} min for the {found.epoch_images:,} images of {found.dataset}"
     if (cost_of := found.training) is not None:
+        sign = "at most " if _least(plan) and plan.utilisation < 1 else ""
         facts["training"] = (
-            f"{'at most ' if _least(plan) and plan.utilisation < 1 else ''}{usd(cost_of.usd)}: {cost_of.hours:,.1f} h for "
-            f"{counted(cost_of.epochs, 'epoch')} on {counted(found.accelerator.chips, 'chip')} at "
-            f"{usd(cost_of.usd_per_chip_hour)} an hour"
+            f"{sign}{usd(cost_of.usd)}: {cost_of.hours:,.1f} h for {counted(cost_of.epochs, 'epoch')} on "
+            f"{counted(found.accelerator.chips, 'chip')} at {usd(cost_of.usd_per_chip_hour)} an hour"
         )
     cores = next(resource.needed for resource in plan.resources if resource.unit == "cores")
     if cost.loader == "dataprep" and cores > _INTERPRETER_CORES:

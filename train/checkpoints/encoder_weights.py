@@ -293,8 +293,9 @@ def _classes(state: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the classes, as a checkpoint of ours or an export says; none for other files."""
     facts = state.get(METADATA)
     found = (facts if isinstance(facts, dict) else state).get(CLASSES)
-    is_list = isinstance(found, list | tuple) and all(isinstance(name, str) for name in found)
-    return tuple(found) if is_list and len(set(found)) == len(found) else ()
+    if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
+        return ()
+    return tuple(found) if len(set(found)) == len(found) else ()
 
 
 def _read_safetensors(url: str) -> dict[str, Any]:

@@ -97,8 +97,9 @@ def _loading(output: str, *, has_classes: bool) -> tuple[list[str], list[str]]:
         return [f"tensors = load_file({output!r})"], ["from safetensors.torch import load_file"]
     if is_url:
         head = 'json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]'
-        lines = [f"data = {data}", "tensors = load(data)", f'classes = json.loads({head}["{SAFETENSORS_KEY}"])["{CLASSES}"]']
-        return lines, ["import json", *storage, "from safetensors.torch import load"]
+        named = f'classes = json.loads({head}["{SAFETENSORS_KEY}"])["{CLASSES}"]'
+        imports = ["import json", *storage, "from safetensors.torch import load"]
+        return [f"data = {data}", "tensors = load(data)", named], imports
     return [
         f"tensors = load_file({output!r})",
         f'with safe_open({output!r}, "pt") as file:',
