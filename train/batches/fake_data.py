@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from loaders.config import LoaderConfig
-from loaders.loader import Batch, Loader
+from loaders.engine.batch import Batch
+from loaders.loader import Loader
 from loaders.order import Order, check_world
 
 TRAINING_IMAGES = 1_281_167

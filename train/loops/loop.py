@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 from dataprep.errors import UndecidedError, UsageError
 from loaders.diagnosis.monitor import StepMonitor
 from loaders.diagnosis.options import Options
-from loaders.loader import Loader, LoaderState
+from loaders.engine.batch import LoaderState
+from loaders.loader import Loader
 from loaders.metrics.callback import MetricsCallback
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
 from train.checkpoints.state import CLASSES, STATE_VERSION, State, check_state, taking_position
