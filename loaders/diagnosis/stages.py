@@ -20,7 +20,8 @@ from loaders.diagnosis.rehearsal import DISK_SHARDS, RehearsalSetup, Source, pla
 from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, sample_streams, write_sample
 from loaders.diagnosis.stage_rates import compute_rate, prepare_rate, request_latency_s, transfer_rate
 from loaders.diagnosis.transforms import waits_for_no_core, without_transforms
-from loaders.loader import Batch, Loader
+from loaders.engine.batch import Batch
+from loaders.loader import Loader
 from loaders.order import samples_per_block
 
 MORE_AHEAD = 4
