@@ -25,8 +25,8 @@ def tars(originals, bucket_url):
 
 @pytest.mark.parametrize("shards", [1, 3, 6])
 def test_a_build_in_a_bucket_waits_for_few_answers(gcs, tars, bucket_url, shards):
-    """A shard takes its upload, the check of the claim, the copy, its receipt, and the check after it; two are published
-    at a time."""
+    """A shard takes its upload, a check of the claim, the copy, its receipt, and another check; two are published at a
+    time."""
     gcs.record()
     gcs.recorded()
     gcs.set_latency(LATENCY_MS)

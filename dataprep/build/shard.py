@@ -113,7 +113,7 @@ class ShardBuilder:
         return future
 
     def _held_back(self, samples: Iterator[Sample]) -> Iterator[Sample]:
-        """Yield samples while all shards after the oldest that is being published have less than CHECKED_AHEAD_BYTES."""
+        """Yield samples while the shards after the oldest unpublished one have less than CHECKED_AHEAD_BYTES."""
         ahead_bytes = 0
         for sample in samples:
             while self._publishing and ahead_bytes + self._published_ahead_bytes() >= CHECKED_AHEAD_BYTES:
