@@ -40,8 +40,8 @@ T = TypeVar("T")
 # Bytes of checked images of the next shards while one is published: 0.75 s of decoding. A kill loses at most these of
 # the next shards, whether they are written or not.
 CHECKED_AHEAD_BYTES = 48 * 2**20
-# Shards of one worker that are published to a bucket at a time. A small shard takes as long to publish (an upload's last
-# chunk, two checks, a copy, a receipt) as the next one takes to be read and checked; a second one at a time hides that.
+# Shards of one worker that are published to a bucket at a time. To publish a small shard (the last chunk, two checks, a
+# copy, a receipt) takes as long as to read and check the next one; a second one at a time hides that.
 MAX_PUBLISHING = 2
 
 
