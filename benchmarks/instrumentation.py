@@ -27,7 +27,7 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # before this folder, in which `loaders` is another file
+sys.path.insert(0, str(ROOT))
 
 from originals import DATAPREP, corpus_images, image_folder  # noqa: E402
 

@@ -1,6 +1,8 @@
-"""Our loader and every peer in its fastest documented form, on the same images: one run, one JSON.
+r"""Our loader and every peer in its fastest documented form, or our formats, on the same images: one run, one JSON.
 
 python benchmarks/loader_arena.py --corpus DIR --json benchmarks/results/arena.json
+python benchmarks/loader_arena.py --corpus DIR --json benchmarks/results/formats.json \
+    --contenders "full decode" ours "ours, tfrecord" "ours, imagefolder"
 
 A peer is a file in arena/ with a class like those of loaders/bench/peers.py, and a line in CONTENDERS. One that fails
 is recorded with its last words, and the others go on. Rounds are interleaved, and ratios are of rounds of one run.
@@ -22,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this folder, in which `loaders` is a file
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.originals import DATAPREP, commit, corpus_images, image_folder
+from benchmarks.tables import ARENA_FORMATS
 from dataprep.host.cpu import background_cores
 from dataprep.host.measure import CommandError
 from dataprep.host.versions import machine_document
@@ -113,7 +116,11 @@ CONTENDERS: dict[str, Entry] = {
     "datasets streaming": Entry(
         loader=f"{ARENA}/hf_streaming.py:HuggingFace", layout="parquet", python=OTHER, form="default"
     ),
+    "ours, tfrecord": Entry(loader=OURS, layout="tfrecord", large=True),
+    "ours, imagefolder": Entry(loader=OURS, layout="imagefolder", large=True),
 }
+BY_DEFAULT = [name for name in CONTENDERS if name not in ARENA_FORMATS]
+"""Contenders of a run without --contenders; our other formats are compared in a run of their own."""
 
 
 class Arena:
@@ -192,6 +199,7 @@ class Arena:
             {
                 "name": name,
                 "image_size": size,
+                "layout": CONTENDERS[name].layout,
                 "form": CONTENDERS[name].form,
                 "interpolation": CONTENDERS[name].interpolation if CONTENDERS[name].loader != ROOFLINE else "",
                 "version": runs[0].version,
@@ -264,7 +272,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
     parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
-    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
+    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=BY_DEFAULT)
     parser.add_argument("--image-sizes", type=int, nargs="+", default=[224, 448], help="the second: fast ones only")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2, help="number of processes or threads, and of cores for them")

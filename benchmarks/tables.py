@@ -74,27 +74,19 @@ def laion_table(document: dict[str, Any]) -> list[str]:
     return _table(columns, lines)
 
 
-def loaders_table(document: dict[str, Any]) -> list[str]:
-    """Return each loader's images/s and CPU milliseconds an image, by image size."""
-    sizes = list(dict.fromkeys(row["image_size"] for row in document["rows"]))
-    cells: dict[str, dict[int, list[str]]] = {}
-    for row in document["rows"]:
-        found = row["result"]
-        name = row["name"].removesuffix("-bilinear") + (f", {row['interpolation']}" if row["interpolation"] else "")
-        shown = [f"{found['images_per_s']:,.0f}", f"{found['cpu_ms_per_image']:.2f}"]
-        cells.setdefault(name, {})[row["image_size"]] = shown
-    header = ["`loaders.py`", *(column for size in sizes for column in (str(size), "CPU"))]
-    lines = ([name, *(cell for size in sizes for cell in by.get(size, ["", ""]))] for name, by in cells.items())
-    return _table(header, lines)
-
-
 ARENA_TARGET = 2.0
 """Target for our rate and CPU time against those of the fastest peer with the same size and interpolation."""
-ARENA_OURS = ("ours", "full decode")
+ARENA_DECODE = "full decode"
+"""Name of the row that decodes whole images, and does nothing else."""
+ARENA_OURS = ("ours", ARENA_DECODE)
 """Beginnings of the names of rows that are no peers."""
 ARENA_MARKED = "ours, restart markers"
 """Beginning of the names of our rows that read shards of `--jpeg restart`."""
+ARENA_FORMATS = ("ours, tfrecord", "ours, imagefolder")
+"""Rows of our other formats, which no peer is compared with."""
 ARENA_FIGURES = ("rounds_cpu_ms", "rounds_images_per_s")
+FORMATS_TARGET = 0.95
+"""Target for the images/s of each of our formats as a share of the fastest one's."""
 
 
 def arena_table(document: dict[str, Any]) -> list[str]:
@@ -155,6 +147,7 @@ def arena_ratios(
             each
             for each in rows
             if each["name"].startswith("ours")
+            and each["name"] not in ARENA_FORMATS
             and each["name"].startswith(ARENA_MARKED) == marked
             and (each["image_size"], each["interpolation"]) == (row["image_size"], row["interpolation"])
         ),
@@ -164,6 +157,38 @@ def arena_ratios(
         return None
     cpu_ms, rates = ([statistics.median(each[what]) for each in (row, ours)] for what in ARENA_FIGURES)
     return cpu_ms[0] / cpu_ms[1], rates[1] / rates[0]
+
+
+def formats_table(document: dict[str, Any]) -> list[str]:
+    """Return CPU time and images/s of our formats, as shares of a full decode's CPU time and of the fastest's rate."""
+    lines = []
+    for row in document["rows"]:
+        size, name, cpu_ms, rates = row["image_size"], row["name"], row["rounds_cpu_ms"], row["rounds_images_per_s"]
+        medians = {
+            each["name"]: [statistics.median(each[what]) for what in ARENA_FIGURES]
+            for each in document["rows"]
+            if each["image_size"] == size
+        }
+        fastest = max(rate for whose, (_, rate) in medians.items() if whose != ARENA_DECODE)
+        ms, rate = medians[name]
+        short = f", short of {FORMATS_TARGET:g}" if rate < FORMATS_TARGET * fastest else ""
+        lines.append(
+            [
+                name if name == ARENA_DECODE else row["layout"],
+                str(size),
+                f"{ms:.2f}",
+                f"{min(cpu_ms):.2f} to {max(cpu_ms):.2f}",
+                f"{rate:,.0f}",
+                f"{min(rates):,.0f} to {max(rates):,.0f}",
+                str(len(rates)),
+                f"{statistics.median(row['first_batch_s']):.1f}",
+                f"{statistics.median(row['sum_mb']):,.0f}",
+                f"{ms / medians[ARENA_DECODE][0]:.2f}",
+                "" if name == ARENA_DECODE else f"{rate / fastest:.2f}{short}",
+            ]
+        )
+    header = ["our formats", "pixels", "CPU ms/image", "range", "images/s", "range", "rounds", "first batch s"]
+    return _table([*header, "sum MB", "CPU of a full decode's", "images/s of our fastest's"], lines)
 
 
 def own_data_table(document: dict[str, Any]) -> list[str]:
@@ -370,9 +395,9 @@ TABLES = {
     "arena": arena_table,
     "build": build_table,
     "engines": engines_table,
+    "formats": formats_table,
     "grain": grain_table,
     "laion": laion_table,
-    "loaders": loaders_table,
     "metrics": metrics_table,
     "own-data": own_data_table,
     "packs": packs_table,
@@ -385,7 +410,7 @@ TABLES = {
 def spread(document: dict[str, Any]) -> str:
     """How far apart the rounds of a row are: the ratio of its slowest to its fastest, median and worst of all rows."""
     results = (row.get("result", row) for row in document["rows"])
-    rounds = (found.get("wall_s") or found.get("cpu_ms") or found["rounds_images_per_s"] for found in results)
+    rounds = (found.get("wall_s") or found["cpu_ms"] for found in results)
     ratios = [max(figures) / min(figures) for figures in rounds]
     return (
         f"{statistics.median(ratios):.2f} times as long as its fastest in the median, {max(ratios):.2f} times at worst"
@@ -415,6 +440,6 @@ if __name__ == "__main__":
         print(*table(recorded(name)), "", sep="\n")
         if name == "arena":
             print(*arena_verdicts(recorded(name)), "", sep="\n")
-        if name not in ("arena", "engines", "grain", "laion", "metrics", "packs", "resume"):
+        if name not in ("arena", "engines", "formats", "grain", "laion", "metrics", "packs", "resume"):
             print(f"The slowest round of a row takes {spread(recorded(name))}.\n")
     print(*unseen_table(recorded_lines("diagnose-unseen")), sep="\n")

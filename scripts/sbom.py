@@ -2,7 +2,8 @@
 
 It lists this package, the libjpeg-turbo that its wheels contain, and every package of constraints.txt that one of its
 extras needs, with the extras that need it. Extras of development and those of TPU VMs are left out: the latter's pins
-are files inside the wheel. Who needs whom is read from the metadata of the packages that are installed here.
+are files inside the wheel. Who needs whom is read from the metadata of the packages that are installed here, but for
+those of NOT_INSTALLED.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import datetime
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distribution
 from pathlib import Path
 
 from cyclonedx.model import HashAlgorithm, HashType, Property
@@ -31,6 +32,9 @@ from dataprep.errors import DISTRIBUTION
 from scripts.wheel import JPEG_LICENSE, JPEG_VERSION, ROOT, SOURCE, SOURCE_SHA256, SOURCE_VERSION
 
 CPE = f"cpe:2.3:a:libjpeg-turbo:libjpeg-turbo:{JPEG_VERSION}:*:*:*:*:*:*:*"
+
+NOT_INSTALLED = {"pyspark": ["py4j"], "py4j": []}
+"""What the packages need that are not installed where a release is made, because Spark is large."""
 
 
 def read_pins(path: Path) -> dict[str, str]:
@@ -54,11 +58,8 @@ def extras_of(setup: Path) -> dict[str, list[Requirement]]:
 
 
 def needs_of(name: str, extras: Iterable[str]) -> list[Requirement]:
-    """Return what an installed package needs on this machine; nothing if it is not installed."""
-    try:
-        lines = distribution(name).requires or []
-    except PackageNotFoundError:  # the extra of Spark, which is large
-        return []
+    """Return what a package needs on this machine, by its own metadata or by NOT_INSTALLED."""
+    lines = NOT_INSTALLED[name] if name in NOT_INSTALLED else distribution(name).requires or []
     found = [Requirement(line) for line in lines]
     environments = [{"extra": extra} for extra in ("", *extras)]
     return [each for each in found if each.marker is None or any(map(each.marker.evaluate, environments))]

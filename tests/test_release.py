@@ -94,6 +94,7 @@ def test_the_bill_of_materials_has_the_pins_of_every_extra_and_the_library_in_th
     extras = {each["value"] for component in components.values() for each in component.get("properties", [])}
     assert extras == {*sbom.extras_of(sbom.ROOT / "setup.cfg")} - {""}
     assert not {"pytest", "sphinx", "twine"} & set(components)
+    assert "py4j" in components, "what Spark needs is listed though Spark is not installed here"
     assert (components["numpy"]["scope"], components["torch"]["scope"]) == ("required", "optional")
     assert document["metadata"]["timestamp"].startswith("2023-11-14")
     assert sbom.bom_text(sbom.make_bom(1_700_000_000)) == sbom.bom_text(sbom.make_bom(1_700_000_000))

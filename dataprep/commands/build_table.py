@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -72,7 +73,7 @@ def command(engine_options: tuple[str, ...], run: Run, source: str, only: str | 
     type that is not read, such as TIFF.
     """
     refuse_unknown_runner(run, engine_options)
-    root, name = place_of(source, is_table)
+    root, name = place_of(source, lambda url: is_table(url) or Path(url).is_file())
     if name and only:
         raise UsageError(f"--table {only}: --source is a table itself; give the folder that holds both as --source")
     build_own("table", (root, (only or name).strip("/")), run, engine_options, options)

@@ -69,7 +69,8 @@ class Duplicate(NamedTuple):
 
 
 def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: DuplicatePolicy) -> Iterator[Duplicate]:
-    """Yield the duplicates of earlier rows, in order, each with the first matching row that is no duplicate itself.
+    """Yield the duplicates of earlier rows, in order, each with the first matching row that is no duplicate itself; a
+    file that is dropped may also equal that of a duplicate which is only reported.
 
     Args:
         sha256s: Hashes of the files, in the order of the rows.
@@ -89,6 +90,8 @@ def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: Duplic
             near = np.bitwise_count(firsts[: len(positions)] ^ np.uint64(dhash)) <= policy.max_distance
             if near.any():
                 yield Duplicate(position, positions[int(near.argmax())], policy.perceptual, "perceptual duplicate")
+                if (policy.exact, policy.perceptual) == ("drop", "report"):  # it stays, so equal files follow it
+                    seen.setdefault(sha256, position)
                 continue
         seen.setdefault(sha256, position)
         firsts[len(positions)] = dhash

@@ -81,7 +81,8 @@ def _sorted(files: Iterator[FolderFile]) -> SpilledItems[FolderFile]:
 def _tree_on_disk(root: Storage) -> Iterator[FolderFile]:
     top = Path(root.url)
     if not top.is_dir():
-        raise SourceError(f"{root.url}: no such folder; check --source")
+        what = "is a file, not a folder" if top.exists() else "no such folder"
+        raise SourceError(f"{root.url}: {what}; check --source")
     with os.scandir(top) as entries:
         for entry in entries:
             if not entry.is_dir():

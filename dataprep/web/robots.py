@@ -134,7 +134,8 @@ def _groups(agent: str, text: str) -> list[_Group]:
             continue
         if in_rules:
             group, in_rules = _Group(), False
-        for robot in {value.lower(), value.lower().replace("*", "")}:
+        name = value.lower().partition("/")[0].strip()  # without a version, which some write behind it
+        for robot in {name, name.replace("*", "")}:
             if robot == "*" or (robot and agent.startswith(robot)):
                 if not group.robots:
                     groups.append(group)

@@ -66,8 +66,6 @@ class Peer(Protocol):
     `array_record`."""
     interpolation: ClassVar[Interpolation]
     """Interpolation of its resize."""
-    recipe: ClassVar[str]
-    """One line that names the document and the settings that the set-up follows."""
     packages: ClassVar[dict[str, str]]
     """Packages that the peer imports, with their names in a package registry; the peer's own comes first."""
 
@@ -79,12 +77,11 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Torchvision:
-    """Files in class folders, decoded by PIL in worker processes."""
+    """Files in class folders, decoded by PIL in worker processes, as in torchvision's reference training script."""
 
     config: PeerConfig
     layout: ClassVar[str] = "imagefolder"
     interpolation: ClassVar[Interpolation] = "bicubic"
-    recipe: ClassVar[str] = "torchvision's reference: ImageFolder, RandomResizedCrop on PIL images, DataLoader workers"
     packages: ClassVar[dict[str, str]] = {"torchvision": "torchvision"}
 
     def iterate(self) -> Iterator[Batch]:
@@ -97,14 +94,11 @@ class Torchvision:
 
 @dataclass(frozen=True, slots=True)
 class WebDataset:
-    """Tar files, decoded by PIL in worker processes."""
+    """Tar files, decoded by PIL in worker processes that make the batches, as in webdataset's README."""
 
     config: PeerConfig
     layout: ClassVar[str] = "webdataset"
     interpolation: ClassVar[Interpolation] = "bicubic"
-    recipe: ClassVar[str] = (
-        "webdataset's README: shuffled shards, a shuffle buffer, decode pil, batches made by workers"
-    )
     packages: ClassVar[dict[str, str]] = {"webdataset": "webdataset", "torchvision": "torchvision"}
 
     def iterate(self) -> Iterator[Batch]:
@@ -135,12 +129,11 @@ class WebDataset:
 
 @dataclass(frozen=True, slots=True)
 class TFData:
-    """TFRecords through a graph of TensorFlow operations in threads; the resize has no antialiasing."""
+    """TFRecords through TensorFlow operations in threads, as in big_vision and CLIPA: a resize without antialiasing."""
 
     config: PeerConfig
     layout: ClassVar[str] = "tfrecord"
     interpolation: ClassVar[Interpolation] = "bilinear"
-    recipe: ClassVar[str] = "tf.data as big_vision and CLIPA have it: decode_and_crop_jpeg, bilinear, a thread pool"
     packages: ClassVar[dict[str, str]] = {"tensorflow": "tensorflow-cpu"}
 
     def iterate(self) -> Iterator[Batch]:
@@ -190,12 +183,11 @@ class TFData:
 
 @dataclass(frozen=True, slots=True)
 class MosaicStreaming:
-    """MDS shards, decoded by PIL in worker processes."""
+    """MDS shards through MosaicML streaming's StreamingImageNet, decoded by PIL in worker processes."""
 
     config: PeerConfig
     layout: ClassVar[str] = "mds"
     interpolation: ClassVar[Interpolation] = "bicubic"
-    recipe: ClassVar[str] = "MosaicML streaming's StreamingImageNet, shuffled, in a DataLoader"
     packages: ClassVar[dict[str, str]] = {"streaming": "mosaicml-streaming", "torchvision": "torchvision"}
 
     def iterate(self) -> Iterator[Batch]:
@@ -210,7 +202,7 @@ class MosaicStreaming:
 
 @dataclass(frozen=True, slots=True)
 class Grain:
-    """Records of array_record, read in a global shuffle, decoded by PIL in threads.
+    """Records of array_record, read in a global shuffle as in Grain's guide, decoded by PIL in threads.
 
     It runs in threads, because its worker processes (`mp_prefetch`) took 5.0 ms of CPU an image, threads 4.2.
     """
@@ -218,9 +210,6 @@ class Grain:
     config: PeerConfig
     layout: ClassVar[str] = "array_record"
     interpolation: ClassVar[Interpolation] = "bicubic"
-    recipe: ClassVar[str] = (
-        "Grain's guide: ArrayRecordDataSource, MapDataset, to_iter_dataset with its threads; PIL as decoder"
-    )
     packages: ClassVar[dict[str, str]] = {
         "grain": "grain",
         "array_record": "array_record",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 
-from benchmarks.loader_arena import read_ahead
-from benchmarks.tables import arena_ratios, arena_table, arena_verdicts, recorded
+from benchmarks.loader_arena import BY_DEFAULT, CONTENDERS, read_ahead
+from benchmarks.tables import ARENA_FORMATS, arena_ratios, arena_table, arena_verdicts, formats_table, recorded
 from tests.support.markdown import ROOT
 
 PARTS = ("arena_tensors", "layouts")
@@ -58,6 +62,63 @@ def test_shards_with_restart_markers_have_ratios_of_their_own() -> None:
     ]
 
 
+def test_peers_are_compared_with_ours_from_tars_alone() -> None:
+    ours, peer = row("ours", [1.0], [2000]), row("DALI", [2.0], [1000])
+    others = [row(name, [4.0], [500]) for name in ARENA_FORMATS]
+    assert arena_ratios(peer, [*others, ours, peer]) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert {*BY_DEFAULT, *ARENA_FORMATS} == {*CONTENDERS}
+
+
+def test_our_formats_are_compared_with_the_fastest_of_them_and_with_a_full_decode() -> None:
+    more = {"first_batch_s": [0.3], "sum_mb": [290]}
+    rows = [
+        row("full decode", [1.0], [2000]) | more,
+        row("ours", [0.5], [4000]) | more | {"layout": "webdataset"},
+        row("ours, tfrecord", [0.5], [3900]) | more | {"layout": "tfrecord"},
+        row("ours, imagefolder", [0.6], [3000]) | more | {"layout": "imagefolder"},
+        row("full decode", [1.0], [2000], 448) | more,
+        row("ours, imagefolder", [0.8], [1500], 448) | more | {"layout": "imagefolder"},
+    ]
+    cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in formats_table({"rows": rows})]
+    assert [(line[0], *line[-2:]) for line in cells[2:]] == [
+        ("full decode", "1.00", ""),
+        ("webdataset", "0.50", "1.00"),
+        ("tfrecord", "0.50", "0.97"),
+        ("imagefolder", "0.60", "0.75, short of 0.95"),
+        ("full decode", "1.00", ""),
+        ("imagefolder", "0.80", "1.00"),
+    ]
+    assert {len(line) for line in cells} == {11}
+
+
+@pytest.mark.long
+def test_a_small_run_has_every_figure_of_its_tables(tmp_path: Path) -> None:
+    """40 images of demo data, one round: a full decode, our three formats, and a peer."""
+    contenders = ["full decode", "ours", *ARENA_FORMATS, "torchvision"]
+    document_path = tmp_path / "arena.json"
+    words = [sys.executable, ROOT / "benchmarks/loader_arena.py", "--images", "40", "--rounds", "1", "--taken", "40"]
+    words += ["--batch-size", "8", "--image-sizes", "224", "--work", tmp_path / "work", "--json", document_path]
+    done = subprocess.run(
+        [*map(str, words), "--contenders", *contenders], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    document = json.loads(document_path.read_text())
+    assert (document["images"], document["taken"], document["errors"]) == (40, 40, {})
+    assert [each["name"] for each in document["rows"]] == contenders
+    assert [each["layout"] for each in document["rows"][1:4]] == ["webdataset", "tfrecord", "imagefolder"]
+    for each in document["rows"]:
+        assert len(each["rounds_images_per_s"]) == len(each["rounds_cpu_ms"]) == 1
+        assert min(each["rounds_images_per_s"] + each["rounds_cpu_ms"] + each["first_batch_s"] + each["sum_mb"]) > 0
+    ours, peer = document["rows"][1], document["rows"][-1]
+    assert arena_ratios(peer, document["rows"]) == (
+        pytest.approx(peer["rounds_cpu_ms"][0] / ours["rounds_cpu_ms"][0]),
+        pytest.approx(ours["rounds_images_per_s"][0] / peer["rounds_images_per_s"][0]),
+    )
+    assert len(arena_table(document)) == 2 + len(contenders)
+    assert len(formats_table(document | {"rows": document["rows"][:4]})) == 2 + 4
+    assert list((tmp_path / "work").iterdir()) == []
+
+
 def test_a_peer_that_decoded_its_images_before_the_clock_ran_has_no_figures() -> None:
     assert read_ahead(0.1, [0.88]) == (
         "0.10 ms of processor time an image: it had decoded its images before the clock ran"
@@ -82,8 +143,9 @@ def test_a_peer_is_a_class_with_a_layout_its_packages_and_an_iterator(path: Any)
     assert any({"config", "layout", "packages", "iterate"} <= names for names in members)
 
 
-def test_the_recorded_run_names_its_machine_its_commit_and_every_version() -> None:
-    document = recorded("arena")
+@pytest.mark.parametrize("name", ["arena", "formats"])
+def test_the_recorded_run_names_its_machine_its_commit_and_every_version(name: str) -> None:
+    document = recorded(name)
     assert document["commit"]
     assert document["machine"]["cores"] >= 1
     for each in document["rows"]:

@@ -52,6 +52,13 @@ def test_one_table_beside_its_images_and_the_output(tmp_path):
     assert (manifest.name, manifest.classes, manifest.splits[0].samples) == ("dogs", ("beagle", "pug"), 4)
 
 
+def test_a_source_that_is_a_file_but_no_table_is_refused_with_the_kinds_that_are(tmp_path):
+    write_files(tmp_path, {"dogs.json": "[]"})
+    run = dataprep(*command(tmp_path / "dogs.json", tmp_path / "out"))
+    assert run.returncode == 2
+    assert "dogs.json is no table by its name; expected one of .parquet, .csv, .tsv, .jsonl" in run.stderr
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [

@@ -36,6 +36,17 @@ def test_each_kind_of_duplicate_has_its_own_action():
     assert not DuplicatePolicy().looks
 
 
+def test_equal_files_are_dropped_also_where_they_look_like_an_image_that_is_only_reported():
+    """`b` looks like `a` and stays; the second `b` has the bytes of an image that stays."""
+    policy = DuplicatePolicy(exact="drop", perceptual="report")
+    duplicates = list(duplicates_of(["a", "b", "b", "b"], [7, 7, 7, 7], policy))
+    assert [(duplicate.position, duplicate.first, duplicate.reason) for duplicate in duplicates] == [
+        (1, 0, "perceptual duplicate"),
+        (2, 1, "exact duplicate"),
+        (3, 1, "exact duplicate"),
+    ]
+
+
 @pytest.mark.parametrize("options", [{"exact": "delete"}, {"perceptual": ""}, {"max_distance": 64}])
 def test_impossible_policies_are_refused(options):
     with pytest.raises(UsageError, match=r"expected one of|must be"):

@@ -176,6 +176,9 @@ def test_places_that_are_not_there(tmp_path):
         tree_of(tmp_path / "nowhere")
     with pytest.raises(SourceError, match="not found; check --source"):
         tree_of(tmp_path, archive="nothing.zip")
+    write_files(tmp_path, {"list.txt": "a"})
+    with pytest.raises(SourceError, match="is a file, not a folder; check --source"):
+        tree_of(tmp_path / "list.txt")
 
 
 @pytest.mark.parametrize("name", ["../x.jpg", "/etc/x.jpg", "a\\b.jpg", "C:/x.jpg"])

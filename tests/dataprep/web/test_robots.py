@@ -45,6 +45,8 @@ def forbidden(text: str, url: URL = IMAGE, agent: str = "dataprep") -> bool:
         ("User-agent: otherbot\nDisallow: /\n", False),
         ("User-agent: DataPrep\nDisallow: /\n\nUser-agent: *\nAllow: /\n", True),
         ("User-agent: *\nDisallow: /\n\nUser-agent: dataprep\nAllow: /\n", False),
+        ("User-agent: dataprep/0.2.0\nDisallow: /\n\nUser-agent: *\nAllow: /\n", True),
+        ("User-agent: otherbot/1.0\nDisallow: /\n", False),
         ("\ufeffUser-agent: *\r\nDisallow: /\r\n", True),
         ("<!DOCTYPE html><title>Not here</title>", False),
         ("User-agent: *\nDisallow: /" + "*a" * 900 + "b$\n", False),  # patterns with many stars cost no time

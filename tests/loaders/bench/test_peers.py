@@ -1,4 +1,4 @@
-"""Every peer delivers the images and labels that it is given, augmented as all the others; the benchmark measures it.
+"""Every peer delivers the images and labels that it is given, augmented as all the others.
 
 The images tell what was done to them: red grows from left to right, green from top to bottom, blue is the class. So a
 delivered image shows its crop, its flip and its label. Each peer runs in a process of its own.
@@ -6,7 +6,6 @@ delivered image shows its crop, its flip and its label. Each peer runs in a proc
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -104,35 +103,6 @@ def test_a_peer_of_a_file_elsewhere_is_found_by_its_path_and_class(
     assert peer_named(f"{tmp_path}/a_loader_elsewhere.py:Peer").layout == "imagefolder"
     assert str(tmp_path) in os.environ["PYTHONPATH"]
     assert peer_named("torchvision") is PEERS["torchvision"]
-
-
-@pytest.mark.long
-def test_a_small_run_of_the_loader_benchmark_prints_a_whole_table(tmp_path: Path) -> None:
-    """40 images of demo data, one round: every row is whole, and the target that can be judged is."""
-    contenders = ["decode", "ours-imagefolder", "torchvision"]
-    document_path = tmp_path / "loaders.json"
-    words = [ROOT / "benchmarks/loaders.py", "--images", 40, "--rounds", 1, "--epochs", 1, "--no-warm-up"]
-    words += ["--batch-size", 8, "--image-sizes", SIZE, "--work", tmp_path / "work", "--json", document_path]
-    output = _run(sys.executable, *words, "--contenders", *contenders)
-
-    document = json.loads(document_path.read_text())
-    assert (document["images"], document["taken"], document["rounds"]) == (40, 40, 1)
-    names = ["(a) full decode", "ours-imagefolder", "torchvision"]
-    assert [row["name"] for row in document["rows"]] == names
-    for row in document["rows"]:
-        found = row["result"]
-        assert row["image_size"] == SIZE
-        assert found["cpu_ms_per_image"] > 0
-        assert 0 < found["largest_mb"] <= found["sum_mb"]
-        assert found["rounds_images_per_s"] == [found["images_per_s"]]
-    _, ours, torchvision = (row["result"]["images_per_s"] for row in document["rows"])
-    (compared,) = document["comparisons"]
-    assert compared["target"] == 2.2
-    assert compared["ratio"] == pytest.approx(ours / torchvision)
-    assert compared["verdict"] == ("PASS" if ours / torchvision >= 2.2 else "short")
-    lines = output.splitlines()
-    assert [sum(line.startswith(f"{name} ") and "bicubic" in line for line in lines) for name in names] == [0, 1, 1]
-    assert list((tmp_path / "work").iterdir()) == []
 
 
 def _delivered(layouts: Path, tmp_path: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
