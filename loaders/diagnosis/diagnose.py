@@ -36,7 +36,8 @@ from loaders.diagnosis.verdict import (
     threads_hint,
     verdict,
 )
-from loaders.loader import Batch, Loader
+from loaders.engine.batch import Batch
+from loaders.loader import Loader
 
 TIMELINE_STEPS = 200
 """Maximum number of steps that a diagnosis lists."""
