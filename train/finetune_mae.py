@@ -19,6 +19,7 @@ import torch
 
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
+from dataprep.messages import counted
 from loaders.config import MAX_THREADS, LoaderConfig
 from loaders.diagnosis.options import Option, Options
 from loaders.loader import Loader
@@ -28,7 +29,7 @@ from train.batches.mixing import MODES, MixConfig, Mixer
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.encoder_weights import Weights, read_weights, weights_of
 from train.checkpoints.files import NUMPY
-from train.checkpoints.pretrained import ClassifierConfig, load_whole, open_classifier
+from train.checkpoints.pretrained import DEFAULT_ENCODER, ClassifierConfig, load_whole, open_classifier, origin
 from train.flags.entry import EntryCommand, run, run_entry
 from train.flags.jax import JaxDevices, JaxRun, ShardingFlags, join_jax, open_jax_devices
 from train.flags.options import (
@@ -55,6 +56,7 @@ from train.models.vit import VisionTransformer
 from train.optim.lars import LARS
 from train.optim.layer_decay import BETAS, open_layered_adamw
 from train.telemetry.best import BestAccuracy
+from train.telemetry.logs import Logs
 
 if TYPE_CHECKING:
     from train.loops.jax import JaxBackend
@@ -337,6 +339,7 @@ def _open_jax(flags: Flags, weights: Weights | None) -> Training[JaxBackend]:
         validation=validation,
     ).open()
     training.backend.judge = BestAccuracy(training.logs).judge
+    _tell_first_weights(flags, weights, model, training.logs)
     return training
 
 
@@ -365,6 +368,7 @@ def _open_torch(flags: Flags, weights: Weights | None) -> Training[TorchBackend]
     if flags.compile:
         compile_network(model, runtime.device)
     logs = flags.open_logs(runtime)
+    _tell_first_weights(flags, weights, model, logs)
     mix = flags.mix_config()
     mixer = Mixer(config=mix, put=runtime.put, seed=flags.seed, batch_size=batch, num_classes=num_classes)
     loader, validation = _open_loaders(flags, data, runtime, batch)
@@ -437,6 +441,20 @@ def _open_model(flags: Flags, weights: Weights | None, num_classes: int) -> Visi
     if flags.eval and weights is not None:
         load_whole(model, weights)
     return model
+
+
+def _tell_first_weights(flags: Flags, weights: Weights | None, model: VisionTransformer, logs: Logs) -> None:
+    """Say which model a run trains, and where its first weights are from; an evaluation says nothing."""
+    if flags.eval:
+        return
+    if flags.init:
+        first = f"the weights of --init {flags.init}"
+    elif weights is not None:
+        first = origin(model, weights)
+    else:
+        first = "random weights, because --finetune is not given"
+    name = flags.model or (DEFAULT_ENCODER if weights is None else weights.name)
+    logs.tell(f"{name}, images of {flags.side} pixels, {counted(model.config.num_classes, 'class')}; {first}")
 
 
 def _weights(flags: Flags) -> Weights | None:

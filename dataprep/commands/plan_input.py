@@ -27,7 +27,7 @@ from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
 from dataprep.commands.plan_places import PricedPlaces, cache_gbps, parse_location, priced_places, print_places
-from dataprep.commands.plan_report import SCHEMA_VERSION, Found, print_found
+from dataprep.commands.plan_report import SCHEMA_VERSION, Deliverable, Found, print_found
 from dataprep.commands.region_options import months_option, objects_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.host.piped import open_console, print_table
@@ -247,8 +247,12 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
         context.exit(_list(context, options, as_json=as_json))
     accelerator = parse_accelerator(options.accelerator)
     if _only_price_is_known(options):
-        _print_price(options, as_json=as_json)
-        raise UndecidedError(f"only the reading is priced, because {_RATE_IS_MISSING}")
+        deliverable = _deliverable(options, accelerator)
+        _print_price(options, deliverable, as_json=as_json)
+        undecided = (
+            "only the reading is priced" if deliverable is None else "whether the hosts are fast enough is not known"
+        )
+        raise UndecidedError(f"{undecided}, because {_RATE_IS_MISSING}")
     found = _plan(options, accelerator)
     if as_json:
         click.echo(json.dumps(found.document()))
@@ -265,20 +269,45 @@ def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
         raise UsageError(
             "give --accelerator, or --bucket-location and --zone for the price of reading alone; " + there_are_tpus()
         )
-    places = _print_price(options, as_json=as_json)
+    places = _print_price(options, None, as_json=as_json)
     return 0 if places.ways else _EXIT_CODES["unknown"]
 
 
-def _print_price(options: _Options, *, as_json: bool) -> PricedPlaces:
-    """Print what the reading costs, and return it."""
+def _print_price(options: _Options, deliverable: Deliverable | None, *, as_json: bool) -> PricedPlaces:
+    """Print what the reading costs, and what the hosts deliver if that is known; return the costs."""
     facts = DATASETS[options.dataset].facts["train"]
     num_bytes = options.dataset_bytes or (facts.samples or 0) * (options.bytes_per_image or _mean_bytes(facts))
     places = _priced(options, num_bytes, facts.repeats)
     if as_json:
-        click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document()}))
+        known = {} if deliverable is None else {"deliverable": deliverable.document()}
+        click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document(), **known}))
     else:
         print_places(open_console(), places)
+        if deliverable is not None:
+            click.echo(f"\n{deliverable.sentence}")
     return places
+
+
+def _deliverable(options: _Options, accelerator: Accelerator) -> Deliverable | None:
+    """Return what an accelerator's hosts deliver, whatever rate it takes; None if nothing says the image size."""
+    from loaders.capacity.plan import plan_capacity
+
+    try:
+        image_size = _image_size(options)
+    except UsageError:
+        return None
+    facts = DATASETS[options.dataset].facts["train"]
+    costs = _costs(options, accelerator.generation.name, image_size, _mean_bytes(facts))
+    num_bytes = options.dataset_bytes or (facts.samples or 0) * costs.chosen.num_bytes
+    pod = _pod(options, accelerator.machine, hosts=accelerator.hosts, num_bytes=num_bytes)
+    return Deliverable(
+        hosts=pod.hosts,
+        cost=costs.chosen,
+        bytes_source=costs.bytes_source,
+        image_size=image_size,
+        core_is_unknown=costs.core_basis == _AS_MEASURED,
+        plan=plan_capacity(1.0, pod, costs.chosen),
+    )
 
 
 def _given_options(context: click.Context) -> dict[str, str]:

@@ -16,7 +16,7 @@ from dataprep.host.piped import open_console, print_table
 from dataprep.messages import counted, human_bytes, usd
 
 if TYPE_CHECKING:
-    from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, StoredImages, WhatIf
+    from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, Resource, StoredImages, WhatIf
 
 SCHEMA_VERSION = 1
 _BLOCK_BYTES = 2 * 2**20
@@ -36,6 +36,47 @@ class ChipHours:
     chip_hours: float
     usd_per_chip_hour: float
     usd: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deliverable:
+    """What the hosts of an accelerator deliver, whatever rate it takes."""
+
+    hosts: int
+    cost: ImageCost
+    bytes_source: str
+    """Where the bytes of an image come from."""
+    image_size: int
+    core_is_unknown: bool
+    """Whether the hosts' cores are taken to be as fast as the user's, because it is not known how fast those are."""
+    plan: CapacityPlan
+    """Plan for any rate."""
+
+    @property
+    def sentence(self) -> str:
+        by = [f"{_sign(each)}{self._rate(each):,.0f} by the {each.name}" for each in self.plan.resources]
+        if_same = ", if a host's core is as fast as yours" if self.core_is_unknown else ""
+        return (
+            f"deliverable  {_deliverable(self.plan, self.hosts)}: {', '.join(by)} "
+            f"({self.image_size} pixels, {self.cost.cpu_ms:.2f} ms of a host's core and "
+            f"{human_bytes(self.cost.num_bytes)} ({self.bytes_source}) an image with {self.cost.loader}{if_same})"
+        )
+
+    def document(self) -> dict[str, object]:
+        """Return the rates as JSON values, which docs/capacity.md describes."""
+        tightest = _tightest(self.plan)
+        return {
+            "images_per_s": self.plan.images_per_s,
+            "limit": tightest.name,
+            "at_least": tightest.at_least,
+            "resources": {each.name: self._rate(each) for each in self.plan.resources},
+            "image_size": self.image_size,
+            "hosts": self.hosts,
+        }
+
+    def _rate(self, resource: Resource) -> float:
+        """Return the images/s of all hosts that one resource is enough for."""
+        return self.plan.asked_images_per_s * resource.headroom
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,8 +213,7 @@ def _facts(found: Found) -> dict[str, str]:
     facts |= _hosts(found) | {
         "required": f"{plan.asked_images_per_s:,.0f} images/s at {found.image_size} pixels"
         + (f" by {found.model}" if found.model else ""),
-        "deliverable": f"{_least(plan)}{plan.images_per_s:,.0f} images/s by all hosts, "
-        f"{plan.images_per_s / pod.hosts:,.0f} by each",
+        "deliverable": _deliverable(plan, pod.hosts),
         "image": f"{cost.cpu_ms:.2f} ms of a host's core with {cost.loader}, "
         f"{human_bytes(cost.num_bytes)} from the bucket",
         "cores": f"{found.processor or 'processor not known'}, each core counted as {found.core_speed:g} of one that "
@@ -189,7 +229,7 @@ def _facts(found: Found) -> dict[str, str]:
         minutes = found.epoch_images / (plan.asked_images_per_s * plan.utilisation) / 60
         facts["epoch"] = f"{minutes:,.1f} min for the {found.epoch_images:,} images of {found.dataset}"
     if (cost_of := found.training) is not None:
-        sign = "at most " if _least(plan) and plan.utilisation < 1 else ""
+        sign = "at most " if _tightest(plan).at_least and plan.utilisation < 1 else ""
         facts["training"] = (
             f"{sign}{usd(cost_of.usd)}: {cost_of.hours:,.1f} h for {counted(cost_of.epochs, 'epoch')} on "
             f"{counted(found.accelerator.chips, 'chip')} at {usd(cost_of.usd_per_chip_hour)} an hour"
@@ -229,7 +269,7 @@ def _resources(plan: CapacityPlan) -> Table:
     for name in ("needed", "available", "headroom"):
         table.add_column(name, justify="right")
     for resource in sorted(plan.resources, key=lambda resource: resource.headroom):
-        sign = "≥ " if resource.at_least else ""
+        sign = _sign(resource)
         short = resource.headroom < 1
         table.add_row(
             resource.name,
@@ -245,9 +285,18 @@ def _makes_a_difference(change: WhatIf, plan: CapacityPlan) -> bool:
     return f"{change.utilisation:.0%}" != f"{plan.utilisation:.0%}"
 
 
-def _least(plan: CapacityPlan) -> str:
-    """Return the sign before a rate that is a lower bound."""
-    return "≥ " if min(plan.resources, key=lambda resource: resource.headroom).at_least else ""
+def _deliverable(plan: CapacityPlan, hosts: int) -> str:
+    rate = plan.images_per_s
+    return f"{_sign(_tightest(plan))}{rate:,.0f} images/s by all hosts, {rate / hosts:,.0f} by each"
+
+
+def _tightest(plan: CapacityPlan) -> Resource:
+    return min(plan.resources, key=lambda resource: resource.headroom)
+
+
+def _sign(resource: Resource) -> str:
+    """Return the sign before a rate or an amount that is a lower bound."""
+    return "≥ " if resource.at_least else ""
 
 
 def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table:
@@ -256,9 +305,9 @@ def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table:
     table.add_column("change", overflow="fold")
     for name in ("images/s", "of required", "limit"):
         table.add_column(name, justify="right", no_wrap=True)
-    tightest = min(plan.resources, key=lambda resource: resource.headroom)
+    tightest = _tightest(plan)
     table.add_row(
-        "as it is", f"{_least(plan)}{plan.images_per_s:,.0f}", f"{plan.utilisation:.0%}", tightest.name, style="bold"
+        "as it is", f"{_sign(tightest)}{plan.images_per_s:,.0f}", f"{plan.utilisation:.0%}", tightest.name, style="bold"
     )
     for change in changes:
         sign = "" if change.certain else "≥ "

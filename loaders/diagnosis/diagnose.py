@@ -26,7 +26,16 @@ from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
 from loaders.diagnosis.prediction import Prediction, allocate, predict
 from loaders.diagnosis.stages import StageBench, Stages
 from loaders.diagnosis.trials import try_bound, try_leading
-from loaders.diagnosis.verdict import Parts, contention, contradiction, disturbance, limit_of, reported_limit, verdict
+from loaders.diagnosis.verdict import (
+    Parts,
+    contention,
+    contradiction,
+    disturbance,
+    limit_of,
+    reported_limit,
+    threads_hint,
+    verdict,
+)
 from loaders.engine.batch import Batch
 from loaders.loader import Loader
 
@@ -86,6 +95,14 @@ def diagnose(
             other_cores_before=busy_cores,
             other_cores_after=busy_after,
         )
+        if undecided:
+            undecided += threads_hint(
+                observed.step_images_per_s,
+                compute_alone,
+                compute_threads=compute_threads(device),
+                cores=cores,
+                other_cores=max(busy_cores, busy_after, used.cores_of_others),
+            )
         fixes: list[Fix] = []
         if not undecided:
             fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
@@ -157,6 +174,7 @@ def _diagnosis(
         compute_share=share,
         cores=cores,
         other_cores=other_cores,
+        compute_threads=compute_threads(stages.device),
     )
     limit = reported_limit(observed.images_per_s, compute, limit, parts)
     return Diagnosis(

@@ -25,6 +25,7 @@ from loaders.diagnosis.devices import compute_threads
 from loaders.diagnosis.findings import MIN_GAIN, Bound, Changes, Fix, Limit, Stage, StageRate
 from loaders.diagnosis.prediction import Prediction, predict
 from loaders.diagnosis.prediction_errors import may_gain
+from loaders.diagnosis.sample import pixels_left
 from loaders.diagnosis.stage_rates import request_latency_s
 from loaders.diagnosis.stages import MORE_AHEAD, Stages
 from loaders.engine.batch import Batch
@@ -42,6 +43,8 @@ _PREPARING = frozenset({"prepare", "cores", "contention"})
 """Limits that a faster transform can lift."""
 SAME_REGION_READ_S = 0.005
 """Time of a small read from a bucket in the same region."""
+MOST_LEFT = 1 / MIN_GAIN
+"""Largest share of the pixels that smaller images may have: with more, work for each pixel gains less than 5 %."""
 CACHED_S = 0.0
 """Latency of a read from a local cache: none, because its time is CPU time, which is counted for its stage."""
 
@@ -252,6 +255,8 @@ def _local_cache(stages: Stages) -> Iterator[_Change]:
 
 def _smaller_images(stages: Stages) -> Iterator[_Change]:
     short_side = stages.setup.config.short_side
+    if pixels_left(stages.fetched.images, short_side) > MOST_LEFT:
+        return
     try:
         sample, num_bytes = stages.shrunk(short_side)
     except DataprepError:

@@ -61,12 +61,31 @@ def write_sample(images: Sequence[bytes], folder: Path, short_side: int | None =
     return str(index)
 
 
+def pixels_left(images: Sequence[bytes], short_side: int) -> float:
+    """Return the share of the images' pixels that is left if they are stored with a short side; 1 if none is shrunk.
+
+    Args:
+        images: Encoded images, of which only the headers are read; those that cannot be read do not count.
+        short_side: Short side to which larger images are shrunk, pixels.
+    """
+    sizes = [size for image in images if (size := _size(image)) is not None]
+    left = [height * width * min(1.0, short_side / min(height, width)) ** 2 for height, width in sizes]
+    return sum(left) / sum(height * width for height, width in sizes) if sizes else 1.0
+
+
+def _size(image: bytes) -> tuple[int, int] | None:
+    """Return height and width in pixels; None if the image cannot be read."""
+    try:
+        return open_decoder().image_size(image)
+    except ImageError:
+        return None
+
+
 def _sides(image: bytes) -> bytes:
     """Return height and width as JSON; an empty object if the image cannot be read."""
-    try:
-        height, width = open_decoder().image_size(image)
-    except ImageError:
+    if (size := _size(image)) is None:
         return b"{}"
+    height, width = size
     return json.dumps({"height": height, "width": width}).encode()
 
 

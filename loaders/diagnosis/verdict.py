@@ -100,6 +100,25 @@ def disturbance(
     )
 
 
+def threads_hint(together: float, alone: float, *, compute_threads: int, cores: int, other_cores: float) -> str:
+    """Return that fewer threads of a model may help, as a sentence after the reason why a diagnosis is undecided; empty
+    unless the model's steps alone and in the run differ by much beside other programs.
+
+    Threads of one step wait for the slowest of them, and each takes turns with other programs.
+
+    Args:
+        together: Images/s of the steps of the run.
+        alone: Images/s of the device alone.
+        compute_threads: Threads with which the device computes on the cores of the machine; 0 if it does not.
+        cores: Cores of the machine.
+        other_cores: Cores that other programs used; 0 if unknown.
+    """
+    differ = not SLOWED * alone <= together <= HIGHEST_RATIO["compute"] * alone
+    if compute_threads < 2 or not differ or not _are_considerable(other_cores, cores):
+        return ""
+    return f" The model computes with {compute_threads} threads on these cores; fewer may help: OMP_NUM_THREADS=1."
+
+
 def limit_of(observed: float, compute: float, predicted: Prediction) -> Limit:
     """Return what limits a run.
 
@@ -146,6 +165,8 @@ class Parts:
     """Cores of the machine."""
     other_cores: float = 0.0
     """Cores that other programs used."""
+    compute_threads: int = 0
+    """Threads with which the device computes on these cores; 0 if it computes elsewhere."""
 
 
 def has_slowed_steps(observed: float, compute: float, limit: Limit, parts: Parts) -> bool:
@@ -226,14 +247,20 @@ def verdict(
         return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %.{again}"
     if is_transform or (transform is not None and bound_of(transform) is not None):
         return f"{start} No setting would bring 5 %.{again}"
+    if others and parts.compute_threads:
+        return f"{start} Beside these programs no single change would bring 5 %; without them one may.{again}"
     return f"{start} No single change would bring 5 %.{again}"
 
 
 def _other_programs(parts: Parts) -> str:
     """Return how many cores other programs use, as the end of a clause; empty if they are few."""
-    if not parts.other_cores or parts.other_cores < CONSIDERABLE_SHARE * parts.cores:
+    if not _are_considerable(parts.other_cores, parts.cores):
         return ""
     return f", while other programs use {parts.other_cores:.1f} of {parts.cores} cores"
+
+
+def _are_considerable(other_cores: float, cores: int) -> bool:
+    return other_cores > 0 and other_cores >= CONSIDERABLE_SHARE * cores
 
 
 def _slower_steps(observed: float, compute: float, parts: Parts) -> str:

@@ -49,9 +49,13 @@ class CrowdedDevice:
 
     name = "crowded"
 
-    def __init__(self):
+    def __init__(self, compute_threads=0):
+        self.compute_threads = compute_threads
         self._device = parse_simulated("simulated:400")
         self._batches = 0
+
+    def use_threads(self, count):
+        self.compute_threads = count
 
     def put(self, images_NHWC, labels_N):
         self._batches += 1

@@ -121,6 +121,39 @@ def test_a_probe_trains_its_head_alone_and_is_exact(dataset, pretrained, tmp_pat
 
 
 @pytest.mark.parametrize("probe", [False, True])
+def test_a_run_says_at_its_start_which_of_its_first_weights_are_from_where(
+    dataset, pretrained, tmp_path, capsys, probe
+):
+    kind = {"linear_probe": True} if probe else {}
+    shared = {"data_path": dataset, "device": "cpu", "output_dir": str(tmp_path), "effective_batch_size": 8}
+    training = open_training(recipe_flags(**shared, **kind, finetune=pretrained))
+    own, theirs = training.backend.model.state_dict(), torch.load(pretrained)["model"]
+    taken = [name for name, each in own.items() if name in theirs and torch.equal(each, theirs[name])]
+    assert {name.split(".")[0] for name in own.keys() - taken} == ({"head"} if probe else {"head", "fc_norm"})
+    new = "head" if probe else "fc_norm, head"
+    classes = training.backend.model.config.num_classes
+    assert capsys.readouterr().err == (
+        f"vit_micro_patch8, images of 64 pixels, {classes:,} classes; {len(taken)} of {len(own)} tensors are from "
+        f"{pretrained}, the rest ({new}) is new\n"
+    )
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_run_without_pretrained_weights_says_so(dataset, tmp_path, capsys, framework):
+    flags = {**SMALL, "data_path": dataset, "output_dir": str(tmp_path / "a"), "max_steps": 1, "framework": framework}
+    line = "vit_micro_patch8, images of 32 pixels, 10 classes; random weights, because --finetune is not given\n"
+    training = open_training(
+        recipe_flags(**flags, nb_classes=10, **({"device": "cpu"} if framework == "torch" else {}))
+    )
+    assert capsys.readouterr().err == line
+    if framework == "torch":
+        assert training.run() == 0
+        init = {"init": newest(tmp_path / "a"), "output_dir": str(tmp_path / "b"), "device": "cpu"}
+        open_training(recipe_flags(**{**flags, **init}, nb_classes=10))
+        assert f"10 classes; the weights of --init {init['init']}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("probe", [False, True])
 def test_images_have_the_side_of_the_weights_unless_another_is_asked_for(dataset, pretrained, tmp_path, probe):
     kind = {"linear_probe": True} if probe else {}
     for side, flags in ((64, {"finetune": pretrained}), (32, {"finetune": pretrained, "input_size": 32})):

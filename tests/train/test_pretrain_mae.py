@@ -9,9 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import train.telemetry.diagnosis
 from dataprep.errors import DataprepError, UsageError
+from dataprep.host.cpu import available_cores
+from loaders.diagnosis import diagnose as diagnosing
+from loaders.diagnosis.options import Option
 from tests.support.adapters import run_module
 from tests.support.training import ENVIRONMENT, SMALL, flags_of, killed_and_resumed, log_lines, losses, start
 from train.flags.shared import REFUSED, fitted_warmup
@@ -239,6 +243,23 @@ def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_pa
     own = [fix["advice"] for fix in found["fixes"] if fix["needs"] == "restart"]
     known = {spelling for each in command.params for spelling in each.opts}
     assert {word for advice in own for word in advice.split() if word.startswith("--")} <= known
+
+
+def test_diagnose_tries_fewer_threads_of_a_model_that_computes_on_the_cores(dataset, tmp_path, capsys, monkeypatch):
+    """An update of four times as many threads as cores, which other tests neither explain nor contradict."""
+    monkeypatch.setattr(train.telemetry.diagnosis, "RUN_S", 0.3)
+    for doubt in ("contradiction", "disturbance"):
+        monkeypatch.setattr(diagnosing, doubt, lambda *_rates, **_cores: "")
+    many, before = 4 * available_cores(), torch.get_num_threads()
+    options = {"batch_size": Option("--batch_size")}
+    training = open_training(Flags(data_path=dataset, device="cpu", output_dir=str(tmp_path), **SMALL))
+    torch.set_num_threads(many)
+    try:
+        assert training.diagnose("mae", options) == 0
+        assert torch.get_num_threads() == many, "as it was before the change was tried"
+    finally:
+        torch.set_num_threads(before)
+    assert "measuring the device, with fewer threads\n" in capsys.readouterr().err
 
 
 if __name__ == "__main__":

@@ -16,10 +16,13 @@ from train.checkpoints.restoring import check_model
 from train.models.sizes import LAYER_NORM_EPSILON, ViTConfig
 from train.models.vit import VisionTransformer
 
+DEFAULT_ENCODER = "vit_large_patch16"
+"""Encoder of a classifier for which neither a name nor weights are given."""
 FINE_TUNED_HEAD_STD = 2e-5
 """Standard deviation of a head's first weights: so small that the first logits are nearly 0 for any encoder."""
 PROBED_HEAD_STD = 0.01
-_NOT_PRETRAINED = ("head.", "fc_norm.", "norm.")
+_HEAD = "head."
+_NOT_PRETRAINED = (_HEAD, "fc_norm.", "norm.")
 """Prefixes of the names of tensors that only a classifier, or only a pretrained encoder, may have."""
 
 
@@ -75,6 +78,14 @@ def open_classifier(name: str | None, weights: Weights | None, config: Classifie
     return model
 
 
+def origin(model: VisionTransformer, weights: Weights) -> str:
+    """Return how many tensors of a classifier are those of pretrained weights, and the names of its new parts."""
+    own = model.state_dict()
+    new = [name for name in own if name not in weights.tensors or name.startswith(_HEAD)]
+    parts = ", ".join(sorted({name.split(".")[0] for name in new}))
+    return f"{len(own) - len(new)} of {len(own)} tensors are from {weights.url}, the rest ({parts}) is new"
+
+
 def load_whole(model: VisionTransformer, weights: Weights) -> None:
     """Load all tensors of a classifier, including its head.
 
@@ -98,7 +109,7 @@ def folded_head(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def _encoder(name: str | None, weights: Weights | None) -> Encoder:
     if weights is None:
-        return named_encoder(name or "vit_large_patch16")
+        return named_encoder(name or DEFAULT_ENCODER)
     if name is not None and name != weights.encoder.name:
         raise UsageError(f"--model {name}, but {weights.url} is of {weights.encoder.name}; leave --model out")
     return weights.encoder
@@ -111,7 +122,7 @@ def _load(model: VisionTransformer, weights: Weights) -> None:
         raise UsageError(
             f"{weights.url}: pos_embed of width {weights.positions.shape[-1]}, expected {model.config.block.dim}"
         )
-    found = {name: each for name, each in weights.tensors.items() if not name.startswith("head.")}
+    found = {name: each for name, each in weights.tensors.items() if not name.startswith(_HEAD)}
     found["pos_embed"] = resized_positions(weights.positions, grid)
     differing = found.keys() ^ own.keys()
     if wrong := sorted(name for name in differing if not name.startswith(_NOT_PRETRAINED)):

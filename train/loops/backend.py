@@ -170,5 +170,12 @@ class Backend(Protocol):
     def try_step(self, resident: Any) -> None:
         """Do one update with a batch that `put` returned; return when the devices are done. For `--diagnose`."""
 
+    @property
+    def compute_threads(self) -> int:
+        """Number of threads with which an update computes, where that can be changed, as on a CPU; 0 elsewhere."""
+
+    def use_threads(self, count: int) -> None:
+        """Compute with another number of threads from now on, where `compute_threads` is not 0. For `--diagnose`."""
+
     def close(self) -> None:
         """Close what was opened for evaluations."""

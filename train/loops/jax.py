@@ -222,6 +222,14 @@ class JaxBackend:
         self._apply(resident, Update(step=0, lr=0.0, positions=range(len(resident.keys))))
         jax.block_until_ready(self.values)
 
+    @property
+    def compute_threads(self) -> int:
+        """0: XLA decides at its start with how many threads it computes on a CPU."""
+        return 0
+
+    def use_threads(self, count: int) -> None:
+        """Do nothing: the number of XLA's threads cannot be changed."""
+
     def close(self) -> None:
         """Close the loader of evaluations."""
         if self.validation is not None:

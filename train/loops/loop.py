@@ -320,6 +320,15 @@ class _DiagnosedDevice:
         """Do one update; return when the devices are done."""
         self.backend.try_step(resident)
 
+    @property
+    def compute_threads(self) -> int:
+        """Number of threads with which an update computes on the cores that decode; 0 if it computes elsewhere."""
+        return self.backend.compute_threads
+
+    def use_threads(self, count: int) -> None:
+        """Compute with another number of threads from now on."""
+        self.backend.use_threads(count)
+
 
 def _rounded(value: float) -> float:
     """Return a number as a log line shows it; losses are not rounded, so that runs can be compared bit for bit."""

@@ -54,6 +54,13 @@ class Runtime(Protocol):
     def wait(self) -> None:
         """Wait until the device has finished all operations."""
 
+    @property
+    def compute_threads(self) -> int:
+        """Number of threads with which a step computes, where that can be changed, as on a CPU; 0 elsewhere."""
+
+    def use_threads(self, count: int) -> None:
+        """Compute with another number of threads from now on, where `compute_threads` is not 0."""
+
     def memory_bytes(self) -> int | None:
         """Return the bytes in use on the first device of this process; None if the device does not report them."""
 

@@ -190,6 +190,15 @@ class TorchBackend:
         self._apply(resident, range(len(resident.keys)))
         self.runtime.wait()
 
+    @property
+    def compute_threads(self) -> int:
+        """Number of threads with which an update computes on a CPU; 0 on another device."""
+        return self.runtime.compute_threads
+
+    def use_threads(self, count: int) -> None:
+        """Compute with another number of threads from now on."""
+        self.runtime.use_threads(count)
+
     def close(self) -> None:
         """Do nothing, because a task may evaluate once more after the run."""
 

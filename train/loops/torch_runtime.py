@@ -94,6 +94,15 @@ class TorchRuntime:
         if self.name == "cuda":
             torch.cuda.synchronize()
 
+    @property
+    def compute_threads(self) -> int:
+        """Number of threads with which a step computes on a CPU; 0 on another device."""
+        return torch.get_num_threads() if self.name == "cpu" else 0
+
+    def use_threads(self, count: int) -> None:
+        """Compute with another number of threads on a CPU from now on."""
+        torch.set_num_threads(count)
+
     def memory_bytes(self) -> int | None:
         """Return the peak of bytes in use on CUDA since the start; None on a CPU."""
         return torch.cuda.max_memory_allocated() if self.name == "cuda" else None

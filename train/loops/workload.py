@@ -84,11 +84,11 @@ class Workload:
     @property
     def compute_threads(self) -> int:
         """Number of threads with which a step computes on a CPU; 0 on another device."""
-        return torch.get_num_threads() if self.runtime.name == "cpu" else 0
+        return self.runtime.compute_threads
 
     def use_threads(self, count: int) -> None:
         """Compute with another number of threads from now on."""
-        torch.set_num_threads(count)
+        self.runtime.use_threads(count)
 
     def _train(self, resident: Resident) -> None:
         stride = self.model.pixel_stride if isinstance(self.model, TinyCNN) else 1

@@ -113,6 +113,14 @@ class XLARuntime:
         """Launch all recorded operations, and wait for them."""
         self._xla.sync(wait=True)
 
+    @property
+    def compute_threads(self) -> int:
+        """0: XLA decides at its start with how many threads it computes on a CPU."""
+        return 0
+
+    def use_threads(self, count: int) -> None:
+        """Do nothing: the number of XLA's threads cannot be changed."""
+
     def memory_bytes(self) -> int | None:
         """Return the bytes in use on the first device; None on XLA's CPU, which does not report them."""
         import torch_xla.core.xla_model as xm

@@ -400,7 +400,7 @@ def test_the_reading_is_priced_where_the_rate_is_missing_and_the_rest_stays_unde
     message = (
         "^only the reading is priced, because the images/s of the accelerator are missing: .*measures it on one host$"
     )
-    for more, printed in (([], alone), (["--json"], alone_as_json), (["--model", "resnet50"], alone)):
+    for more, printed in (([], alone), (["--json"], alone_as_json), (["--model", "a model of one's own"], alone)):
         with pytest.raises(UndecidedError, match=message):
             command.main([*words, *places, *more], standalone_mode=False)
         assert capsys.readouterr().out == printed
@@ -408,6 +408,40 @@ def test_the_reading_is_priced_where_the_rate_is_missing_and_the_rest_stays_unde
         command.main([*words, *places, "--step-ms", "100"], standalone_mode=False)
     with pytest.raises(UsageError, match="no TPU of this name is known"):
         command.main(["--accelerator", "v5lite", *places], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "more"),
+    [
+        ("v5litepod-64", ()),
+        ("v3-128", ("--loader", "torchvision", "--workers", "4")),
+        ("v4-32", ("--cpu-ms-per-image", "2", "--bucket-gbps", "1")),
+    ],
+)
+def test_what_the_hosts_deliver_is_printed_where_the_rate_is_missing(capsys, accelerator, more):
+    words = ["--accelerator", accelerator, "--model", "resnet50", *more, "--bytes", "138GiB"]
+    places = ["--bucket-location", "US", "--zone", "europe-west4-b"]
+    command.main([*words, "--images-per-s", "1"], standalone_mode=False)
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("  deliverable")]
+    message = "^whether the hosts are fast enough is not known, because the images/s of the accelerator are missing: "
+    with pytest.raises(UndecidedError, match=message):
+        command.main([*words, *places], standalone_mode=False)
+    printed = capsys.readouterr().out.splitlines()
+    found = next(each for each in printed if each.startswith("deliverable"))
+    assert found.partition(":")[0].split() == line.split()
+    command.main([*words, "--images-per-s", "1", "--json"], standalone_mode=False)
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    with pytest.raises(UndecidedError, match=message):
+        command.main([*words, *places, "--json"], standalone_mode=False)
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"schema_version", "places", "deliverable"}
+    deliverable = document["deliverable"]
+    assert deliverable["images_per_s"] == pytest.approx(plan["images_per_s"])
+    assert deliverable["limit"] == min(plan["resources"], key=lambda each: each["headroom"])["name"]
+    rates = {each["name"]: pytest.approx(each["headroom"]) for each in plan["resources"]}
+    assert deliverable["resources"] == rates
+    for name, rate in deliverable["resources"].items():
+        assert f"{rate:,.0f} by the {name}" in found
 
 
 def test_the_number_of_objects_prices_their_reads_and_their_copies(plan_input):

@@ -77,10 +77,10 @@ def test_a_run_faster_than_its_device_alone_is_undecided_and_tries_no_change(dat
     assert limiting_stages(found) == set()
 
 
-def crowded(url, monkeypatch, *, other_cores):
+def crowded(url, monkeypatch, *, other_cores, compute_threads=0):
     monkeypatch.setattr(diagnosing, "background_cores", lambda: other_cores)
     setup = RunSetup(url=str(url), split="train", config=LoaderConfig(**SMALL))
-    return diagnose(setup, CrowdedDevice(), seconds=SECONDS)
+    return diagnose(setup, CrowdedDevice(compute_threads), seconds=SECONDS)
 
 
 @pytest.mark.usefixtures("_undisturbed")
@@ -112,6 +112,14 @@ def test_a_slow_run_is_undecided_where_other_programs_kept_the_cores_busy(datase
     assert "which may be the reason. Run it again" in found.undecided
     assert found.verdict == f"Undecided: {found.undecided}"
     assert (found.fixes, found.other_cores) == ((), available_cores())
+
+
+def test_an_undecided_diagnosis_of_a_model_with_several_threads_names_fewer(dataset, monkeypatch):
+    busy = float(available_cores())
+    found = crowded(dataset("webdataset"), monkeypatch, other_cores=busy, compute_threads=3)
+    hint = "The model computes with 3 threads on these cores; fewer may help: OMP_NUM_THREADS=1."
+    assert found.verdict == f"Undecided: {found.undecided}"
+    assert found.undecided.endswith(f"Run it again while nothing else runs. {hint}")
 
 
 @pytest.mark.usefixtures("_undisturbed")

@@ -10,7 +10,7 @@ from PIL import Image
 from dataprep.errors import StorageError
 from loaders import open_loader
 from loaders.dataset import open_dataset
-from loaders.diagnosis.sample import SPLIT, mean_image_bytes, sample_streams, write_sample
+from loaders.diagnosis.sample import SPLIT, mean_image_bytes, pixels_left, sample_streams, write_sample
 
 
 def encoded(kind, width, height):
@@ -65,3 +65,23 @@ def test_a_sample_never_has_more_streams_than_the_split_and_no_more_images_in_ea
     assert 1 <= found <= num_streams
     exact = num_streams * of_sample / samples
     assert abs(found - exact) <= 0.5 or found == (1 if exact < 1 else num_streams)
+
+
+@pytest.mark.parametrize("short_side", [30, 60, 66, 70, 200])
+def test_the_share_of_pixels_that_are_left_is_that_of_the_shrunk_sample(tmp_path, short_side):
+    small = write_sample(IMAGES, tmp_path / "small", short_side)
+    entries = open_dataset(small, SPLIT).open_index(1.0).shard(0)
+    sizes = zip(entries.width.tolist(), entries.height.tolist(), strict=True)
+    expected = sum(width * height for width, height in sizes) / (90 * 60 + 60 * 90 + 70 * 70)
+    assert pixels_left([*IMAGES, b"no image"], short_side) == pytest.approx(expected, rel=0.01)
+    assert (pixels_left(IMAGES, short_side) == 1.0) == (short_side >= 70)
+
+
+@given(smaller=st.integers(1, 100), larger=st.integers(1, 100))
+def test_a_larger_short_side_leaves_no_fewer_pixels(smaller, larger):
+    smaller, larger = sorted((smaller, larger))
+    assert 0 < pixels_left(IMAGES, smaller) <= pixels_left(IMAGES, larger) <= 1.0
+
+
+def test_of_images_that_cannot_be_read_all_pixels_are_left():
+    assert pixels_left([b"no image"], 10) == 1.0

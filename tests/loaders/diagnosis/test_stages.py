@@ -8,6 +8,7 @@ import pytest
 
 from dataprep.storage.local import LocalStorage
 from loaders.config import LoaderConfig
+from loaders.diagnosis import fixes as changes
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.findings import StageRate
 from loaders.diagnosis.fixes import find_fixes
@@ -15,6 +16,8 @@ from loaders.diagnosis.observed_run import RunSetup
 from loaders.diagnosis.prediction import predict
 from loaders.diagnosis.sample import write_sample
 from loaders.diagnosis.stages import StageBench, Stages
+from tests.support.adoption import adopt_here
+from tests.support.own_data import class_folders
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
 FAST = parse_simulated("simulated:1e9")
@@ -75,6 +78,18 @@ def test_smaller_images_are_offered_on_a_disk_that_carries_too_few_bytes(dataset
     resized = fixes["resize"]
     assert resized.predicted_images_per_s == pytest.approx(predicted.images_per_s / share, rel=CLOSE)
     assert tried == pytest.approx(resized.predicted_images_per_s, rel=CLOSE)
+
+
+def test_smaller_images_are_not_offered_where_they_would_be_no_smaller(tmp_path, monkeypatch):
+    """Images of 16 pixels on a disk that carries too few bytes; noise would pass for a gain."""
+    monkeypatch.setattr(changes, "may_gain", lambda *_: True)
+    adopt_here(class_folders(tmp_path / "pets"))
+    for image_size, is_offered in ((8, True), (14, False), (16, False)):
+        setup = RunSetup(url=str(tmp_path / "pets"), split="train", config=replace(CONFIG, image_size=image_size))
+        with setup.open() as loader:
+            stages = opened(setup, loader, tmp_path / f"stages-{image_size}", seconds=0.1)
+            pace(monkeypatch, loader.dataset.storage.url, lambda num_bytes: num_bytes / 1e5)
+            assert ("resize" in measured(stages)[1]) == is_offered, image_size
 
 
 def test_smaller_images_are_not_offered_on_a_disk_that_answers_too_few_requests(dataset, tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from loaders.diagnosis.verdict import (
     disturbance,
     limit_of,
     reported_limit,
+    threads_hint,
     verdict,
 )
 from tests.support.findings import diagnosis
@@ -256,6 +257,32 @@ def test_the_first_sentence_says_how_many_cores_other_programs_use():
     )
     assert "other programs" in loaded(0.8, cores=8)
     assert "other programs" not in loaded(0.7, cores=8), "fewer than a tenth of the cores"
+
+
+def test_beside_programs_that_take_cores_from_a_model_that_computes_on_them_nothing_is_said_to_be_settled():
+    assert loaded(2.0, "compute", compute_threads=2) == (
+        "You are waiting for the device, while other programs use 2.0 of 2 cores: 50 images/s, 50 % of what the device "
+        "could take. Beside these programs no single change would bring 5 %; without them one may. Run it again on an "
+        "idle machine."
+    )
+    assert "take. No single change would bring 5 %. Run it" in loaded(2.0, "compute"), "a device of its own"
+    assert loaded(0.1, "compute", compute_threads=2).endswith("take. No single change would bring 5 %.")
+
+
+@pytest.mark.parametrize(
+    ("together", "alone", "threads", "other_cores", "is_given"),
+    [
+        *((50.0, 100.0, 2, 2.0, True), (150.0, 100.0, 2, 2.0, True), (50.0, 100.0, 2, 0.2, True)),
+        *((50.0, 100.0, 1, 2.0, False), (50.0, 100.0, 0, 2.0, False), (50.0, 100.0, 2, 0.1, False)),
+        *((95.0, 100.0, 2, 2.0, False), (120.0, 100.0, 2, 2.0, False)),
+    ],
+)
+def test_fewer_threads_are_named_where_other_programs_change_how_fast_several_compute(
+    together, alone, threads, other_cores, is_given
+):
+    hint = threads_hint(together, alone, compute_threads=threads, cores=2, other_cores=other_cores)
+    expected = f" The model computes with {threads} threads on these cores; fewer may help: OMP_NUM_THREADS=1."
+    assert hint == (expected if is_given else "")
 
 
 @given(

@@ -103,6 +103,11 @@ class Counter:
     def try_step(self, resident: Any) -> None:
         pass
 
+    compute_threads = 0
+
+    def use_threads(self, count: int) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True
 

@@ -54,6 +54,17 @@ def test_a_single_device_holds_whole_weights_and_its_vote_decides(runtime):
     assert (runtime.memory_bytes(), runtime.metrics(), runtime.is_sharded) == (None, "", False)
 
 
+def test_a_cpu_computes_with_as_many_threads_as_it_is_told_and_cuda_with_none(runtime):
+    before = runtime.compute_threads
+    assert before == torch.get_num_threads()
+    try:
+        runtime.use_threads(before + 1)
+        assert runtime.compute_threads == torch.get_num_threads() == before + 1
+    finally:
+        runtime.use_threads(before)
+    assert TorchRuntime("cuda", pin_memory=False).compute_threads == 0
+
+
 def test_a_trace_is_written_where_tensorboard_finds_it(runtime, tmp_path):
     with runtime.profile(tmp_path):
         torch.ones(3).sum()
