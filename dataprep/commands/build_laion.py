@@ -25,6 +25,7 @@ from dataprep.messages import counted, human_bytes
 from dataprep.sources import OwnData, own_name_fault
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
 from dataprep.sources.own import UNSTATED
+from pipelines.engines import LOCAL
 
 EPILOG = """\b
 Examples:
@@ -42,10 +43,10 @@ After an interruption run the same command again: no URL of a finished shard is 
 `dataprep retry-failed` fetches failed rows again.
 
 \b
---host-connections and --host-per-second are divided among the worker processes. FnApiRunner has --workers of them, or
---direct_num_workers after --; PortableRunner must be told with --workers. Dataflow starts one for each vCPU, and needs
---max_num_workers and --machine_type. With more --workers than cores, the cores stay busy while the last rows of a
-shard wait for slow hosts.
+--host-connections and --host-per-second are divided among the worker processes, on this machine only among those that
+can have a shard. FnApiRunner has --workers of them, or --direct_num_workers after --; PortableRunner must be told with
+--workers. Dataflow starts one for each vCPU, and needs --max_num_workers and --machine_type. With more --workers than
+cores, the cores stay busy while the last rows of a shard wait for slow hosts.
 
 \b
 Exit codes: 0 whole; 1 a disk or bucket failed, or no image at all was fetched; 2 wrong usage, or an unreadable
@@ -197,6 +198,7 @@ def command(
     refuse_unknown_runner(run, engine_options)
     limits = limits_of(options)
     source_url = open_tables((*sources, *more))[0].url
+    is_alone = run.runner == LOCAL and run.part is None
     at_once = 1 if run.dry_run else shards_at_once(run, engine_options, (source_url, output))  # this asks the cluster
     request = FetchRequest(
         options=build_options(format_name, _own_data(options)),
@@ -208,7 +210,9 @@ def command(
             sources=(*sources, *more),
             columns=_columns(options["columns"]),
             rows_per_shard=options["rows_per_shard"],
-            limits=limits.divided(at_once),
+            limits=limits,
+            workers=at_once,
+            one_fetches_a_shard=is_alone,
             rows=_row_options(options),
         ),
     )

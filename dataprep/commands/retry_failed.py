@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Unpack, cast
 
@@ -19,12 +20,13 @@ from dataprep.commands.options import COUNT, WHOLE, Finite, json_option, workers
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
 from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.records import ShardReceipt
 from dataprep.fetched.encode import RESIZE_MODES, ResizeMode
 from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.making import HowMade
 from dataprep.fetched.newest import Choice, rows_to_try
 from dataprep.fetched.retry import Engine, Retried, retry_failed
-from dataprep.fetched.retry_shards import retry_shard
+from dataprep.fetched.retry_shards import RetryJob, retry_shard
 from dataprep.messages import counted
 from dataprep.storage import open_storage
 
@@ -165,7 +167,7 @@ def command(
         index = open_storage(url)
         before = read_manifest(index)
         with _local_engine(workers, progress) as engine:
-            retried = retry_failed(url, choice, limits.divided(workers), engine, progress, making)
+            retried = retry_failed(url, choice, limits, engine, progress, making)
         if before is not None:
             replace_cards(index, before, retried.manifest)
     _print(url, retried, time.monotonic() - started_s, as_json)
@@ -174,7 +176,13 @@ def command(
 @contextmanager
 def _local_engine(workers: int, progress: LaionProgress) -> Iterator[Engine]:
     with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
-        yield lambda job, indexes: pool.run(partial(retry_shard, job), indexes)
+
+
+        def retry(job: RetryJob, indexes: list[int]) -> Iterator[ShardReceipt]:
+            share = replace(job, limits=job.limits.divided(min(workers, len(indexes))))
+            return pool.run(partial(retry_shard, share), indexes)
+
+        yield retry
 
 
 def _print_choice(url: str, counts: dict[str, int], as_json: bool) -> None:
