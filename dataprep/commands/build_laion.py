@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import takewhile
 from typing import Unpack
 
@@ -53,6 +54,8 @@ Exit codes: 0 whole; 1 a disk or bucket failed, or no image at all was fetched; 
 table.
 """
 _PNG_COMPRESSION, _QUALITY = 6, 95
+FEW_SHARDS = 4
+"""Number of shards up to which an interruption costs a large part of a build."""
 
 
 class _Options(WebOptions):
@@ -198,8 +201,9 @@ def command(
     refuse_unknown_runner(run, engine_options)
     limits = limits_of(options)
     source_url = open_tables((*sources, *more))[0].url
-    is_alone = run.runner == LOCAL and run.part is None
-    at_once = 1 if run.dry_run else shards_at_once(run, engine_options, (source_url, output))  # this asks the cluster
+    is_here = run.runner == LOCAL
+    urls = (source_url, output)
+    at_once = shards_at_once(run, engine_options, urls) if is_here or not run.dry_run else None  # this asks a cluster
     request = FetchRequest(
         options=build_options(format_name, _own_data(options)),
         source_url=source_url,
@@ -211,12 +215,22 @@ def command(
             columns=_columns(options["columns"]),
             rows_per_shard=options["rows_per_shard"],
             limits=limits,
-            workers=at_once,
-            one_fetches_a_shard=is_alone,
+            workers=at_once or 1,
+            one_fetches_a_shard=is_here and run.part is None,
             rows=_row_options(options),
         ),
     )
-    shown = Shown(progress=LaionProgress, plan_lines=_plan_lines, split_line=_split_lines)
+
+    def fetch_lines(plan: Plan, shards: int) -> Iterator[str]:
+        yield from _few_lines(plan)
+        yield _rate_line(request.tables, shards, is_known=at_once is not None)
+
+    def plan_lines(plan: Plan) -> Iterator[str]:
+        yield from _plan_lines(plan)
+        yield from (f"  {line}" for line in fetch_lines(plan, plan.num_shards))
+
+    progress = partial(LaionProgress, lines=fetch_lines)
+    shown = Shown(progress=progress, plan_lines=plan_lines, split_line=_split_lines)
     build(request, run, engine_options, shown, check=lambda _progress: None if run.dry_run else tell_networks(limits))
 
 
@@ -275,6 +289,42 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     shards = counted(tables.num_shards, "shard")
     yield f"  {counted(tables.rows, 'row')} in {counted(len(tables.files), 'table')}, {shards}"
     yield f"  columns: {', '.join(f'{role} is {name}' for role, name in tables.columns.items())}"
+
+
+def _few_lines(plan: Plan) -> Iterator[str]:
+    """Yield what an interruption costs if the table has few shards."""
+    shards = plan.num_shards
+    if shards <= FEW_SHARDS and laion_of(plan)[0].rows > shards:
+        again = "it" if shards == 1 else "those that are not finished"
+        yield (
+            f"{counted(shards, 'shard')}: an interrupted build begins {again} again; --rows-per-shard N makes smaller "
+            "ones"
+        )
+
+
+def _rate_line(tables: TableRequest, shards: int, *, is_known: bool) -> str:
+    """Return the rate of requests to one host while so many shards are left.
+
+    Args:
+        tables: The tables, with the limits of all workers together.
+        shards: Number of shards that are left to build.
+        is_known: Whether the number of workers is known.
+    """
+    limit_per_s = tables.limits.host_per_s
+    if not is_known:
+        return f"at most {_figure(limit_per_s)} requests/s to one host, divided by the number of the engine's workers"
+    busy, divisor = min(tables.workers, shards), tables.fetching(shards)
+    line = f"at most {_figure(limit_per_s * busy / divisor)} requests/s to one host"
+    if busy > 1:
+        line += f", {_figure(limit_per_s / divisor)} by each of {busy:,} workers"
+    if busy < divisor:
+        whole = f"--host-per-second {_figure(limit_per_s)}"
+        line += f": {whole} is divided by {divisor:,} workers, of which {busy:,} can have a shard"
+    return line
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.3f}".rstrip("0").rstrip(".")
 
 
 def _split_lines(split: SplitManifest) -> str:

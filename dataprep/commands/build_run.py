@@ -113,7 +113,8 @@ class Run:
 class Shown:
     """The output of a build that depends on the kind of dataset."""
 
-    progress: type[BuildProgress]
+    progress: Callable[..., BuildProgress]
+    """Function that makes the progress from `quiet` and `stall_s`."""
     plan_lines: Callable[[Plan], Iterable[str]]
     """Function that describes a plan in lines, for --dry-run."""
     split_line: Callable[[SplitManifest], str]

@@ -130,6 +130,62 @@ def test_a_table_of_one_shard_is_fetched_at_the_whole_rate_whatever_the_number_o
     assert json.loads(retried.stdout)["elapsed_s"] < 9
 
 
+@pytest.mark.parametrize(
+    ("more", "lines"),
+    [
+        (
+            ("--rows-per-shard", 1_000, "--workers", 8),
+            (
+                "1 shard: an interrupted build begins it again; --rows-per-shard N makes smaller ones",
+                "at most 10 requests/s to one host",
+            ),
+        ),
+        (
+            ("--workers", 8),
+            (
+                "4 shards: an interrupted build begins those that are not finished again; --rows-per-shard N makes "
+                "smaller ones",
+                "at most 10 requests/s to one host, 2.5 by each of 4 workers",
+            ),
+        ),
+        (("--rows-per-shard", 5, "--workers", 1), ("at most 10 requests/s to one host",)),
+        (
+            ("--workers", 4, "--part", "1/2"),
+            (
+                "4 shards: an interrupted build begins those that are not finished again; --rows-per-shard N makes "
+                "smaller ones",
+                "at most 5 requests/s to one host, 1.25 by each of 4 workers: --host-per-second 10 is divided by 8 "
+                "workers, of which 4 can have a shard",
+            ),
+        ),
+        (
+            ("--rows-per-shard", 5, "--runner", "ray"),
+            ("at most 10 requests/s to one host, divided by the number of the engine's workers",),
+        ),
+    ],
+)
+def test_a_dry_run_says_the_rate_of_a_host_and_what_an_interruption_costs(table, tmp_path, more, lines):
+    arguments = laion_arguments(table, tmp_path / "out", "webdataset", "--host-per-second", 10, *more, "--dry-run")
+    run = dataprep(*(word for word in arguments if word != "--json"))
+    assert run.returncode == 0, run.stderr
+    printed = run.stdout.splitlines()
+    assert printed[3 : 3 + len(lines)] == [f"  {line}" for line in lines]
+    assert printed[-1] == "Nothing was written (--dry-run)."
+
+
+def test_a_build_says_how_the_shards_that_are_left_are_fetched(tmp_path):
+    with picture_web() as web:
+        table = web.write_table(tmp_path / "laion.parquet", 3)
+        words = laion_arguments(table, tmp_path / "out", "webdataset", "--workers", 2)
+        run = dataprep(*words)
+        again = dataprep(*words)
+    assert json.loads(run.stdout)["notes"] == [
+        "1 shard: an interrupted build begins it again; --rows-per-shard N makes smaller ones",
+        "at most 10,000 requests/s to one host",
+    ]
+    assert json.loads(again.stdout)["notes"] == []
+
+
 def test_a_dry_run_asks_no_cluster(table, tmp_path):
     arguments = laion_arguments(table, tmp_path / "out", "tfrecord", "--dry-run", "--runner", "ray")
     run = dataprep(*arguments, "--", "--address=127.0.0.1:1")
