@@ -142,8 +142,8 @@ def command(
     """Fetch failed rows of the dataset at URL again, and add the images as new shards after the last one.
 
     By default the rows are those with retryable failures: timeouts, resets, names that were not found, and statuses
-    408, 429 and 500 to 599. No existing shard is changed. The manifest becomes the next revision, in which every row
-    has its newest status.
+    408, 429 and 500 to 599, of the image or of its site's robots.txt. No existing shard is changed. The manifest
+    becomes the next revision, in which every row has its newest status.
 
     The dataset may be one that img2dataset wrote, after `dataprep adopt`. Such a dataset does not record the options
     that img2dataset was given, so give here those that were not img2dataset's defaults. They are compared with the

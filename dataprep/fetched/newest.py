@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     Bits = NDArray[np.uint8]
 
 MAY_PASS = frozenset(
-    {"timeout", "connect", "dns", "host busy", "host down", "incomplete", "no answer", "http 408", "http 429"}
+    {
+        "timeout", "connect", "dns", "host busy", "host down", "robots unavailable", "incomplete", "no answer",
+        "http 408", "http 429",
+    }
 )
 """Retryable reasons, for which a later attempt may succeed; so are the HTTP statuses from 500."""
 FAILED = frozenset({FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE})
