@@ -161,7 +161,7 @@ class _Options(WebOptions):
     type=click.Choice(ACTIONS),
     default="keep",
     show_default=True,
-    help="What to do with images of a shard that have the same bytes.",
+    help="What to do with images of a shard that have the same bytes; each shard keeps one.",
 )
 @click.option(
     "--perceptual-duplicates",

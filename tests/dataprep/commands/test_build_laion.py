@@ -186,6 +186,22 @@ def test_a_build_says_how_the_shards_that_are_left_are_fetched(tmp_path):
     assert json.loads(again.stdout)["notes"] == []
 
 
+@pytest.mark.parametrize(("rows_per_shard", "copies"), [(2, 3), (6, 1)])
+def test_each_shard_keeps_one_of_exact_duplicates(tmp_path, rows_per_shard, copies):
+    """As docs/laion.md says: at most one copy a shard, so none is left twice if there is one shard."""
+    with picture_web() as web:
+        table = tmp_path / "table.csv"
+        table.write_text("url,caption\n" + f"http://127.0.0.1:{web.port}/1.jpg,one\n" * 6)
+        words = ("--exact-duplicates", "drop", "--rows-per-shard", rows_per_shard)
+        run = dataprep(*laion_arguments(table, tmp_path / "out", "webdataset", *words))
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["splits"][0]["statuses"]["duplicate"] == 6 - copies
+    split = inspect_dataset(str(tmp_path / "out")).splits[0]
+    assert (split.samples, split.duplicates) == (copies, copies - 1)
+    said = (Path(__file__).parents[3] / "docs/laion.md").read_text()
+    assert "an image that the table has often stays up to once in each shard" in " ".join(said.split())
+
+
 def test_a_dry_run_asks_no_cluster(table, tmp_path):
     arguments = laion_arguments(table, tmp_path / "out", "tfrecord", "--dry-run", "--runner", "ray")
     run = dataprep(*arguments, "--", "--address=127.0.0.1:1")
