@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from typing import Unpack
@@ -16,17 +17,18 @@ from dataprep.commands.options import WHOLE, Finite
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
 from dataprep.dataset.records import SplitManifest
-from dataprep.errors import UsageError
+from dataprep.errors import DataprepError, UsageError
 from dataprep.fetched.collect import VERIFIED_HASHES, RowOptions
 from dataprep.fetched.duplicates import ACTIONS, DuplicateAction, DuplicatePolicy
 from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeFormat, EncodeOptions, ResizeMode
+from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.filters import RowFilter
+from dataprep.fetched.newest import rejected_rows
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
-from dataprep.messages import counted, human_bytes
+from dataprep.messages import counted, human_bytes, printable, shortened
 from dataprep.sources import OwnData, own_name_fault
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
 from dataprep.sources.own import UNSTATED
-from pipelines.engines import LOCAL
 
 EPILOG = """\b
 Examples:
@@ -54,6 +56,9 @@ Exit codes: 0 whole; 1 a disk or bucket failed, or no image at all was fetched; 
 table.
 """
 _PNG_COMPRESSION, _QUALITY = 6, 95
+EXAMPLES, EXAMPLE_SHARDS = 3, 4
+"""Number of rows that are named for each reason when a build ends, and of shards among whose rows they are looked
+for."""
 FEW_SHARDS = 4
 """Number of shards up to which an interruption costs a large part of a build."""
 
@@ -161,7 +166,7 @@ class _Options(WebOptions):
     type=click.Choice(ACTIONS),
     default="keep",
     show_default=True,
-    help="What to do with images of a shard that have the same bytes; each shard keeps one.",
+    help="What to do with images of a shard that have the same bytes; drop keeps one in each shard.",
 )
 @click.option(
     "--perceptual-duplicates",
@@ -201,9 +206,8 @@ def command(
     refuse_unknown_runner(run, engine_options)
     limits = limits_of(options)
     source_url = open_tables((*sources, *more))[0].url
-    is_here = run.runner == LOCAL
-    urls = (source_url, output)
-    at_once = shards_at_once(run, engine_options, urls) if is_here or not run.dry_run else None  # this asks a cluster
+    is_planned = run.dry_run and not run.is_local  # a plan asks no cluster
+    at_once = None if is_planned else shards_at_once(run, engine_options, (source_url, output))
     request = FetchRequest(
         options=build_options(format_name, _own_data(options)),
         source_url=source_url,
@@ -216,7 +220,7 @@ def command(
             rows_per_shard=options["rows_per_shard"],
             limits=limits,
             workers=at_once or 1,
-            one_fetches_a_shard=is_here and run.part is None,
+            one_fetches_a_shard=run.is_local and run.part is None,
             rows=_row_options(options),
         ),
     )
@@ -230,7 +234,7 @@ def command(
         yield from (f"  {line}" for line in fetch_lines(plan, plan.num_shards))
 
     progress = partial(LaionProgress, lines=fetch_lines)
-    shown = Shown(progress=progress, plan_lines=plan_lines, split_line=_split_lines)
+    shown = Shown(progress=progress, plan_lines=plan_lines, split_line=partial(_split_lines, output))
     build(request, run, engine_options, shown, check=lambda _progress: None if run.dry_run else tell_networks(limits))
 
 
@@ -294,7 +298,7 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
 def _few_lines(plan: Plan) -> Iterator[str]:
     """Yield what an interruption costs if the table has few shards."""
     shards = plan.num_shards
-    if shards <= FEW_SHARDS and laion_of(plan)[0].rows > shards:
+    if shards <= FEW_SHARDS and sum(plan.splits[0].shard_samples) > shards:
         again = "it" if shards == 1 else "those that are not finished"
         yield (
             f"{counted(shards, 'shard')}: an interrupted build begins {again} again; --rows-per-shard N makes smaller "
@@ -327,10 +331,25 @@ def _figure(number: float) -> str:
     return f"{number:,.3f}".rstrip("0").rstrip(".")
 
 
-def _split_lines(split: SplitManifest) -> str:
+def _split_lines(output: str, split: SplitManifest) -> str:
     rows = sum(split.statuses.values())
     line = (
         f"{split.name}: {counted(split.samples, 'image')} of {counted(rows, 'row')}, "
         f"{counted(len(split.shards), 'shard')}, {human_bytes(split.num_bytes)}"
     )
-    return "\n".join((line, *count_lines(split.statuses, split.reasons)))
+    lines = [line, *count_lines(split.statuses, split.reasons, _examples(output))]
+    if split.samples < rows:
+        lines.append(f"  list all rows without an image: dataprep inspect {output} --rejected")
+    return "\n".join(lines)
+
+
+def _examples(output: str) -> dict[str, list[str]]:
+    """Return the first rows of each reason in the first shards of a finished dataset."""
+    found: dict[str, list[str]] = {}
+    with suppress(DataprepError):  # the counts are told without examples, and `dataprep verify` names what is damaged
+        dataset = open_fetched(output)
+        for row in rejected_rows(dataset.storage, dataset.layout, EXAMPLE_SHARDS):
+            lines = found.setdefault(row.reason, [])
+            if len(lines) < EXAMPLES:
+                lines.append(f"{row.status.replace('_', ' ')}: {shortened(printable(row.url), 200) or 'no URL'}")
+    return found

@@ -108,6 +108,11 @@ class Run:
     dry_run: bool
     as_json: bool
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers are processes of this machine; other engines may ask a cluster for their number."""
+        return self.runner == LOCAL
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:

@@ -177,7 +177,6 @@ def command(
 def _local_engine(workers: int, progress: LaionProgress) -> Iterator[Engine]:
     with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
 
-
         def retry(job: RetryJob, indexes: list[int]) -> Iterator[ShardReceipt]:
             share = replace(job, limits=job.limits.divided(min(workers, len(indexes))))
             return pool.run(partial(retry_shard, share), indexes)

@@ -202,6 +202,20 @@ def test_each_shard_keeps_one_of_exact_duplicates(tmp_path, rows_per_shard, copi
     assert "an image that the table has often stays up to once in each shard" in " ".join(said.split())
 
 
+def test_a_build_names_the_first_rows_of_each_reason(tmp_path):
+    output = tmp_path / "out"
+    with picture_web() as web:
+        web.faults = dict.fromkeys((3, 12, 13, 14), 404) | {5: 503}
+        arguments = laion_arguments(web.write_table(tmp_path / "laion.parquet", 20), output, "webdataset")
+        run = dataprep(*(word for word in arguments if word != "--json"))
+        at = f"http://127.0.0.1:{web.port}"
+    assert run.returncode == 0, run.stderr
+    failed = ["    http 404: 4", *(f"      failed to download: {at}/{row}.jpg" for row in (3, 12, 13))]
+    failed += ["    http 503: 1", f"      failed to download: {at}/5.jpg"]
+    failed += [f"  list all rows without an image: dataprep inspect {output} --rejected"]
+    assert "\n".join(failed) in run.stdout
+
+
 def test_a_dry_run_asks_no_cluster(table, tmp_path):
     arguments = laion_arguments(table, tmp_path / "out", "tfrecord", "--dry-run", "--runner", "ray")
     run = dataprep(*arguments, "--", "--address=127.0.0.1:1")
