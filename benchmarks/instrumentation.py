@@ -38,8 +38,9 @@ from loaders.diagnosis.observed_run import RunSetup, observe  # noqa: E402
 from loaders.diagnosis.sample import write_sample  # noqa: E402
 from loaders.diagnosis.stage_rates import prepare_rate  # noqa: E402
 from loaders.engine import pipeline, producer  # noqa: E402
+from loaders.engine.batch import Batch  # noqa: E402
 from loaders.engine.stats import Stats  # noqa: E402
-from loaders.loader import Batch, Loader, open_configured, open_loader  # noqa: E402
+from loaders.loader import Loader, open_configured, open_loader  # noqa: E402
 
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
 WARM_UP_BATCHES = 4

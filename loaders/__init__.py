@@ -43,17 +43,8 @@ if TYPE_CHECKING:
     from loaders.decode.pil_transform import PilTransform
     from loaders.decode.torchvision_transform import TorchvisionTransform
     from loaders.decode.views import Views
-    from loaders.loader import (
-        Batch,
-        Loader,
-        PackBatch,
-        PackLoader,
-        ViewBatch,
-        ViewLoader,
-        open_loader,
-        open_packs,
-        open_views,
-    )
+    from loaders.engine.batch import Batch, PackBatch, ViewBatch
+    from loaders.loader import Loader, PackLoader, ViewLoader, open_loader, open_packs, open_views
     from loaders.metrics.callback import MetricsCallback
     from loaders.mixtures.document import MixtureSource
     from loaders.mixtures.loader import Mixture, mixture
@@ -98,20 +89,20 @@ _MODULES = {
     "AnnotationFields": "loaders.decode.annotations",
     "AnnotationTransform": "loaders.decode.annotations",
     "Annotations": "loaders.decode.annotations",
-    "Batch": "loaders.loader",
+    "Batch": "loaders.engine.batch",
     "Loader": "loaders.loader",
     "LoaderConfig": "loaders.config",
     "LoaderSettings": "loaders.config",
     "MetricsCallback": "loaders.metrics.callback",
     "Mixture": "loaders.mixtures.loader",
     "MixtureSource": "loaders.mixtures.document",
-    "PackBatch": "loaders.loader",
+    "PackBatch": "loaders.engine.batch",
     "PackLoader": "loaders.loader",
     "Packs": "loaders.packs.settings",
     "PilTransform": "loaders.decode.pil_transform",
     "RowView": "loaders.decode.boxes",
     "TorchvisionTransform": "loaders.decode.torchvision_transform",
-    "ViewBatch": "loaders.loader",
+    "ViewBatch": "loaders.engine.batch",
     "ViewLoader": "loaders.loader",
     "Views": "loaders.decode.views",
     "mixture": "loaders.mixtures.loader",

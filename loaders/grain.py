@@ -21,7 +21,8 @@ import grain
 
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, LoaderSettings
-from loaders.loader import Batch, Loader, LoaderState, OpensLoader, open_configured, open_loader
+from loaders.engine.batch import Batch, LoaderState
+from loaders.loader import Loader, OpensLoader, open_configured, open_loader
 from loaders.samples.source import Sample, Samples
 
 if TYPE_CHECKING:

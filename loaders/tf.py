@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from dataprep.errors import UsageError
 from loaders.decode.views import spans
+from loaders.engine.batch import Batch
 from loaders.engine.producer import image_shape
-from loaders.loader import Batch, Loader
+from loaders.loader import Loader
 
 if TYPE_CHECKING:
     import numpy as np

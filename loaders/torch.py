@@ -25,7 +25,8 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from dataprep.errors import UsageError
 from loaders.decode.boxes import RowView
-from loaders.loader import ARRAYS, Batch, Loader, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
+from loaders.engine.batch import ARRAYS, Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
+from loaders.loader import Loader
 from loaders.samples.source import Sample, Samples
 from loaders.samples.steps import Steps
 

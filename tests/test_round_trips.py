@@ -23,12 +23,13 @@ def tars(originals, bucket_url):
     return storage.url
 
 
-@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shards", [1, 3, 6])
 def test_a_build_in_a_bucket_waits_for_few_answers(gcs, tars, bucket_url, shards):
-    """Each further shard adds its upload, the check of the claim, the copy, its receipt, and the check after it."""
+    """A shard takes its upload, a check of the claim, the copy, its receipt, and another check; two are published at a
+    time."""
     gcs.record()
     gcs.recorded()
     gcs.set_latency(LATENCY_MS)
     build_warm("imagenet", tars, f"{bucket_url}/out", "webdataset", *OPTIONS, "--num-shards", shards)
     chain = longest_chain(gcs.recorded())
-    assert len(chain) <= 27 + 6 * (shards - 1), "\n".join(chain)
+    assert len(chain) <= 27 + 3 * (shards - 1), "\n".join(chain)

@@ -32,6 +32,7 @@ from train.checkpoints.encoder_weights import (
 from train.checkpoints.huggingface import to_vitmae
 from train.checkpoints.loading_lines import loading_lines
 from train.checkpoints.pretrained import folded_head
+from train.checkpoints.state import CLASSES
 from train.flags.entry import EntryCommand, run_entry
 
 SUFFIXES = (SAFETENSORS, ".pth")
@@ -80,6 +81,9 @@ class Exported:
     """Mean of R, G and B, for values of 0..1, by which images were standardised; None if the source has none."""
     pixel_std: tuple[float, ...] | None
     """Standard deviation of R, G and B, likewise."""
+    classes: list[str] | None
+    """Names of the classes by the number of their logit, fewer than logits where the run had more of them; None where
+    there is no head, or the source does not say them."""
     network: str | None
     """Call that makes the network which takes the tensors; None if timm or Hugging Face has none that does."""
     load: list[str]
@@ -111,6 +115,7 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
     by_our_names = KEY_BIAS[key_bias](folded_head(weights.tensors))
     tensors = {name: each.detach().contiguous() for name, each in sorted(NAMES[names](by_our_names).items())}
     num_classes = len(by_our_names.get("head.bias", ()))
+    classes = list(weights.classes) if 0 < len(weights.classes) <= num_classes else None
     facts = {
         "model": weights.name,
         "image_size": weights.image_size,
@@ -120,6 +125,7 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
         "source_digest": source_digest(source),
         PIXEL_MEAN: weights.pixels.mean if weights.pixels else None,
         PIXEL_STD: weights.pixels.std if weights.pixels else None,
+        CLASSES: classes,
     }
     folder, _, name = output.rpartition("/")
     storage = open_storage(folder or ".")
@@ -139,7 +145,9 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
         parameters=sum(each.numel() for each in tensors.values()),
         bytes=num_bytes,
         network=network,
-        load=loading_lines(output, network, names=names, weights=weights, num_classes=num_classes),
+        load=loading_lines(
+            output, network, names=names, weights=weights, num_classes=num_classes, has_classes=classes is not None
+        ),
         already_there=already_there,
         **facts,  # type: ignore[arg-type]
     )

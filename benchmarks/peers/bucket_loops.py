@@ -1,7 +1,7 @@
 """Roofline of builds from a bucket: read ranges, decode, digest and upload, each as far ahead as possible.
 
 No listing, no plan, no format, no index, no receipts, no repair; the requests are those of dataprep's own storage. Two
-shards are in progress at a time. `dataprep build` reads and writes at most 48 MiB of the next shard meanwhile, so that
+shards are in progress at a time. `dataprep build` reads and writes at most 48 MiB of the next ones meanwhile, so that
 little more than one shard has to be built again when a worker dies.
 
     python bucket_loops.py RANGES SOURCE_URL OUTPUT_URL {decode,none}
@@ -24,7 +24,7 @@ from pathlib import Path
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
 
-READS_IN_FLIGHT = 64
+READS_IN_FLIGHT = 128
 UPLOADS_IN_FLIGHT = 2
 
 Range = tuple[str, int, int]

@@ -36,7 +36,7 @@ from dataprep.build.failures import Failure, failure_of, shards_set_aside
 from dataprep.errors import UsageError
 from dataprep.host.garbage import COLLECT_AFTER
 from dataprep.host.heartbeat import STALL_S, BeatCounter, Standstill, beat, beat_into, minutes
-from dataprep.host.processes import KILL_S, WORKER_ENVIRONMENT, end_or_leave, environment, on_parents_death
+from dataprep.host.processes import BUILD_ENVIRONMENT, KILL_S, end_or_leave, environment, on_parents_death
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class Pool:
 
     def __enter__(self) -> Pool:
         self._context.set_forkserver_preload(self._preload)
-        with environment(WORKER_ENVIRONMENT):
+        with environment(BUILD_ENVIRONMENT):
             try:
                 multiprocessing.forkserver.ensure_running()
             except OSError as error:
@@ -227,7 +227,7 @@ class Pool:
         ours, theirs = self._context.Pipe()
         heartbeat = self._context.RawValue(ctypes.c_uint64, 0)
         process = self._context.Process(target=_work, args=(theirs, dict(os.environ), heartbeat), daemon=True)
-        with environment(WORKER_ENVIRONMENT):  # in case the server must be started again
+        with environment(BUILD_ENVIRONMENT):  # in case the server must be started again
             process.start()
         theirs.close()
         return _Worker(process, ours, Standstill(lambda: heartbeat.value, self._stall_s))

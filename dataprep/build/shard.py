@@ -1,16 +1,17 @@
 """Builds shards from original images: reads their ranges, checks, writes, publishes, and stores a receipt.
 
 A worker reads and checks the images of the next shard while the previous one is published; in a bucket it also writes
-them. Without a receipt a shard is built again, with the same bytes under the same name.
+and publishes it. Without a receipt a shard is built again, with the same bytes under the same name.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -36,9 +37,12 @@ from dataprep.storage.checksums import HashingWriter
 
 T = TypeVar("T")
 
-# Bytes of checked images of the next shard while the previous one is published: 0.75 s of decoding. A kill loses
-# at most these of the next shard, whether they are written or not.
+# Bytes of checked images of the next shards while one is published: 0.75 s of decoding. A kill loses at most these of
+# the next shards, whether they are written or not.
 CHECKED_AHEAD_BYTES = 48 * 2**20
+# Shards of one worker that are published to a bucket at a time. To publish a small shard (the last chunk, two checks, a
+# copy, a receipt) takes as long as to read and check the next one; a second one at a time hides that.
+MAX_PUBLISHING = 2
 
 
 @lru_cache(maxsize=1)
@@ -64,16 +68,19 @@ class ShardBuilder:
 
     While one shard is being published, the first images of the next are read and checked. On a disk they are not
     written, so a killed worker leaves the files of one shard only. In a bucket, where publishing takes several round
-    trips, they are written and sent: no object of the dataset exists before its shard is published.
+    trips, they are written and sent, and a small shard is published beside the one before: no object of the dataset
+    exists before its shard is published.
     """
 
     def __init__(self, job: BuildJob) -> None:
         self._build = open_build(job.output_url, job.root)
         self._source = _originals_of(self._build, job)
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
-        self._last: Future[Any] = _known(None)
         one_file = not FORMATS[self._build.plan.options.format].one_file_per_image
         self._writes_ahead = one_file and not self._build.storage.is_local
+        self._max_publishing = MAX_PUBLISHING if self._writes_ahead else 1
+        self._threads = ThreadPoolExecutor(self._max_publishing + 1, thread_name_prefix="dataprep-shard")
+        self._publishing: deque[tuple[Future[ShardReceipt], int]] = deque()
+        """Shards that are being published, the oldest first, and their bytes."""
 
     def begin(self, index: int) -> Future[ShardReceipt]:
         """See `dataprep.build.job.begin_shard`."""
@@ -82,13 +89,14 @@ class ShardBuilder:
         shard = shard_plan(build, index)
         events: list[Event] = []
         checked = _samples(build.plan, shard, self._source, events)
-        ahead = _until_done(checked, (found,) if self._writes_ahead else (self._last, found))
+        last = () if self._writes_ahead else tuple(future for future, _ in self._publishing)
+        ahead = _until_done(checked, (*last, found))
         done = found.result()
         if done is not None:
             return _known(done[0])
         rows = IndexRows(shard.split_index, with_annotations=bool(build.plan.features))
-        written = _write(build, shard, _held_back(_drained(ahead, checked), self._last), rows)
-        wait((self._last,))
+        written = _write(build, shard, self._held_back(_drained(ahead, checked)), rows)
+        self._publish_fewer_than(self._max_publishing)
         receipt = ShardReceipt(
             index=index,
             split=shard.split,
@@ -100,8 +108,30 @@ class ShardBuilder:
             crc32c=written.crc32c,
             events=tuple(events),
         )
-        self._last = self._threads.submit(self._finish, written, receipt, rows)
-        return self._last
+        future = self._threads.submit(self._finish, written, receipt, rows)
+        self._publishing.append((future, written.num_bytes))
+        return future
+
+    def _held_back(self, samples: Iterator[Sample]) -> Iterator[Sample]:
+        """Yield samples while the shards after the oldest unpublished one have less than CHECKED_AHEAD_BYTES."""
+        ahead_bytes = 0
+        for sample in samples:
+            while self._publishing and ahead_bytes + self._published_ahead_bytes() >= CHECKED_AHEAD_BYTES:
+                self._publish_fewer_than(len(self._publishing))
+            ahead_bytes += len(sample.image)
+            yield sample
+
+    def _published_ahead_bytes(self) -> int:
+        """Return the bytes of the shards that are being published, besides the oldest."""
+        return sum(num_bytes for _, num_bytes in islice(self._publishing, 1, None))
+
+    def _publish_fewer_than(self, count: int) -> None:
+        """Wait until fewer than so many shards are being published."""
+        while True:
+            self._publishing = deque((future, num_bytes) for future, num_bytes in self._publishing if not future.done())
+            if len(self._publishing) < count:
+                return
+            wait([future for future, _ in self._publishing], return_when=FIRST_COMPLETED)
 
     def _finish(self, written: _Written, receipt: ShardReceipt, rows: IndexRows) -> ShardReceipt:
         build = self._build
@@ -156,16 +186,6 @@ def _drained(ahead: deque[Sample], samples: Iterator[Sample]) -> Iterator[Sample
     while ahead:
         yield ahead.popleft()
     yield from samples
-
-
-def _held_back(samples: Iterator[Sample], last: Future[Any]) -> Iterator[Sample]:
-    """Yield at most CHECKED_AHEAD_BYTES of the samples before a future is done."""
-    ahead_bytes = 0
-    for sample in samples:
-        if ahead_bytes >= CHECKED_AHEAD_BYTES:
-            wait((last,))
-        ahead_bytes += len(sample.image)
-        yield sample
 
 
 def _samples(plan: Plan, shard: ShardPlan, source: Originals, events: list[Event]) -> Iterator[Sample]:

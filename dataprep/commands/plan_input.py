@@ -48,6 +48,7 @@ Examples:
     --measured bench.json --json | jq .plan.verdict
   dataprep plan-input --accelerator v6e-8 --model vit_large --images-per-s 6000 \\
     --bucket-location US --zone us-central1-b --epochs 90
+  dataprep plan-input --accelerator v6e-8 --model vit_large --images-per-s 6000 --epochs 90 --chip-hour-usd 2.7
   dataprep plan-input --bucket-location US --zone us-central1-b --epochs 90
   dataprep plan-input --accelerator all --model resnet50 --images-per-s 32000
 
@@ -75,7 +76,7 @@ _ALL = "all"
 """Value of --accelerator for all kinds of hosts."""
 _OPTIONS_OF_ONE = {
     "dataset_bytes", "objects", "stored_side", "resize", "vcpus", "host_gbps", "bucket_gbps", "bucket_location", "zone",
-    "epochs", "months", "prices_file", "cache", "hns",
+    "epochs", "chip_hour_usd", "months", "prices_file", "cache", "hns",
 }  # fmt: skip
 """Parameters that are about one TPU, its bucket or its dataset, and change nothing where all are listed."""
 _PRICE_OPTIONS = {
@@ -116,6 +117,7 @@ class _Options:
     bucket_location: str | None
     zone: str | None
     epochs: int
+    chip_hour_usd: float | None
     months: float
     prices_file: Path | None
     cache: bool
@@ -221,6 +223,11 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
     help="Zone of the TPU, to price the reading; a note says if it is not known to have this TPU.",
 )
 @click.option("--epochs", type=_AT_LEAST_1, default=1, show_default=True, help="Epochs to price.")
+@click.option(
+    "--chip-hour-usd",
+    type=_ABOVE_0,
+    help="Price of a chip for an hour, to price --epochs of training; cloud.google.com/tpu/pricing has it.",
+)
 @months_option
 @prices_option
 @click.option("--cache", is_flag=True, help="Count the bandwidth of a Rapid Cache in the TPU's zone.")
@@ -337,7 +344,7 @@ def _plan(options: _Options, accelerator: Accelerator) -> Found:
             "of the stored images has; see --stored-side"
         )
     pod = _pod(options, accelerator.machine, hosts=accelerator.hosts, num_bytes=stored.num_bytes)
-    is_priced = options.bucket_location is not None or options.epochs > 1
+    is_priced = options.bucket_location is not None or (options.epochs > 1 and options.chip_hour_usd is None)
     if options.objects is not None and not is_priced:
         raise UsageError("--objects is about the price of the reading; give --bucket-location and --zone, too")
     return Found(
@@ -357,6 +364,8 @@ def _plan(options: _Options, accelerator: Accelerator) -> Found:
         hns=options.hns,
         stored=stored,
         epoch_images=None if options.dataset_bytes else samples * facts.repeats,
+        epochs=options.epochs,
+        chip_hour_usd=options.chip_hour_usd,
         plan=plan_capacity(
             images_per_s,
             pod,

@@ -13,7 +13,7 @@ from rich.text import Text
 from dataprep.cloud.accelerators import Accelerator
 from dataprep.commands.plan_places import PricedPlaces, first_requests_per_s, print_places
 from dataprep.host.piped import open_console, print_table
-from dataprep.messages import counted, human_bytes
+from dataprep.messages import counted, human_bytes, usd
 
 if TYPE_CHECKING:
     from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, StoredImages, WhatIf
@@ -23,6 +23,19 @@ _BLOCK_BYTES = 2 * 2**20
 """Bytes that the loader reads from a bucket with one request."""
 _INTERPRETER_CORES = 16
 """Number of cores that one interpreter can keep busy (docs/loaders.md)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChipHours:
+    """What the chips of an accelerator cost while they train, evaluations and interruptions aside."""
+
+    epochs: int
+    images: int
+    """Images of all epochs."""
+    hours: float
+    chip_hours: float
+    usd_per_chip_hour: float
+    usd: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +68,10 @@ class Found:
     """Whether the bucket has a hierarchical namespace."""
     stored: StoredImages
     epoch_images: int | None
+    """Images of an epoch of a dataset whose number is known."""
+    epochs: int
+    chip_hour_usd: float | None
+    """Price of a chip for an hour, if it is given."""
     plan: CapacityPlan
     places: PricedPlaces | None
     """Ways to read the data, if the bucket's location is given."""
@@ -66,6 +83,23 @@ class Found:
         sentence = verdict_sentence(self.plan, self.accelerator.name)
         by_cores = self.plan.verdict == "fed" or self.plan.limit in ("cores", "workers")
         return f"If a host's core is as fast as yours, {sentence}" if self.core_is_unknown and by_cores else sentence
+
+    @property
+    def training(self) -> ChipHours | None:
+        """What training costs at the rate that the hosts certainly deliver, if the price of a chip is given."""
+        if self.chip_hour_usd is None:
+            return None
+        images = self.epochs * (self.epoch_images or round(self.stored.num_bytes / self.cost.num_bytes))
+        hours = images / (self.plan.asked_images_per_s * self.plan.utilisation) / 3600
+        chip_hours = hours * self.accelerator.chips
+        return ChipHours(
+            epochs=self.epochs,
+            images=images,
+            hours=hours,
+            chip_hours=chip_hours,
+            usd_per_chip_hour=self.chip_hour_usd,
+            usd=chip_hours * self.chip_hour_usd,
+        )
 
     @property
     def not_counted(self) -> list[str]:
@@ -100,6 +134,7 @@ class Found:
                 "image_size": self.image_size,
             },
             "stored": asdict(self.stored),
+            "training": asdict(self.training) if self.training else None,
             "places": self.places.document() if self.places else None,
             "plan": asdict(self.plan)
             | {"resources": [asdict(found) | {"headroom": found.headroom} for found in self.plan.resources]},
@@ -153,6 +188,12 @@ def _facts(found: Found) -> dict[str, str]:
     if found.epoch_images:
         minutes = found.epoch_images / (plan.asked_images_per_s * plan.utilisation) / 60
         facts["epoch"] = f"{minutes:,.1f} min for the {found.epoch_images:,} images of {found.dataset}"
+    if (cost_of := found.training) is not None:
+        sign = "at most " if _least(plan) and plan.utilisation < 1 else ""
+        facts["training"] = (
+            f"{sign}{usd(cost_of.usd)}: {cost_of.hours:,.1f} h for {counted(cost_of.epochs, 'epoch')} on "
+            f"{counted(found.accelerator.chips, 'chip')} at {usd(cost_of.usd_per_chip_hour)} an hour"
+        )
     cores = next(resource.needed for resource in plan.resources if resource.unit == "cores")
     if cost.loader == "dataprep" and cores > _INTERPRETER_CORES:
         processes = ceil(cores / pod.vcpu_speed / 8)

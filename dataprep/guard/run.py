@@ -9,10 +9,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 from dataprep.cloud.prices import Prices, published_prices
@@ -39,6 +40,7 @@ SAMPLE_S = 0.25
 POLL_S = 0.05
 """Interval at which the end of the command's processes is looked for."""
 _BUNDLE = "certificates.pem"
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,7 @@ async def run_guarded(
     Raises:
         UsageError: The guard cannot start.
     """
-    async with running_guard(settings, os.environ) as guard:
+    async with running_guard(settings, os.environ) as guard, _Signals() as signals:
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, env={**os.environ, **guard.environment}, stdout=stdout, start_new_session=True
@@ -142,10 +144,10 @@ async def run_guarded(
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE, guard.report()
         watch = asyncio.create_task(guard.watch(process.pid))
         try:
-            with _forwarded_signals(process.pid) as forwarded:
-                code = await _end_of(process, guard, settings.grace_s)
-                if forwarded:
-                    await _end_of_group(process.pid, settings.grace_s)
+            signals.pass_on_to(process.pid)
+            code = await _end_of(process, guard, settings.grace_s)
+            if signals.caught:
+                await _end_of_group(process.pid, settings.grace_s)
         finally:
             watch.cancel()
             _signal_group(process.pid, signal.SIGKILL)  # what the command has left running
@@ -200,21 +202,32 @@ def _signal_group(leader: int, number: int) -> None:
         os.killpg(leader, number)
 
 
-@contextlib.contextmanager
-def _forwarded_signals(leader: int) -> Iterator[set[int]]:
-    """Pass Ctrl-C and SIGTERM on to the command, which then ends as it would without the guard; yield the signals that
-    were passed on."""
-    loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    forwarded: set[int] = set()
+class _Signals:
+    """Ctrl-C, SIGTERM and SIGHUP, which are passed on to the command: it then ends as it would without the guard.
 
-    def forward(number: int) -> None:
-        forwarded.add(number)
-        _signal_group(leader, number)
+    They are caught before there is a command, because one that comes while it starts would leave it running.
+    """
 
-    for number in numbers:
-        loop.add_signal_handler(number, forward, number)
-    try:
-        yield forwarded
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+    def __init__(self) -> None:
+        self.caught: set[int] = set()
+        self._leader: int | None = None
+
+    async def __aenter__(self) -> Self:
+        for number in _FORWARDED:
+            asyncio.get_running_loop().add_signal_handler(number, self._catch, number)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for number in _FORWARDED:
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def pass_on_to(self, leader: int) -> None:
+        """Send what was caught, and what will be, to all processes of a command's group."""
+        self._leader = leader
+        for number in self.caught:
+            _signal_group(leader, number)
+
+    def _catch(self, number: int) -> None:
+        self.caught.add(number)
+        if self._leader is not None:
+            _signal_group(self._leader, number)

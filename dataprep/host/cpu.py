@@ -10,6 +10,7 @@ the machine, which takes 7 ms for 140 processes; /proc/PID/task/*/children takes
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
@@ -103,6 +104,36 @@ def machine_cpu_s() -> float:
 def available_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_quota(groups: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> float:
+    """Return the CPU seconds that this process may use in a second because of its control groups, as in a container
+    with a limit; infinity without one.
+
+    Args:
+        groups: File that lists this process's control groups.
+        mounted: Folder at which they are mounted.
+    """
+    found = [math.inf]
+    with suppress(OSError):
+        for line in groups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "cpu" in controllers.split(","):  # version 2 names no controllers
+                root = mounted / controllers
+                # A container may see the path on the host, although only its own group is mounted.
+                own = root / path.lstrip("/")
+                found += [_quota_of(folder) for folder in (own, *own.parents) if folder.is_relative_to(root)]
+    return min(found)
+
+
+def _quota_of(folder: Path) -> float:
+    """Return the cores that one control group allows, of version 2 or 1."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):
+            quota, period = " ".join((folder / name).read_text().strip() for name in names).split()
+            if quota not in ("max", "-1"):
+                return int(quota) / int(period)
+    return math.inf
 
 
 def cores_of_rank() -> int:

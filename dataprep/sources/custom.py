@@ -54,7 +54,8 @@ class Image:
     offset: int = 0
     """First byte of the image in the file."""
     key: str = ""
-    """Name of the sample, unique in its split; empty to make it of the file's name."""
+    """Name of the sample, unique in its split; empty to make it of the path of `file`, which for an image in an archive
+    is the archive's."""
     label: str | None = None
     """Name of the image's class; None if the dataset has no classes."""
     annotations: Mapping[str, Any] = field(default_factory=dict)
@@ -90,15 +91,17 @@ class ImageDataset(ABC):
 def images_in(root: Storage, place: str) -> Iterator[Image]:
     """Yield the images below a folder, or in a .zip or .tar, in the order of their names or of the archive.
 
-    Files that are not images by their names are passed over.
+    Each has its path below the source or in the archive, without its suffix, as its key. Files that are not images by
+    their names are passed over.
 
     Raises:
         SourceError: The archive is damaged or hostile, or has compressed images, which cannot be read in place.
     """
     if not place.lower().endswith((".zip", ".tar")):
         for info in root.list(place.strip("/")):
-            if _is_image(tuple(info.name.split("/"))):
-                yield Image(file=info.name, num_bytes=info.num_bytes)
+            parts = tuple(info.name.split("/"))
+            if _is_image(parts):
+                yield Image(file=info.name, num_bytes=info.num_bytes, key=key_of(parts))
         return
     with open_archive(root, place) as reader:
         for member in zip_members(reader) if place.lower().endswith(".zip") else tar_members(reader):

@@ -3,7 +3,7 @@
 Parquet files hold image bytes in a column, as the Hugging Face Hub writes them (`image: {bytes, path}`), or paths; text
 files hold paths. A table is hostile input. Rows of a parquet file are read a few at a time, the fewer the larger its
 row groups claim to be, so that a value that is repeated by a dictionary stays bounded as long as the sizes in the
-footer are true. Only sizes of row groups are asked for: if the metadata of a column are damaged, pyarrow ends the
+footer are true. Only sizes of row groups are asked for here: if the metadata of a column are damaged, pyarrow ends the
 process.
 """
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -20,6 +21,36 @@ if TYPE_CHECKING:
 _TAIL_BYTES = 1 << 14
 """Bytes at the end of a file that are read for its footer; that of one row group of ten columns has some 3 kB."""
 _MAGIC = b"PAR1"
+_MANY_BYTES = 1 << 60
+"""Size of a file that is larger than all others."""
+_PAGE_BYTES = 1 << 12
+"""Size of a buffer with which pyarrow reads no column before its first page is needed."""
+
+
+class _UnreadableError(Exception):
+    """Something would have been read."""
+
+
+class _Unreadable(io.RawIOBase):
+    """A large file of which nothing can be read."""
+
+    _position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = _MANY_BYTES if whence == io.SEEK_END else offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise _UnreadableError
 
 
 class ParquetFile:
@@ -35,6 +66,7 @@ class ParquetFile:
 
     def __init__(self, file: pq.ParquetFile, ranges: RangeFile | None = None) -> None:
         self._file, self._ranges = file, ranges
+        self._unread: pq.ParquetFile | None = None
         self.metadata: pq.FileMetaData = file.metadata
         self.schema_arrow: pa.Schema = file.schema_arrow
 
@@ -77,10 +109,26 @@ class ParquetFile:
         if run:
             yield run
 
-    def _expecting(self, groups: Iterable[int], columns: Sequence[str] | None) -> AbstractContextManager[None]:
+    def _refuse_damaged(self, groups: Sequence[int], columns: Sequence[str] | None) -> None:
+        """Raise an error if the metadata of a column are damaged: `RowGroupMetaData.column` would end the process.
+
+        A reader that cannot read a byte begins with each row group.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._unread is None:
+            source = pa.PythonFile(_Unreadable(), mode="r")
+            self._unread = pq.ParquetFile(source, metadata=self.metadata, buffer_size=_PAGE_BYTES, pre_buffer=False)
+        for group in groups:
+            with suppress(_UnreadableError):
+                next(self._unread.iter_batches(1, row_groups=[group], columns=columns, use_threads=False), None)
+
+    def _expecting(self, groups: Sequence[int], columns: Sequence[str] | None) -> AbstractContextManager[None]:
         if self._ranges is None:
             return nullcontext()
         schema = self.metadata.schema
+        self._refuse_damaged(groups, columns)
         paths = [schema.column(leaf).path for leaf in range(self.metadata.num_columns)]
         leaves = [leaf for leaf, path in enumerate(paths) if columns is None or _is_part_of(path, columns)]
         known = range(self.metadata.num_row_groups)  # pyarrow has the error for others

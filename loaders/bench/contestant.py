@@ -26,7 +26,7 @@ from loaders.bench.table import OURS
 
 if TYPE_CHECKING:
     from loaders.decode.decoders import Interpolation
-    from loaders.engine.stats import Stage
+    from loaders.engine.stats import StageTimes
 
 ROOFLINE = "decode"
 """Name of the roofline: full JPEG decoding, in plain threads, of images that are in memory already."""
@@ -37,7 +37,7 @@ DECODED_IMAGES = 4096
 DECODED_AT_ONCE = 32
 """Number of images that the roofline decodes in one task."""
 
-Stages: TypeAlias = "Mapping[str, Stage]"
+Stages: TypeAlias = "Mapping[str, StageSums]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +73,15 @@ def main() -> None:
     # The same cores for every contender, so that threads beyond its workers gain nothing.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job.workers])
     print(json.dumps(run(job)), flush=True)
+
+
+class StageSums(TypedDict):
+    """Sums of one stage of our loader; a time that the stage does not measure is 0."""
+
+    items: int
+    busy_s: float
+    get_wait_s: float
+    put_wait_s: float
 
 
 class Measured(TypedDict):
@@ -152,7 +161,7 @@ def _ours(job: Job) -> tuple[Iterator[int], Callable[[], Stages]]:
     )
 
     def stages() -> Stages:
-        return loader.stats()["stages"]
+        return {name: _sums(times) for name, times in loader.snapshot().stages.items()}
 
     epochs = itertools.chain.from_iterable(itertools.repeat(loader))
     return (_checked(batch.images, batch.labels, job) for batch in epochs), stages
@@ -187,11 +196,20 @@ def _checked(images: Any, labels: Any, job: Job) -> int:
 
 def _difference(before: Stages, after: Stages) -> Stages:
     """Return what the stages did between two looks at them."""
-    nothing: Stage = {"items": 0, "busy_s": 0.0, "get_wait_s": 0.0, "put_wait_s": 0.0}
+    nothing: StageSums = {"items": 0, "busy_s": 0.0, "get_wait_s": 0.0, "put_wait_s": 0.0}
     return {name: _less(stage, before.get(name, nothing)) for name, stage in after.items()}
 
 
-def _less(stage: Stage, before: Stage) -> Stage:
+def _sums(times: StageTimes) -> StageSums:
+    return {
+        "items": times.items,
+        "busy_s": times.busy_s.sum_s,
+        "get_wait_s": times.get_wait_s.sum_s,
+        "put_wait_s": times.put_wait_s.sum_s,
+    }
+
+
+def _less(stage: StageSums, before: StageSums) -> StageSums:
     return {
         "items": stage["items"] - before["items"],
         "busy_s": stage["busy_s"] - before["busy_s"],

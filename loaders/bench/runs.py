@@ -17,7 +17,7 @@ from dataprep.host.cpu import available_cores
 from dataprep.host.measure import measure
 from loaders.bench.contestant import Job, Measured, Stages
 from loaders.bench.table import BenchRow, StageShare
-from loaders.engine.stats import Stage, Stats
+from loaders.engine.stats import StageTimes, Stats
 
 if TYPE_CHECKING:
     from loaders.decode.decoders import Interpolation
@@ -157,20 +157,21 @@ def stage_shares(runs: Sequence[Run]) -> tuple[StageShare, ...]:
     for run in runs:
         for name, stage in run.stages.items():
             totals.add(name, **stage)
-    images, stages = sum(run.images for run in runs), totals.snapshot()
+    images, stages = sum(run.images for run in runs), totals.times()
     if "fetch" in stages and "decode" in stages:
-        stages["decode"]["get_wait_s"] += stages["fetch"]["get_wait_s"]  # the same threads wait for the bytes
-    return tuple(_share(name, stage, images) for name, stage in stages.items())
+        stages["decode"].get_wait_s.merge(stages["fetch"].get_wait_s)  # the same threads wait for the bytes
+    return tuple(_share(name, times, images) for name, times in stages.items())
 
 
-def _share(name: str, stage: Stage, images: int) -> StageShare:
-    total_s = stage["busy_s"] + stage["get_wait_s"] + stage["put_wait_s"] or 1.0
+def _share(name: str, times: StageTimes, images: int) -> StageShare:
+    busy_s, get_wait_s, put_wait_s = times.busy_s.sum_s, times.get_wait_s.sum_s, times.put_wait_s.sum_s
+    total_s = busy_s + get_wait_s + put_wait_s or 1.0
     return StageShare(
         name=name,
-        busy_share=stage["busy_s"] / total_s,
-        get_wait_share=stage["get_wait_s"] / total_s,
-        put_wait_share=stage["put_wait_s"] / total_s,
-        busy_ms_per_image=1e3 * stage["busy_s"] / images,
+        busy_share=busy_s / total_s,
+        get_wait_share=get_wait_s / total_s,
+        put_wait_share=put_wait_s / total_s,
+        busy_ms_per_image=1e3 * busy_s / images,
     )
 
 

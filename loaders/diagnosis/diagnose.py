@@ -27,7 +27,8 @@ from loaders.diagnosis.prediction import Prediction, allocate, predict
 from loaders.diagnosis.stages import StageBench, Stages
 from loaders.diagnosis.trials import try_bound, try_leading
 from loaders.diagnosis.verdict import Parts, contention, contradiction, disturbance, limit_of, reported_limit, verdict
-from loaders.loader import Batch, Loader
+from loaders.engine.batch import Batch
+from loaders.loader import Loader
 
 TIMELINE_STEPS = 200
 """Maximum number of steps that a diagnosis lists."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from loaders.diagnosis.devices import Device
 from loaders.diagnosis.findings import StepTimes
-from loaders.loader import Batch, Loader
+from loaders.engine.batch import Batch
+from loaders.loader import Loader
 
 
 @dataclass(frozen=True, slots=True)

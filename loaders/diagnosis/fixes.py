@@ -27,7 +27,7 @@ from loaders.diagnosis.prediction import Prediction, predict
 from loaders.diagnosis.prediction_errors import may_gain
 from loaders.diagnosis.stage_rates import request_latency_s
 from loaders.diagnosis.stages import MORE_AHEAD, Stages
-from loaders.loader import Batch
+from loaders.engine.batch import Batch
 
 TIE = 0.97
 """Share of the best rate at which a change that takes less effort is preferred to the best one."""

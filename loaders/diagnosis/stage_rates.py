@@ -14,7 +14,8 @@ from loaders.diagnosis.devices import Device
 from loaders.diagnosis.findings import Stage, StageRate, TransformCost
 from loaders.diagnosis.sample import SPLIT
 from loaders.diagnosis.transforms import holds_lock, transform_cost
-from loaders.loader import Batch, Loader, open_configured
+from loaders.engine.batch import Batch
+from loaders.loader import Loader, open_configured
 
 WARM_UP_STEPS = 3
 """Steps of a device that are not measured: compilation is in the first two."""

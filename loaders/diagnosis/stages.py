@@ -7,18 +7,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from dataprep.host.cpu import available_cores
+from dataprep.dataset.links import is_adopted
+from dataprep.host.cpu import available_cores, cpu_quota
 from loaders.config import LoaderConfig
+from loaders.dataset import open_dataset
 from loaders.diagnosis.devices import Device, using_threads
 from loaders.diagnosis.fetch_rate import Fetched, fetch_all_once, fetch_rate_alone, forget_files
 from loaders.diagnosis.findings import Changes, Stage, StageRate, TransformCost
 from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
 from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict
 from loaders.diagnosis.rehearsal import DISK_SHARDS, RehearsalSetup, Source, places_in
-from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, write_sample
+from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, sample_streams, write_sample
 from loaders.diagnosis.stage_rates import compute_rate, prepare_rate, request_latency_s, transfer_rate
 from loaders.diagnosis.transforms import waits_for_no_core, without_transforms
-from loaders.loader import Batch, Loader
+from loaders.engine.batch import Batch
+from loaders.loader import Loader
 from loaders.order import samples_per_block
 
 MORE_AHEAD = 4
@@ -57,6 +60,7 @@ class Stages:
         self.setup, self.device, self.loader, self.batch = bench.setup, bench.device, bench.loader, bench.batch
         self.busy_cores, self.progress = bench.busy_cores, bench.progress
         self._seconds, self._folder = bench.seconds, bench.folder
+        self._quota = cpu_quota()
         self.observed_images_per_s = 0.0
         self._jitter: tuple[float, ...] = ()
         self._shrunk: dict[int, str] = {}
@@ -122,7 +126,11 @@ class Stages:
     @cached_property
     def sample(self) -> str:
         """URL of a local dataset of images as they are stored."""
-        return write_sample(self.fetched.images, self._folder / "sample")
+        return write_sample(self.fetched.images, self._folder / "sample", is_built=self._is_built)
+
+    @property
+    def _is_built(self) -> bool:
+        return not is_adopted(self.loader.dataset.manifest)
 
     def measure_stages(self, observed_images_per_s: float) -> None:
         """Measure all stages as they are set up."""
@@ -135,7 +143,8 @@ class Stages:
     def prepared(self, config: LoaderConfig, sample: str | None = None) -> StageRate:
         """Measure decoding with other settings, or of another sample."""
         self.progress("decoding alone")
-        found = prepare_rate(sample or self.sample, config, self._seconds, self.busy_cores)
+        sample = sample or self.sample
+        found = prepare_rate(sample, self.planned_for(sample, config), self._seconds, self.busy_cores)
         self._jitter = self._jitter or found.jitter
         self.transform = self.transform or found.transform
         self.other_cores = found.other_cores if self.other_cores is None else self.other_cores
@@ -148,6 +157,12 @@ class Stages:
         """
         compute = self.alone["compute"]
         self.alone["compute"] = replace(compute, images_per_s=max(compute.images_per_s, images_per_s))
+
+    def planned_for(self, sample: str, config: LoaderConfig) -> LoaderConfig:
+        """Return the settings with as many streams as a sample needs to be planned as the whole split is."""
+        of_sample = open_dataset(sample, SPLIT).split.samples
+        samples = self.loader.order.num_samples
+        return replace(config, num_streams=sample_streams(config.num_streams, samples=samples, of_sample=of_sample))
 
     @cached_property
     def without_transform(self) -> RunSetup:
@@ -230,7 +245,7 @@ class Stages:
         return RehearsalSetup(
             url=sample,
             split=SPLIT,
-            config=replace(config, fields=()),
+            config=replace(self.planned_for(sample, config), fields=()),
             transfer_ahead=self.setup.transfer_ahead,
             source=source,
             reads_in_flight=self.loader.dataset.storage.reads_in_flight,
@@ -292,10 +307,12 @@ class Stages:
         return request_latency_s(self.loader)
 
     def available_cores(self) -> float:
-        """Return the cores that other programs leave to this run."""
+        """Return the cores that other programs and a quota leave to this run."""
         return self._available_cores(self.alone)
 
     def _available_cores(self, stages: Mapping[Stage, StageRate]) -> float:
-        """Return the cores that other programs leave, but no less than a stage was seen to use."""
+        """Return the cores that other programs leave, but no less than a stage was seen to use, and no more than the
+        quota of the control group, which all stages share."""
         left = available_cores() - self.busy_cores
-        return max(left, *(stage.images_per_s * stage.cpu_s_per_image for stage in stages.values()))
+        used = (stage.images_per_s * stage.cpu_s_per_image for stage in stages.values())
+        return min(self._quota, max(left, *used))

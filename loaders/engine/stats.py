@@ -9,25 +9,23 @@ from typing import NamedTuple, TypedDict
 from loaders.engine.durations import Durations, Percentiles
 
 
-class Stage(TypedDict):
-    """Sums of one stage since the start."""
+class StageStats(TypedDict):
+    """Sums of one stage since the start, and how long single pieces of work and single waits took.
+
+    A time of which nothing was measured is None, and has no percentiles.
+    """
 
     items: int
-    busy_s: float
+    busy_s: float | None
     """Working time, summed over the threads of the stage."""
-    get_wait_s: float
+    get_wait_s: float | None
     """Time in which threads of the stage waited for the stage before it, summed over the threads."""
-    put_wait_s: float
+    put_wait_s: float | None
     """Time in which threads of the stage waited for the stage after it, summed over the threads."""
-
-
-class StageStats(Stage):
-    """Sums of one stage since the start, and how long single pieces of work and single waits took."""
-
-    cpu_s: float
-    """CPU time of the threads of the stage; measured for `transform` alone, 0 for all others."""
+    cpu_s: float | None
+    """CPU time of the threads of the stage; measured for `transform` alone."""
     percentiles: dict[str, Percentiles]
-    """Percentiles by the name of the sum, within 3.5 %; a sum of which nothing was measured has none."""
+    """Percentiles by the name of the sum, within 3.5 %."""
 
 
 class LoaderStats(TypedDict):
@@ -79,14 +77,16 @@ class StageTimes:
         return StageTimes(self.items, **copies)
 
     def stats(self) -> StageStats:
-        """Return sums and percentiles."""
+        """Return sums and percentiles of what was measured."""
+        measured = {name: found for name, found in self.by_name().items() if found.counts}
+        sums = {name: found.sum_s for name, found in measured.items()}
         return StageStats(
             items=self.items,
-            busy_s=self.busy_s.sum_s,
-            get_wait_s=self.get_wait_s.sum_s,
-            put_wait_s=self.put_wait_s.sum_s,
-            cpu_s=self.cpu_s.sum_s,
-            percentiles={name: found.percentiles() for name, found in self.by_name().items() if found.counts},
+            busy_s=sums.get("busy_s"),
+            get_wait_s=sums.get("get_wait_s"),
+            put_wait_s=sums.get("put_wait_s"),
+            cpu_s=sums.get("cpu_s"),
+            percentiles={name: found.percentiles() for name, found in measured.items()},
         )
 
 

@@ -30,7 +30,7 @@ from loaders.fetch.index import ShardIndex, SplitIndex
 from loaders.order import Pick, Piece
 
 MAX_HEDGE_RATIO = 0.05
-"""Maximum number of hedged reads per first read, not counting FREE_HEDGES."""
+"""Maximum number of hedged reads per read, hedged ones included, not counting FREE_HEDGES."""
 FREE_HEDGES = 5
 """Number of hedged reads that are always allowed, so that a loader's first reads can be hedged, too."""
 HEDGE_THREADS = 8
@@ -254,7 +254,7 @@ class BucketFetcher(Fetcher):
                 break
             allowed = FREE_HEDGES + MAX_HEDGE_RATIO * self._counts["requests"]
             fits = self._counts["held_bytes"] + wanted.num_bytes <= self._settings.prefetch_bytes
-            if not wanted.hedged and fits and self._counts["hedges"] < allowed:
+            if not wanted.hedged and fits and self._counts["hedges"] + 1 <= allowed:
                 wanted.hedged = True
                 wanted.reads += 1
                 self._counts["hedges"] += 1

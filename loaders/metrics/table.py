@@ -151,8 +151,8 @@ METRICS = (
     Metric(
         name="hedged_reads",
         kind="counter",
-        text="Slow reads that were sent a second time, at most about 5 % of fetch_requests. Near that: the bucket's "
-        "latency is uneven.",
+        text="Slow reads that were sent a second time: at most 5 % of fetch_requests, and 5 more. Near that: the "
+        "bucket's latency is uneven.",
         values=_fetched("hedges"),
     ),
     Metric(

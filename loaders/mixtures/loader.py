@@ -17,10 +17,11 @@ from dataprep.messages import quoted, shortened
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, Dataset, open_dataset
+from loaders.engine.batch import LoaderState
 from loaders.engine.batch_plan import BatchPlan
 from loaders.fetch.budget import HEDGED_SHARE, bytes_held
 from loaders.fetch.index import DEADLINE_S, with_deadline
-from loaders.loader import Loader, LoaderState, PackLoader, ViewLoader, order_of
+from loaders.loader import Loader, PackLoader, ViewLoader, order_of
 from loaders.mixtures.dataset import MixedDataset, MixedIndex, Part, joined_dataset
 from loaders.mixtures.document import (
     MAX_DATASETS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from loaders.loader import Loader, LoaderState
+from loaders.engine.batch import LoaderState
+from loaders.loader import Loader
 from loaders.samples.source import PADDING, Samples
 
 

@@ -17,9 +17,9 @@ import ray
 from dataprep.build.failures import failure_of
 from dataprep.host.garbage import COLLECT_AFTER
 from dataprep.host.heartbeat import beat, beats
-from dataprep.host.processes import WORKER_ENVIRONMENT
+from dataprep.host.processes import BUILD_ENVIRONMENT
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Numbers of mallopt(3)."""
 
 
@@ -74,7 +74,8 @@ def _prepare_process() -> None:
     """Do for a process that Ray started what the environment does for those of the local pool."""
     beat()
     for name in ("OPENBLAS_NUM_THREADS",):
-        os.environ.setdefault(name, WORKER_ENVIRONMENT[name])
+        os.environ.setdefault(name, BUILD_ENVIRONMENT[name])
     libc = ctypes.CDLL(None)
-    libc.mallopt(_M_MMAP_THRESHOLD, int(WORKER_ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"]))
-    libc.mallopt(_M_TRIM_THRESHOLD, int(WORKER_ENVIRONMENT["MALLOC_TRIM_THRESHOLD_"]))
+    libc.mallopt(_M_MMAP_THRESHOLD, int(BUILD_ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"]))
+    libc.mallopt(_M_TRIM_THRESHOLD, int(BUILD_ENVIRONMENT["MALLOC_TRIM_THRESHOLD_"]))
+    libc.mallopt(_M_ARENA_MAX, int(BUILD_ENVIRONMENT["MALLOC_ARENA_MAX"]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dataprep.build.failures import MAX_DEATHS
 from dataprep.errors import UsageError
-from dataprep.host.processes import WORKER_ENVIRONMENT
+from dataprep.host.processes import BUILD_ENVIRONMENT
 
 DEFAULT_TASK_FAILURES = 4
 LOG_SETTINGS = "-Dlog4j2.configurationFile"
@@ -117,7 +117,7 @@ def settings_of(options: SparkOptions, log_file: str, known: Mapping[str, str]) 
     chosen = {
         "spark.app.name": "dataprep",
         "spark.ui.showConsoleProgress": "false",
-        **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
+        **{f"spark.executorEnv.{name}": value for name, value in BUILD_ENVIRONMENT.items()},
     }
     if options.on_loopback:  # nothing listens on other interfaces, and this machine's own name may lead anywhere
         chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

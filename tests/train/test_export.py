@@ -153,6 +153,43 @@ def test_the_printed_lines_load_a_file_in_a_bucket(mae, bucket_url, capsys, suff
     assert found["outputs"].shape == (2, 64)
 
 
+def tuned(mae: tuple[torch.nn.Module, str], folder: Any, classes: object) -> str:
+    """A fine-tuned classifier's checkpoint, as a run saves it."""
+    config = ClassifierConfig(image_size=32, num_classes=3, pool="average")
+    model = noisy(open_classifier(None, read_weights(mae[1]), config))
+    torch.save({"step": 7, "model": model.state_dict(), "classes": classes}, folder / "tuned.pth")
+    return str(folder / "tuned.pth")
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_the_names_of_the_classes_are_in_the_file_and_the_printed_lines_read_them(
+    mae, tmp_path, bucket_url, capsys, suffix, place
+):
+    classes = ["cat", "dog", "süß 1"]
+    folder = str(tmp_path) if place == "disk" else bucket_url
+    found = run(printed_lines(capsys, tuned(mae, tmp_path, classes), f"{folder}/a.{suffix}"))
+    assert (found["classes"], found["outputs"].shape) == (classes, (2, 3))
+    assert dict(enumerate(found["classes"]))[1] == "dog"
+    again = export(f"{folder}/a.{suffix}", f"{folder}/b.{suffix}")
+    assert list(again.classes or ()) == classes
+
+
+@pytest.mark.parametrize("classes", [[], None, ["a", "b", "c", "d"], ["a", 1, "c"], ["a", "a", "b"], "abc"])
+def test_names_that_are_not_those_of_the_logits_are_left_out(mae, tmp_path, capsys, classes):
+    source = tuned(mae, tmp_path, classes)
+    assert export(source, str(tmp_path / "a.safetensors")).classes is None
+    with safe_open(tmp_path / "a.safetensors", "pt") as file:
+        assert "classes" not in json.loads(file.metadata()["dataprep"])
+    assert "see its dataset.json" in printed_lines(capsys, source, tmp_path / "b.safetensors")
+
+
+def test_an_encoder_without_a_head_has_no_names(mae, tmp_path):
+    state = torch.load(mae[1], weights_only=True) | {"classes": ["cat", "dog"]}
+    torch.save(state, tmp_path / "mae.pth")
+    assert export(str(tmp_path / "mae.pth"), str(tmp_path / "a.pth")).classes is None
+
+
 def test_the_statistics_of_the_pixels_are_in_the_file_and_in_json(mae, tmp_path):
     for suffix in ("safetensors", "pth"):
         first = export(mae[1], str(tmp_path / f"a.{suffix}"))

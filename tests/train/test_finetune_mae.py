@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
+from dataprep.storage import open_storage
 from tests.support.finetuning import PROBE, SMALL, finetune
 from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
+from train.export import export
 from train.finetune_mae import REFUSED, command, open_training, recipe_flags
 from train.models.registry import create_model
 
@@ -67,6 +70,13 @@ def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(dataset, exp
 def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, expected, tmp_path):
     flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
     killed_and_resumed("train.finetune_mae", tmp_path, expected, random.Random(), **flags)
+
+
+def test_the_export_of_a_run_names_the_classes_of_its_data(dataset, tmp_path):
+    finetune(dataset, output_dir=str(tmp_path), **SMALL, max_steps=1)
+    classes = list(read_manifest(open_storage(dataset)).classes)
+    done = export(newest(tmp_path), str(tmp_path / "tuned.safetensors"))
+    assert (done.num_classes, done.classes) == (len(classes), classes)
 
 
 def test_workers_and_parts_do_not_change_the_losses(dataset, tmp_path):

@@ -85,6 +85,7 @@ def test_weights_are_kept_and_the_order_begins_anew(builds, run, tmp_path, name)
     resnet_in_jax = name == "resnet in JAX"
     assert run(name, "old", max_steps=3)[0] == 0
     (old,) = (tmp_path / "old").glob("checkpoint-000000003-*")
+    assert load_any(str(old))["classes"] == list(read_manifest(open_storage(builds[0])).classes)
     data.unlink()
     data.symlink_to(builds[1])
 

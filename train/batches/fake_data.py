@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from loaders.config import LoaderConfig
-from loaders.loader import Batch, Loader
+from loaders.engine.batch import Batch
+from loaders.loader import Loader
 from loaders.order import Order, check_world
 
 TRAINING_IMAGES = 1_281_167
@@ -44,6 +45,11 @@ class FakeLoader(Loader):
             self._batch += 1
             yield Batch(images_NHWC, np.where(mask_N, 0, -1), keys, mask_N, {}, self.state_dict())
         self._end()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """No names: the images have no content."""
+        return ()
 
     @cached_property
     def _sequence(self) -> dict[str, object]:

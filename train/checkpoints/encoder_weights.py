@@ -29,6 +29,7 @@ from train.checkpoints.checkpoint import load_any
 from train.checkpoints.files import ARRAYS, NUMPY, ORBAX, TORCH, digest_of_folder, digest_of_stream
 from train.checkpoints.huggingface import from_vitmae, is_vitmae
 from train.checkpoints.jax_weights import trained_weights
+from train.checkpoints.state import CLASSES
 from train.models.sizes import BlockConfig, MAEConfig, mae_config, mae_names
 
 SAFETENSORS = ".safetensors"
@@ -84,6 +85,8 @@ class Weights:
     """Number of updates after which the weights were saved; None if the file does not say it."""
     pixels: Statistics | None = None
     """How the images were standardised on which the weights were trained; None if the file does not say it."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes of the data on which the weights were trained; empty if the file does not say them."""
 
     @property
     def encoder(self) -> Encoder:
@@ -179,8 +182,9 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
     """
     if ARRAYS in state:
         arrays = trained_weights(url, state)
-        state = {"step": state.get("step"), "model": {name: torch.tensor(each) for name, each in arrays.items()}}
-    named, pixels = state.get("model", state), _statistics(state)
+        tensors = {name: torch.tensor(each) for name, each in arrays.items()}
+        state = {"step": state.get("step"), "model": tensors, CLASSES: state.get(CLASSES)}
+    named, pixels, classes = state.get("model", state), _statistics(state), _classes(state)
     if not isinstance(named, dict) or not all(
         isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in named.items()
     ):
@@ -189,7 +193,7 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
         named, pixels = from_vitmae(url, named), _IMAGENET
     step = state.get("step")
     kept = {name: each for name, each in named.items() if not name.startswith(_PRETRAINING)}
-    return Weights(url, kept, step if isinstance(step, int) else None, pixels)
+    return Weights(url, kept, step if isinstance(step, int) else None, pixels, classes)
 
 
 def source_digest(url: str) -> str:
@@ -283,6 +287,15 @@ def _statistics(state: Mapping[str, Any]) -> Statistics | None:
             return None
         found.append(tuple(values))
     return Statistics(*found)
+
+
+def _classes(state: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the classes, as a checkpoint of ours or an export says; none for other files."""
+    facts = state.get(METADATA)
+    found = (facts if isinstance(facts, dict) else state).get(CLASSES)
+    if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
+        return ()
+    return tuple(found) if len(set(found)) == len(found) else ()
 
 
 def _read_safetensors(url: str) -> dict[str, Any]:

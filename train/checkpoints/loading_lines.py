@@ -9,7 +9,8 @@ from dataprep.dataset.manifest import MANIFEST
 from loaders.config import EVALUATION_CROP
 from train.batches.data import UNCROPPED_SIDE
 from train.checkpoints.constructors import UNKNOWN_HEADS
-from train.checkpoints.encoder_weights import SAFETENSORS, Weights
+from train.checkpoints.encoder_weights import METADATA, SAFETENSORS, SAFETENSORS_KEY, Weights
+from train.checkpoints.state import CLASSES
 
 _BATCH = 2
 _NO_STATISTICS = (
@@ -17,10 +18,13 @@ _NO_STATISTICS = (
     "# model of timm's, timm.data.resolve_model_data_config(timm.create_model(NAME)) has them.",
     "mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)",
 )
-_CLASSES = f"# outputs[:, k] is the score of class k, counted from 0, of the dataset's classes: see its {MANIFEST}."
+_CLASSES = "# outputs[:, k] is the score of classes[k]; Hugging Face's id2label is dict(enumerate(classes))."
+_NO_CLASSES = f"# outputs[:, k] is the score of class k, counted from 0, of the dataset's classes: see its {MANIFEST}."
 
 
-def loading_lines(output: str, network: str | None, *, names: str, weights: Weights, num_classes: int) -> list[str]:
+def loading_lines(
+    output: str, network: str | None, *, names: str, weights: Weights, num_classes: int, has_classes: bool
+) -> list[str]:
     """Return the lines: imports, the network with the file's tensors, and a batch of random images through it.
 
     Args:
@@ -29,15 +33,16 @@ def loading_lines(output: str, network: str | None, *, names: str, weights: Weig
         names: Names of the tensors, a key of `train.export.NAMES`.
         weights: Source of the tensors, which knows how the network's images were prepared.
         num_classes: Number of the network's logits; 0: it has no head.
+        has_classes: Whether the file has the names of their classes.
     """
-    loaded, imports = _tensors(output)
+    loading, imports = _loading(output, has_classes=has_classes)
     if network is None:
-        return [*imports, "", f"tensors = {loaded}"]
+        return [*imports, "", *loading]
     imports = sorted({*imports, "import torch", f"import {network.partition('.')[0]}"}, key=_order_of_imports)
     lines = [*(["# pip install transformers"] if names == "vitmae" else []), *imports, ""]
     if f"={UNKNOWN_HEADS}" in network:
         lines.append(f"# {UNKNOWN_HEADS} is the number of heads, which no weight has: put it in")
-    lines += [f"tensors = {loaded}", f"model = {network}.eval()"]
+    lines += [*loading, f"model = {network}.eval()"]
     result = ""
     if names == "vitmae":
         lines.append('tensors = {name.removeprefix("vit."): each for name, each in tensors.items()}')
@@ -52,7 +57,7 @@ def loading_lines(output: str, network: str | None, *, names: str, weights: Weig
         "images_standardised = (images - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)",
         "with torch.no_grad():",
         f"    outputs = model(images_standardised){result}",
-        *([_CLASSES] if num_classes else []),
+        *([_CLASSES if has_classes else _NO_CLASSES] if num_classes else []),
         "",
         "print(outputs.shape)",
     ]
@@ -73,22 +78,33 @@ def _preparation(weights: Weights) -> list[str]:
     ]
 
 
-def _tensors(output: str) -> tuple[str, list[str]]:
-    """Return an expression for the file's tensors by their names, and the imports that it needs."""
+def _loading(output: str, *, has_classes: bool) -> tuple[list[str], list[str]]:
+    """Return lines that read the file's tensors by their names, and the names of its classes, and the imports."""
     folder, _, name = output.rpartition("/")
     is_url = "://" in output
     data = f"open_storage({folder!r}).read({name!r})"
     storage = ["from dataprep.storage import open_storage"] if is_url else []
-    if name.endswith(SAFETENSORS):
+    if not name.endswith(SAFETENSORS):
+        file = f"io.BytesIO({data})" if is_url else repr(output)
+        imports = [*(["import io"] if is_url else []), "import torch", *storage]
+        loaded = f"torch.load({file}, weights_only=True)"
+        if not has_classes:
+            return [f'tensors = {loaded}["model"]'], imports
+        return [f"saved = {loaded}", f'tensors, classes = saved["model"], saved["{METADATA}"]["{CLASSES}"]'], imports
+    if not has_classes:
         if is_url:
-            return f"load({data})", [*storage, "from safetensors.torch import load"]
-        return f"load_file({output!r})", ["from safetensors.torch import load_file"]
-    file = f"io.BytesIO({data})" if is_url else repr(output)
-    return f'torch.load({file}, weights_only=True)["model"]', [
-        *(["import io"] if is_url else []),
-        "import torch",
-        *storage,
-    ]
+            return [f"tensors = load({data})"], [*storage, "from safetensors.torch import load"]
+        return [f"tensors = load_file({output!r})"], ["from safetensors.torch import load_file"]
+    if is_url:
+        head = 'json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]'
+        named = f'classes = json.loads({head}["{SAFETENSORS_KEY}"])["{CLASSES}"]'
+        imports = ["import json", *storage, "from safetensors.torch import load"]
+        return [f"data = {data}", "tensors = load(data)", named], imports
+    return [
+        f"tensors = load_file({output!r})",
+        f'with safe_open({output!r}, "pt") as file:',
+        f'    classes = json.loads(file.metadata()["{SAFETENSORS_KEY}"])["{CLASSES}"]',
+    ], ["import json", "from safetensors import safe_open", "from safetensors.torch import load_file"]
 
 
 def _order_of_imports(line: str) -> tuple[bool, str]:

@@ -11,6 +11,8 @@ from dataprep.errors import FormatError, UsageError
 State: TypeAlias = dict[str, Any]
 """Entries of a checkpoint by their names: tensors or arrays on the host, and JSON values."""
 STATE_VERSION = 1
+CLASSES = "classes"
+"""Name of the entry with the names of the data's classes; checkpoints before 0.2.0 have none."""
 _SHOWN_FLAGS = 3
 """Maximum number of flags in a message."""
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from loaders.loader import Loader, LoaderState
+from loaders.engine.batch import LoaderState
+from loaders.loader import Loader
 from train.checkpoints.state import State
 from train.telemetry.logs import Logs
 

@@ -22,8 +22,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dataprep.errors import UsageError
+from loaders.engine.batch import LoaderState
 from loaders.jax import JaxBatch, device_batches
-from loaders.loader import STATE_VERSION, Loader, LoaderState
+from loaders.loader import STATE_VERSION, Loader
 from train.checkpoints.files import ARRAYS
 from train.checkpoints.state import State as SavedState
 from train.checkpoints.state import flags_of_its_run

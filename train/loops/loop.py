@@ -15,10 +15,11 @@ from typing import Any, Generic, TypeVar
 from dataprep.errors import UndecidedError, UsageError
 from loaders.diagnosis.monitor import StepMonitor
 from loaders.diagnosis.options import Options
-from loaders.loader import Loader, LoaderState
+from loaders.engine.batch import LoaderState
+from loaders.loader import Loader
 from loaders.metrics.callback import MetricsCallback
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
-from train.checkpoints.state import STATE_VERSION, State, check_state, taking_position
+from train.checkpoints.state import CLASSES, STATE_VERSION, State, check_state, taking_position
 from train.loops.backend import Backend, DeviceBatch, Update
 from train.loops.config import LoopConfig, ended_epochs
 from train.loops.stopping import SIGNALS, STOPPED_EXIT_CODE, Stop, stop_signals
@@ -258,6 +259,7 @@ class Training(Generic[BackendT]):
             **self.backend.state(),
             "loader": self._loader_state,
             "description": self.description,
+            CLASSES: list(self.loader.classes),
         }
         saved = checkpoints.save(self.step, state)
         if saved is not None:

@@ -15,7 +15,7 @@ import pytest
 from dataprep.build.pool import Pool
 from dataprep.errors import BuildError, ConflictError, StorageError
 from dataprep.host.heartbeat import beat
-from dataprep.host.processes import WORKER_ENVIRONMENT
+from dataprep.host.processes import BUILD_ENVIRONMENT
 
 
 def run(task, workers, log, indexes):
@@ -99,7 +99,7 @@ def never_ends(index: int) -> Future[int]:
 
 
 def environment(index):
-    return {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+    return {name: os.environ.get(name) for name in BUILD_ENVIRONMENT}
 
 
 def variable(index):
@@ -252,7 +252,7 @@ def test_an_unexpected_error_is_reported_with_its_location(tmp_path):
 
 def test_workers_get_the_allocator_settings_and_the_parent_keeps_its_own():
     before = dict(os.environ)
-    assert list(run(environment, 1, print, [0])) == [WORKER_ENVIRONMENT]
+    assert list(run(environment, 1, print, [0])) == [BUILD_ENVIRONMENT]
     assert dict(os.environ) == before
 
 

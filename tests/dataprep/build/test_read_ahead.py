@@ -1,5 +1,6 @@
 """Originals come in order and whole, read ahead in bounded memory."""
 
+import os
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ from dataprep.build.read_ahead import read_refs
 from dataprep.dataset.records import SampleRef
 from dataprep.errors import SourceError
 from dataprep.storage import open_storage
+from tests.support.gcs_emulator import GCSEmulator
 
 SIZES = [0, 1, 70_000, 5, 300_000, 2, 2, 90_000] * 20
 
@@ -50,6 +52,19 @@ def test_no_more_is_read_ahead_than_allowed(source, monkeypatch):
         with lock:
             held[0] -= ref.num_bytes
     assert 300_000 <= most[0] <= 400_000 + max(SIZES)
+
+
+def test_a_bucket_has_128_reads_in_flight(bucket_url, monkeypatch):
+    with GCSEmulator() as own:
+        own.create_bucket("dataprep-tests")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", own.url)
+        storage = open_storage(bucket_url)
+        data = os.urandom(300)
+        storage.create("originals.tar", data)
+        own.set_latency(1000)
+        refs = tuple(SampleRef(str(at), "originals.tar", at, 1) for at in range(len(data)))
+        assert b"".join(image for _, image in read_refs(storage, refs)) == data
+        assert own.stats()["most_in_flight"] == 128
 
 
 def test_a_source_that_is_gone_or_ends_early_is_named(source):

@@ -43,12 +43,13 @@ def request_of_three(originals, tmp_path):
     )
 
 
-def hold_first_shard(monkeypatch, kind, go_on):
-    """Let a kind of storage publish the first shard only once an event is set."""
+def hold_shards(monkeypatch, kind, held):
+    """Let a kind of storage publish some shards only once their events are set; `held` has these by the index."""
     publish = kind.publish
 
     def publishing(storage, spool, name, crc32c):
-        assert "00000-of" not in name or go_on.wait(30)
+        for index, go_on in held.items():
+            assert f"{index:05d}-of" not in name or go_on.wait(30)
         publish(storage, spool, name, crc32c)
 
     monkeypatch.setattr(kind, "publish", publishing)
@@ -68,7 +69,7 @@ def test_the_next_shard_is_checked_but_not_written_while_the_last_is_published(
 
     def engine(job, indexes):
         monkeypatch.setattr(dataprep.build.shard, "check_image", checking)
-        hold_first_shard(monkeypatch, LocalStorage, go_on)
+        hold_shards(monkeypatch, LocalStorage, {0: go_on})
         first = begin_shard(job, 0)
         keys = [ref.key for ref in shard_plan(open_build(job.output_url, job.root), 1).refs]
         with ThreadPoolExecutor(1) as thread:
@@ -91,38 +92,71 @@ def test_the_next_shard_is_checked_but_not_written_while_the_last_is_published(
     assert sum(shard["samples"] for shard in manifest.splits[0].shards) == manifest.splits[0].samples
 
 
-def test_in_a_bucket_the_next_shard_is_written_while_the_last_is_published(originals, bucket_url, monkeypatch):
-    """Nothing of it is in the bucket before the receipt of the last one."""
+@pytest.fixture
+def request_in_a_bucket(originals, bucket_url):
+    """Three shards in a bucket."""
     options = BuildOptions(dataset="imagenet", format="webdataset", splits=("train",), num_shards=3, allow_partial=True)
-    asked = BuildRequest(
+    return BuildRequest(
         options=options, source_url=str(originals["imagenet"]), output_url=bucket_url, max_reject_ratio=1.0
     )
+
+
+def test_in_a_bucket_two_shards_are_published_while_the_next_is_written(request_in_a_bucket, monkeypatch):
+    """Nothing of the third is in the bucket before the receipt of one of them."""
     written, go_on, write = threading.Event(), threading.Event(), dataprep.build.shard._write
 
     def writing(build, shard, samples, rows):
         found = write(build, shard, samples, rows)
-        if shard.index == 1:
+        if shard.index == 2:
             written.set()
         return found
 
     def engine(job, indexes):
         monkeypatch.setattr(dataprep.build.shard, "_write", writing)
-        hold_first_shard(monkeypatch, StagedGCS, go_on)
-        first = begin_shard(job, 0)
+        hold_shards(monkeypatch, StagedGCS, {0: go_on, 1: go_on})
+        first, second = begin_shard(job, 0), begin_shard(job, 1)
         with ThreadPoolExecutor(1) as thread:
-            second = thread.submit(begin_shard, job, 1)
+            third = thread.submit(begin_shard, job, 2)
             assert written.wait(30)
             time.sleep(0.1)  # to find what must not happen
-            assert not first.done()
-            assert not second.done()
-            storage = open_storage(bucket_url)
+            assert not (first.done() or second.done() or third.done())
+            storage = open_storage(job.output_url)
             assert [info.name for info in storage.list() if ".tar" in info.name or "receipts" in info.name] == []
             go_on.set()
             yield first.result()
-            yield second.result().result()
-        yield build_shard(job, 2)
+            yield second.result()
+            yield third.result().result()
 
-    assert run_build(asked, engine, _Quiet()).shards_built == 3
+    assert run_build(request_in_a_bucket, engine, _Quiet()).shards_built == 3
+
+
+def test_in_a_bucket_no_more_is_written_ahead_than_allowed(request_in_a_bucket, monkeypatch):
+    """The second shard is published beside the first; both together leave no room for images of the third."""
+    checked, held = [], {0: threading.Event(), 1: threading.Event()}
+    check_image = dataprep.build.shard.check_image
+
+    def checking(key, *rest):
+        checked.append(key)
+        return check_image(key, *rest)
+
+    def engine(job, indexes):
+        hold_shards(monkeypatch, StagedGCS, held)
+        first, second = begin_shard(job, 0), begin_shard(job, 1)
+        monkeypatch.setattr(dataprep.build.shard, "CHECKED_AHEAD_BYTES", 1)
+        monkeypatch.setattr(dataprep.build.shard, "check_image", checking)
+        with ThreadPoolExecutor(1) as thread:
+            third = thread.submit(begin_shard, job, 2)
+            time.sleep(0.5)  # to find more than is allowed
+            assert len(checked) == 1
+            held[1].set()
+            yield second.result()
+            time.sleep(0.5)
+            assert len(checked) == 2
+            held[0].set()
+            yield first.result()
+            yield third.result().result()
+
+    assert run_build(request_in_a_bucket, engine, _Quiet()).shards_built == 3
 
 
 def test_a_shard_that_cannot_be_published_does_not_stop_the_next(request_of_three, monkeypatch, tmp_path):

@@ -66,3 +66,29 @@ def test_without_a_terminal_no_line_is_wrapped_or_ends_with_spaces(plan_input):
     assert [line for line in out.splitlines() if line != line.rstrip()] == []
     assert re.search(r"^  from a copy in europe-west4 +\$", out, re.MULTILINE)
     assert re.search(r"^Reading .* once in europe-west4-a: paid, .+\.?$", out, re.MULTILINE)
+
+
+def test_chips_and_hours_are_priced_by_the_price_that_is_given(plan_input):
+    words = (*RESNET, "--images-per-s", 8000, "--epochs", 90, "--chip-hour-usd", 3.22)
+    code, out = plan_input(*words)
+    found = json.loads(plan_input(*words, "--json")[1])
+    assert (code, found["places"]) == (0, None)
+    training = found["training"]
+    assert training["images"] == 90 * 1_281_167
+    assert training["hours"] == pytest.approx(90 * 1_281_167 / 8000 / 3600)
+    assert training["chip_hours"] == pytest.approx(16 * training["hours"])
+    assert training["usd"] == pytest.approx(3.22 * training["chip_hours"])
+    assert "  training     $206.27: 4.0 h for 90 epochs on 16 chips at $3.22 an hour" in out
+    assert json.loads(plan_input(*RESNET, "--images-per-s", 8000, "--json")[1])["training"] is None
+
+
+def test_chips_that_wait_for_images_are_priced_too(plan_input):
+    words = (*RESNET, "--images-per-s", 320_000, "--chip-hour-usd", 3.22, "--dataset-bytes", "1TB")
+    code, out = plan_input(*words)
+    found = json.loads(plan_input(*words, "--json")[1])
+    assert (code, found["plan"]["utilisation"] < 1) == (3, True)  # the network is not published
+    training, plan = found["training"], found["plan"]
+    assert training["images"] == round(1e12 / found["cost"]["num_bytes"])
+    assert training["hours"] * 3600 == pytest.approx(training["images"] / (320_000 * plan["utilisation"]))
+    assert "for 1 epoch on 16 chips" in out
+    assert "  training     at most $" in out

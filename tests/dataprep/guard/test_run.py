@@ -175,6 +175,19 @@ def test_signals_reach_the_command(gcs):
     assert ran(*python(program))[0] == 128 + signal.SIGINT
 
 
+def test_a_signal_that_comes_while_the_command_starts_reaches_it(gcs, monkeypatch):
+    start = asyncio.create_subprocess_exec
+
+    async def interrupted(*words, **options):
+        process = await start(*words, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(0.1)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", interrupted)
+    assert ran(*python("import time; time.sleep(100)"))[0] == 128 + signal.SIGINT
+
+
 def test_a_limit_needs_the_readers_place():
     with pytest.raises(
         UsageError, match=r"a limit of \$5\.00 needs prices, .* give its zone or region, e\.g\. --zone us-central1-a"

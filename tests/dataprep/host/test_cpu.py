@@ -1,5 +1,6 @@
 """Cores, memory and processor time of this machine and of a block."""
 
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataprep.host.cpu import (
     available_cores,
     background_cores,
     cores_of_rank,
+    cpu_quota,
     cpu_time,
     machine_cpu_s,
     memory_bytes,
@@ -31,6 +33,39 @@ def test_ranks_that_torchrun_starts_on_a_host_share_its_cores(monkeypatch, ranks
     if ranks is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert cores_of_rank() == expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/", {}, math.inf),
+        ("0::/", {"cpu.max": "max 100000"}, math.inf),
+        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/pod/box", {"pod/cpu.max": "50000 100000", "pod/box/cpu.max": "max 100000"}, 0.5),
+        ("0::/not/mounted/here", {"cpu.max": "70000 100000"}, 0.7),
+        (
+            "4:memory:/m\n1:cpu:/job\n0::/",
+            {"cpu/job/cpu.cfs_quota_us": "53000", "cpu/job/cpu.cfs_period_us": "100000"},
+            0.53,
+        ),
+        (
+            "2:cpu,cpuacct:/",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "-1", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            math.inf,
+        ),
+        ("0::/", {"cpu.max": "damaged"}, math.inf),
+    ],
+)
+def test_the_smallest_quota_of_the_control_groups_counts(tmp_path, groups, files, expected):
+    for name, text in files.items():
+        (tmp_path / "mounted" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mounted" / name).write_text(text + "\n")
+    (tmp_path / "cgroup").write_text(groups + "\n")
+    assert cpu_quota(tmp_path / "cgroup", tmp_path / "mounted") == pytest.approx(expected)
+
+
+def test_without_control_groups_there_is_no_quota(tmp_path):
+    assert cpu_quota(tmp_path / "absent", tmp_path) == math.inf
 
 
 def test_memory_is_that_of_the_machine():

@@ -64,7 +64,7 @@ def test_images_of_folders_and_archives_are_listed(tmp_path):
     members = [("a/1.jpg", picture(1)), ("notes.txt", b"x"), ("a/.x.jpg", b"x")]
     write_files(tmp_path, {"train/1.jpg": picture(1), "train/x.txt": "x", "b.tar": tar_of(members)})
     root = open_storage(str(tmp_path))
-    assert [found.file for found in images_in(root, "train")] == ["train/1.jpg"]
+    assert [(found.file, found.key) for found in images_in(root, "train")] == [("train/1.jpg", "train/1")]
     (packed,) = images_in(root, "b.tar")
     assert root.read_range(packed.file, packed.offset, packed.num_bytes) == picture(1)
     found = listed(tmp_path, packed, features={})
@@ -93,6 +93,7 @@ def test_images_of_folders_and_archives_are_listed(tmp_path):
         ([image(offset=-1)], {}, "bytes at -1"),
         ([image("x.tar")], {}, "x.tar does not exist"),
         ([image("a.jpg"), image("a.jpeg")], {}, "two images have the key a"),
+        ([image("b.tar"), image("b.tar", offset=3)], {}, "two images have the key b"),
         ([image(label="a/b")], {}, "class name 'a/b', expected one that can name a folder"),
         ([image(label="a"), image("b.jpg")], {}, "image 1 of train: label None, expected one of 1 classes"),
         ([image(label="cta")], {"classes": ["cat"]}, "label 'cta', expected one of 1 classes; did you mean cat"),
@@ -101,6 +102,7 @@ def test_images_of_folders_and_archives_are_listed(tmp_path):
     ],
 )
 def test_faults_of_what_a_class_lists_are_one_line(tmp_path, images, attributes, words):
+    (tmp_path / "b.tar").write_bytes(tar_of([("1.jpg", picture(1))]))
     with pytest.raises(DataprepError, match=words) as raised:
         listed(tmp_path, *images, **attributes)
     assert "\n" not in str(raised.value)

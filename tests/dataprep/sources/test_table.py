@@ -127,6 +127,12 @@ def test_keys(tmp_path, rows, own, keys):
     assert [ref.key for ref in found.refs] == keys
 
 
+def test_rows_that_name_one_image_are_numbered(tmp_path):
+    root = write_files(tmp_path, {"images/0.jpg": JPEG, "x.csv": "image,n\nimages/0.jpg,1\nimages/0.jpg,2\n"})
+    found = opened(root, key_from="row").found["train"]
+    assert [(ref.key, ref.source) for ref in found.refs] == [("x-0", "images/0.jpg"), ("x-1", "images/0.jpg")]
+
+
 def test_a_number_of_rows_goes_on_in_no_other_file(tmp_path):
     write_hub(tmp_path / "a/0.parquet", hub_rows(2, paths=False))
     write_hub(tmp_path / "b/0.parquet", hub_rows(1, paths=False))
@@ -146,7 +152,7 @@ def without_path(rows, number):
         (
             [*hub_rows(2), *hub_rows(1)],
             {},
-            "'x.parquet' row 1 and 'x.parquet' row 3 have the same key 0, ignoring case",
+            "'x.parquet' row 1 and 'x.parquet' row 3 have the same key 0, ignoring case.*number .* by --key-from row",
         ),
         ([{**hub_rows(1)[0], "image": {"bytes": JPEG, "path": "../x.jpg"}}], {}, "climbs out.*--key-from row"),
         (hub_rows(1), {"key_from": "id"}, "--key-from id: expected path, row, or a column of image, label, caption"),
@@ -184,7 +190,7 @@ def test_errors_of_a_newcomer(tmp_path, rows, own, text):
         (["image,n", ",1"], "line 2: no path of an image in the column 'image'"),
         (
             ["image,n", "images/0.jpg,1", "images/0.jpg,2"],
-            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0",
+            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0.*number the samples by --key-from row",
         ),
         (["image,n", "images/x.heic,1"], "a picture of type heic, which is not read"),
         (["image,n", "images/outside.jpg,1"], "a link that leads outside the source"),

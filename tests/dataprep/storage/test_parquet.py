@@ -11,6 +11,7 @@ import pytest
 from dataprep.errors import FormatError
 from dataprep.storage import open_storage
 from dataprep.storage.parquet import open_parquet, read_columns, table_in
+from tests.support.slow_storage import SlowStorage
 
 TABLE = pa.table({"key": ["a", "b", "c", "d"], "size": [1, 2, 3, 4]})
 
@@ -113,6 +114,21 @@ def test_batches_of_a_bucket_are_read_run_by_run(wide, requests):
     assert len(requests[1:]) == 2  # of two row groups each
     group_3 = list(wide.iter_batches(1500, row_groups=[3], columns=("size",)))
     assert pa.Table.from_batches(group_3).equals(WIDE.slice(3000).select(["size"]))
+
+
+def test_damaged_metadata_of_a_column_in_a_bucket_is_an_error_and_does_not_end_the_process(tmp_path):
+    """pyarrow ends the process if it is asked for the metadata of such a column. A disk plays the bucket."""
+    sink = io.BytesIO()
+    pq.write_table(TABLE, sink, row_group_size=2)
+    whole, refused = sink.getvalue(), 0
+    footer_at = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    for at in range(footer_at, len(whole) - 8):
+        (tmp_path / "t.parquet").write_bytes(whole[:at] + b"\0" + whole[at + 1 :])
+        try:
+            next(open_parquet(SlowStorage(tmp_path), "t.parquet").iter_batches(1024), None)
+        except (pa.ArrowException, OSError, ValueError):
+            refused += 1
+    assert refused > 100
 
 
 def test_group_that_a_file_of_a_bucket_lacks_is_an_error_of_pyarrow(wide):

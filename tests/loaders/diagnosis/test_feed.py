@@ -10,7 +10,8 @@ import pytest
 from dataprep.errors import UsageError
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.feed import endless, feed
-from loaders.loader import Batch, open_loader
+from loaders.engine.batch import Batch
+from loaders.loader import open_loader
 
 BATCH = Batch(np.zeros((10, 1, 1, 3), np.uint8), np.zeros(10, np.int64), [""] * 10, np.ones(10, bool), {}, {})
 

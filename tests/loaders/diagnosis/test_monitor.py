@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from loaders.diagnosis.monitor import StepMonitor
-from loaders.loader import Batch
+from loaders.engine.batch import Batch
 
 BATCH = Batch(np.zeros((10, 1, 1, 3), np.uint8), np.zeros(10, np.int64), [""] * 10, np.ones(10, bool), {}, {})
 

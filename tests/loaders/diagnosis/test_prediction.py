@@ -47,6 +47,19 @@ def test_the_slowest_stage_or_the_cores_hold_the_run_back(rates, images_per_s, l
     assert found.limit == limit
 
 
+@pytest.mark.parametrize(
+    ("quota", "prepare", "compute", "compute_cpu_s", "measured"),
+    [(1.459, 13_900, 35_800, 28e-6, 10_294), (1.125, 10_190, 34_500, 29e-6, 7764)],
+)
+def test_under_a_quota_the_devices_steps_share_it_with_decoding(quota, prepare, compute, compute_cpu_s, measured):
+    """Two recorded runs on smaller images; that decoding alone used all of the quota is assumed, not recorded."""
+    stages, cpu_s = (9e9, prepare, 9e9, compute), (0, quota / prepare, 0, compute_cpu_s)
+    found = predict(rates_of(*stages, cpu_s=cpu_s, cores=quota, on_device=0, images=32))
+    assert found.limit == "cores"
+    assert found.images_per_s == pytest.approx(measured, rel=0.1)
+    assert predict(rates_of(*stages, cpu_s=cpu_s, cores=2.0, on_device=0, images=32)).images_per_s > 1.2 * measured
+
+
 def test_with_one_batch_ahead_the_times_of_fetching_and_preparing_add_up():
     """16 images: 40 ms until their bytes are there, 16 ms to decode them, a step of 16 ms meanwhile."""
     one = {"images": 16, "ahead": 1, "fetch_latency_s": 0.04}

@@ -9,9 +9,11 @@ import pytest
 from dataprep.storage.local import LocalStorage
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.findings import StageRate
 from loaders.diagnosis.fixes import find_fixes
 from loaders.diagnosis.observed_run import RunSetup
 from loaders.diagnosis.prediction import predict
+from loaders.diagnosis.sample import write_sample
 from loaders.diagnosis.stages import StageBench, Stages
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
@@ -114,3 +116,16 @@ def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_laten
     two_batches = 2 * 4 / 0.2  # are under way at once, and come every 200 ms
     for fix in (fixes["cache"], fixes["location"]):  # on a busy machine the processor may be the limit then
         assert fix.predicted_images_per_s > 1.5 * two_batches or fix.limit == "cores", fix
+
+
+def test_a_sample_is_planned_as_the_split_and_prepared_within_the_quota(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("loaders.diagnosis.stages.cpu_quota", lambda: 0.25)
+    setup = RunSetup(url=str(dataset("webdataset")), split="train", config=CONFIG)
+    with setup.open() as loader:
+        stages = opened(setup, loader, tmp_path / "stages", seconds=0.1)
+        images = loader.order.num_samples
+        few = write_sample(stages.fetched.images[: images // 4], tmp_path / "few")
+        assert stages.planned_for(few, CONFIG).num_streams == pytest.approx(CONFIG.num_streams / 4, rel=0.2)
+        assert stages.planned_for(stages.sample, CONFIG).num_streams == CONFIG.num_streams
+        stages.alone = {"prepare": StageRate(name="prepare", images_per_s=100.0, cpu_s_per_image=0.004)}
+        assert stages.available_cores() == 0.25

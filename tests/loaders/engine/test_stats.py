@@ -6,7 +6,7 @@ import pytest
 
 from loaders.engine.stats import Snapshot, Stats
 
-NOTHING = {"items": 0, "busy_s": 0.0, "get_wait_s": 0.0, "put_wait_s": 0.0, "cpu_s": 0.0, "percentiles": {}}
+NOTHING = {"items": 0, "busy_s": None, "get_wait_s": None, "put_wait_s": None, "cpu_s": None, "percentiles": {}}
 
 
 def about(seconds):

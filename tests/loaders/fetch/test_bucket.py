@@ -154,15 +154,16 @@ def test_a_slow_read_is_hedged(dataset, fetching, hedge_after_s):
     stats = opened.fetcher.stats()
     storage.free.set()
     assert not storage.waited_in_vain  # all images had come while the first reads of some were still stuck
-    assert 1 <= stats["hedges_won"] <= stats["hedges"] <= FREE_HEDGES + 0.05 * stats["requests"] + 1
+    assert 1 <= stats["hedges_won"] <= stats["hedges"] <= FREE_HEDGES + 0.05 * stats["requests"]
 
 
 def test_few_reads_are_hedged_if_all_reads_are_slow(dataset, fetching):
     opened = fetching(SlowStorage(dataset("imagefolder"), latency_s=0.1), hedge_after_s=0.03, threads=16)
-    count = fetch(opened, itertools.islice(opened.order().picks(0), 200))
-    assert 0 < opened.fetcher.stats()["hedges"] <= FREE_HEDGES + 0.05 * (count + 20) + 1
+    fetch(opened, itertools.islice(opened.order().picks(0), 200))
     time.sleep(0.3)  # for those that lost
-    assert opened.fetcher.stats()["held_bytes"] == 0
+    stats = opened.fetcher.stats()
+    assert 0 < stats["hedges"] <= FREE_HEDGES + 0.05 * stats["requests"]
+    assert stats["held_bytes"] == 0
 
 
 # Failures

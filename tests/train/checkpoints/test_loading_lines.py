@@ -28,8 +28,13 @@ def lines(
     names: str = "timm",
     source: Weights | None = None,
     num_classes: int = 0,
+    has_classes: bool = False,
 ) -> str:
-    found = "\n".join(loading_lines(output, network, names=names, weights=source or weights(), num_classes=num_classes))
+    found = "\n".join(
+        loading_lines(
+            output, network, names=names, weights=source or weights(), num_classes=num_classes, has_classes=has_classes
+        )
+    )
     ast.parse(found)
     return found
 
@@ -88,6 +93,9 @@ def test_a_comment_says_where_the_names_of_the_classes_are():
     said = "# outputs[:, k] is the score of class k, counted from 0, of the dataset's classes: see its dataset.json."
     assert said in lines("a.pth", num_classes=5)
     assert said not in lines("a.pth")
+    named = lines("a.pth", num_classes=5, has_classes=True)
+    assert "# outputs[:, k] is the score of classes[k]; Hugging Face's id2label is dict(enumerate(classes))." in named
+    assert said not in named
 
 
 def test_a_comment_says_how_hugging_faces_library_is_installed():
