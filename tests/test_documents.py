@@ -274,3 +274,10 @@ def test_lines_about_what_is_missing_are_those_of_the_programs():
             constants = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
             texts += [value for value in constants if isinstance(value, str)]
     assert [row for row in rows if not any(row in text for text in texts)] == []
+
+
+@pytest.mark.parametrize("document", ["docs/reading.md", "docs/laion.md"])
+def test_libraries_that_no_extra_of_ours_has_are_named_with_their_installation(document):
+    text = (ROOT / document).read_text()
+    assert "import webdataset" in text
+    assert "`pip install webdataset`" in text.partition("import webdataset")[0]

@@ -142,7 +142,7 @@ class ArchiveRecipe:
         """Open the originals of a request."""
         return open_originals(request.source_url)
 
-    def job(self, request: BuildRequest, root: str) -> BuildJob:
+    def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
         """Return what a worker needs besides a shard's index."""
         return BuildJob(request.output_url, request.source_url, root, recipe="archives")
 

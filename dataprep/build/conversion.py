@@ -95,7 +95,7 @@ class ConversionRecipe(ArchiveRecipe):
     def _source(self, request: BuildRequest) -> Storage:
         return LINKS[_as_conversion(request).links](request.source_url)
 
-    def job(self, request: BuildRequest, root: str) -> BuildJob:
+    def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
         """Return what a worker needs besides a shard's index."""
         links = _as_conversion(request).links
         return BuildJob(request.output_url, request.source_url, root, recipe="converted", links=links)

@@ -251,7 +251,7 @@ def _build_missing(
     plan, built = build.plan, 0
     progress.planned(plan, done)
     missing = [index for index in range(plan.num_shards) if index not in done]
-    job = recipe_of(plan.options.dataset).job(request, build.root)
+    job = recipe_of(plan.options.dataset).job(request, build.root, len(missing))
     if missing:
         rejected: Counter[str] = Counter()
         for receipt in engine(job, missing):

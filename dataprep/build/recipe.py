@@ -80,8 +80,14 @@ class Recipe(Protocol):
             UsageError: The options do not fit the originals or the format.
         """
 
-    def job(self, request: BuildRequest, root: str) -> BuildJob:
-        """Return what a worker needs besides a shard's index; `root` is the build's own folder."""
+    def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
+        """Return what a worker needs besides a shard's index.
+
+        Args:
+            request: What is built.
+            root: The build's own folder.
+            shards: Number of shards that are left to build.
+        """
 
     def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
         """Build one shard, or find its receipt: see `dataprep.build.job.build_shard`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from typing import Unpack
 
@@ -15,13 +17,15 @@ from dataprep.commands.options import WHOLE, Finite
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
 from dataprep.dataset.records import SplitManifest
-from dataprep.errors import UsageError
+from dataprep.errors import DataprepError, UsageError
 from dataprep.fetched.collect import VERIFIED_HASHES, RowOptions
 from dataprep.fetched.duplicates import ACTIONS, DuplicateAction, DuplicatePolicy
 from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeFormat, EncodeOptions, ResizeMode
+from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.filters import RowFilter
+from dataprep.fetched.newest import rejected_rows
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
-from dataprep.messages import counted, human_bytes
+from dataprep.messages import counted, human_bytes, printable, shortened
 from dataprep.sources import OwnData, own_name_fault
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
 from dataprep.sources.own import UNSTATED
@@ -42,16 +46,21 @@ After an interruption run the same command again: no URL of a finished shard is 
 `dataprep retry-failed` fetches failed rows again.
 
 \b
---host-connections and --host-per-second are divided among the worker processes. FnApiRunner has --workers of them, or
---direct_num_workers after --; PortableRunner must be told with --workers. Dataflow starts one for each vCPU, and needs
---max_num_workers and --machine_type. With more --workers than cores, the cores stay busy while the last rows of a
-shard wait for slow hosts.
+--host-connections and --host-per-second are divided among the worker processes, on this machine only among those that
+can have a shard. FnApiRunner has --workers of them, or --direct_num_workers after --; PortableRunner must be told with
+--workers. Dataflow starts one for each vCPU, and needs --max_num_workers and --machine_type. With more --workers than
+cores, the cores stay busy while the last rows of a shard wait for slow hosts.
 
 \b
 Exit codes: 0 whole; 1 a disk or bucket failed, or no image at all was fetched; 2 wrong usage, or an unreadable
 table.
 """
 _PNG_COMPRESSION, _QUALITY = 6, 95
+EXAMPLES, EXAMPLE_SHARDS = 3, 4
+"""Number of rows that are named for each reason when a build ends, and of shards among whose rows they are looked
+for."""
+FEW_SHARDS = 4
+"""Number of shards up to which an interruption costs a large part of a build."""
 
 
 class _Options(WebOptions):
@@ -157,7 +166,7 @@ class _Options(WebOptions):
     type=click.Choice(ACTIONS),
     default="keep",
     show_default=True,
-    help="What to do with images of a shard that have the same bytes.",
+    help="What to do with images of a shard that have the same bytes; drop keeps one in each shard.",
 )
 @click.option(
     "--perceptual-duplicates",
@@ -197,7 +206,8 @@ def command(
     refuse_unknown_runner(run, engine_options)
     limits = limits_of(options)
     source_url = open_tables((*sources, *more))[0].url
-    at_once = 1 if run.dry_run else shards_at_once(run, engine_options, (source_url, output))  # this asks the cluster
+    is_planned = run.dry_run and not run.is_local  # a plan asks no cluster
+    at_once = None if is_planned else shards_at_once(run, engine_options, (source_url, output))
     request = FetchRequest(
         options=build_options(format_name, _own_data(options)),
         source_url=source_url,
@@ -208,11 +218,23 @@ def command(
             sources=(*sources, *more),
             columns=_columns(options["columns"]),
             rows_per_shard=options["rows_per_shard"],
-            limits=limits.divided(at_once),
+            limits=limits,
+            workers=at_once or 1,
+            one_fetches_a_shard=run.is_local and run.part is None,
             rows=_row_options(options),
         ),
     )
-    shown = Shown(progress=LaionProgress, plan_lines=_plan_lines, split_line=_split_lines)
+
+    def fetch_lines(plan: Plan, shards: int) -> Iterator[str]:
+        yield from _few_lines(plan)
+        yield _rate_line(request.tables, shards, is_known=at_once is not None)
+
+    def plan_lines(plan: Plan) -> Iterator[str]:
+        yield from _plan_lines(plan)
+        yield from (f"  {line}" for line in fetch_lines(plan, plan.num_shards))
+
+    progress = partial(LaionProgress, lines=fetch_lines)
+    shown = Shown(progress=progress, plan_lines=plan_lines, split_line=partial(_split_lines, output))
     build(request, run, engine_options, shown, check=lambda _progress: None if run.dry_run else tell_networks(limits))
 
 
@@ -273,10 +295,61 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
     yield f"  columns: {', '.join(f'{role} is {name}' for role, name in tables.columns.items())}"
 
 
-def _split_lines(split: SplitManifest) -> str:
+def _few_lines(plan: Plan) -> Iterator[str]:
+    """Yield what an interruption costs if the table has few shards."""
+    shards = plan.num_shards
+    if shards <= FEW_SHARDS and sum(plan.splits[0].shard_samples) > shards:
+        again = "it" if shards == 1 else "those that are not finished"
+        yield (
+            f"{counted(shards, 'shard')}: an interrupted build begins {again} again; --rows-per-shard N makes smaller "
+            "ones"
+        )
+
+
+def _rate_line(tables: TableRequest, shards: int, *, is_known: bool) -> str:
+    """Return the rate of requests to one host while so many shards are left.
+
+    Args:
+        tables: The tables, with the limits of all workers together.
+        shards: Number of shards that are left to build.
+        is_known: Whether the number of workers is known.
+    """
+    limit_per_s = tables.limits.host_per_s
+    if not is_known:
+        return f"at most {_figure(limit_per_s)} requests/s to one host, divided by the number of the engine's workers"
+    busy, divisor = min(tables.workers, shards), tables.fetching(shards)
+    line = f"at most {_figure(limit_per_s * busy / divisor)} requests/s to one host"
+    if busy > 1:
+        line += f", {_figure(limit_per_s / divisor)} by each of {busy:,} workers"
+    if busy < divisor:
+        whole = f"--host-per-second {_figure(limit_per_s)}"
+        line += f": {whole} is divided by {divisor:,} workers, of which {busy:,} can have a shard"
+    return line
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.3f}".rstrip("0").rstrip(".")
+
+
+def _split_lines(output: str, split: SplitManifest) -> str:
     rows = sum(split.statuses.values())
     line = (
         f"{split.name}: {counted(split.samples, 'image')} of {counted(rows, 'row')}, "
         f"{counted(len(split.shards), 'shard')}, {human_bytes(split.num_bytes)}"
     )
-    return "\n".join((line, *count_lines(split.statuses, split.reasons)))
+    lines = [line, *count_lines(split.statuses, split.reasons, _examples(output))]
+    if split.samples < rows:
+        lines.append(f"  list all rows without an image: dataprep inspect {output} --rejected")
+    return "\n".join(lines)
+
+
+def _examples(output: str) -> dict[str, list[str]]:
+    """Return the first rows of each reason in the first shards of a finished dataset."""
+    found: dict[str, list[str]] = {}
+    with suppress(DataprepError):  # the counts are told without examples, and `dataprep verify` names what is damaged
+        dataset = open_fetched(output)
+        for row in rejected_rows(dataset.storage, dataset.layout, EXAMPLE_SHARDS):
+            lines = found.setdefault(row.reason, [])
+            if len(lines) < EXAMPLES:
+                lines.append(f"{row.status.replace('_', ' ')}: {shortened(printable(row.url), 200) or 'no URL'}")
+    return found

@@ -108,12 +108,18 @@ class Run:
     dry_run: bool
     as_json: bool
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers are processes of this machine; other engines may ask a cluster for their number."""
+        return self.runner == LOCAL
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
     """The output of a build that depends on the kind of dataset."""
 
-    progress: type[BuildProgress]
+    progress: Callable[..., BuildProgress]
+    """Function that makes the progress from `quiet` and `stall_s`."""
     plan_lines: Callable[[Plan], Iterable[str]]
     """Function that describes a plan in lines, for --dry-run."""
     split_line: Callable[[SplitManifest], str]

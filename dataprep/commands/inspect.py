@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from dataprep.commands.inspect_html import class_caption, duplicates_text, rende
 from dataprep.commands.options import json_option
 from dataprep.dataset.events import events_file
 from dataprep.dataset.keys import readable
+from dataprep.errors import UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset
+from dataprep.inspection.rejected import Rejected, rejected
 from dataprep.messages import counted, described_fields, human_bytes, printable
 from dataprep.pages.page import require_report_packages, write_page
 from dataprep.storage import open_storage
@@ -31,6 +33,8 @@ Examples:
   dataprep inspect shards/coco-dup5
   dataprep inspect gs://bucket/imagenet --split train --html imagenet.html
   dataprep inspect shards/coco-dup5 --json | jq '.splits[].samples'
+  dataprep inspect shards/laion --rejected
+  dataprep inspect shards/laion --rejected --json | jq -r '.rejected[] | select(.reason == "http 403") | .origin'
 """
 _BAR_CHARACTERS = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -40,15 +44,29 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 @click.argument("url", metavar="URL")
 @click.option("--split", help="Show this split only.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
+@click.option(
+    "--rejected",
+    "only_rejected",
+    is_flag=True,
+    help="List instead every row without an image, or every rejected image: status, reason, key, and URL or path.",
+)
 @json_option
-def command(url: str, split: str | None, html: Path | None, as_json: bool) -> None:
+def command(url: str, split: str | None, html: Path | None, only_rejected: bool, as_json: bool) -> None:
     """Show the contents of the dataset at URL: counts, classes, sizes, aspects, duplicates, repairs and rejections.
 
     Duplicates are images with the size and CRC32C of another one, of the same split or of another. Only manifest,
     index and events are read. With --html, at most 420 images of each split are read as well. The page shows
     duplicates, images of extreme shapes and sizes, and up to 48 that are spread over the split, with their neighbours
     in the shards; its classes can be searched and sorted.
+
+    With --rejected, each line is a row or an image, with tabs between its values, or with --json an entry of
+    `rejected`. Rows of a table of URLs have their newest status, from the parquet files beside the shards.
     """
+    if only_rejected:
+        if html is not None:
+            raise UsageError("--rejected with --html: a page shows counts and examples; give one of the two")
+        _print_rejected(url, split, as_json)
+        return
     if html is not None:
         require_report_packages()
     inspection = inspect_dataset(url, split)
@@ -60,6 +78,26 @@ def command(url: str, split: str | None, html: Path | None, as_json: bool) -> No
     _print(inspection)
     if html is not None:
         click.echo(f"\nwritten: {html} ({human_bytes(html.stat().st_size)})")
+
+
+def _print_rejected(url: str, split: str | None, as_json: bool) -> None:
+    found = rejected(url, split)
+    if as_json:
+        _print_rejected_json(url, found)
+        return
+    for each in found:
+        values = (each.status.replace("_", " "), each.reason, each.key, each.origin, each.detail)
+        click.echo("\t".join(printable(value) for value in values if value))
+
+
+def _print_rejected_json(url: str, found: Iterator[Rejected]) -> None:
+    """Print one JSON object, a line for each image, without holding all of them in memory."""
+    click.echo(f'{{"url": {json.dumps(url)}, "rejected": [', nl=False)
+    between = "\n"
+    for each in found:
+        click.echo(between + json.dumps(asdict(each)), nl=False)
+        between = ",\n"
+    click.echo("\n]}")
 
 
 def _json(inspection: Inspection) -> str:

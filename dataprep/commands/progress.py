@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -198,13 +198,32 @@ class BuildProgress(ImageProgress):
 
 
 class LaionProgress(BuildProgress):
-    """Shows the progress of a build from a table of URLs, not all of whose rows become images."""
+    """Shows the progress of a build from a table of URLs, not all of whose rows become images.
+
+    Args:
+        quiet: Print only warnings.
+        stall_s: See `ImageProgress`.
+        lines: Function that describes how a number of shards that are left will be fetched.
+    """
 
     _unit = "rows"
 
-    def __init__(self, *, quiet: bool, stall_s: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        quiet: bool,
+        stall_s: float | None = None,
+        lines: Callable[[Plan, int], Iterable[str]] = lambda _plan, _shards: (),
+    ) -> None:
         super().__init__(quiet=quiet, stall_s=stall_s)
+        self._lines = lines
         self._reasons: Counter[str] = Counter()
+
+    def planned(self, plan: Plan, done: set[int]) -> None:
+        super().planned(plan, done)
+        if left := plan.num_shards - len(done):
+            for line in self._lines(plan, left):
+                self.log(line)
 
     def shard_done(self, receipt: ShardReceipt) -> None:
         if receipt.fetched is not None:

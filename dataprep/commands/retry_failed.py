@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Unpack, cast
 
@@ -19,12 +20,13 @@ from dataprep.commands.options import COUNT, WHOLE, Finite, json_option, workers
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
 from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.records import ShardReceipt
 from dataprep.fetched.encode import RESIZE_MODES, ResizeMode
 from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.making import HowMade
 from dataprep.fetched.newest import Choice, rows_to_try
 from dataprep.fetched.retry import Engine, Retried, retry_failed
-from dataprep.fetched.retry_shards import retry_shard
+from dataprep.fetched.retry_shards import RetryJob, retry_shard
 from dataprep.messages import counted
 from dataprep.storage import open_storage
 
@@ -140,8 +142,8 @@ def command(
     """Fetch failed rows of the dataset at URL again, and add the images as new shards after the last one.
 
     By default the rows are those with retryable failures: timeouts, resets, names that were not found, and statuses
-    408, 429 and 500 to 599. No existing shard is changed. The manifest becomes the next revision, in which every row
-    has its newest status.
+    408, 429 and 500 to 599, of the image or of its site's robots.txt. No existing shard is changed. The manifest
+    becomes the next revision, in which every row has its newest status.
 
     The dataset may be one that img2dataset wrote, after `dataprep adopt`. Such a dataset does not record the options
     that img2dataset was given, so give here those that were not img2dataset's defaults. They are compared with the
@@ -165,7 +167,7 @@ def command(
         index = open_storage(url)
         before = read_manifest(index)
         with _local_engine(workers, progress) as engine:
-            retried = retry_failed(url, choice, limits.divided(workers), engine, progress, making)
+            retried = retry_failed(url, choice, limits, engine, progress, making)
         if before is not None:
             replace_cards(index, before, retried.manifest)
     _print(url, retried, time.monotonic() - started_s, as_json)
@@ -174,7 +176,12 @@ def command(
 @contextmanager
 def _local_engine(workers: int, progress: LaionProgress) -> Iterator[Engine]:
     with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
-        yield lambda job, indexes: pool.run(partial(retry_shard, job), indexes)
+
+        def retry(job: RetryJob, indexes: list[int]) -> Iterator[ShardReceipt]:
+            share = replace(job, limits=job.limits.divided(min(workers, len(indexes))))
+            return pool.run(partial(retry_shard, share), indexes)
+
+        yield retry
 
 
 def _print_choice(url: str, counts: dict[str, int], as_json: bool) -> None:

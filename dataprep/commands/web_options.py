@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 import click
@@ -161,8 +161,16 @@ def tell_networks(limits: Limits) -> None:
         click.echo(f"dataprep: fetching from {networks}, too (--allow-network); the manifest records it", err=True)
 
 
-def count_lines(statuses: Mapping[str, int], reasons: Mapping[str, int]) -> list[str]:
-    """Describe the statuses and reasons of rows in lines."""
+def count_lines(
+    statuses: Mapping[str, int], reasons: Mapping[str, int], examples: Mapping[str, Sequence[str]] | None = None
+) -> list[str]:
+    """Describe the statuses and reasons of rows in lines.
+
+    Args:
+        statuses: Number of rows by status.
+        reasons: Number of rows by reason.
+        examples: Lines about some rows, by reason.
+    """
     rows = max(1, sum(statuses.values()))
     lines = [
         f"  {status.replace('_', ' ')}: {count:,} ({100 * count / rows:.1f} %)"
@@ -170,5 +178,7 @@ def count_lines(statuses: Mapping[str, int], reasons: Mapping[str, int]) -> list
         if count
     ]
     failures = sorted(((count, reason) for reason, count in reasons.items() if reason != "success"), reverse=True)
-    lines += [f"    {reason}: {count:,}" for count, reason in failures[:8]]
+    for count, reason in failures[:8]:
+        lines.append(f"    {reason}: {count:,}")
+        lines += [f"      {example}" for example in (examples or {}).get(reason, ())]
     return lines

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TOP_REASONS = 5
+_REFUSED = "refused address"
 
 
 def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
@@ -91,9 +92,15 @@ def _check_rows(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int,
 
 def nothing_came(url: str, split: SplitManifest) -> BuildError:
     """Return the error for a build in which no row became an image."""
+    advice = "check the table, the filters and the network, and run the same command again"
+    if max(split.reasons, key=lambda reason: split.reasons[reason], default="") == _REFUSED:
+        advice = (
+            "refused addresses are not public: if they are those of a network of your own, name it with "
+            "--allow-network CIDR, else check the table, and run the command again"
+        )
     return BuildError(
         f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), and "
-        "nothing is kept; check the table, the filters and the network, and run the same command again"
+        f"nothing is kept; {advice}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Finds the rows of a finished dataset whose newest status is a failure.
+"""Finds the rows of a finished dataset whose newest status is a failure, or another one without an image.
 
 The last shard whose parquet file has a row's key gives the row's newest status. Memory holds one bit for each row that
 was tried again; everything else is streamed, one shard at a time.
@@ -6,7 +6,7 @@ was tried again; everything else is streamed, one shard at a time.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dataprep.errors import FormatError, UsageError
 from dataprep.fetched.layout import Layout
-from dataprep.formats.img2dataset import FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE
+from dataprep.formats.img2dataset import FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, SUCCESS
 from dataprep.storage import Storage
 from dataprep.storage.parquet import read_columns
 
@@ -27,7 +27,18 @@ if TYPE_CHECKING:
     Bits = NDArray[np.uint8]
 
 MAY_PASS = frozenset(
-    {"timeout", "connect", "dns", "host busy", "host down", "incomplete", "no answer", "http 408", "http 429"}
+    {
+        "timeout",
+        "connect",
+        "dns",
+        "host busy",
+        "host down",
+        "robots unavailable",
+        "incomplete",
+        "no answer",
+        "http 408",
+        "http 429",
+    }
 )
 """Retryable reasons, for which a later attempt may succeed; so are the HTTP statuses from 500."""
 FAILED = frozenset({FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE})
@@ -65,6 +76,15 @@ class Place(NamedTuple):
     reason: str
 
 
+class RejectedRow(NamedTuple):
+    """A row that became no image, with its newest status."""
+
+    key: str
+    url: str
+    status: str
+    reason: str
+
+
 def may_pass(reason: str) -> bool:
     """Return whether a download that failed for this reason is retryable."""
     return reason in MAY_PASS or reason.startswith("http 5")
@@ -76,19 +96,58 @@ def rows_to_try(storage: Storage, layout: Layout, choice: Choice) -> Iterator[Pl
     Raises:
         FormatError: A parquet sidecar is missing or damaged.
     """
+    for place, _ in _newest(storage, layout, range(len(layout.parquet_files)), choice.takes):
+        yield place
+
+
+def rejected_rows(storage: Storage, layout: Layout, shards: int | None = None) -> Iterator[RejectedRow]:
+    """Yield the rows without an image, in the order of the shards in which they were last tried.
+
+    Args:
+        storage: Where the dataset lies.
+        layout: Layout of the dataset.
+        shards: Number of shards that are looked at; None for all.
+
+    Raises:
+        FormatError: A parquet sidecar is missing or damaged.
+    """
+    looked_at = range(len(layout.parquet_files))[:shards]
+    for place, (key, status, _, url) in _newest(
+        storage, layout, looked_at, lambda _status, _reason: True, (*_COLUMNS, "url")
+    ):
+        yield RejectedRow(key, url or "", status, place.reason)
+
+
+def _newest(
+    storage: Storage,
+    layout: Layout,
+    shards: range,
+    takes: Callable[[str, str], bool],
+    names: Sequence[str] = _COLUMNS,
+) -> Iterator[tuple[Place, tuple[str, ...]]]:
+    """Yield rows whose newest status is not success, each with its place and the values of some columns.
+
+    Args:
+        storage: Where the dataset lies.
+        layout: Layout of the dataset.
+        shards: Positions of the shards that are looked at.
+        takes: Function of status and reason that chooses rows.
+        names: The columns, beginning with _COLUMNS.
+    """
     total = len(layout.parquet_files)
     newer = _Newer(layout.key_digits, storage.url)
     retries = _see_retries(storage, layout, newer)
-    for place, table in zip(range(total), _tables(storage, layout, range(total)), strict=True):
+    for place, table in zip(shards, _tables(storage, layout, shards, names), strict=True):
         after = total - 1 - place
         retried = newer.in_retry(after) if after < retries else None
-        columns = (table.column(name).to_pylist() for name in _COLUMNS)
-        for row, (key, status, message) in enumerate(zip(*columns, strict=True)):
-            if status not in FAILED:
+        columns = (table.column(name).to_pylist() for name in names)
+        for row, values in enumerate(zip(*columns, strict=True)):
+            key, status, message = values[:3]
+            if status == SUCCESS:
                 continue
             reason = layout.reason_of(message or "")
-            if choice.takes(status, reason) and not (newer.has(key) if retried is None else retried[row]):
-                yield Place(place, row, reason)
+            if takes(status, reason) and not (newer.has(key) if retried is None else retried[row]):
+                yield Place(place, row, reason), values
 
 
 def _see_retries(storage: Storage, layout: Layout, newer: _Newer) -> int:
@@ -189,9 +248,9 @@ class RowPlaces:
         return table_of([[place.shard for place in held], [place.row for place in held]], self.schema())
 
 
-def _tables(storage: Storage, layout: Layout, places: range) -> Generator[pa.Table]:
-    """Yield the needed columns of many sidecars, in order; over a network several are read at a time."""
-    read = partial(read_columns, storage, columns=_COLUMNS)
+def _tables(storage: Storage, layout: Layout, places: range, names: Sequence[str] = _COLUMNS) -> Generator[pa.Table]:
+    """Yield some columns of many sidecars, in order; over a network several are read at a time."""
+    read = partial(read_columns, storage, columns=names)
     at_once = max(1, min(storage.reads_in_flight, 16))
     with ThreadPoolExecutor(at_once, thread_name_prefix="dataprep-rows") as threads:
         for start in range(0, len(places), at_once):

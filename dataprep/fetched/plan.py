@@ -56,7 +56,16 @@ class TableRequest:
     rows_per_shard: int = DEFAULT_ROWS_PER_SHARD
     rows: RowOptions = field(default_factory=RowOptions)
     limits: Limits
-    """Limits of one worker; not a part of the plan."""
+    """Limits of all workers together; not a part of the plan."""
+    workers: int = 1
+    """Number of worker processes, on all machines."""
+    one_fetches_a_shard: bool = True
+    """Whether no shard is ever fetched by two processes at once. Parts of a build and the engines of clusters may try a
+    shard again while its first worker, which they take to be lost, still fetches."""
+
+    def fetching(self, shards: int) -> int:
+        """Return the number of processes among which the limits are divided while so many shards are left to build."""
+        return min(self.workers, max(shards, 1)) if self.one_fetches_a_shard else self.workers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -54,9 +54,10 @@ class WebRecipe:
         progress.enumerating(request.options.splits[0])
         return Planned(plan_tables(asked.tables, request.options, progress.reading), _mark_begun)
 
-    def job(self, request: BuildRequest, root: str) -> FetchJob:
+    def job(self, request: BuildRequest, root: str, shards: int) -> FetchJob:
         """Return what a worker needs besides a shard's index, including its limits for fetching."""
-        limits = _fetch_request(request).tables.limits
+        tables = _fetch_request(request).tables
+        limits = tables.limits.divided(tables.fetching(shards))
         return FetchJob(request.output_url, request.source_url, root, recipe="web", limits=limits)
 
     def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:

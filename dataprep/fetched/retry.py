@@ -87,8 +87,8 @@ def retry_failed(
     Args:
         url: URL of a finished dataset.
         choice: Which rows are tried; an interrupted retry keeps its own choice.
-        limits: Limits of one worker.
-        engine: Runs `retry_shard` for many indexes.
+        limits: Limits of all workers together.
+        engine: Runs `retry_shard` for many indexes, and divides the job's limits among its workers.
         progress: Receives progress reports.
         making: The options by which img2dataset made the images of an adopted dataset; an interrupted retry keeps its
             own.

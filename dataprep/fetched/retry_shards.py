@@ -39,6 +39,7 @@ class RetryJob:
     first_shard: int
     rows: RowOptions
     limits: Limits
+    """Limits of the worker; in the job that an engine gets, those of all workers together."""
     codecs: dict[str, str] = field(hash=False)
     """Versions of libraries that a worker must have."""
 

@@ -35,7 +35,9 @@ class Status(StrEnum):
     """Redirects in a loop, too many redirects, or one without a target. A redirect to a refused address has
     REFUSED_ADDRESS."""
     ROBOTS = "robots"
-    """robots.txt forbids the URL, or the request for robots.txt failed."""
+    """robots.txt forbids the URL."""
+    ROBOTS_UNAVAILABLE = "robots_unavailable"
+    """Not requested: the server answered the request for robots.txt with 5xx or 429; its status is in `http_code`."""
     OPT_OUT = "opt_out"
     """The answer's headers say noai, noimageai, noindex, noimageindex or none, or reserve text and data mining."""
     TOO_LARGE = "too_large"

@@ -85,13 +85,16 @@ class Rules:
 def rules_of(agent: str, http_code: int, body: bytes = b"") -> Rules:
     """Return the rules from the answer to a request for robots.txt.
 
-    If there is no such file, everything is allowed; if the request failed, nothing is. 429 counts as a failure, because
-    the site may have rules that it does not send now.
+    If there is no such file, everything is allowed.
+
+    Raises:
+        Failed: The server failed, so that nothing is allowed for the time being. 429 counts as a failure, because the
+            site may have rules that it does not send now.
     """
     if http_code == 200:
         return _parsed(agent, body[:MAX_ROBOTS_BYTES].decode("utf-8-sig", "replace"))
     if http_code >= 500 or http_code == _TOO_MANY_REQUESTS:
-        return Rules(agent, None, f"robots.txt answered {http_code}")
+        raise Failed(Status.ROBOTS_UNAVAILABLE, f"robots.txt answered {http_code}", http_code)
     return Rules(agent, None)
 
 

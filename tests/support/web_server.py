@@ -31,8 +31,8 @@ from tests.support.web_pages import DOMAIN, KINDS, SLOW, Exchange, mutated, prep
 
 HOSTS: dict[str, frozenset[Status]] = {
     "closed": frozenset({Status.ROBOTS}),
-    "brokenrobots": frozenset({Status.ROBOTS}),
-    "overloaded": frozenset({Status.HTTP, Status.HOST_BUSY, Status.ROBOTS}),
+    "brokenrobots": frozenset({Status.ROBOTS_UNAVAILABLE}),
+    "overloaded": frozenset({Status.HTTP, Status.HOST_BUSY, Status.ROBOTS_UNAVAILABLE}),
     "gone": frozenset({Status.DNS}),
     "down": frozenset({Status.CONNECT, Status.HOST_DOWN}),
     "inside": frozenset({Status.REFUSED_ADDRESS}),

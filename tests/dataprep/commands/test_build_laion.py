@@ -23,6 +23,7 @@ from dataprep.verify.run import verify
 from loaders import open_loader
 from tests.support.builds import dataprep, digests
 from tests.support.picture_web import WEB, laion_arguments, picture_web
+from tests.support.words import replaced
 
 ROWS = 34
 
@@ -110,6 +111,109 @@ def test_a_rerun_is_a_no_op_and_another_plan_is_refused(built, table, web):
     other = dataprep(*laion_arguments(table, output, fmt, "--image-size", 32))
     assert other.returncode == 2
     assert "another dataset exists there already" in other.stderr
+
+
+def test_a_table_of_one_shard_is_fetched_at_the_whole_rate_whatever_the_number_of_workers(tmp_path):
+    """Divided by 8 workers, 20 requests a second would take 12 s for 30 rows, and as long for those that failed."""
+    output = tmp_path / "out"
+    limits = ("--rows-per-shard", 1_000, "--host-per-second", 20, "--workers", 8)
+    with picture_web() as web:
+        web.faults = dict.fromkeys(range(29), 500)
+        table = web.write_table(tmp_path / "laion.parquet", 30)
+        run = dataprep(*laion_arguments(table, output, "webdataset", *limits))
+        assert run.returncode == 0, run.stderr
+        assert json.loads(run.stdout)["elapsed_s"] < 9
+        web.faults = {}
+        retried = dataprep("retry-failed", output, *replaced(list(WEB), *limits[2:]), "--json")
+    assert retried.returncode == 0, retried.stderr
+    assert json.loads(retried.stdout)["came"] == 29
+    assert json.loads(retried.stdout)["elapsed_s"] < 9
+
+
+@pytest.mark.parametrize(
+    ("more", "lines"),
+    [
+        (
+            ("--rows-per-shard", 1_000, "--workers", 8),
+            (
+                "1 shard: an interrupted build begins it again; --rows-per-shard N makes smaller ones",
+                "at most 10 requests/s to one host",
+            ),
+        ),
+        (
+            ("--workers", 8),
+            (
+                "4 shards: an interrupted build begins those that are not finished again; --rows-per-shard N makes "
+                "smaller ones",
+                "at most 10 requests/s to one host, 2.5 by each of 4 workers",
+            ),
+        ),
+        (("--rows-per-shard", 5, "--workers", 1), ("at most 10 requests/s to one host",)),
+        (
+            ("--workers", 4, "--part", "1/2"),
+            (
+                "4 shards: an interrupted build begins those that are not finished again; --rows-per-shard N makes "
+                "smaller ones",
+                "at most 5 requests/s to one host, 1.25 by each of 4 workers: --host-per-second 10 is divided by 8 "
+                "workers, of which 4 can have a shard",
+            ),
+        ),
+        (
+            ("--rows-per-shard", 5, "--runner", "ray"),
+            ("at most 10 requests/s to one host, divided by the number of the engine's workers",),
+        ),
+    ],
+)
+def test_a_dry_run_says_the_rate_of_a_host_and_what_an_interruption_costs(table, tmp_path, more, lines):
+    arguments = laion_arguments(table, tmp_path / "out", "webdataset", "--host-per-second", 10, *more, "--dry-run")
+    run = dataprep(*(word for word in arguments if word != "--json"))
+    assert run.returncode == 0, run.stderr
+    printed = run.stdout.splitlines()
+    assert printed[3 : 3 + len(lines)] == [f"  {line}" for line in lines]
+    assert printed[-1] == "Nothing was written (--dry-run)."
+
+
+def test_a_build_says_how_the_shards_that_are_left_are_fetched(tmp_path):
+    with picture_web() as web:
+        table = web.write_table(tmp_path / "laion.parquet", 3)
+        words = laion_arguments(table, tmp_path / "out", "webdataset", "--workers", 2)
+        run = dataprep(*words)
+        again = dataprep(*words)
+    assert json.loads(run.stdout)["notes"] == [
+        "1 shard: an interrupted build begins it again; --rows-per-shard N makes smaller ones",
+        "at most 10,000 requests/s to one host",
+    ]
+    assert json.loads(again.stdout)["notes"] == []
+
+
+@pytest.mark.parametrize(("rows_per_shard", "copies"), [(2, 3), (6, 1)])
+def test_each_shard_keeps_one_of_exact_duplicates(tmp_path, rows_per_shard, copies):
+    """As docs/laion.md says: at most one copy a shard, so none is left twice if there is one shard."""
+    with picture_web() as web:
+        table = tmp_path / "table.csv"
+        table.write_text("url,caption\n" + f"http://127.0.0.1:{web.port}/1.jpg,one\n" * 6)
+        words = ("--exact-duplicates", "drop", "--rows-per-shard", rows_per_shard)
+        run = dataprep(*laion_arguments(table, tmp_path / "out", "webdataset", *words))
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["splits"][0]["statuses"]["duplicate"] == 6 - copies
+    split = inspect_dataset(str(tmp_path / "out")).splits[0]
+    assert (split.samples, split.duplicates) == (copies, copies - 1)
+    said = (Path(__file__).parents[3] / "docs/laion.md").read_text()
+    assert "an image that the table has often stays up to once in each shard" in " ".join(said.split())
+
+
+def test_a_build_names_the_first_rows_of_each_reason(tmp_path):
+    output = tmp_path / "out"
+    with picture_web() as web:
+        web.faults = dict.fromkeys((3, 12, 13, 14), 404) | {5: 503}
+        arguments = laion_arguments(web.write_table(tmp_path / "laion.parquet", 20), output, "webdataset")
+        run = dataprep(*(word for word in arguments if word != "--json"))
+        at = f"http://127.0.0.1:{web.port}"
+    assert run.returncode == 0, run.stderr
+    failed = ["    http 404: 4", *(f"      failed to download: {at}/{row}.jpg" for row in (3, 12, 13))]
+    failed += ["    http 503: 1", f"      failed to download: {at}/5.jpg"]
+    failed += [f"  list all rows without an image: dataprep inspect {output} --rejected"]
+    assert "\n".join(failed) in run.stdout
 
 
 def test_a_dry_run_asks_no_cluster(table, tmp_path):

@@ -13,6 +13,7 @@ from dataprep.errors import UsageError
 from dataprep.inspection.inspect import inspect_dataset
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep
+from tests.support.fetched import FAULTS
 from tests.support.own_data import build_own, class_folders, picture, write_files
 
 
@@ -132,3 +133,22 @@ def test_lines_that_go_to_a_file_are_neither_wrapped_nor_end_with_spaces(tmp_pat
     lines = inspected(folder).splitlines()
     assert [line.split() for line in lines if line.startswith("  at ")] == [["at", str(folder)]]
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_rejected_rows_are_lines_or_entries_of_one_object(fetched):
+    url = fetched("webdataset")
+    lines = inspected(url, "--rejected").splitlines()
+    assert len(lines) == len(FAULTS)
+    assert re.fullmatch(r"failed to download\thttp 503\t000002\thttp://127\.0\.0\.1:\d+/2\.jpg", lines[0])
+    found = json.loads(inspected(url, "--rejected", "--json"))
+    assert (found["url"], len(found["rejected"])) == (str(url), len(FAULTS))
+    assert found["rejected"][0].keys() == {"split", "key", "status", "reason", "origin", "detail"}
+
+
+def test_a_dataset_without_rejected_images_has_an_empty_list(finished):
+    url = finished("imagenet-webdataset")
+    assert (inspected(url, "--rejected", "--split", "val") == "") == (
+        json.loads(inspected(url, "--rejected", "--split", "val", "--json"))["rejected"] == []
+    )
+    with pytest.raises(UsageError, match="--rejected with --html"):
+        inspected(url, "--rejected", "--html", "page.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -61,4 +62,11 @@ def test_a_build_without_an_image_says_how_its_rows_ended():
     assert isinstance(error, BuildError)
     assert str(error).startswith(
         "gs://bucket/laion: none of 1,002 rows became an image (timeout 1,000, dns 2), and nothing is kept; check "
+        "the table, the filters and the network, and run the same command again"
+    )
+    refused = nothing_came("out", replace(split, reasons={"refused address": 2, "dns": 1}))
+    assert str(refused) == (
+        "out: none of 1,002 rows became an image (refused address 2, dns 1), and nothing is kept; refused addresses "
+        "are not public: if they are those of a network of your own, name it with --allow-network CIDR, else check the "
+        "table, and run the command again"
     )

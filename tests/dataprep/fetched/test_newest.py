@@ -35,7 +35,14 @@ def test_only_rows_with_the_chosen_reasons_are_retried(begun):
 
 @pytest.mark.parametrize(
     ("reason", "passes"),
-    [("timeout", True), ("http 503", True), ("http 429", True), ("http 404", False), ("robots", False)],
+    [
+        ("timeout", True),
+        ("http 503", True),
+        ("http 429", True),
+        ("robots unavailable", True),
+        ("http 404", False),
+        ("robots", False),
+    ],
 )
 def test_transient_reasons_are_retryable(reason, passes):
     assert may_pass(reason) is passes

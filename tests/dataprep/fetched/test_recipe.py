@@ -54,10 +54,23 @@ def test_three_files_are_planned_for_each_shard(request_of, storage_url, fmt, me
 
 
 def test_job_carries_the_limits_of_a_worker(request_of, tmp_path):
-    job = WEB.job(request_of("tfrecord", str(tmp_path / "out")), "_build/0/1")
+    job = WEB.job(request_of("tfrecord", str(tmp_path / "out")), "_build/0/1", 3)
     assert isinstance(job, FetchJob)
     assert (job.recipe, job.limits) == ("web", LIMITS)
     assert pickle.loads(pickle.dumps(job)) == job
+
+
+@pytest.mark.parametrize(
+    ("shards", "one_fetches_a_shard", "processes"),
+    [(1, True, 1), (3, True, 3), (9, True, 4), (0, True, 1), (1, False, 4), (9, False, 4)],
+)
+def test_limits_are_divided_among_the_processes_that_can_fetch_at_once(
+    request_of, tmp_path, shards, one_fetches_a_shard, processes
+):
+    asked = request_of("tfrecord", str(tmp_path / "out"))
+    tables = dataclasses.replace(asked.tables, workers=4, one_fetches_a_shard=one_fetches_a_shard)
+    job = WEB.job(dataclasses.replace(asked, tables=tables), "_build/0/1", shards)
+    assert job.limits == LIMITS.divided(processes)
 
 
 def test_requests_and_jobs_of_another_recipe_are_refused(tmp_path):

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import gc
 import threading
+import time
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from protego import Protego
 from yarl import URL
 
-from dataprep.web import client
+from dataprep.web import caches, client
+from dataprep.web.caches import FAILURE_KEPT_S, Known
 from dataprep.web.client import fetch_many
 from dataprep.web.outcomes import Failed, Request, Status
 from dataprep.web.robots import MAX_ROBOTS_BYTES, MAX_RULES, MAX_WILDCARDS, Rules, opt_out, rules_of
@@ -61,12 +64,12 @@ def test_rules_say_what_the_standard_says(text, expected):
     [(204, False), (404, False), (403, False), (410, False), (429, True), (500, True), (503, True)],
 )
 def test_a_missing_robots_txt_allows_all_and_a_failing_one_nothing(code, expected):
-    rules = rules_of("dataprep", code)
     if expected:
-        with pytest.raises(Failed, match=f"robots.txt answered {code}"):
-            rules.check(IMAGE)
+        with pytest.raises(Failed, match=f"robots.txt answered {code}") as caught:
+            rules_of("dataprep", code)
+        assert (caught.value.status, caught.value.http_code) == (Status.ROBOTS_UNAVAILABLE, code)
     else:
-        rules.check(IMAGE)
+        rules_of("dataprep", code).check(IMAGE)
 
 
 @pytest.mark.parametrize(("said", "delay_s"), [("2.5", 2.5), ("9999", 30.0), ("-1", 0.0), ("soon", 0.0), ("nan", 0.0)])
@@ -236,6 +239,20 @@ def test_robots_txt_is_requested_once_per_host_and_before_anything_else(web, fet
     for head in web.heads:
         first.setdefault(head.headers["host"], head.start_line)
     assert set(first.values()) == {"GET /robots.txt HTTP/1.1"}
+
+
+def test_a_failing_robots_txt_refuses_a_host_for_a_minute_only(web, fetch, monkeypatch):
+    """Not for a day, as one that was read: the outage of the server may end at once."""
+    known, host = Known(), f"brokenrobots-1.{DOMAIN}"
+    urls = [web.url(f"/image/{row}", host) for row in range(3)]
+    for _ in range(2):
+        assert {outcome.status for outcome in fetch(urls, known)} == {Status.ROBOTS_UNAVAILABLE}
+    assert web.asked[host, "/robots.txt"] == 1
+    later_s = time.monotonic() + FAILURE_KEPT_S
+    monkeypatch.setattr(caches, "time", SimpleNamespace(monotonic=lambda: later_s))
+    assert {outcome.status for outcome in fetch(urls, known)} == {Status.ROBOTS_UNAVAILABLE}
+    assert web.asked[host, "/robots.txt"] == 2
+    assert not any(web.asked[host, f"/image/{row}"] for row in range(3))
 
 
 def test_forbidden_urls_are_not_requested(web, fetch):

@@ -1,0 +1,56 @@
+"""What a dataset leaves out: rows of a table of URLs by their newest status, and originals from events."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from dataprep.dataset.keys import readable
+from dataprep.errors import UsageError
+from dataprep.inspection.inspect import inspect_dataset
+from dataprep.inspection.rejected import rejected
+from tests.support.fetched import FAULTS, SHARD_ROWS, build_table, retry
+from tests.support.picture_web import picture_web
+
+
+def key_of(row: int) -> str:
+    return f"{row // SHARD_ROWS:05d}{row % SHARD_ROWS}"
+
+
+def test_each_failed_row_is_listed_once_with_its_newest_reason(tmp_path):
+    url = str(tmp_path / "out")
+    with picture_web() as web:
+        web.faults = dict(FAULTS)
+        build_table(web, tmp_path, url, "webdataset")
+        at = f"http://127.0.0.1:{web.port}"
+        expected = {key_of(row): (f"http {code}", f"{at}/{row}.jpg") for row, code in FAULTS.items()}
+        found = list(rejected(url))
+        assert {row.key: (row.reason, row.origin) for row in found} == expected
+        assert len(found) == len(FAULTS)
+        assert {(row.split, row.status, row.detail) for row in found} == {("train", "failed_to_download", "")}
+        web.faults = {2: 404}
+        retry(url)
+        left = dict.fromkeys((2, 5, 30), 404)
+    assert sorted((row.key, row.reason) for row in rejected(url, "train")) == [
+        (key_of(row), f"http {code}") for row, code in left.items()
+    ]
+
+
+def test_rejected_originals_are_listed_with_their_paths(finished):
+    url = str(finished("imagenet-webdataset"))
+    counts = {
+        (split.name, trouble.reason): trouble.count
+        for split in inspect_dataset(url).splits
+        for trouble in split.troubles
+        if trouble.kind == "rejected"
+    }
+    found = list(rejected(url))
+    assert Counter((image.split, image.reason) for image in found) == counts
+    assert counts
+    assert all(image.status == "rejected" and image.origin == readable(image.key) and image.detail for image in found)
+
+
+def test_an_unknown_split_is_refused(fetched):
+    with pytest.raises(UsageError, match="--split val: the dataset has train"):
+        list(rejected(str(fetched("webdataset")), "val"))
