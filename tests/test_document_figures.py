@@ -321,7 +321,23 @@ def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():
     assert (
         f"{max(low):.0%} more than was said, and one, beside neighbours of a higher priority, {-min(more):.0%}" in text
     )
-    assert f"of {len(later)} of another seed, it was right in {right}." in bottleneck
+    assert f"of {len(later)} of another seed, it was right in {right}, and of" in bottleneck
+
+
+def test_what_is_said_of_the_newest_seed_of_such_situations_is_recorded():
+    found = [result for result in recorded_lines("diagnose-unseen") if result["seed"] == 618033]
+    verdicts = [each["verdict"] for each in found]
+    far = [each["measured"] / each["predicted"] - 1 for each in found if each["error"] > 0.1]
+    right, near = len(found) - verdicts.count("wrong"), len(found) - len(far)
+    text = BENCHMARKS.replace("\n", " ").replace(" %", "%")
+    undecided = ("none", "one", "two", "three", "four")[verdicts.count("undecided")]
+    first, second = ("meets" if good else "misses" for good in (right >= 0.95 * len(found), near >= 0.9 * len(found)))
+    assert f"{right} of {len(found)} right, {undecided} of them undecided, which {first} the first target" in text
+    error = median(each["error"] for each in found)
+    assert f"and {second} the second: {near} what-ifs are within 10% (median error {error:.1%})" in text
+    assert f"The other {len(far)} bring between {-min(far):.0%} less and {max(far):.0%} more than was said." in text
+    bottleneck = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")
+    assert f"and of {len(found)} of a third, in {right}." in bottleneck
 
 
 def test_figures_in_the_text_about_our_formats_are_the_recorded_ones():
