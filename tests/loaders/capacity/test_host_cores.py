@@ -76,7 +76,7 @@ def test_the_document_has_the_speeds_of_cores_and_what_they_rest_on():
         for row in measured
         if loader != "torchvision"
     ]
-    assert f"older measurement give {min(others):.2f} to {max(others):.2f}," in CAPACITY
+    assert f"rows of it gave {min(others):.2f} to {max(others):.2f}," in CAPACITY
     assert f"`--core-speed {min(others):.2f}` is the lowest that was seen" in CAPACITY
     v3 = host_cores()["v3"]
     low, high = v3.ground.split()[-3::2]
