@@ -44,7 +44,6 @@ def test_length_is_that_of_the_epoch(loader):
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_dataloader_with_workers_is_refused(loader, start):
     batches = DataLoader(TorchBatches(loader), batch_size=None, num_workers=2, multiprocessing_context=start)
     with pytest.raises(UsageError, match="expected num_workers=0: the loader has workers of its own"):
@@ -98,7 +97,6 @@ def key_list(batch):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_plain_dataloader_over_samples_has_the_loaders_batches(samples, expected, num_workers):
     batches = DataLoader(samples, batch_sampler=OrderSampler(samples, **STEPS), num_workers=num_workers)
     assert len(batches) == 9
@@ -108,7 +106,6 @@ def test_a_plain_dataloader_over_samples_has_the_loaders_batches(samples, expect
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_stateful_dataloaders_over_samples_go_on_with_another_number_of_ranks(samples, expected, num_workers):
     def rank(number, world_size):
         sampler = OrderSampler(samples, rank=number, world_size=world_size, **STEPS)
@@ -175,7 +172,6 @@ def test_evaluations_go_on_after_any_batch_in_whatever_takes_them(dataset, wrapp
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_evaluations_of_samples_go_on_after_any_step(dataset, num_workers):
     samples = TorchSamples.open(dataset("webdataset"), "val", image_size=32)
 

@@ -95,7 +95,6 @@ def _keys(samples: Samples) -> list[str]:
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_other_processes_open_what_they_need(dataset, start):
     samples = Samples.open(dataset("webdataset"), images="encoded")
     expected = _keys(samples)
