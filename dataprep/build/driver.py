@@ -71,7 +71,7 @@ class BuildResult:
     """Whether this run wrote the manifest."""
 
 
-def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
+def prepare(request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
     """List the originals and plan the shards, with the recipe of the dataset.
 
     Args:
@@ -79,11 +79,12 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned
         progress: Called while originals are read.
         keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
             neither.
+        is_empty: The output was just seen to be empty, and is not asked for what an earlier run stored.
 
     Raises:
         UsageError: A manifest could not hold that many shards: the dataset would be built and never be read.
     """
-    planned = recipe_of(request.options.dataset).plan(request, progress, keep=keep)
+    planned = recipe_of(request.options.dataset).plan(request, progress, keep=keep, is_empty=is_empty)
     if planned.plan.num_shards > MAX_SHARDS:
         raise UsageError(
             f"the plan has {planned.plan.num_shards:,} shards, a dataset can have {MAX_SHARDS:,}; ask for larger shards"
@@ -115,7 +116,7 @@ def run_build(
     output = _refuse_foreign(storage, overwrite=request.overwrite)
     found = look(storage) if request.overwrite else None
     storage.remove_stale_spools()
-    planned = prepare(request, progress, keep=True)
+    planned = prepare(request, progress, keep=True, is_empty=output is _Output.EMPTY)
     plan = planned.plan
     if output is _Output.LEFT or found is not None:
         planned.kept()
@@ -192,7 +193,6 @@ def _claim_and_build(
     try:
         entry = begin_or_join(storage, planned, owner)
         claim = entry.claim
-        planned.kept()
         if planned.repair is not None and not entry.has_begun:
             claim = planned.repair(storage, claim, progress.log)
         result = _build(storage, claim, request, engine, progress, is_fresh=entry.is_fresh)

@@ -48,7 +48,7 @@ class WebRecipe:
     )  # fmt: skip
     shard_check = "dataprep.verify.fetched_shard:check_fetched_shard"
 
-    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
+    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
         """Measure the tables, and plan a shard for each range of their rows."""
         asked = _fetch_request(request)
         progress.enumerating(request.options.splits[0])
