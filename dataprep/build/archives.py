@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -58,7 +59,7 @@ from dataprep.dataset.records import (
 )
 from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
 from dataprep.dataset.row_groups import PublishingRows
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import DataprepError, StorageError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
@@ -308,8 +309,10 @@ class Keeping:
             self._under_way.pop().result()
 
     def _put_if_allowed(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
-        if storage.stat(MANIFEST) is None:
-            self._put(storage, name, spooled, afresh=afresh)
+        # A list only saves a rerun time: no build that is whole meanwhile ends with this error.
+        with suppress(StorageError):
+            if storage.stat(MANIFEST) is None:
+                self._put(storage, name, spooled, afresh=afresh)
 
     def _put(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
         if afresh:

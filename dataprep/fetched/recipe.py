@@ -83,7 +83,7 @@ class WebRecipe:
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
         """Return the traffic between a build and its output."""
-        return fetched_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
+        return fetched_traffic(plan, metadata_files=len(planned_metadata(plan)))
 
     def source_traffic(self, plan: Plan) -> Traffic:
         """Return the traffic between a build and its tables."""
