@@ -50,7 +50,8 @@ def waits(gcs, bucket_url):
 def test_a_build_in_a_bucket_waits_for_few_answers(originals, uploaded, waits, shards):
     """A shard takes its upload, a check of the claim, the copy, its receipt, and another check; two are published at a
     time."""
-    chain = waits("imagenet", uploaded(originals["imagenet"]), "--split", "train", "--workers", 1, "--num-shards", shards)
+    options = ("--split", "train", "--workers", 1, "--num-shards", shards)
+    chain = waits("imagenet", uploaded(originals["imagenet"]), *options)
     assert len(chain) <= MOST + MOST_A_SHARD * (shards - 1), f"{len(chain)}\n" + "\n".join(chain)
 
 
