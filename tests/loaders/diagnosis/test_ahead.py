@@ -1,6 +1,7 @@
 """How many images are requested ahead, by properties and by hand."""
 
 import math
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from loaders.diagnosis.ahead import (
     BUSY_INTERPRETER,
     MORE_AHEAD,
     MOST_READS,
+    ROOM,
     batches_needed,
     rate_of_processes,
     reads_needed,
@@ -56,3 +58,14 @@ def test_while_half_of_the_images_ahead_have_arrived_all_requests_can_be_in_flig
 def test_processes_fetch_more_only_where_one_interpreter_is_busy(fetch, own_cores, processes):
     found = rate_of_processes(fetch, own_cores, processes)
     assert found == (fetch * max(1, processes) if own_cores >= BUSY_INTERPRETER else fetch)
+
+
+def test_the_figures_of_the_document_are_those_of_the_program():
+    text = (Path(__file__).parents[3] / "docs/bottleneck.md").read_text()
+    section = text.split("### Requests in flight")[1].split("\n### ")[0].replace("\n", " ")
+    words = {2: "twice", 4: "four times"}
+    assert f"bring fetching alone to {words[BEYOND]} the rate" in section
+    assert f"at least {words[MORE_AHEAD]} as many as now, and no fewer than the {USUAL} that" in section
+    assert f"beyond {MOST_READS}, no more than {words[MORE_AHEAD]} as many as now" in section
+    assert f"makes room for {words[ROOM]} as many images" in section
+    assert f"keeps the interpreter of one process busy ({BUSY_INTERPRETER} cores)" in text
