@@ -210,7 +210,7 @@ def _other_workers(stages: Stages) -> list[Changes]:
     if stages.has_contention:
         found += [{"threads": threads, "processes": 0} for threads in sorted({1, cores // 2} - {0, cores})]
     if stages.workers_wait:
-        found.append({"threads": MORE_AHEAD * cores, "processes": 0})
+        found.append({"threads": MORE_AHEAD * max(cores, config.num_threads), "processes": 0})
     now = {"threads": config.num_threads, "processes": config.processes}
     return [each for each in found if each != now and stages.setup.can_set(each)]
 

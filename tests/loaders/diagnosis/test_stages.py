@@ -4,13 +4,14 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from dataprep.host.cpu import available_cores
 from dataprep.storage.local import LocalStorage
 from loaders.config import LoaderConfig
 from loaders.diagnosis import fixes as changes
-from loaders.diagnosis.ahead import MOST_READS
+from loaders.diagnosis.ahead import MORE_AHEAD, MOST_READS
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.findings import StageRate
 from loaders.diagnosis.fixes import find_fixes
@@ -112,7 +113,7 @@ def measured(stages):
     stages.measure_stages(0.0)
     predicted = predict(stages.rates(stages.setup))
     stages.observed_images_per_s = predicted.images_per_s
-    found = find_fixes(stages, predicted.images_per_s, predicted, "fetch")
+    found = find_fixes(stages, predicted.images_per_s, predicted, predicted.limit)
     return predicted, {fix.name: fix for fix in found}
 
 
@@ -220,3 +221,21 @@ def test_processes_are_offered_where_fetching_keeps_the_interpreter_of_one_busy(
     else:
         assert fixes["workers"].settings["processes"] == available_cores()
         assert fixes["workers"].predicted_images_per_s == pytest.approx(20 * available_cores(), rel=0.1)
+
+
+def _wait(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    time.sleep(0.05)
+    return pixels
+
+
+def test_more_threads_are_offered_as_long_as_a_transform_waits(dataset, tmp_path, monkeypatch):
+    """Whether it waits is planted, because that cannot be seen while other programs take the cores."""
+    monkeypatch.setattr(Stages, "workers_wait", True)
+    threads = MORE_AHEAD * available_cores()
+    config = replace(CONFIG, threads=threads, prefetch_batches=16, transform=_wait)
+    setup = RunSetup(url=str(dataset("webdataset")), split="train", config=config)
+    with setup.open() as loader:
+        _, fixes = measured(opened(setup, loader, tmp_path / "stages"))
+
+    assert fixes["workers"].settings["threads"] == MORE_AHEAD * threads
+    assert fixes["workers"].predicted_images_per_s > threads / 0.05
