@@ -210,9 +210,14 @@ def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
     """Raise UsageError, naming what differs, unless both plans are the same."""
     if ours.plan_hash == theirs.plan_hash:
         return
+    advice = "Finish it with its own options, choose another --output, or start over with --overwrite"
+    if (ours.options, ours.codecs) == (theirs.options, theirs.codecs):
+        advice = (
+            "The originals have changed since: put them back as they were, choose another --output, or begin again with "
+            "--overwrite"
+        )
     raise UsageError(
-        f"{storage.url}: a build with another plan is under way there: {plan_differences(ours, theirs)}. "
-        "Finish it with its own options, choose another --output, or start over with --overwrite"
+        f"{storage.url}: a build with another plan is under way there: {plan_differences(ours, theirs)}. {advice}"
     )
 
 
