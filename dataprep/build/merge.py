@@ -143,7 +143,7 @@ def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[Split
     odd = [split for split in splits if rejects_too_many(split, max_ratio)]
     if not odd:
         return
-    clauses = []
+    clauses: list[str] = []
     for split in odd:
         rejected, total = _rejected_of_total(split)
         option = "" if clauses else f" (--max-reject-ratio {max_ratio:g})"
