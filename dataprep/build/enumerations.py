@@ -151,11 +151,11 @@ def load_enumeration(
         log: Called with a line about a damaged enumeration.
         folders_are_same: Whether images in folders need no comparison.
     """
-    import pyarrow as pa
-
     info = storage.stat(name)
     if info is None:
         return None
+    import pyarrow as pa  # takes as long as an answer of a bucket, which most builds need not wait for
+
     try:
         if info.num_bytes > MAX_ENUMERATION_BYTES:
             raise ValueError(f"{info.num_bytes:,} bytes")

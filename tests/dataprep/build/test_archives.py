@@ -101,6 +101,20 @@ def test_a_rerun_of_own_data_lists_nothing_again_unless_the_source_has_changed_o
     assert plan_and_notes() == (second, [])
 
 
+def test_a_rerun_in_a_bucket_lists_nothing_again_that_was_listed_for_an_empty_output(tmp_path, bucket_url):
+    source = class_folders(tmp_path / "pets")
+    first = ARCHIVES.plan(own_request(source, bucket_url), Quiet(), keep=True, is_empty=True)
+    first.kept()
+    assert first.plan.options.splits == ("train", "val")
+    kept = [info.name.removeprefix("_build/").split("-") for info in open_storage(bucket_url).list("_build/")]
+    assert [name[0] for name in kept] == ["listing", *["source"] * 5]
+    names = sorted(name[1] for name in kept[1:])
+    assert names == ["splits", "train", "train", "val", "val"]
+    notes = Notes()
+    assert ARCHIVES.plan(own_request(source, bucket_url), notes, keep=True).plan == first.plan
+    assert notes.lines == []
+
+
 def test_splits_of_own_data_are_those_that_are_there_or_those_asked_for(tmp_path):
     source = class_folders(tmp_path / "pets")
     assert planned(source).options.splits == ("train", "val")
