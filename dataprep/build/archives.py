@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from dataprep.build.annotations import annotation_files, publish_annotations
 from dataprep.build.claim import Claim
 from dataprep.build.enumerations import (
+    Kept,
     Spooled,
     enumeration_file,
     forget_enumeration,
+    listing_file,
     load_enumeration,
     load_splits,
     publish_enumeration,
@@ -43,11 +45,13 @@ from dataprep.build.references import (
 )
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.build.shard import ShardBuilder, shard_builder
+from dataprep.build.source_listing import SourceListing, list_source, load_listing, store_listing
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
 from dataprep.dataset.features import Features
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.keys import named
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, source_faults
+from dataprep.dataset.paths import PLAN_JSON
 from dataprep.dataset.records import (
     NO_LABEL,
     Enumeration,
@@ -62,7 +66,7 @@ from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import DataprepError, StorageError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
-from dataprep.messages import quoted
+from dataprep.messages import quoted, shown
 from dataprep.sources import Dataset, configured
 from dataprep.sources.base import Reading
 from dataprep.sources.duplicates import same_names
@@ -112,6 +116,7 @@ class ArchiveRecipe:
             overwrite=request.overwrite,
             max_reject_ratio=request.max_reject_ratio,
         )
+        enumerate_split.compare()
         options = replace(options, splits=enumerate_split.splits())
         splits, orders = [], []
         classes: tuple[str, ...] | None = None
@@ -125,6 +130,7 @@ class ArchiveRecipe:
             orders.append(order)
             if options.own is not None and FORMATS[options.format].one_file_per_image:
                 _refuse_shared_files(order.refs, classes, name, options)
+        enumerate_split.note()
         plan = Plan(
             options=options,
             codecs=planned_codecs(options.images),
@@ -272,6 +278,10 @@ class Keeping:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="dataprep-keep")
         self._under_way: list[Future[None]] = []
 
+    def is_under_way(self) -> bool:
+        """Return whether a build owns the output."""
+        return self.storage is not None and self.storage.stat(PLAN_JSON) is not None
+
     @property
     def earlier(self) -> Storage | None:
         """Storage in which an earlier run may have stored lists; None if none did."""
@@ -292,6 +302,13 @@ class Keeping:
             return
         spooled = spool_enumeration(storage, name, enumeration)
         self._under_way.append(self._threads.submit(self._put_if_allowed, storage, name, spooled, afresh=afresh))
+
+    def note(self, name: str, listing: SourceListing) -> None:
+        """Store what the source had, after all lists of its images."""
+        if self.storage is not None and self.storage.is_local:
+            store_listing(self.storage, name, listing)
+        elif self.storage is not None:
+            self._under_way.append(self._threads.submit(store_listing, self.storage, name, listing))
 
     def keep_splits(self, name: str, splits: tuple[str, ...]) -> None:
         """Store the names of all splits under a name, once the lists are stored."""
@@ -332,13 +349,51 @@ class _Enumerator:
     progress: Progress
     overwrite: bool
     max_reject_ratio: float
+    _listing: SourceListing | None = None
+    """What the source has now, if it is compared as a whole and differs from what an earlier run listed."""
+    _listing_file: str = ""
+    _is_compared: bool = False
+    """Whether the source is compared as a whole, so that images in folders are known to be the same."""
+    _may_keep: bool = True
+    """Whether lists may be stored; those of a build that is under way stay as it has listed them."""
+    _told: bool = False
+    """Whether the user knows that an earlier list is used."""
     _found: dict[str, Enumeration] = field(default_factory=dict)
     """Lists of this run, by the names under which they are stored."""
 
     @property
     def afresh(self) -> bool:
-        """Whether lists of an earlier run are ignored, because a user's own files may have changed."""
-        return self.overwrite and self.options.own is not None
+        """Whether lists of an earlier run are ignored, because a user's own files have changed, or may have."""
+        return (self.overwrite and self.options.own is not None) or self._listing is not None
+
+    def compare(self) -> None:
+        """Compare the files of a local source with those that an earlier run listed."""
+        if not self.source.is_local or not self.keeping.is_allowed():
+            return
+        found = list_source(self.source, self.dataset)
+        if found is None:
+            return
+        name = self._listing_file = listing_file(self.source, self.dataset)
+        earlier = self.keeping.earlier
+        before = None if earlier is None else load_listing(earlier, name)
+        self._is_compared = True
+        if found == before and not self.overwrite:
+            return
+        self._listing = found
+        self._may_keep = self.overwrite or before is None or not self.keeping.is_under_way()
+        if self._may_keep and earlier is not None:
+            earlier.delete(name)
+        elif before is not None and found.names == before.names:
+            self.progress.log(
+                f"warning: {self.source.url}: files were written again since this build has listed them, with the same "
+                f"names and sizes (the newest is {shown(found.newest)}); shards that are done have the old ones: "
+                "--overwrite builds all of them again"
+            )
+
+    def note(self) -> None:
+        """Store what the source had, now that all lists are stored."""
+        if self._listing is not None and self._may_keep:
+            self.keeping.note(self._listing_file, self._listing)
 
     def splits(self) -> tuple[str, ...]:
         """Return the splits to build: those that were requested, or all that are found in a user's own data."""
@@ -349,7 +404,7 @@ class _Enumerator:
         if kept:
             return kept
         splits = self._opened(may_keep=self.keeping.is_allowed()).splits
-        if self.keeping.is_allowed():
+        if self._may_keep and self.keeping.is_allowed():
             if earlier is not None:
                 earlier.delete(name)
             for split in splits:
@@ -390,9 +445,11 @@ class _Enumerator:
                 threads.submit(self._expect_archives)
             kept, earlier = None, self.keeping.earlier
             if earlier is not None and not self.afresh:
-                kept = load_enumeration(earlier, self.source, name, self.progress.log)
+                are_same = self._is_compared or not self.source.is_local or self.options.converted is not None
+                kept = load_enumeration(earlier, self.source, name, self.progress.log, folders_are_same=are_same)
         if kept is not None:
-            return kept
+            self._tell_of(kept)
+            return kept.enumeration
         enumeration = self._opened(may_keep=may_keep.result()).enumerate(
             self.source,
             split,
@@ -402,9 +459,19 @@ class _Enumerator:
         )
         for note in enumeration.notes:
             self.progress.log(note)
-        if may_keep.result():
+        if self._may_keep and may_keep.result():
             self.keeping.keep(name, enumeration, afresh=self.afresh)
         return enumeration
+
+    def _tell_of(self, kept: Kept) -> None:
+        """Say once that a list of folders is used that were not compared."""
+        if self._told or self._is_compared or not kept.has_folders or self.options.converted is not None:
+            return
+        self._told = True
+        self.progress.log(
+            f"continuing with the listing of {kept.listed or 'an earlier run'}; pictures added or replaced since are "
+            "not seen (--overwrite lists again)"
+        )
 
     def _expect_archives(self) -> None:
         """Look for the archives that a published dataset has, before it is opened."""

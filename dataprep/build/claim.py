@@ -8,7 +8,8 @@
     <plan hash>/<id>/folder/         an image folder on disk before it is renamed into place
     <plan hash>/<id>/tmp/            files being written, and those of fetched shards that wait to be put in place
     source-<split>-<hash>.parquet    an enumeration, kept so that no rerun walks the archives again
-    source-<split>-<hash>.json       size and CRC32C of it
+    source-<split>-<hash>.json       size and CRC32C of it, and when it was listed
+    listing-<hash>.json              the files of a local folder at that time (dataprep/build/source_listing.py)
     unpacked-<hash>                  images of a parquet file, one after the other (dataprep/sources/unpacked.py)
     overwriting                      the names that --overwrite removes; while it exists no build begins here
     overwritten                      the removal is done; files that are left are not ours, and a build may begin
@@ -228,9 +229,14 @@ def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
     """Raise UsageError, naming what differs, unless both plans are the same."""
     if ours.plan_hash == theirs.plan_hash:
         return
+    advice = "Finish it with its own options, choose another --output, or start over with --overwrite"
+    if (ours.options, ours.codecs) == (theirs.options, theirs.codecs):
+        advice = (
+            "The originals have changed since: put them back as they were, choose another --output, or begin again "
+            "with --overwrite"
+        )
     raise UsageError(
-        f"{storage.url}: a build with another plan is under way there: {plan_differences(ours, theirs)}. "
-        "Finish it with its own options, choose another --output, or start over with --overwrite"
+        f"{storage.url}: a build with another plan is under way there: {plan_differences(ours, theirs)}. {advice}"
     )
 
 

@@ -14,6 +14,7 @@ from dataprep.dataset.differences import MAX_CHARACTERS
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Manifest, PlannedSource
 from dataprep.messages import counted, printable, shortened
+from dataprep.sources.unpacked import IMAGE_FILES
 
 SHOWN = 6
 """Maximum number of differences in a message."""
@@ -237,7 +238,8 @@ def _file_lines(ours: Mapping[str, tuple[int, str]], theirs: Mapping[str, tuple[
         if here is None or there is None:
             yield f"the original {shown} is only {'here' if there is None else 'there'}"
         elif here[0] != there[0]:
-            yield f"the original {shown} has {there[0]:,} bytes there, {here[0]:,} here"
+            what = "files in folders have together" if name == IMAGE_FILES else f"the original {shown} has"
+            yield f"{what} {there[0]:,} bytes there, {here[0]:,} here"
         elif here != there:
             yield f"the original {shown} has the same size there and here, but another SHA-256"
 

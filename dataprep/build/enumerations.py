@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dataprep.build.digest import FileDigest, digest_of, fault_of
@@ -39,6 +40,22 @@ MAX_DIGEST_BYTES = 1_000
 """Maximum size of the file with an enumeration's digest."""
 MAX_SPLITS_BYTES = 10_000
 """Maximum size of the file with the names of splits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An enumeration that an earlier run has stored."""
+
+    enumeration: Enumeration
+    listed: str
+    """Time of the listing, for messages; empty in one of an earlier version."""
+    has_folders: bool
+    """Whether images lie in folders, and not only in archives and tables, which are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Digest(FileDigest):
+    listed: str = ""
 
 
 def enumeration_file(
@@ -78,7 +95,8 @@ def publish_enumeration(storage: Storage, name: str, spooled: Spooled | None) ->
     spool, written = spooled
     with suppress(StorageError, FileNotFoundError):
         storage.publish(spool, name, written.crc32c)
-        storage.create(_digest_file(name), json.dumps(digest_of(written).document()).encode())
+        listed = {"listed": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
+        storage.create(_digest_file(name), json.dumps(digest_of(written).document() | listed).encode())
 
 
 def forget_enumeration(storage: Storage, name: str) -> None:
@@ -96,6 +114,12 @@ def splits_file(source: Storage, dataset: Dataset) -> str:
     return enumeration_file(source, dataset, "splits", None, allow_partial=False).replace(".parquet", ".json")
 
 
+def listing_file(source: Storage, dataset: Dataset) -> str:
+    """Return the file of the listing of a source that is compared before kept enumerations are used."""
+    key = splits_file(source, dataset).rpartition("-")[2]
+    return f"{BUILD}/listing-{key}"
+
+
 def store_splits(storage: Storage, name: str, splits: tuple[str, ...]) -> None:
     """Store the names of all splits, once the enumeration of each is stored."""
     with suppress(StorageError, FileNotFoundError):
@@ -111,17 +135,21 @@ def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
     return splits if set(splits) <= set(SPLITS) else ()
 
 
-def load_enumeration(storage: Storage, source: Storage, name: str, log: Callable[[str], None]) -> Enumeration | None:
+def load_enumeration(
+    storage: Storage, source: Storage, name: str, log: Callable[[str], None], *, folders_are_same: bool = True
+) -> Kept | None:
     """Return the stored enumeration, or None if there is no valid one.
 
     An enumeration is removed that is damaged, or that an earlier version stored without a digest, and one with an
-    archive whose size has changed, a table that has changed, or a table whose images are not unpacked any more.
+    archive whose size has changed, a table that has changed, or a table whose images are not unpacked any more. One
+    with images in folders is not used unless these are known to be the same.
 
     Args:
         storage: Where enumerations are kept.
         source: The originals.
         name: Name of the enumeration.
         log: Called with a line about a damaged enumeration.
+        folders_are_same: Whether images in folders need no comparison.
     """
     info = storage.stat(name)
     if info is None:
@@ -131,7 +159,7 @@ def load_enumeration(storage: Storage, source: Storage, name: str, log: Callable
     try:
         if info.num_bytes > MAX_ENUMERATION_BYTES:
             raise ValueError(f"{info.num_bytes:,} bytes")
-        digest = decoder(FileDigest).decode(storage.read(_digest_file(name), MAX_DIGEST_BYTES))
+        digest = decoder(_Digest).decode(storage.read(_digest_file(name), MAX_DIGEST_BYTES))
         fault = fault_of(storage, name, digest)
         if fault is not None:
             raise ValueError(fault)
@@ -143,15 +171,20 @@ def load_enumeration(storage: Storage, source: Storage, name: str, log: Callable
         log(f"warning: {storage.url_of(name)} is damaged ({one_line(error)}); the originals are listed again")
         forget_enumeration(storage, name)
         return None
+    has_folders = False
     for file in found.sources:
-        info = source.stat(file.name)  # None: an unpacked folder, whose files are checked as they are read
+        info = source.stat(file.name)
+        if info is None:
+            has_folders = True
+            if not folders_are_same:
+                return None
         if info is not None and info.num_bytes != file.num_bytes:
             forget_enumeration(storage, name)
             return None
         if not _is_same_table(storage, source, file):
             forget_enumeration(storage, name)
             return None
-    return found
+    return Kept(found, digest.listed, has_folders)
 
 
 def _is_same_table(storage: Storage, source: Storage, file: SourceFile) -> bool:

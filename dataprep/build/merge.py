@@ -32,6 +32,8 @@ Check = Callable[[int, ShardReceipt, "pa.Table"], tuple[int, bool]]
 Returns the number of samples or rows of the plan that the receipt accounts for, and whether they are the planned ones.
 """
 Seen = Callable[[ShardReceipt, "pa.Table"], None]
+SHOWN = 10
+"""Maximum number of rejected images of a split in a message."""
 
 
 def merge_split(
@@ -138,18 +140,30 @@ def build_manifest(
 
 def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[SplitManifest]) -> None:
     """Raise BuildError, naming images, if more were rejected than `--max-reject-ratio` allows."""
-    for split in splits:
+    odd = [split for split in splits if rejects_too_many(split, max_ratio)]
+    if not odd:
+        return
+    clauses: list[str] = []
+    for split in odd:
         rejected, total = _rejected_of_total(split)
-        if rejects_too_many(split, max_ratio):
-            events = rejections(build.storage, split.name, 10)
-            originals = original_names(build, range(build.plan.num_shards), (event.key for event in events))
-            names = ", ".join(f"{printable(originals.get(event.key, event.key))} ({event.reason})" for event in events)
-            more = f" and {rejected - 10:,} more" if rejected > 10 else ""
-            raise BuildError(
-                f"{split.name}: {rejected:,} of {total:,} images were rejected, allowed are "
-                f"{int(max_ratio * total):,} (--max-reject-ratio {max_ratio:g}): {names}{more}. Correct the originals, "
-                f"or run the same command with --max-reject-ratio {_ratio_above(rejected, total)}: the shards are done"
-            )
+        option = "" if clauses else f" (--max-reject-ratio {max_ratio:g})"
+        clauses.append(
+            f"{split.name}: {rejected:,} of {total:,} images were rejected, allowed are {int(max_ratio * total):,}"
+            f"{option}: {_names_of_rejected(build, split.name, rejected)}"
+        )
+    ratio = max(_ratio_above(*_rejected_of_total(split)) for split in odd)
+    raise BuildError(
+        f"{'; '.join(clauses)}. Correct the originals, then build with --overwrite, or run the same command with "
+        f"--max-reject-ratio {ratio:g}: the shards are done"
+    )
+
+
+def _names_of_rejected(build: OpenBuild, split: str, rejected: int) -> str:
+    """Return the names of a split's first rejected images, each with its reason."""
+    events = rejections(build.storage, split, SHOWN)
+    originals = original_names(build, build.plan.shards_of(split), (event.key for event in events))
+    names = ", ".join(f"{printable(originals.get(event.key, event.key))} ({event.reason})" for event in events)
+    return names + (f" and {rejected - SHOWN:,} more" if rejected > SHOWN else "")
 
 
 def rejects_too_many(split: SplitManifest, max_ratio: float) -> bool:
@@ -172,5 +186,5 @@ def _count(events: Iterable[Event], kind: str) -> dict[str, int]:
     return dict(sorted(Counter(event.reason for event in events if event.kind == kind).items()))
 
 
-def _ratio_above(rejected: int, total: int) -> str:
-    return f"{(int(rejected / total * 10_000) + 1) / 10_000:g}"
+def _ratio_above(rejected: int, total: int) -> float:
+    return (int(rejected / total * 10_000) + 1) / 10_000

@@ -138,6 +138,15 @@ class Plan:
     def num_shards(self) -> int:
         return sum(len(split.shard_samples) for split in self.splits)
 
+    def shards_of(self, name: str) -> range:
+        """Return the indexes of a split's shards."""
+        first = 0
+        for split in self.splits:
+            if split.name == name:
+                return range(first, first + len(split.shard_samples))
+            first += len(split.shard_samples)
+        raise UsageError(f"the plan has no split {name}")
+
     def locate(self, index: int) -> tuple[PlannedSplit, int]:
         """Return the split of a shard, and the shard's position in it."""
         position = index

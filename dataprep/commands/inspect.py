@@ -48,7 +48,8 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
     "--rejected",
     "only_rejected",
     is_flag=True,
-    help="List instead every row without an image, or every rejected image: status, reason, key, and URL or path.",
+    help="List instead every row without an image, or every rejected image: split, status, reason, key, and URL "
+    "or path.",
 )
 @json_option
 def command(url: str, split: str | None, html: Path | None, only_rejected: bool, as_json: bool) -> None:
@@ -60,7 +61,8 @@ def command(url: str, split: str | None, html: Path | None, only_rejected: bool,
     in the shards; its classes can be searched and sorted.
 
     With --rejected, each line is a row or an image, with tabs between its values, or with --json an entry of
-    `rejected`. Rows of a table of URLs have their newest status, from the parquet files beside the shards.
+    `rejected`. A build of pictures need not be finished: its shards that are done are listed. Rows of a table of URLs
+    have their newest status, from the parquet files beside the shards.
     """
     if only_rejected:
         if html is not None:
@@ -86,7 +88,7 @@ def _print_rejected(url: str, split: str | None, as_json: bool) -> None:
         _print_rejected_json(url, found)
         return
     for each in found:
-        values = (each.status.replace("_", " "), each.reason, each.key, each.origin, each.detail)
+        values = (each.split, each.status.replace("_", " "), each.reason, each.key, each.origin, each.detail)
         click.echo("\t".join(printable(value) for value in values if value))
 
 

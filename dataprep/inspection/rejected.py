@@ -1,13 +1,20 @@
-"""Lists what a finished dataset leaves out: rows without an image, or rejected images, each with its reason."""
+"""Lists what a dataset leaves out, finished or not: rows without an image, or rejected images, each with its reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dataprep.build.claim import read_claim
 from dataprep.build.finished import readable_manifest
+from dataprep.build.open_build import OpenBuild
+from dataprep.build.receipts import finished_shards, read_receipts
+from dataprep.build.references import original_names
 from dataprep.dataset.events import open_events
 from dataprep.dataset.keys import readable
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.records import Event
+from dataprep.errors import UsageError
 from dataprep.inspection.inspect import chosen_splits
 from dataprep.storage import open_storage
 
@@ -22,16 +29,17 @@ class Rejected:
     """The row's newest status; `rejected` for an original from an archive, a folder or a table of files."""
     reason: str
     origin: str
-    """URL of the row, or path of the original."""
+    """URL of the row, or path of the original; a finished dataset knows paths without the suffix only."""
     detail: str = ""
     """Details of the reason; empty for rows."""
 
 
 def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
-    """Yield everything that the dataset leaves out, from the sidecars of its shards or from its events.
+    """Yield everything that the dataset leaves out, from the sidecars of its shards or from its events; of a build that
+    is not finished, what its shards have left out so far.
 
     Args:
-        url: URL of a finished dataset.
+        url: URL of a dataset.
         split: Split to list; None for all.
 
     Raises:
@@ -39,6 +47,10 @@ def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
         UsageError: There is no such dataset or split.
     """
     storage = open_storage(url)
+    claim = read_claim(storage) if storage.stat(MANIFEST) is None else None
+    if claim is not None and claim.plan.details is None:
+        yield from _of_build(OpenBuild(claim, storage), split)
+        return
     for chosen in chosen_splits(readable_manifest(storage), split):
         if chosen.statuses:
             yield from _rows(url, chosen.name)
@@ -46,14 +58,30 @@ def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
         for batch in open_events(storage, chosen.name).batches(["key", "kind", "reason", "detail"]):
             for event in batch.to_pylist():
                 if event["kind"] == "rejected":
-                    yield Rejected(
-                        split=chosen.name,
-                        key=event["key"],
-                        status="rejected",
-                        reason=event["reason"],
-                        origin=readable(event["key"]),
-                        detail=event["detail"],
-                    )
+                    yield _of_event(chosen.name, Event(**event), readable(event["key"]))
+
+
+def _of_build(build: OpenBuild, split: str | None) -> Iterator[Rejected]:
+    """Yield the rejected images of the shards that a build has done; its references know their files."""
+    names = [planned.name for planned in build.plan.splits]
+    if split not in (None, *names):
+        raise UsageError(f"--split {split}: the build has {', '.join(names)}")
+    done = finished_shards(build.storage, build.root)
+    chosen = [name for name in names if split in (None, name)]
+    indexes = [(name, index) for name in chosen for index in build.plan.shards_of(name) if index in done]
+    receipts = read_receipts(build.storage, (index for _, index in indexes), build.root)
+    for (name, index), found in zip(indexes, receipts, strict=True):
+        events = [event for event in found[0].events if event.kind == "rejected"] if found is not None else []
+        if events:
+            originals = original_names(build, [index], (event.key for event in events))
+            for event in events:
+                yield _of_event(name, event, originals.get(event.key, readable(event.key)))
+
+
+def _of_event(split: str, event: Event, origin: str) -> Rejected:
+    return Rejected(
+        split=split, key=event.key, status="rejected", reason=event.reason, origin=origin, detail=event.detail
+    )
 
 
 def _rows(url: str, split: str) -> Iterator[Rejected]:

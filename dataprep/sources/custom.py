@@ -121,6 +121,7 @@ def _is_image(parts: tuple[str, ...]) -> bool:
 class CustomDataset(OwnDataset):
     """Somebody's own dataset class, as a dataset that can be built."""
 
+    reads_all_files: ClassVar[bool] = True
     place: str
     """Name of the class: `module:NAME`."""
     definition: ImageDataset

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -55,6 +55,8 @@ ALL_FILES = "*"
 @dataclass(frozen=True, kw_only=True)
 class Folder(OwnDataset):
     """Any tree of pictures."""
+
+    reads_all_files: ClassVar[bool] = True
 
     def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
         """Return the dataset with the splits, classes and features that are found in a storage."""

@@ -123,6 +123,8 @@ class OwnDataset(NamedDataset):
     identity: str = ""
     """Everything that decides what is found, besides the user's words and the files themselves."""
     is_published: ClassVar[bool] = False
+    reads_all_files: ClassVar[bool] = False
+    """Whether any file below the source may belong to the dataset, and not only those that a table names."""
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return nothing: no classes are published."""

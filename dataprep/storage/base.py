@@ -21,6 +21,8 @@ class ObjectInfo:
     """Base64 as Cloud Storage writes it, or None where the store does not keep it (disk)."""
     generation: int | None = field(default=None, compare=False)
     """The version of the object in its bucket; None on disk, which keeps none."""
+    changed_ns: int | None = field(default=None, compare=False)
+    """Time at which a file on disk was last written, in nanoseconds; None in a bucket."""
 
 
 class Storage(Protocol):

@@ -13,6 +13,7 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -110,7 +111,9 @@ class LocalStorage:
                 status = path.stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        return ObjectInfo(name, status.st_size, None) if stat.S_ISREG(status.st_mode) else None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return ObjectInfo(name, status.st_size, None, changed_ns=status.st_mtime_ns)
 
     def sizes(self, names: Collection[str]) -> dict[str, int]:
         """Return the sizes of those of some files that exist. Each of their folders is listed once: file systems on a
@@ -466,12 +469,12 @@ class LocalStorage:
                 return
             if first:  # compared as the name of a folder, which may hold later names
                 entries = [each for each in entries if not _is_before(f"{prefix}{each.name}/", first)]
-            found = [(name, size) for entry in entries for name, size in _measure(entry)]
-        for name, num_bytes in sorted(found):
+            found = [measured for entry in entries for measured in _measure(entry)]
+        for name, num_bytes, changed_ns in sorted(found, key=itemgetter(0)):
             if num_bytes is not None and f"{prefix}{name}" < first:
                 continue
             if num_bytes is not None:
-                yield ObjectInfo(f"{prefix}{name}", num_bytes, None)
+                yield ObjectInfo(f"{prefix}{name}", num_bytes, None, changed_ns=changed_ns)
                 continue
             inner = folder / name
             if inner.is_symlink():
@@ -484,8 +487,9 @@ def _is_before(folder: str, first: str) -> bool:
     return folder < first[: len(folder)]
 
 
-def _measure(entry: os.DirEntry[str]) -> Iterator[tuple[str, int | None]]:
-    """Yield an entry's name and bytes; for a folder its name with a slash and None; nothing for other entries."""
+def _measure(entry: os.DirEntry[str]) -> Iterator[tuple[str, int | None, int]]:
+    """Yield an entry's name, bytes, and time of the last change; for a folder its name with a slash and no bytes;
+    nothing for other entries."""
     try:
         status = entry.stat()
     except FileNotFoundError:
@@ -495,9 +499,9 @@ def _measure(entry: os.DirEntry[str]) -> Iterator[tuple[str, int | None]]:
             raise
         return
     if stat.S_ISDIR(status.st_mode):
-        yield f"{entry.name}/", None
+        yield f"{entry.name}/", None, status.st_mtime_ns
     elif stat.S_ISREG(status.st_mode):
-        yield entry.name, status.st_size
+        yield entry.name, status.st_size, status.st_mtime_ns
 
 
 def _check_same(target: Path, num_bytes: int, crc32c: str) -> None:

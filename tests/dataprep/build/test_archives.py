@@ -1,7 +1,6 @@
 """The recipe of archives and folders: what it plans to write is what is there in the end."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from dataprep.errors import FormatError, UsageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet
 from tests.support.finished import verify_here
-from tests.support.own_data import annotated, build_own, class_folders, planned
+from tests.support.own_data import Notes, annotated, build_own, class_folders, planned
 from tests.support.own_data import request as own_request
 
 
@@ -81,15 +80,25 @@ def test_physical_repeats_have_keys_of_their_own(originals, tmp_path):
     assert 5 * sum(linked.splits[0].shard_samples) == len(keys)
 
 
-def test_a_rerun_of_own_data_lists_nothing_again_unless_it_starts_over(tmp_path):
+def test_a_rerun_of_own_data_lists_nothing_again_unless_the_source_has_changed_or_it_starts_over(tmp_path):
     source, output = class_folders(tmp_path / "pets"), tmp_path / "out"
-    first = ARCHIVES.plan(own_request(source, output), Quiet(), keep=True).plan
+
+    def plan_and_notes(**more):
+        notes = Notes()
+        planned = ARCHIVES.plan(replace(own_request(source, output), **more), notes, keep=True)
+        planned.kept()
+        return planned.plan, notes.lines
+
+    first, listed = plan_and_notes()
+    assert any("one per folder" in line for line in listed)
+    assert plan_and_notes() == (first, [])
     (source / "train/cats/cat 0.jpeg").unlink()
-    assert ARCHIVES.plan(own_request(source, output), Quiet(), keep=True).plan == first
-    again = replace(own_request(source, output), overwrite=True)
-    afresh = ARCHIVES.plan(again, Quiet(), keep=True).plan
-    assert sum(afresh.splits[0].shard_samples) == sum(first.splits[0].shard_samples) - 1
-    assert ARCHIVES.plan(own_request(source, output), Quiet(), keep=True).plan == afresh
+    second, listed_again = plan_and_notes()
+    assert listed_again == listed
+    assert sum(second.splits[0].shard_samples) == sum(first.splits[0].shard_samples) - 1
+    assert plan_and_notes() == (second, [])
+    assert plan_and_notes(overwrite=True) == (second, listed)
+    assert plan_and_notes() == (second, [])
 
 
 def test_a_rerun_in_a_bucket_lists_nothing_again_that_was_listed_for_an_empty_output(tmp_path, bucket_url):
@@ -97,10 +106,13 @@ def test_a_rerun_in_a_bucket_lists_nothing_again_that_was_listed_for_an_empty_ou
     first = ARCHIVES.plan(own_request(source, bucket_url), Quiet(), keep=True, is_empty=True)
     first.kept()
     assert first.plan.options.splits == ("train", "val")
-    names = sorted(info.name.split("-")[1] for info in open_storage(bucket_url).list("_build/"))
+    kept = [info.name.removeprefix("_build/").split("-") for info in open_storage(bucket_url).list("_build/")]
+    assert [name[0] for name in kept] == ["listing", *["source"] * 5]
+    names = sorted(name[1] for name in kept[1:])
     assert names == ["splits", "train", "train", "val", "val"]
-    shutil.rmtree(source)
-    assert ARCHIVES.plan(own_request(source, bucket_url), Quiet(), keep=True).plan == first.plan
+    notes = Notes()
+    assert ARCHIVES.plan(own_request(source, bucket_url), notes, keep=True).plan == first.plan
+    assert notes.lines == []
 
 
 def test_splits_of_own_data_are_those_that_are_there_or_those_asked_for(tmp_path):

@@ -47,7 +47,7 @@ def found() -> Enumeration:
 
 def loaded(output, source, name):
     """The stored enumeration, with its references as a list."""
-    enumeration = load_enumeration(output, source, name, print)
+    enumeration = load_enumeration(output, source, name, print).enumeration
     return replace(enumeration, refs=list(enumeration.refs))
 
 

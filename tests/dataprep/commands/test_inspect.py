@@ -139,7 +139,7 @@ def test_rejected_rows_are_lines_or_entries_of_one_object(fetched):
     url = fetched("webdataset")
     lines = inspected(url, "--rejected").splitlines()
     assert len(lines) == len(FAULTS)
-    assert re.fullmatch(r"failed to download\thttp 503\t000002\thttp://127\.0\.0\.1:\d+/2\.jpg", lines[0])
+    assert re.fullmatch(r"train\tfailed to download\thttp 503\t000002\thttp://127\.0\.0\.1:\d+/2\.jpg", lines[0])
     found = json.loads(inspected(url, "--rejected", "--json"))
     assert (found["url"], len(found["rejected"])) == (str(url), len(FAULTS))
     assert found["rejected"][0].keys() == {"split", "key", "status", "reason", "origin", "detail"}

@@ -7,10 +7,11 @@ from collections import Counter
 import pytest
 
 from dataprep.dataset.keys import readable
-from dataprep.errors import UsageError
+from dataprep.errors import BuildError, UsageError
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.inspection.rejected import rejected
 from tests.support.fetched import FAULTS, SHARD_ROWS, build_table, retry
+from tests.support.own_data import build_own, picture, write_files
 from tests.support.picture_web import picture_web
 
 
@@ -49,6 +50,28 @@ def test_rejected_originals_are_listed_with_their_paths(finished):
     assert Counter((image.split, image.reason) for image in found) == counts
     assert counts
     assert all(image.status == "rejected" and image.origin == readable(image.key) and image.detail for image in found)
+
+
+def test_a_build_that_was_not_finished_is_listed_with_files_and_splits(tmp_path):
+    good = {f"{split}/dog/{number}.jpg": picture(number) for split in ("train", "test") for number in range(4)}
+    bad = {"train/dog/broken_html.jpg": b"<html>", "test/dog/b.png": b"no picture"}
+    source = write_files(tmp_path / "in", good | bad)
+    with pytest.raises(BuildError):
+        build_own(source, tmp_path / "out")
+    found = list(rejected(str(tmp_path / "out")))
+    assert {(image.split, image.key, image.origin) for image in found} == {
+        ("train", "dog/broken_html", "train/dog/broken_html.jpg"),
+        ("test", "dog/b", "test/dog/b.png"),
+    }
+    assert all(image.status == "rejected" and image.reason == "undecodable" and image.detail for image in found)
+    assert [image.split for image in rejected(str(tmp_path / "out"), "test")] == ["test"]
+    with pytest.raises(UsageError, match="--split val: the build has train, test"):
+        list(rejected(str(tmp_path / "out"), "val"))
+
+
+def test_a_place_without_a_dataset_or_a_build_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no dataset there"):
+        list(rejected(str(tmp_path)))
 
 
 def test_an_unknown_split_is_refused(fetched):
