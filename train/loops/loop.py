@@ -72,8 +72,8 @@ class Training(Generic[BackendT]):
             where: `automatic`, for the newest valid one in `checkpoints`, if any; a path or URL; or '', for a new run.
 
         Raises:
-            UsageError: The checkpoint is from another model or sequence of batches; or the folder of a new run has
-                checkpoints.
+            UsageError: The checkpoint is from another model or sequence of batches, or of a kind that cannot be
+                continued here; the folder of a new run has checkpoints; or all of those to continue are damaged.
             FormatError: The checkpoint is damaged.
         """
         if not where:
@@ -90,6 +90,11 @@ class Training(Generic[BackendT]):
         else:
             found = self.checkpoints.newest_valid(self.logs.tell)
             self.backend.check_same_checkpoint(0 if found is None else found[0].step, self.checkpoints.url)
+            if found is None and self.checkpoints.list():
+                raise UsageError(
+                    f"{self.checkpoints.url}: all of its checkpoints are damaged; remove them to start a new run, or "
+                    "choose another folder"
+                )
             if found is None:
                 self.logs.tell(f"{self.checkpoints.url}: no checkpoint yet, starting a new run")
                 return
