@@ -155,13 +155,16 @@ def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(dataset, compiled, tmp_path, number):
+@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGTERM, [1]), (signal.SIGINT, [1]), (signal.SIGINT, [0, 1])])
+def test_a_signal_to_one_or_both_of_two_processes_stops_both_after_the_same_step(
+    dataset, compiled, tmp_path, number, ranks
+):
     flags = arguments(tmp_path, dataset__root=dataset, **{**SMALL, "num_epochs": 500})
-    first, second = in_two_processes(1, compiled, *flags)
+    pair = first, second = in_two_processes(1, compiled, *flags)
     for _ in range(3):
         first.stdout.readline()
-    second.send_signal(number)
+    for rank in ranks:
+        pair[rank].send_signal(number)
     assert "the same command continues it" in ended(first, 143)
     ended(second, 143)
     (saved,) = tmp_path.glob("checkpoint-*.npz")

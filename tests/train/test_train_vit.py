@@ -213,10 +213,11 @@ def test_a_run_goes_on_with_another_number_of_jax_processes_and_what_two_wrote_i
     in_jax(folder, dataset, 2, max_steps=2)
     (by_two,) = folder.glob("checkpoint-000000002.orbax")
     exported = export(str(by_two), str(tmp_path / "vit.safetensors"))
-    assert f"resumed after step 2, from {by_two}" in in_jax(folder, dataset, max_steps=4, resume="automatic")
+    done = ": 16 of the 60 images of epoch 0 are done, 44 follow"
+    assert f"resumed after step 2, from {by_two}{done}" in in_jax(folder, dataset, max_steps=4, resume="automatic")
     (by_one,) = folder.glob("checkpoint-000000004-*.npz")
     assert f"resumed after step 4, from {by_one}" in in_jax(folder, dataset, 2, max_steps=6, resume="automatic")
     in_jax(tmp_path / "whole", dataset, max_steps=6)
     assert losses(folder) == pytest.approx(losses(tmp_path / "whole"), abs=1e-5)
-    assert (exported.step, exported.model) == (2, "vit_32x1_patch8")
+    assert (exported.step, exported.model, exported.num_heads) == (2, "vit_32x1_patch8", SMALL["num_heads"])
     assert all(torch.isfinite(each).all() for each in read_weights(exported.output).tensors.values())
