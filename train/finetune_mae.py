@@ -466,7 +466,7 @@ def _weights(flags: Flags) -> Weights | None:
     folder = CheckpointFolder(flags.output_dir, codec=NUMPY)  # weights of both frameworks are evaluated in either
     found = folder.newest_valid(lambda line: click.echo(line, err=True))
     if found is None:
-        raise UsageError(f"{flags.output_dir}: no checkpoint to evaluate, or damaged ones alone; give one with --resume")
+        raise UsageError(f"{flags.output_dir}: no checkpoint to evaluate that is not damaged; give one with --resume")
     return weights_of(f"{flags.output_dir}/{found[0].name}", found[1])
 
 

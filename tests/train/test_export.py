@@ -342,7 +342,9 @@ def test_the_command_prints_what_it_wrote(mae, tmp_path, capsys):
     assert found["bytes"] == output.stat().st_size
     output.unlink()
     assert command.main([mae[1], str(output)], standalone_mode=False) == 0
-    assert capsys.readouterr().err.startswith(f"{output}: vit_micro_patch8 at 32 pixels, 2 heads, {found['tensors']} tensors")
+    assert capsys.readouterr().err.startswith(
+        f"{output}: vit_micro_patch8 at 32 pixels, 2 heads, {found['tensors']} tensors"
+    )
 
 
 def test_files_without_an_encoder_are_refused(mae, tmp_path):

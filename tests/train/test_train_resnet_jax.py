@@ -139,9 +139,7 @@ def in_two_processes(devices, compiled, *flags):
 
 
 @pytest.mark.long
-def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(
-    dataset, compiled, expected, tmp_path
-):
+def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(dataset, compiled, expected, tmp_path):
     flags = arguments(tmp_path / "two", dataset__root=dataset, **SMALL)
     pair = in_two_processes(2, compiled, *flags)
     train(*arguments(tmp_path / "four", dataset__root=dataset, **SMALL), **environment(compiled, 4))

@@ -91,9 +91,8 @@ def resumed_position(order: Order, epochs: int, step: int) -> str:
         return ""
     end = (epoch + 1) * samples
     left_out = f", {end - last:,} at the end do not fill a batch" if end > last else ""
-    return (
-        f": {done:,} of the {samples:,} images of epoch {epoch} are done, {min(end, last) - position:,} follow{left_out}"
-    )
+    follow = min(end, last) - position
+    return f": {done:,} of the {samples:,} images of epoch {epoch} are done, {follow:,} follow{left_out}"
 
 
 def trained_images(order: Order, epochs: int, step: int) -> str:
