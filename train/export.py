@@ -15,11 +15,13 @@ import click
 import torch
 
 from dataprep.errors import UsageError, install_hint
+from dataprep.messages import counted
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
 from train.checkpoints.constructors import timm_call, vitmae_call
 from train.checkpoints.encoder_weights import (
     METADATA,
+    NUM_HEADS,
     PIXEL_MEAN,
     PIXEL_STD,
     SAFETENSORS,
@@ -67,6 +69,8 @@ class Exported:
     """Name of the encoder, e.g. `vit_base_patch16`, or `vit_5120x32_patch14` where its size has no name."""
     image_size: int
     """Side of the images, pixels."""
+    num_heads: int | None
+    """Number of heads of a block; None if neither the source nor the encoder's name says it."""
     num_classes: int
     """Number of logits; 0: the encoder alone was written."""
     tensors: int
@@ -119,6 +123,7 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
     facts = {
         "model": weights.name,
         "image_size": weights.image_size,
+        NUM_HEADS: weights.num_heads,
         "num_classes": num_classes,
         "step": weights.step,
         "source": source.rpartition("/")[2],
@@ -194,9 +199,10 @@ def command(checkpoint: str, output: str, key_bias: str, names: str, as_json: bo
     if done.already_there:
         click.echo(f"{done.output} is already there with the same bytes; nothing was written", err=True)
     else:
-        head = f", {done.num_classes:,} classes" if done.num_classes else ""
+        heads = f", {counted(done.num_heads, 'head')}" if done.num_heads else ""
+        classes = f", {done.num_classes:,} classes" if done.num_classes else ""
         click.echo(
-            f"{done.output}: {done.model} at {done.image_size} pixels{head}, {done.tensors:,} tensors, "
+            f"{done.output}: {done.model} at {done.image_size} pixels{heads}{classes}, {done.tensors:,} tensors, "
             f"{done.parameters:,} parameters, {done.bytes:,} bytes",
             err=True,
         )

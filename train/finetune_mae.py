@@ -463,20 +463,11 @@ def _weights(flags: Flags) -> Weights | None:
         return read_weights(flags.finetune) if flags.finetune else None
     if flags.resume != AUTOMATIC:
         return read_weights(flags.resume)
-    each = (folder.newest_valid(lambda line: click.echo(line, err=True)) for folder in _checkpoint_folders(flags))
-    found = max((one for one in each if one is not None), key=lambda one: one[0].step, default=None)
+    folder = CheckpointFolder(flags.output_dir, codec=NUMPY)  # weights of both frameworks are evaluated in either
+    found = folder.newest_valid(lambda line: click.echo(line, err=True))
     if found is None:
-        raise UsageError(f"{flags.output_dir}: no checkpoint to evaluate; give one with --resume")
+        raise UsageError(f"{flags.output_dir}: no checkpoint to evaluate that is not damaged; give one with --resume")
     return weights_of(f"{flags.output_dir}/{found[0].name}", found[1])
-
-
-def _checkpoint_folders(flags: Flags) -> list[CheckpointFolder]:
-    """Return the output folder once for each kind of checkpoint that the framework writes."""
-    if not flags.is_jax:
-        return [CheckpointFolder(flags.output_dir)]
-    from train.checkpoints.orbax_folder import OrbaxFolder
-
-    return [CheckpointFolder(flags.output_dir, codec=NUMPY), OrbaxFolder(flags.output_dir)]
 
 
 def _open_optimizer(model: VisionTransformer, flags: Flags, lr: float) -> torch.optim.Optimizer:

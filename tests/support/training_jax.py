@@ -6,10 +6,12 @@ python -m tests.support.training_jax fit FOLDER               a ResNet18 over 50
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -59,6 +61,22 @@ def environment(cache: object, devices: int = 1) -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
+
+
+def cluster(processes: int) -> list[dict[str, str]]:
+    """Return the variables by which each of several processes finds the others; none for a process alone."""
+    if processes == 1:
+        return [{}]
+    shared = {"JAX_COORDINATOR_ADDRESS": f"localhost:{free_port()}", "JAX_NUM_PROCESSES": str(processes)}
+    return [{**shared, "JAX_PROCESS_ID": str(rank)} for rank in range(processes)]
+
+
+def free_port() -> int:
+    """Return a port below those that any connection of another program may be given meanwhile."""
+    for port in random.sample(range(20_000, 30_000), 50):
+        with contextlib.suppress(OSError), socket.create_server(("localhost", port)):
+            return port
+    raise OSError("no free port")
 
 
 def launch(*flags: str, **variables: str) -> subprocess.Popen:

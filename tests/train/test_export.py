@@ -108,7 +108,7 @@ def test_the_printed_lines_load_the_file_into_timms_network_and_give_it_a_batch(
     assert (ours - found["outputs"]).abs().max() < 1e-4
 
 
-def test_the_printed_lines_ask_for_the_number_of_heads_of_a_size_without_a_name(tmp_path, capsys):
+def test_the_printed_lines_ask_for_the_number_of_heads_where_neither_the_run_nor_the_name_says_it(tmp_path, capsys):
     block = BlockConfig(dim=32, num_heads=2)
     model = noisy(
         OurViT(
@@ -120,7 +120,10 @@ def test_the_printed_lines_ask_for_the_number_of_heads_of_a_size_without_a_name(
     )  # fmt: skip
     torch.save({"model": model.state_dict()}, tmp_path / "vit.pth")
     lines = printed_lines(capsys, tmp_path / "vit.pth", tmp_path / "out.safetensors")
-    assert "# HEADS is the number of heads, which no weight has: put it in" in lines
+    assert "# HEADS is the number of heads, which the source does not say: put it in" in lines
+    torch.save({"model": model.state_dict(), "description": {"num_heads": 2}}, tmp_path / "run.pth")
+    assert printed_lines(capsys, tmp_path / "run.pth", tmp_path / "run.safetensors").count("num_heads=2") == 1
+    assert export(str(tmp_path / "run.safetensors"), str(tmp_path / "again.safetensors")).num_heads == 2
     found = run(lines.replace("=HEADS", "=2"))
     standardised = (found["images"] - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(IMAGENET_STD).view(
         3, 1, 1
@@ -339,7 +342,9 @@ def test_the_command_prints_what_it_wrote(mae, tmp_path, capsys):
     assert found["bytes"] == output.stat().st_size
     output.unlink()
     assert command.main([mae[1], str(output)], standalone_mode=False) == 0
-    assert capsys.readouterr().err.startswith(f"{output}: vit_micro_patch8 at 32 pixels, {found['tensors']} tensors")
+    assert capsys.readouterr().err.startswith(
+        f"{output}: vit_micro_patch8 at 32 pixels, 2 heads, {found['tensors']} tensors"
+    )
 
 
 def test_files_without_an_encoder_are_refused(mae, tmp_path):

@@ -1,12 +1,10 @@
 """The ResNet in JAX: exact, resumable after any end, in one process and in two. JAX runs in processes of its own."""
 
-import contextlib
 import json
 import random
 import re
 import shutil
 import signal
-import socket
 import struct
 
 import pytest
@@ -18,6 +16,7 @@ from tests.support.training import start
 from tests.support.training_jax import (
     SMALL,
     arguments,
+    cluster,
     ended,
     environment,
     killed_and_resumed,
@@ -135,27 +134,14 @@ def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(found, runs,
     assert runs["over"]["saved"] == []
 
 
-@pytest.fixture
-def port():
-    """A free one, below those that any connection of another program may be given meanwhile."""
-    for port in random.sample(range(20_000, 30_000), 50):
-        with contextlib.suppress(OSError), socket.create_server(("localhost", port)):
-            return port
-    raise OSError("no free port")
-
-
-def in_two_processes(port, devices, compiled, *flags):
-    cluster = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
-    variables = environment(compiled, devices) | cluster
-    return [launch(*flags, JAX_PROCESS_ID=str(rank), **variables) for rank in range(2)]
+def in_two_processes(devices, compiled, *flags):
+    return [launch(*flags, **environment(compiled, devices), **each) for each in cluster(2)]
 
 
 @pytest.mark.long
-def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(
-    dataset, compiled, expected, port, tmp_path
-):
+def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(dataset, compiled, expected, tmp_path):
     flags = arguments(tmp_path / "two", dataset__root=dataset, **SMALL)
-    pair = in_two_processes(port, 2, compiled, *flags)
+    pair = in_two_processes(2, compiled, *flags)
     train(*arguments(tmp_path / "four", dataset__root=dataset, **SMALL), **environment(compiled, 4))
     for process in pair:
         ended(process)
@@ -167,12 +153,16 @@ def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(
 
 
 @pytest.mark.long
-def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(dataset, compiled, port, tmp_path):
+@pytest.mark.parametrize(("number", "ranks"), [(signal.SIGTERM, [1]), (signal.SIGINT, [1]), (signal.SIGINT, [0, 1])])
+def test_a_signal_to_one_or_both_of_two_processes_stops_both_after_the_same_step(
+    dataset, compiled, tmp_path, number, ranks
+):
     flags = arguments(tmp_path, dataset__root=dataset, **{**SMALL, "num_epochs": 500})
-    first, second = in_two_processes(port, 1, compiled, *flags)
+    pair = first, second = in_two_processes(1, compiled, *flags)
     for _ in range(3):
         first.stdout.readline()
-    second.send_signal(signal.SIGTERM)
+    for rank in ranks:
+        pair[rank].send_signal(number)
     assert "the same command continues it" in ended(first, 143)
     ended(second, 143)
     (saved,) = tmp_path.glob("checkpoint-*.npz")

@@ -16,6 +16,7 @@ from tests.support.finished import build_here
 from tests.support.on_use import on_use
 from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
 from tests.support.training_fsdp import SMALL, TOLERANCE, held_by
+from tests.support.training_jax import cluster, ended, environment
 from train.checkpoints.encoder_weights import read_weights
 from train.checkpoints.pretrained import ClassifierConfig, open_classifier
 from train.export import export
@@ -196,3 +197,28 @@ def test_packs_train_on_two_devices_under_fsdp_as_on_one_and_every_image_is_eval
     assert losses(tmp_path / "xla") == pytest.approx(expected, rel=1e-4)
     counted = [[json.loads(line) for line in log_lines(tmp_path / name)][-2] for name in ("cpu", "xla")]
     assert [line["val_images"] for line in counted] == [3, 3]
+
+
+def in_jax(folder, data, processes=1, **flags):
+    """Train in JAX, in one process or in several together; what the first one says."""
+    given = flags_of(ckpt_dir=folder, data_path=data, framework="jax", device="cpu", **{**SMALL, **flags})
+    variables = {**environment(folder.parent / "compiled"), "PJRT_DEVICE": ""}
+    started = [start("train.train_vit", *given, **variables, **each) for each in cluster(processes)]
+    first, *_ = [ended(each) for each in started]
+    return first
+
+
+@pytest.mark.long
+def test_a_run_goes_on_with_another_number_of_jax_processes_and_what_two_wrote_is_exported(dataset, tmp_path):
+    folder = tmp_path / "run"
+    in_jax(folder, dataset, 2, max_steps=2)
+    (by_two,) = folder.glob("checkpoint-000000002.orbax")
+    exported = export(str(by_two), str(tmp_path / "vit.safetensors"))
+    done = ": 16 of the 60 images of epoch 0 are done, 44 follow"
+    assert f"resumed after step 2, from {by_two}{done}" in in_jax(folder, dataset, max_steps=4, resume="automatic")
+    (by_one,) = folder.glob("checkpoint-000000004-*.npz")
+    assert f"resumed after step 4, from {by_one}" in in_jax(folder, dataset, 2, max_steps=6, resume="automatic")
+    in_jax(tmp_path / "whole", dataset, max_steps=6)
+    assert losses(folder) == pytest.approx(losses(tmp_path / "whole"), abs=1e-5)
+    assert (exported.step, exported.model, exported.num_heads) == (2, "vit_32x1_patch8", SMALL["num_heads"])
+    assert all(torch.isfinite(each).all() for each in read_weights(exported.output).tensors.values())

@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from dataprep.errors import FormatError, UsageError
+from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
-from train.checkpoints.files import NUMPY, ORBAX, TORCH, Checkpoint, Codec, digest_of, load_file, on_disk
+from train.checkpoints.files import (
+    NUMPY,
+    ORBAX,
+    TORCH,
+    Checkpoint,
+    Codec,
+    digest_of,
+    find_checkpoint,
+    load_file,
+    on_disk,
+)
 from train.checkpoints.state import State
 
 
@@ -40,9 +50,9 @@ class CheckpointFolder:
         return self._storage.url
 
     def list(self) -> list[Checkpoint]:
-        """List the checkpoints by step, the newest first; whether they are valid is not known yet."""
-        found = (self._codec.parse(info.name) for info in self._storage.list())
-        checkpoints = (each for each in found if each is not None)
+        """List the checkpoints of every kind by step, the newest first; whether they are valid is not known yet."""
+        found = (find_checkpoint(info.name) for info in self._storage.list())
+        checkpoints = {each for each in found if each is not None}
         return sorted(checkpoints, key=lambda each: (each.step, each.digest), reverse=True)
 
     def remove_unfinished(self) -> None:
@@ -75,21 +85,38 @@ class CheckpointFolder:
 
         Raises:
             FormatError: The bytes do not have the digest in the name, or are not a state.
+            UsageError: The library that reads it is not installed.
         """
+        if checkpoint.name.endswith(ORBAX):
+            from train.checkpoints.orbax_folder import load_orbax  # needs JAX, which PyTorch's checkpoints do without
+
+            return load_orbax(f"{self.url}/{checkpoint.name}")
         if checkpoint.is_list:
-            from train.checkpoints.parts import load_parts  # needs torch, which JAX's checkpoints do without
+            try:
+                from train.checkpoints.parts import load_parts  # needs torch, which JAX's checkpoints do without
+            except ImportError:
+                where = self._storage.url_of(checkpoint.name)
+                raise UsageError(f"{where}: needs torch: {install_hint('torch')}") from None
 
             return load_parts(self._storage, checkpoint)
         with on_disk(self._storage, checkpoint.name) as path:
-            return load_file(path, checkpoint.digest, self._codec)
+            return load_file(path, checkpoint.digest, NUMPY if checkpoint.is_jax else TORCH)
 
     def newest_valid(self, tell: Callable[[str], None]) -> tuple[Checkpoint, State] | None:
-        """Return the newest checkpoint that can be read, and its state; None where there is none.
+        """Return the newest checkpoint that is not damaged, and its state; None where there is none.
 
         Args:
-            tell: Called with a line for each checkpoint that was skipped, with the reason.
+            tell: Called with a line for each damaged checkpoint, which is skipped, with the reason.
+
+        Raises:
+            UsageError: The newest one is of a kind that cannot be read or continued here.
         """
         for checkpoint in self.list():
+            if checkpoint.is_jax and self._codec is TORCH:
+                raise UsageError(
+                    f"{self.url}/{checkpoint.name}: the newest checkpoint here is of JAX; continue it with --framework "
+                    "jax, give --resume the path of one of PyTorch, or choose another --output_dir"
+                )
             try:
                 return checkpoint, self.load(checkpoint)
             except (FormatError, FileNotFoundError) as error:
@@ -98,13 +125,23 @@ class CheckpointFolder:
 
     def _forget_older(self, step: int) -> None:
         # Newer ones are left: a run that went back to an older state may have found them damaged.
-        older = [each for each in self.list() if each.step <= step][self._keep :]
+        # Those of the other framework are left, too: it may continue them, where this one's cannot be.
+        own = [each for each in self.list() if each.is_jax == (self._codec is NUMPY)]
+        older = [each for each in own if each.step <= step][self._keep :]
         for each in older:
-            self._storage.delete(each.name)
+            self._remove(each)
         if any(each.is_list for each in older):
             from train.checkpoints.parts import remove_unlisted_parts
 
             remove_unlisted_parts(self._storage, self.list())
+
+    def _remove(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.name.endswith(ORBAX):
+            from train.checkpoints.orbax_folder import remove_orbax
+
+            remove_orbax(f"{self.url}/{checkpoint.name}")
+        else:
+            self._storage.delete(checkpoint.name)
 
 
 def load_any(url: str) -> State:

@@ -3,7 +3,8 @@
     timm.models.VisionTransformer(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=2, num_classes=0)
     transformers.ViTMAEModel(transformers.ViTMAEConfig(image_size=32, patch_size=8, hidden_size=64, …))
 
-The number of heads is in no weight: it is that of the encoder's named size, or the word HEADS.
+The number of heads is in no weight: it is that of the run's flags, which its checkpoints hold, else that of the
+encoder's named size, or else the word HEADS.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from train.models.sizes import LAYER_NORM_EPSILON
 
 Tensors = Mapping[str, torch.Tensor]
 UNKNOWN_HEADS = "HEADS"
-"""Placeholder for the number of heads of an encoder whose size has no name."""
+"""Placeholder for the number of heads of an encoder whose source does not say it and whose size has no name."""
 _MLP_RATIO = 4
 
 

@@ -39,6 +39,8 @@ METADATA = "metadata"
 """Key of an export's facts in a .pth file."""
 PIXEL_MEAN, PIXEL_STD = "pixel_mean", "pixel_std"
 """Keys of the statistics of the pixels among these facts."""
+NUM_HEADS = "num_heads"
+"""Key of the number of heads among these facts, and among the flags of a run in its checkpoints."""
 _PRETRAINING = ("decoder_", "mask_token")
 """Prefixes of the names of tensors that only pretraining uses."""
 _SIDE = 224
@@ -87,6 +89,8 @@ class Weights:
     """How the images were standardised on which the weights were trained; None if the file does not say it."""
     classes: tuple[str, ...] = ()
     """Names of the classes of the data on which the weights were trained; empty if the file does not say them."""
+    heads: int | None = None
+    """Number of heads of a block, as the flags of the weights' run or an export say it; None if the file does not."""
 
     @property
     def encoder(self) -> Encoder:
@@ -101,7 +105,9 @@ class Weights:
             raise FormatError(
                 f"{self.url}: {depth} blocks of width {dim} are not a known encoder; known are {_known_sizes()}"
             )
-        block = replace(_sizes()[size].encoder, k_bias="blocks.0.attn.qkv.bias" in self.tensors)
+        block = _sizes()[size].encoder
+        heads = self.num_heads or block.num_heads
+        block = replace(block, num_heads=heads, k_bias="blocks.0.attn.qkv.bias" in self.tensors)
         return Encoder(size, patch_size, depth, block)
 
     @property
@@ -112,8 +118,11 @@ class Weights:
 
     @property
     def num_heads(self) -> int | None:
-        """Number of heads of a block, which no weight has; None if the encoder's size has no name."""
+        """Number of heads of a block, which no weight has: as the file says it, else that of the encoder's named size;
+        None if there is neither."""
         dim, depth, _ = self._shape
+        if self.heads is not None and dim % self.heads == 0:
+            return self.heads
         size = _size_of(dim, depth)
         return None if size is None else _sizes()[size].encoder.num_heads
 
@@ -183,7 +192,7 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
     if ARRAYS in state:
         arrays = trained_weights(url, state)
         tensors = {name: torch.tensor(each) for name, each in arrays.items()}
-        state = {"step": state.get("step"), "model": tensors, CLASSES: state.get(CLASSES)}
+        state = {**state, "model": tensors}
     named, pixels, classes = state.get("model", state), _statistics(state), _classes(state)
     if not isinstance(named, dict) or not all(
         isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in named.items()
@@ -193,7 +202,7 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
         named, pixels = from_vitmae(url, named), _IMAGENET
     step = state.get("step")
     kept = {name: each for name, each in named.items() if not name.startswith(_PRETRAINING)}
-    return Weights(url, kept, step if isinstance(step, int) else None, pixels, classes)
+    return Weights(url, kept, step if isinstance(step, int) else None, pixels, classes, _heads(state))
 
 
 def source_digest(url: str) -> str:
@@ -296,6 +305,13 @@ def _classes(state: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):
         return ()
     return tuple(found) if len(set(found)) == len(found) else ()
+
+
+def _heads(state: Mapping[str, Any]) -> int | None:
+    """Return the number of heads, as a run's flags or an export says it; None for other files."""
+    facts = state.get(METADATA, state.get("description"))
+    found = facts.get(NUM_HEADS) if isinstance(facts, dict) else None
+    return found if type(found) is int and found > 0 else None
 
 
 def _read_safetensors(url: str) -> dict[str, Any]:

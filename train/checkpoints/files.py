@@ -1,7 +1,9 @@
 """Files of checkpoints: their names, their digests, and how a state of PyTorch or NumPy becomes one.
 
     checkpoint-000000400-5f2b8c6a90d1e37c.pth      state after 400 steps, the first 16 digits of its SHA-256
+    checkpoint-000000400-5f2b8c6a90d1e37c.npz      likewise, of JAX
     checkpoint-000000400-0b7712ad5c3390fe.json     list of the parts of one that is sharded among hosts: see parts.py
+    checkpoint-000000400.orbax/                    folder of one by Orbax, of JAX: see orbax_folder.py
 
 Reading a checkpoint never runs code from it: PyTorch's are read with `weights_only`, NumPy's without pickles.
 """
@@ -21,11 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import Storage, disk_errors
 from train.checkpoints.state import State
 
 _COPY_BYTES = 8 << 20
+_ORBAX_NAME = re.compile(r"checkpoint-(\d{9,})\.orbax")
 _REFUSED_GLOBAL = re.compile(r"(?:GLOBAL|class) ([\w.]+) ")
 """Pattern that finds the type in torch's message about an object that it refuses to load."""
 
@@ -37,7 +40,12 @@ class Checkpoint:
     name: str
     step: int
     digest: str
-    """First 16 hexadecimal digits of the SHA-256 of its bytes."""
+    """First 16 hexadecimal digits of the SHA-256 of its bytes; empty for a folder by Orbax."""
+
+    @property
+    def is_jax(self) -> bool:
+        """Whether JAX wrote it."""
+        return self.name.endswith((f".{NUMPY.suffix}", ORBAX))
 
     @property
     def is_list(self) -> bool:
@@ -142,6 +150,15 @@ TORCH = Codec("torch", "pth", _write_torch, _read_torch)
 NUMPY = Codec("numpy", "npz", _write_numpy, _read_numpy)
 
 
+def find_checkpoint(name: str) -> Checkpoint | None:
+    """Return the checkpoint, of any kind, to which a file in a folder of checkpoints belongs; None if to none."""
+    first, below, _ = name.partition("/")
+    if below:
+        match = _ORBAX_NAME.fullmatch(first)
+        return None if match is None else Checkpoint(first, int(match[1]), "")
+    return TORCH.parse(name) or NUMPY.parse(name)
+
+
 def load_file(path: Path, digest: str | None, codec: Codec = TORCH) -> State:
     """Read the state in one file.
 
@@ -152,6 +169,7 @@ def load_file(path: Path, digest: str | None, codec: Codec = TORCH) -> State:
 
     Raises:
         FormatError: The file has another digest, or is not a state.
+        UsageError: The library that reads it is not installed.
     """
     if digest is not None and (found := digest_of(path)) != digest:
         raise FormatError(f"{path}: {path.stat().st_size:,} bytes of digest {found}, expected {digest}: damaged")
@@ -161,6 +179,8 @@ def load_file(path: Path, digest: str | None, codec: Codec = TORCH) -> State:
         return codec.read(path)
     except FormatError:
         raise
+    except ImportError:
+        raise UsageError(f"{path}: needs {codec.library}: {install_hint(codec.library)}") from None
     except Exception as error:  # a damaged file can make the libraries raise anything
         reason = (
             f"cut short, damaged, or another kind of file; expected a .{codec.suffix} checkpoint"

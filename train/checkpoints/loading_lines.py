@@ -41,7 +41,7 @@ def loading_lines(
     imports = sorted({*imports, "import torch", f"import {network.partition('.')[0]}"}, key=_order_of_imports)
     lines = [*(["# pip install transformers"] if names == "vitmae" else []), *imports, ""]
     if f"={UNKNOWN_HEADS}" in network:
-        lines.append(f"# {UNKNOWN_HEADS} is the number of heads, which no weight has: put it in")
+        lines.append(f"# {UNKNOWN_HEADS} is the number of heads, which the source does not say: put it in")
     lines += [*loading, f"model = {network}.eval()"]
     result = ""
     if names == "vitmae":

@@ -8,12 +8,11 @@ arrays' shapes, so that a checkpoint of another model is known before anything i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep.errors import FormatError, UsageError
+from dataprep.errors import FormatError, UsageError, install_hint
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import ARRAYS, DOCUMENT, NUMPY, ORBAX, Checkpoint
 from train.checkpoints.state import State
@@ -21,7 +20,6 @@ from train.checkpoints.state import State
 if TYPE_CHECKING:
     import jax
 
-_NAME = re.compile(r"checkpoint-(\d{9,})\.orbax")
 _SHAPES = "shapes"
 
 
@@ -31,8 +29,9 @@ class OrbaxFolder(CheckpointFolder):
     Args:
         url: A folder or gs://bucket/prefix that all processes see.
         keep: Number of newest checkpoints to keep, 1 or more.
-        like: Arrays by their names, as the run has them: they are read with the same shardings. None: all values are
-            read into this host's memory.
+        like: Arrays by their names, as the run has them: those of a checkpoint by Orbax are read with the same
+            shardings, whatever the number of processes that wrote them. None: all values are read into this host's
+            memory.
     """
 
     takes_parts = True
@@ -40,13 +39,6 @@ class OrbaxFolder(CheckpointFolder):
     def __init__(self, url: str, *, keep: int = 3, like: Mapping[str, jax.Array] | None = None) -> None:
         super().__init__(url, keep=keep, codec=NUMPY)
         self._like = like
-
-    def list(self) -> list[Checkpoint]:
-        """List the checkpoints by step, the newest first, without what a killed run has left unfinished."""
-        folder = _path(self.url)
-        names = [each.name for each in folder.iterdir()] if folder.exists() else []
-        steps = sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
-        return [Checkpoint(_name_of(step), step, "") for step in steps]
 
     def save(self, step: int, state: State) -> Checkpoint | None:
         """Write a state; all processes call this.
@@ -75,18 +67,19 @@ class OrbaxFolder(CheckpointFolder):
             )
         if jax.process_index():
             return None
-        for older in [each for each in self.list() if each.step <= step][self._keep :]:
-            (_path(self.url) / older.name).rmtree()
+        self._forget_older(step)
         return Checkpoint(_name_of(step), step, "")
 
     def load(self, checkpoint: Checkpoint) -> State:
-        """Read a state, every process its own part of the arrays, or all of them without `like`.
+        """Read a state; of one by Orbax every process reads its own part of the arrays, or all of them without `like`.
 
         Raises:
-            UsageError: The arrays are those of another model.
+            UsageError: The arrays are those of another model, or the library that reads them is not installed.
             FormatError: The checkpoint is damaged.
         """
-        return load_orbax(f"{self.url}/{checkpoint.name}", self._like)
+        if checkpoint.name.endswith(ORBAX):
+            return load_orbax(f"{self.url}/{checkpoint.name}", self._like)
+        return super().load(checkpoint)
 
 
 def load_orbax(url: str, like: Mapping[str, jax.Array] | None = None) -> State:
@@ -100,8 +93,10 @@ def load_orbax(url: str, like: Mapping[str, jax.Array] | None = None) -> State:
         UsageError: JAX is not installed, or the arrays are those of another model.
         FormatError: The checkpoint is damaged.
     """
-    import numpy as np
-    import orbax.checkpoint as ocp
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError:
+        raise UsageError(f"{url}: needs Orbax and JAX: {install_hint('jax')}") from None
 
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
@@ -112,24 +107,33 @@ def load_orbax(url: str, like: Mapping[str, jax.Array] | None = None) -> State:
             arrays = checkpointer.restore(_path(url), wanted)[ARRAYS]
     except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         raise FormatError(f"{url}: damaged ({str(error).splitlines()[0]})") from None
-    found: State = {
-        **document,
-        ARRAYS: {name: np.asarray(each) if like is None else each for name, each in _flat(arrays)},
-    }
+    found: State = {**document, ARRAYS: dict(_flat(arrays))}
     return found
 
 
+def remove_orbax(url: str) -> None:
+    """Remove the folder of one checkpoint."""
+    _path(url).rmtree()
+
+
 def _targets(url: str, shapes: Mapping[str, list[int]], like: Mapping[str, jax.Array] | None) -> dict[str, Any]:
+    """Return what Orbax makes of each array: one on the devices, as `like` has it, or else one of NumPy.
+
+    Without a target Orbax lays an array out as the devices were that wrote it, and fails where there are others.
+    """
     import jax
     import numpy as np
 
-    targets = {}
+    targets: dict[str, Any] = {}
     for name, shape in shapes.items():
         own = (like or {}).get(name)
         if own is not None and tuple(shape) != own.shape:
             raise UsageError(f"{url}: {name}: {tuple(shape)}, in this model {own.shape}; use the flags of its run")
         dtype = np.int32 if name.endswith("/count") else np.float32
-        targets[name] = jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=None if own is None else own.sharding)
+        if own is None:
+            targets[name] = np.broadcast_to(dtype(0), tuple(shape))  # takes no memory
+        else:
+            targets[name] = jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=own.sharding)
     return targets
 
 

@@ -86,7 +86,7 @@ class Backend(Protocol):
 
     @property
     def catches_signals(self) -> bool:
-        """Whether the loop handles SIGTERM and SIGINT; False if the framework does so for several processes."""
+        """Whether the loop handles SIGTERM and SIGINT; False if the framework handles SIGTERM for several processes."""
 
     @property
     def saves_evaluated_step(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dataprep.messages import counted
 from loaders.order import Order
 
 
@@ -79,6 +80,29 @@ def ended_epochs(order: Order, step: int) -> range:
     if step < 1 or order.first_batch(order.epoch_of(step)) != step:
         return range(0)
     return range(order.epoch_of(step - 1) + 1, order.epoch_of(step) + 1)
+
+
+def resumed_position(order: Order, epochs: int, step: int) -> str:
+    """Return the end of a message about a resumed run: how much of its epoch is done; empty where none is left."""
+    samples, position = order.epoch_samples, step * order.global_batch
+    epoch, done = divmod(position, samples)
+    last = order.first_batch(epochs) * order.global_batch
+    if position >= last:
+        return ""
+    end = (epoch + 1) * samples
+    left_out = f", {end - last:,} at the end do not fill a batch" if end > last else ""
+    follow = min(end, last) - position
+    return f": {done:,} of the {samples:,} images of epoch {epoch} are done, {follow:,} follow{left_out}"
+
+
+def trained_images(order: Order, epochs: int, step: int) -> str:
+    """Return a message at the end of a run: how many images were planned, trained and left out."""
+    planned, steps = epochs * order.epoch_samples, order.first_batch(epochs)
+    text = f"trained {step * order.global_batch:,} of the {planned:,} images of {counted(epochs, 'epoch')}"
+    left_out = planned - steps * order.global_batch
+    if step < steps or not left_out:
+        return text
+    return f"{text}; the last {left_out:,} did not fill a batch of {order.global_batch:,}"
 
 
 def _is_multiple(count: int, interval: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -21,8 +22,8 @@ from loaders.metrics.callback import MetricsCallback
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
 from train.checkpoints.state import CLASSES, STATE_VERSION, State, check_state, taking_position
 from train.loops.backend import Backend, DeviceBatch, Update
-from train.loops.config import LoopConfig, ended_epochs
-from train.loops.stopping import SIGNALS, STOPPED_EXIT_CODE, Stop, stop_signals
+from train.loops.config import LoopConfig, ended_epochs, resumed_position, trained_images
+from train.loops.stopping import SIGNALS, STOPPED_EXIT_CODE, Stop, interrupt_as_sigterm, stop_signals
 from train.loops.unread import Unread
 from train.optim.schedule import Schedule
 from train.telemetry.logs import Logs
@@ -72,8 +73,8 @@ class Training(Generic[BackendT]):
             where: `automatic`, for the newest valid one in `checkpoints`, if any; a path or URL; or '', for a new run.
 
         Raises:
-            UsageError: The checkpoint is from another model or sequence of batches; or the folder of a new run has
-                checkpoints.
+            UsageError: The checkpoint is from another model or sequence of batches, or of a kind that cannot be
+                continued here; the folder of a new run has checkpoints; or all of those to continue are damaged.
             FormatError: The checkpoint is damaged.
         """
         if not where:
@@ -90,12 +91,18 @@ class Training(Generic[BackendT]):
         else:
             found = self.checkpoints.newest_valid(self.logs.tell)
             self.backend.check_same_checkpoint(0 if found is None else found[0].step, self.checkpoints.url)
+            if found is None and self.checkpoints.list():
+                raise UsageError(
+                    f"{self.checkpoints.url}: all of its checkpoints are damaged; remove them to start a new run, or "
+                    "choose another folder"
+                )
             if found is None:
                 self.logs.tell(f"{self.checkpoints.url}: no checkpoint yet, starting a new run")
                 return
             where, state = f"{self.checkpoints.url}/{found[0].name}", found[1]
         self._restore(where, state)
-        self.logs.tell(f"resumed after step {self.step}, from {where}")
+        position = "" if self._is_packed else resumed_position(self.loader.order, self.config.epochs, self.step)
+        self.logs.tell(f"resumed after step {self.step}, from {where}{position}")
 
     def begin_with(self, where: str) -> None:
         """Take the weights of a checkpoint for a new run, which begins at the first image with moments of its own.
@@ -127,11 +134,12 @@ class Training(Generic[BackendT]):
         )
         profile = StepProfile(self.config.profile_steps, self.logs.folder, self.backend.profile)
         try:
-            signals = SIGNALS if self.backend.catches_signals else ()
-            with stop_signals(signals, self._announce_stop) as stop, contextlib.closing(profile):
+            with self._stop_signals() as stop, contextlib.closing(profile):
                 stopped = self._train(stop, profile)
             if not stopped:
                 self.logs.ended(self.step, self._epoch)
+                if not self._is_packed:
+                    self.logs.tell(trained_images(self.loader.order, self.config.epochs, self.step))
         finally:
             self.logs.close()
             self.loader.close()
@@ -159,8 +167,15 @@ class Training(Generic[BackendT]):
             )
         return UndecidedError.exit_code if found.undecided else 0
 
+    def _stop_signals(self) -> AbstractContextManager[Stop]:
+        if self.backend.catches_signals:
+            return stop_signals(SIGNALS, self._announce_stop)
+        return interrupt_as_sigterm(self._announce_stop)
+
     def _announce_stop(self) -> None:
         when = "this step" if self.loader.config.world_size == 1 else "the next log line"
+        if not self.backend.catches_signals:
+            when = "the same step of all processes"
         saved = "without" if self.checkpoints is None else "with"
         self.logs.tell(
             f"stopping after {when}, {saved} a checkpoint; a second signal ends the run at once, without one"
@@ -295,6 +310,11 @@ class Training(Generic[BackendT]):
     def _named(self, changes: list[tuple[str, Any, Any]]) -> list[str]:
         """Return the flags of a checkpoint's run that have changed, for messages."""
         return [f"{self.config.flag_prefix}{name} {was}" for name, was, _ in changes]
+
+    @property
+    def _is_packed(self) -> bool:
+        """Whether a batch may leave out images that do not fit into its rows, which nothing here counts."""
+        return self.loader.config.packs is not None
 
     @property
     def _epoch(self) -> float:

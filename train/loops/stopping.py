@@ -36,13 +36,10 @@ def stop_signals(
     for minutes. So a thread reads the signals' numbers from a pipe, into which Python writes them as they come.
 
     Args:
-        signals: The signals; none of them: nothing is installed.
+        signals: The signals.
         announce: Called by that thread after the first signal.
     """
     stop = Stop()
-    if not signals:
-        yield stop
-        return
 
     def ask(_number: int, _frame: FrameType | None) -> None:
         stop.asked = True
@@ -62,6 +59,19 @@ def stop_signals(
         os.close(writing)  # which ends the thread
         thread.join()
         os.close(reading)
+
+
+@contextlib.contextmanager
+def interrupt_as_sigterm(announce: Callable[[], None]) -> Iterator[Stop]:
+    """Send this process SIGTERM at the first Ctrl-C, for a framework that stops all processes at SIGTERM; a second
+    Ctrl-C ends this process at once. Whether they stop is the framework's to say, never that of the `Stop`."""
+
+    def pass_on() -> None:
+        announce()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with stop_signals((signal.SIGINT,), pass_on):
+        yield Stop()
 
 
 def _watch(pipe: int, signals: frozenset[int], announce: Callable[[], None]) -> None:

@@ -2,11 +2,14 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
 from dataprep.errors import FormatError, UsageError
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
+from train.checkpoints.files import ARRAYS, NUMPY
+from train.checkpoints.orbax_folder import OrbaxFolder
 
 
 def state(step: int) -> dict:
@@ -87,3 +90,43 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path):
     assert CheckpointFolder(str(tmp_path)).newest_valid(print) is None
     with pytest.raises(UsageError, match="no checkpoint found; give the path or URL"):
         load_any(str(tmp_path / "none.pth"))
+
+
+def arrays(step: int) -> dict:
+    return {"step": step, ARRAYS: {"params/w": np.arange(3, dtype=np.float32) + step}}
+
+
+def test_the_newest_checkpoint_of_every_kind_is_found_and_read_by_every_folder_of_jax(tmp_path):
+    url = str(tmp_path)
+    folders = [CheckpointFolder(url, codec=NUMPY), OrbaxFolder(url), OrbaxFolder(url, like={})]
+    writers = [(CheckpointFolder(url), state), (folders[0], arrays), (folders[1], arrays), (folders[0], arrays)]
+    for step, (writer, made) in enumerate(writers, start=1):
+        writer.save(step, made(step))
+        for folder in folders:
+            found, loaded = folder.newest_valid(pytest.fail)
+            assert (found.step, loaded["step"]) == (step, step)
+            if made is arrays:
+                assert np.array_equal(loaded[ARRAYS]["params/w"], arrays(step)[ARRAYS]["params/w"])
+    assert [each.step for each in folders[0].list()] == [4, 3, 2, 1]
+
+
+def test_pytorch_refuses_a_newer_checkpoint_of_jax_and_does_not_take_an_older_one(tmp_path):
+    url = str(tmp_path)
+    ours = CheckpointFolder(url)
+    ours.save(1, state(1))
+    for step, folder in ((2, CheckpointFolder(url, codec=NUMPY)), (3, OrbaxFolder(url))):
+        saved = folder.save(step, arrays(step))
+        with pytest.raises(UsageError, match=f"{saved.name}: the newest checkpoint here is of JAX; continue it with"):
+            ours.newest_valid(pytest.fail)
+    ours.save(4, state(4))
+    assert ours.newest_valid(pytest.fail)[0].step == 4
+
+
+def test_old_checkpoints_of_both_kinds_of_jax_are_removed_and_those_of_pytorch_are_left(tmp_path):
+    url = str(tmp_path)
+    CheckpointFolder(url).save(1, state(1))
+    for step, kind in ((2, NUMPY), (3, None), (4, NUMPY), (5, None)):
+        folder = OrbaxFolder(url, keep=2) if kind is None else CheckpointFolder(url, keep=2, codec=kind)
+        folder.save(step, arrays(step))
+    assert [each.step for each in folder.list()] == [5, 4, 1]
+    assert len(list(tmp_path.iterdir())) == 3

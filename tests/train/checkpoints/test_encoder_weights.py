@@ -38,6 +38,12 @@ def test_weights_name_their_encoder_and_leave_the_decoder_out(tensors):
     assert not any(name.startswith(("decoder_", "mask_token")) for name in weights.tensors)
 
 
+@pytest.mark.parametrize(("said", "heads"), [(4, 4), (None, 2), (3, 2), ("4", 2), (0, 2)])
+def test_the_number_of_heads_is_that_of_the_run_and_else_that_of_the_named_size(tensors, said, heads):
+    weights = weights_of("x", {"model": tensors, "description": {"num_heads": said}})
+    assert (weights.num_heads, weights.encoder.block.num_heads) == (heads, heads)
+
+
 def test_biases_of_queries_and_values_are_the_same_after_both_conversions(tensors):
     biased = {name: torch.randn_like(each) if "qkv.bias" in name else each for name, each in tensors.items()}
     without = without_key_bias(biased)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loaders.order import Order
-from train.loops.config import LoopConfig, ended_epochs
+from train.loops.config import LoopConfig, ended_epochs, resumed_position, trained_images
 
 
 def order_of(images: int, batch: int, passes: int = 1) -> Order:
@@ -60,3 +60,31 @@ def test_a_checkpoint_is_due_after_the_given_minutes():
     assert not LoopConfig(epochs=1).is_save_due_after(1e9)
     assert not LoopConfig(epochs=1, ckpt_interval_minutes=2).is_save_due_after(119)
     assert LoopConfig(epochs=1, ckpt_interval_minutes=2).is_save_due_after(120)
+
+
+@given(st.integers(1, 60), st.integers(1, 30), st.integers(1, 3), st.integers(1, 4), st.integers(0, 40))
+def test_a_resumed_run_says_how_many_images_of_its_epoch_are_done_and_how_many_follow(
+    images, batch, passes, epochs, step
+):
+    order, samples = order_of(images, batch, passes), images * passes
+    trained = range(epochs * samples // batch * batch)  # positions
+    said = resumed_position(order, epochs, step)
+    if step * batch not in trained:
+        assert said == ""
+        return
+    epoch = step * batch // samples
+    of_epoch = range(epoch * samples, (epoch + 1) * samples)
+    done = sum(each < step * batch for each in of_epoch)
+    follow = sum(each >= step * batch and each in trained for each in of_epoch)
+    expected = f": {done} of the {samples} images of epoch {epoch} are done, {follow} follow"
+    left_out = samples - done - follow
+    assert said == expected + (f", {left_out} at the end do not fill a batch" if left_out else "")
+
+
+def test_the_end_of_a_run_says_how_many_images_were_left_out():
+    order = order_of(301, 12)
+    assert trained_images(order, 3, 75) == (
+        "trained 900 of the 903 images of 3 epochs; the last 3 did not fill a batch of 12"
+    )
+    assert trained_images(order, 3, 21) == "trained 252 of the 903 images of 3 epochs"
+    assert trained_images(order_of(24, 12), 1, 2) == "trained 24 of the 24 images of 1 epoch"

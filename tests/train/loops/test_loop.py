@@ -210,6 +210,17 @@ def test_a_new_run_in_the_folder_of_an_older_one_is_refused_unless_it_resumes(tm
     opened(tmp_path / "new", Counter()).resume("")
 
 
+def test_a_folder_of_damaged_checkpoints_is_refused_and_its_log_is_kept(tmp_path, capsys):
+    assert opened(tmp_path, Counter(), max_steps=1).run() == 0
+    (path,) = tmp_path.glob("checkpoint-*")
+    path.write_bytes(b"")
+    with pytest.raises(UsageError, match="all of its checkpoints are damaged; remove them to start a new run, or"):
+        opened(tmp_path, Counter()).resume("automatic")
+    assert "damaged; skipped" in capsys.readouterr().err
+    opened(tmp_path / "new", Counter()).resume("automatic")
+    assert "no checkpoint yet, starting a new run" in capsys.readouterr().err
+
+
 def test_changed_flags_are_reported_as_the_entry_spells_them(tmp_path, capsys):
     assert opened(tmp_path, Counter(), max_steps=1).run() == 0
     training = opened(tmp_path, Counter(), flag_prefix="--config.")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from train.loops.stopping import SAME_S, STOPPED_EXIT_CODE, stop_signals
+from train.loops.stopping import SAME_S, STOPPED_EXIT_CODE, interrupt_as_sigterm, stop_signals
 
 BUSY_IN_C = """
 import hashlib, sys
@@ -63,10 +63,18 @@ def test_after_one_signal_the_main_thread_ends_what_it_does():
     assert process.returncode == 0
 
 
-def test_no_signal_handler_is_installed_if_no_signals_are_given():
-    before = signal.getsignal(signal.SIGTERM)
-    with stop_signals(()) as stop:
-        assert signal.getsignal(signal.SIGTERM) is before
+def test_ctrl_c_becomes_sigterm_where_a_framework_stops_all_processes():
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with interrupt_as_sigterm(lambda: seen.append("announced")) as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            deadline_s = time.monotonic() + 10
+            while len(seen) < 2 and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == ["announced", signal.SIGTERM]
     assert not stop.asked
 
 
