@@ -193,7 +193,7 @@ def part_engine(part: Part, workers: int, build: _Build, log: Callable[[str], ob
     def engine(job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
         own = part.ordered(index for index in indexes if part.owner(index) == part.number)
         log(f"{part}: {len(own)} of {len(indexes)} shards that are missing")
-        work = _Work(open_build(job.output_url, job.root), indexes, partial(build, job), workers)
+        work = _Work(open_build(job.output_url, job.root, job.pointer), indexes, partial(build, job), workers)
         yield from work.build(own)
         yield from _help(work, Helper(part, workers, work.patience_s), log)
 

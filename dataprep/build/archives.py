@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ from dataprep.dataset.records import (
 )
 from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
 from dataprep.dataset.row_groups import PublishingRows
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import DataprepError, StorageError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
@@ -83,9 +84,9 @@ class ArchiveRecipe:
     worker_modules = ("dataprep.build.archives", "numpy", "pyarrow.parquet", "simplejpeg")
     shard_check = "dataprep.verify.shard:check_archive_shard"
 
-    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
+    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
         """List the originals of every split, permute them, and divide them into shards."""
-        keeping = Keeping(open_storage(request.output_url) if keep else None)
+        keeping = Keeping(open_storage(request.output_url) if keep else None, is_empty=is_empty)
         plan, tables = self.plan_references(request, progress, keeping)
         schema = refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
         store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
@@ -262,16 +263,23 @@ class Keeping:
 
     Args:
         storage: The output; None stores nothing.
+        is_empty: Nothing was there when the build began.
     """
 
-    def __init__(self, storage: Storage | None) -> None:
+    def __init__(self, storage: Storage | None, *, is_empty: bool = False) -> None:
         self.storage = storage
+        self._is_empty = is_empty
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="dataprep-keep")
         self._under_way: list[Future[None]] = []
 
+    @property
+    def earlier(self) -> Storage | None:
+        """Storage in which an earlier run may have stored lists; None if none did."""
+        return None if self._is_empty else self.storage
+
     def is_allowed(self) -> bool:
         """Return whether files may be stored: beside a finished dataset none may be left."""
-        return self.storage is not None and self.storage.stat(MANIFEST) is None
+        return self.storage is not None and (self._is_empty or self.storage.stat(MANIFEST) is None)
 
     def keep(self, name: str, enumeration: Enumeration, *, afresh: bool) -> None:
         """Store a list under a name; `afresh` removes the one that is there."""
@@ -285,14 +293,26 @@ class Keeping:
         spooled = spool_enumeration(storage, name, enumeration)
         self._under_way.append(self._threads.submit(self._put_if_allowed, storage, name, spooled, afresh=afresh))
 
+    def keep_splits(self, name: str, splits: tuple[str, ...]) -> None:
+        """Store the names of all splits under a name, once the lists are stored."""
+        storage = self.storage
+        if storage is None:
+            return
+        stored = self._threads.submit(store_splits, storage, name, splits)
+        self._under_way.append(stored)
+        if storage.is_local:
+            stored.result()
+
     def wait(self) -> None:
         """Wait until all lists are stored."""
         while self._under_way:
             self._under_way.pop().result()
 
     def _put_if_allowed(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
-        if self.is_allowed():
-            self._put(storage, name, spooled, afresh=afresh)
+        # A list only saves a rerun time: no build that is whole meanwhile ends with this error.
+        with suppress(StorageError):
+            if storage.stat(MANIFEST) is None:
+                self._put(storage, name, spooled, afresh=afresh)
 
     def _put(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
         if afresh:
@@ -312,6 +332,8 @@ class _Enumerator:
     progress: Progress
     overwrite: bool
     max_reject_ratio: float
+    _found: dict[str, Enumeration] = field(default_factory=dict)
+    """Lists of this run, by the names under which they are stored."""
 
     @property
     def afresh(self) -> bool:
@@ -322,17 +344,17 @@ class _Enumerator:
         """Return the splits to build: those that were requested, or all that are found in a user's own data."""
         if self.options.splits or self.dataset.is_published:
             return self.options.splits
-        name, storage = splits_file(self.source, self.dataset), self.keeping.storage
-        kept = () if storage is None or self.afresh else load_splits(storage, name)
+        name, earlier = splits_file(self.source, self.dataset), self.keeping.earlier
+        kept = () if earlier is None or self.afresh else load_splits(earlier, name)
         if kept:
             return kept
         splits = self._opened(may_keep=self.keeping.is_allowed()).splits
-        if storage is not None and self.keeping.is_allowed():
-            storage.delete(name)
+        if self.keeping.is_allowed():
+            if earlier is not None:
+                earlier.delete(name)
             for split in splits:
                 self(split, None)
-            self.keeping.wait()
-            store_splits(storage, name, splits)
+            self.keeping.keep_splits(name, splits)
         return splits
 
     def _opened(self, *, may_keep: bool) -> Dataset:
@@ -357,17 +379,26 @@ class _Enumerator:
         if not self.dataset.is_published:
             classes = None  # classes are found over all splits together
         name = enumeration_file(self.source, self.dataset, split, classes, allow_partial=allow_partial)
+        if name not in self._found:
+            self._found[name] = self._enumeration(name, split, classes)
+        return self._found[name]
+
+    def _enumeration(self, name: str, split: str, classes: tuple[str, ...] | None) -> Enumeration:
         with ThreadPoolExecutor(2) as threads:  # over a network concurrently
             may_keep = threads.submit(self.keeping.is_allowed)
             if not self.source.is_local:
-                threads.submit(self._expect_archives, split)
-            kept = None
-            if self.keeping.storage is not None and not self.afresh:
-                kept = load_enumeration(self.keeping.storage, self.source, name, self.progress.log)
+                threads.submit(self._expect_archives)
+            kept, earlier = None, self.keeping.earlier
+            if earlier is not None and not self.afresh:
+                kept = load_enumeration(earlier, self.source, name, self.progress.log)
         if kept is not None:
             return kept
         enumeration = self._opened(may_keep=may_keep.result()).enumerate(
-            self.source, split, allow_partial=allow_partial, classes=classes, progress=self.progress.reading
+            self.source,
+            split,
+            allow_partial=self.options.allow_partial,
+            classes=classes,
+            progress=self.progress.reading,
         )
         for note in enumeration.notes:
             self.progress.log(note)
@@ -375,12 +406,13 @@ class _Enumerator:
             self.keeping.keep(name, enumeration, afresh=self.afresh)
         return enumeration
 
-    def _expect_archives(self, split: str) -> None:
+    def _expect_archives(self) -> None:
         """Look for the archives that a published dataset has, before it is opened."""
         from dataprep.storage.gcs_expected import ExpectedGCS
 
-        if isinstance(self.source, ExpectedGCS) and split in self.dataset.facts:
-            self.source.expect([archive.name for archive in self.dataset.facts[split].archives])
+        if isinstance(self.source, ExpectedGCS):
+            archives = (archive for facts in self.dataset.facts.values() for archive in facts.archives)
+            self.source.expect([archive.name for archive in archives])
 
 
 def _expected(source: Storage) -> Storage:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -35,6 +36,7 @@ from dataprep.build.digest import FileDigest
 from dataprep.build.plan import Plan, plan_from_document
 from dataprep.build.recipe import Planned, recipe_of
 from dataprep.dataset.documents import JsonObject, convert, decode
+from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError
 from dataprep.storage import Storage
@@ -76,24 +78,35 @@ class OvertakenError(ConflictError):
     """Another build owns the output now."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """How a process has come to a build."""
+
+    claim: Claim
+    has_begun: bool
+    """Whether this process has begun the build; otherwise it has joined it."""
+    is_fresh: bool
+    """Whether it has begun it, and there was no manifest afterwards: nothing can be built yet."""
+
+
 def claim_place(storage: Storage, planned: Planned) -> Claim:
     """Make a build of a plan the owner of the output, or join a running build of the same plan.
 
     Raises:
         UsageError: Another build is running there; the error says what differs.
     """
-    return begin_or_join(storage, planned, read_claim(storage))[0]
+    return begin_or_join(storage, planned, read_claim(storage)).claim
 
 
-def begin_or_join(storage: Storage, planned: Planned, owner: Claim | None) -> tuple[Claim, bool]:
-    """Do what `claim_place` does, if `owner` was just read; return the claim, and whether this call has begun it."""
-    found, has_begun = owner, False
-    if found is not None:
-        refuse_unlike(storage, planned.plan, found)
-    if found is None or found.begun_before_claims:
-        found, has_begun = _begin(storage, planned, found)
-        refuse_unlike(storage, planned.plan, found)
-    return found, has_begun
+def begin_or_join(storage: Storage, planned: Planned, owner: Claim | None) -> Entry:
+    """Do what `claim_place` does. `owner` was read before; None if the output had no owner then."""
+    if owner is not None:
+        refuse_unlike(storage, planned.plan, owner)
+        if not owner.begun_before_claims:
+            return Entry(claim=owner, has_begun=False, is_fresh=False)
+    entry = _begin(storage, planned, owner)
+    refuse_unlike(storage, planned.plan, entry.claim)
+    return entry
 
 
 def goes_on(plan: Plan, claim: Claim) -> bool:
@@ -101,24 +114,26 @@ def goes_on(plan: Plan, claim: Claim) -> bool:
     return not claim.begun_before_claims or recipe_of(plan.options.dataset).joins_unnamed_builds
 
 
-def _begin(storage: Storage, planned: Planned, before: Claim | None) -> tuple[Claim, bool]:
+def _begin(storage: Storage, planned: Planned, before: Claim | None) -> Entry:
     plan, build_id = planned.plan, uuid.uuid4().hex
     root = f"{BUILD}/{plan.plan_hash}/{build_id}"
     references = planned.store(storage, root)  # before plan.json: a process that finds plan.json finds these as well
     claim = _claim(plan, root, plan.document() | {"build": build_id, "version": __version__}, references)
     with storage.alone():
         won = _put_pointer(storage, claim, before)
-        # Checked last: an --overwrite that begins later writes its mark first, and then looks for plan.json.
-        overwriting = storage.stat(OVERWRITING) is not None
-        if overwriting and won:
+        with ThreadPoolExecutor(2) as threads:  # over a network concurrently
+            # Looked for last: an --overwrite that begins later writes its mark first, and then looks for plan.json;
+            # and another build may have finished before plan.json was put.
+            overwriting, manifest = threads.map(storage.stat, (OVERWRITING, MANIFEST))
+        if overwriting is not None and won:
             _delete_if(storage, PLAN_JSON, claim.pointer)
-    if won and not overwriting:
-        return claim, True
+    if won and overwriting is None:
+        return Entry(claim=claim, has_begun=True, is_fresh=manifest is None)
     storage.delete_tree(claim.root)
     theirs = read_claim(storage)
-    if overwriting or theirs is None:
+    if overwriting is not None or theirs is None:
         raise UsageError(f"{storage.url}: an --overwrite is under way there; wait for it, or run this with --overwrite")
-    return theirs, False
+    return Entry(claim=theirs, has_begun=False, is_fresh=False)
 
 
 def _claim(plan: Plan, root: str, document: JsonObject, references: FileDigest | None) -> Claim:
@@ -181,8 +196,11 @@ def _delete_if(storage: Storage, name: str, data: bytes) -> None:
 def read_claim(storage: Storage) -> Claim | None:
     """Return the build that owns the output, or None."""
     data = read_bounded(storage, PLAN_JSON, MAX_PLAN_BYTES, advice=_EDITED)
-    if data is None:
-        return None
+    return None if data is None else claim_in(storage, data)
+
+
+def claim_in(storage: Storage, data: bytes) -> Claim:
+    """Return the build that this content of `plan.json` names. Raises FormatError if it is malformed."""
     where = storage.url_of(PLAN_JSON)
     document = decode(data, JsonObject, where=where, advice=_EDITED)
     pointer = convert(document, _Pointer, where=where, advice=_EDITED)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from dataprep.build.claim import (
     Claim,
@@ -43,6 +44,21 @@ from dataprep.errors import DataprepError, UsageError
 from dataprep.messages import printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
 
+MAX_SENT_POINTER_BYTES = 1 << 16
+"""Maximum size of a `plan.json` that is sent to the workers; they read a larger one, which would make the graphs of
+engines large. That of ImageNet has 20 kB."""
+
+
+class _Output(Enum):
+    """What is at the output before a build."""
+
+    EMPTY = auto()
+    """Nothing at all, as one listing of a bucket says; a disk is not asked."""
+    LEFT = auto()
+    """Files of a dataset whose manifest is gone, and no build is under way."""
+    OTHER = auto()
+    """A dataset, a build, or the marks of a removal; on a disk perhaps nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
@@ -55,7 +71,7 @@ class BuildResult:
     """Whether this run wrote the manifest."""
 
 
-def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
+def prepare(request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
     """List the originals and plan the shards, with the recipe of the dataset.
 
     Args:
@@ -63,11 +79,12 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned
         progress: Called while originals are read.
         keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
             neither.
+        is_empty: The output was just seen to be empty, and is not asked for what an earlier run stored.
 
     Raises:
         UsageError: A manifest could not hold that many shards: the dataset would be built and never be read.
     """
-    planned = recipe_of(request.options.dataset).plan(request, progress, keep=keep)
+    planned = recipe_of(request.options.dataset).plan(request, progress, keep=keep, is_empty=is_empty)
     if planned.plan.num_shards > MAX_SHARDS:
         raise UsageError(
             f"the plan has {planned.plan.num_shards:,} shards, a dataset can have {MAX_SHARDS:,}; ask for larger shards"
@@ -96,24 +113,22 @@ def run_build(
     """
     storage = open_storage(request.output_url)
     refuse_nested(storage, request)
-    is_left = _refuse_foreign(storage, overwrite=request.overwrite)
+    output = _refuse_foreign(storage, overwrite=request.overwrite)
     found = look(storage) if request.overwrite else None
     storage.remove_stale_spools()
-    planned = prepare(request, progress, keep=True)
+    planned = prepare(request, progress, keep=True, is_empty=output is _Output.EMPTY)
     plan = planned.plan
-    if is_left or found is not None:
+    if output is _Output.LEFT or found is not None:
         planned.kept()
-    if is_left:
+    if output is _Output.LEFT:
         if take_over(storage, planned, overwrite=request.overwrite):
             # Its references are stored only once, and what was found has been told.
             planned = prepare(request, _Told(progress), keep=True)
     elif found is not None and not found.is_empty and not _is_of(storage, found, plan):
         make_way(storage, found)
-    with ThreadPoolExecutor(1) as threads:  # over a network concurrently
-        owner = threads.submit(read_claim, storage)
-        manifest = _finished(storage, plan)
+    owner, manifest = (None, None) if output is _Output.EMPTY else _owner_and_manifest(storage, plan)
     if manifest is None:
-        claim, result = _claim_and_build(storage, planned, owner.result(), request, engine, progress)
+        claim, result = _claim_and_build(storage, planned, owner, request, engine, progress)
     else:
         refuse_damaged(storage, manifest)
         claim, result = None, BuildResult(manifest, 0, assembled=False)
@@ -151,7 +166,7 @@ def refuse_output(request: BuildRequest, plan: Plan) -> None:
     """
     storage = open_storage(request.output_url)
     refuse_nested(storage, request)
-    if _refuse_foreign(storage, overwrite=request.overwrite):
+    if _refuse_foreign(storage, overwrite=request.overwrite) is _Output.LEFT:
         refuse_other_remains(storage, plan, overwrite=request.overwrite)
     elif request.overwrite:
         look(storage)
@@ -176,11 +191,11 @@ def _claim_and_build(
     """
     plan, claim = planned.plan, None
     try:
-        claim, has_begun = begin_or_join(storage, planned, owner)
-        planned.kept()
-        if planned.repair is not None and not has_begun:
+        entry = begin_or_join(storage, planned, owner)
+        claim = entry.claim
+        if planned.repair is not None and not entry.has_begun:
             claim = planned.repair(storage, claim, progress.log)
-        result = _build(storage, claim, request, engine, progress)
+        result = _build(storage, claim, request, engine, progress, is_fresh=entry.is_fresh)
     except (DataprepError, OSError) as error:
         # Another build may have finished and cleaned up meanwhile.
         if claim is not None and isinstance(error, OvertakenError):
@@ -202,27 +217,39 @@ def _is_of(storage: Storage, found: Existing, plan: Plan) -> bool:
     return goes_on(plan, claim) and not is_over_remains(storage, plan)
 
 
-def _build(storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
-    """Build the missing part."""
-    with ThreadPoolExecutor(2) as threads:  # over a network concurrently
-        opened = threads.submit(open_build, storage.url, claim.root)
-        listed = threads.submit(finished_shards, storage, claim.root)
-        try:
-            # Another build may have finished between the look for a manifest and the claim.
-            manifest = _finished(storage, claim.plan)
-        except UsageError:
-            withdraw(storage, claim)
-            raise
-    if manifest is not None:
-        return BuildResult(manifest, 0, assembled=False)
-    build = opened.result()
+def _build(
+    storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress, *, is_fresh: bool
+) -> BuildResult:
+    """Build the missing part: all of it if the build is fresh."""
+    done: set[int] = set()
+    if not is_fresh:
+        with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+            listed = threads.submit(finished_shards, storage, claim.root)
+            try:
+                # Another build may have finished between the look for a manifest and the claim.
+                manifest = _finished(storage, claim.plan)
+            except UsageError:
+                withdraw(storage, claim)
+                raise
+        if manifest is not None:
+            return BuildResult(manifest, 0, assembled=False)
+        done = listed.result()
+    build = open_build(storage.url, claim.root, claim.pointer)
     build.storage.remove_stale_spools()
-    missing, built = _build_missing(build, listed.result(), request, engine, progress)
+    missing, built = _build_missing(build, done, request, engine, progress)
     manifest = _finished(storage, claim.plan) if built < missing else None  # others have built the rest
     if manifest is not None:
         return BuildResult(manifest, built, assembled=False)
     manifest, assembled = _assemble(build, request, progress)
     return BuildResult(manifest, built, assembled=assembled)
+
+
+def _owner_and_manifest(storage: Storage, plan: Plan) -> tuple[Claim | None, Manifest | None]:
+    """Return the build that owns the output and what `_finished` returns."""
+    with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+        owner = threads.submit(read_claim, storage)
+        manifest = _finished(storage, plan)
+    return owner.result() if manifest is None else None, manifest
 
 
 def _finished(storage: Storage, plan: Plan) -> Manifest | None:
@@ -252,6 +279,8 @@ def _build_missing(
     progress.planned(plan, done)
     missing = [index for index in range(plan.num_shards) if index not in done]
     job = recipe_of(plan.options.dataset).job(request, build.root, len(missing))
+    if len(build.claim.pointer) <= MAX_SENT_POINTER_BYTES:
+        job = replace(job, pointer=build.claim.pointer)
     if missing:
         rejected: Counter[str] = Counter()
         for receipt in engine(job, missing):
@@ -318,8 +347,8 @@ def refuse_nested(storage: Storage, request: BuildRequest) -> None:
         )
 
 
-def _refuse_foreign(storage: Storage, *, overwrite: bool) -> bool:
-    """Return whether files of a dataset lie in the output whose manifest is gone, and no build is under way.
+def _refuse_foreign(storage: Storage, *, overwrite: bool) -> _Output:
+    """Return what is at the output.
 
     Raises:
         UsageError: There are other files: a dataset is never mixed with them.
@@ -331,12 +360,14 @@ def _refuse_foreign(storage: Storage, *, overwrite: bool) -> bool:
     if overwriting is not None and manifest is None and not overwrite:
         raise UsageError(f"{storage.url}: an --overwrite was interrupted there; run it again with --overwrite")
     if any((overwriting, manifest, *ours)):
-        return False
-    foreign = next(leftovers(storage), None) if listed is None or listed.result() is not None else None
+        return _Output.OTHER
+    if listed is not None and listed.result() is None:
+        return _Output.EMPTY
+    foreign = next(leftovers(storage), None)
     if foreign is None or any(_marks(storage)):  # another build may have begun meanwhile
-        return False
+        return _Output.OTHER
     if may_be_left(storage):
-        return True
+        return _Output.LEFT
     raise UsageError(
         f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another --output"
     )

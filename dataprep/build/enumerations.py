@@ -123,11 +123,11 @@ def load_enumeration(storage: Storage, source: Storage, name: str, log: Callable
         name: Name of the enumeration.
         log: Called with a line about a damaged enumeration.
     """
-    import pyarrow as pa
-
     info = storage.stat(name)
     if info is None:
         return None
+    import pyarrow as pa  # takes as long as an answer of a bucket, which most builds need not wait for
+
     try:
         if info.num_bytes > MAX_ENUMERATION_BYTES:
             raise ValueError(f"{info.num_bytes:,} bytes")

@@ -29,6 +29,8 @@ class BuildJob:
     """Name of the recipe, one of `dataprep.build.recipe.RECIPES`."""
     links: str = field(default="in root", kw_only=True)
     """How links in the source are followed: a name in `dataprep.dataset.links.LINKS`."""
+    pointer: bytes | None = field(default=None, kw_only=True)
+    """Content of the build's `plan.json`, so that no worker waits for it; None where each reads it itself."""
     version: str = field(default=__version__, kw_only=True)
     """Version of this package in the process that made the job; every worker must have the same."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from dataprep.build.claim import Claim, OvertakenError, read_claim, refuse_overtaken
+from dataprep.build.claim import Claim, OvertakenError, claim_in, read_claim, refuse_overtaken
 from dataprep.build.plan import Plan, refuse_other_codecs
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.storage import Storage, open_storage
@@ -35,15 +35,21 @@ class OpenBuild:
 
 
 @lru_cache(maxsize=4)
-def open_build(output_url: str, root: str) -> OpenBuild:
+def open_build(output_url: str, root: str, pointer: bytes | None = None) -> OpenBuild:
     """Open a running build, once in each process.
+
+    Args:
+        output_url: URL of the output.
+        root: Folder of the build's own files.
+        pointer: Content of `plan.json` that another process has read: nothing is read then, and whether the build was
+            overtaken shows when its files are read and before any is put in place. None reads it.
 
     Raises:
         OvertakenError: The build has been overwritten or is finished.
         UsageError: This process has other codec versions than the plan.
     """
     storage = open_storage(output_url)
-    claim = read_claim(storage)
+    claim = read_claim(storage) if pointer is None else claim_in(storage, pointer)
     if claim is None or claim.root != root:
         raise OvertakenError(
             f"{storage.url_of(PLAN_JSON)}: absent or of another build; expected plan {root.split('/')[1][:12]}, found "

@@ -50,7 +50,7 @@ class Planned:
     """Stores the references of a build that goes on again if they are absent or damaged, tells that to a function, and
     returns the claim, which then names their digest. None if workers read no references."""
     kept: Callable[[], None] = lambda: None
-    """Waits until the lists of originals are stored, which in a bucket goes on while the build is begun."""
+    """Waits until the lists of originals are stored, which in a bucket goes on while shards are built."""
 
 
 class Recipe(Protocol):
@@ -66,7 +66,7 @@ class Recipe(Protocol):
     shard_check: str
     """`module:NAME` of the function that verifies a finished shard; see dataprep/verify/task.py."""
 
-    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
+    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
         """List the originals, and plan the shards.
 
         Args:
@@ -74,6 +74,7 @@ class Recipe(Protocol):
             progress: Called while originals are read.
             keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
                 neither.
+            is_empty: The output was just seen to be empty, and is not asked for what an earlier run stored.
 
         Raises:
             SourceError: Originals are absent, damaged, or other than published.

@@ -73,7 +73,7 @@ class ShardBuilder:
     """
 
     def __init__(self, job: BuildJob) -> None:
-        self._build = open_build(job.output_url, job.root)
+        self._build = open_build(job.output_url, job.root, job.pointer)
         self._source = _originals_of(self._build, job)
         one_file = not FORMATS[self._build.plan.options.format].one_file_per_image
         self._writes_ahead = one_file and not self._build.storage.is_local

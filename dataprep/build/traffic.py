@@ -16,9 +16,8 @@ _GETS_AN_ARCHIVE = 2
 """Looks at each archive besides reading its content: whether it is there, and its size before it is listed."""
 _GETS_A_ZIP = 2
 """Reads at the end of a zip: the record that says where its directory is, and the directory."""
-_LISTS = 3
-"""Number of listings: of the output, of its receipts, and of the files to remove; further pages of long listings are
-extra."""
+_LISTS = 2
+"""Number of listings: of the output, and of the files to remove; further pages of long listings are extra."""
 PAGE_OBJECTS = 1000
 _GETS_A_SHARD = 2
 """Reads for each shard: its receipt when the index is written, and a look at plan.json after the receipt was stored."""
@@ -26,9 +25,9 @@ _GETS_A_PROCESS = 1
 """Looks of each process that reads references: at the checksum of the file."""
 _REFERENCE_BYTES = 80
 """Approximate size of an image's reference in plan.parquet, which is read in parts of PLAN_WINDOW_BYTES."""
-_GETS = 4
-"""Reads of a build of any size: plan.json when the build opens it, a look at it before the index is written, and it and
-the manifest before the build's own files are removed."""
+_GETS = 3
+"""Reads of a build of any size: a look at plan.json before the index is written, and it and the manifest before the
+build's own files are removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,8 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     windows = -(-samples * _REFERENCE_BYTES // PLAN_WINDOW_BYTES)
     processes = min(workers, shards)
     plan_gets = _GETS_A_PROCESS + windows  # when the index is written, all references are compared
-    # A worker opens plan.json, and reads the references of its shards.
-    plan_gets += processes * (1 + _GETS_A_PROCESS + min(windows, -(-shards // max(1, processes))))
+    # A worker reads the references of its shards.
+    plan_gets += processes * (_GETS_A_PROCESS + min(windows, -(-shards // max(1, processes))))
     gets = _GETS_A_SHARD * shards + checks + plan_gets + _GETS
     return Traffic(inserts + kept_while_building + _LISTS + pages, gets + images, stored + unpacked_bytes)
 

@@ -47,7 +47,7 @@ def telling(engine: Engine, options: Sequence[str], log: Callable[[str], object]
     """Return an engine that first logs `private_worker_lines`."""
 
     def tell(job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
-        for line in private_worker_lines(open_build(job.output_url, job.root).plan, options):
+        for line in private_worker_lines(open_build(job.output_url, job.root, job.pointer).plan, options):
             log(line)
         yield from engine(job, indexes)
 

@@ -48,7 +48,7 @@ class WebRecipe:
     )  # fmt: skip
     shard_check = "dataprep.verify.fetched_shard:check_fetched_shard"
 
-    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
+    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
         """Measure the tables, and plan a shard for each range of their rows."""
         asked = _fetch_request(request)
         progress.enumerating(request.options.splits[0])
@@ -83,7 +83,7 @@ class WebRecipe:
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
         """Return the traffic between a build and its output."""
-        return fetched_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
+        return fetched_traffic(plan, metadata_files=len(planned_metadata(plan)))
 
     def source_traffic(self, plan: Plan) -> Traffic:
         """Return the traffic between a build and its tables."""

@@ -103,7 +103,7 @@ class ShardFetcher:
     def __init__(self, job: FetchJob) -> None:
         self._source = open_originals(job.source_url)
         self._web = WebFetch(job.limits, kept=True)
-        build = open_build(job.output_url, job.root)
+        build = open_build(job.output_url, job.root, job.pointer)
         self._tables, options = laion_of(build.plan)
         name = build.plan.options.format
         names = built_names(build.plan.options.name, name, SPLIT, options.shard_digits)

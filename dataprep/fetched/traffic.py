@@ -12,15 +12,13 @@ listed."""
 _GETS_A_SHARD = 2
 """Reads for each shard: plan.json before the server copies its files to their names, and its receipt when the index is
 written."""
-_INSERTS = 13
+_INSERTS = 12
 """Writes and listings of a build of any size: plan.json and two cards are written; index, events and manifest are
-written and copied; the output is listed twice, receipts and the files to remove once."""
-_GETS = 7
+written and copied; the output is listed twice, the files to remove once."""
+_GETS = 6
 """Reads of a build of any size: a look at plan.json before the index is written, and before index, events and manifest
-are copied to their names; plan.json when the build opens it; and it and the manifest before the build's own files are
-removed. Each metadata file is copied to its name after a look as well."""
-_GETS_A_WORKER = 1
-"""Reads of each worker: plan.json."""
+are copied to their names; and it and the manifest before the build's own files are removed. Each metadata file is
+copied to its name after a look as well."""
 _TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
 """Reads of a table's size and footer, besides its rows: when it is measured, and for every shard."""
 
@@ -36,17 +34,16 @@ def web_bytes(plan: Plan) -> int:
     return round(rows * ALIVE_SHARE * IMAGE_BYTES)
 
 
-def fetched_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
+def fetched_traffic(plan: Plan, *, metadata_files: int) -> Traffic:
     """Return the traffic between a build and its output; the bytes of images are unknown before they are fetched.
 
     Args:
         plan: The plan.
         metadata_files: Number of files that the format writes besides the manifest.
-        workers: Number of processes that read the plan.
     """
     inserts = _INSERTS_A_SHARD * plan.num_shards + _INSERTS + 2 * metadata_files
     gets = _GETS_A_SHARD * plan.num_shards + _GETS + metadata_files
-    return Traffic(inserts, gets + _GETS_A_WORKER * min(workers, plan.num_shards), num_bytes=0)
+    return Traffic(inserts, gets, num_bytes=0)
 
 
 def tables_traffic(plan: Plan) -> Traffic:

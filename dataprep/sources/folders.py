@@ -57,7 +57,7 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[Fold
     """
     found = _on_disk(root, folder, depth) if root.is_local else _in_bucket(root, folder, depth)
     files = _sorted(found)
-    for file in islice(files, 1):  # refuses such a link now, and not when the first shard is built
+    for file in islice(files, 1 if root.is_local else 0):  # refuses such a link now, and not with the first shard
         root.stat("/".join((folder, *file.parts)))
     return files
 

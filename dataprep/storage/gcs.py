@@ -24,7 +24,17 @@ from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.gcs_errors import bucket_errors, is_missing_bucket
 from dataprep.storage.gcs_following import BeatingStream, Following, GrowingFile
-from dataprep.storage.messages import GO_ON, bad_range, conflict, ends_before, missing, spool_gone, too_large, unsettled
+from dataprep.storage.messages import (
+    GO_ON,
+    READ_LESS_AT_ONCE,
+    bad_range,
+    conflict,
+    ends_before,
+    missing,
+    spool_gone,
+    too_large,
+    unsettled,
+)
 from dataprep.storage.names import check_name, check_prefix
 from dataprep.storage.spool import process_spools, remove_stale_spools
 from dataprep.storage.streams import RangeStream
@@ -79,6 +89,7 @@ class GCSStorage:
 
     def __init__(self, url: str, deadlines: gcs_retry.Deadlines | None = None) -> None:
         self._deadlines = deadlines
+        self._next_step = GO_ON if deadlines is None else READ_LESS_AT_ONCE
         self._timeout_s = gcs_retry.request_timeout_s(deadlines)
         self.bucket, _, prefix = url.partition("://")[2].partition("/")
         if not _BUCKET.fullmatch(self.bucket):
@@ -102,7 +113,7 @@ class GCSStorage:
         """Read the object's metadata with one request."""
         from google.api_core.exceptions import NotFound
 
-        with bucket_errors(self.url_of(name), "storage.objects.get"):
+        with bucket_errors(self.url_of(name), "storage.objects.get", self._next_step):
             blob = self._blob(name)
             try:
                 blob.reload(retry=gcs_retry.retry_policy(deadlines=self._deadlines), timeout=self._timeout_s)
@@ -122,7 +133,7 @@ class GCSStorage:
         """Read the whole object with one request, and compare it with its CRC32C."""
         from google.api_core.exceptions import NotFound
 
-        with bucket_errors(self.url_of(name), "storage.objects.get"):
+        with bucket_errors(self.url_of(name), "storage.objects.get", self._next_step):
             try:
                 retry = gcs_retry.retry_policy(deadlines=self._deadlines)
                 sink = _BoundedBytes(max_bytes)
@@ -144,7 +155,7 @@ class GCSStorage:
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(url, offset, num_bytes))
         data = b""
-        with bucket_errors(url, "storage.objects.get"):
+        with bucket_errors(url, "storage.objects.get", self._next_step):
             if num_bytes:
                 with contextlib.suppress(FileNotFoundError):
                     full = self._full(name)
@@ -158,7 +169,7 @@ class GCSStorage:
         if info.num_bytes < offset + num_bytes:
             raise StorageError(ends_before(url, offset, num_bytes, info.num_bytes))
         if len(data) < num_bytes:
-            raise StorageError(f"{url}: got {len(data):,} of {num_bytes:,} bytes; {GO_ON}")
+            raise StorageError(f"{url}: got {len(data):,} of {num_bytes:,} bytes; {self._next_step}")
         return data
 
     def open(self, name: str) -> BinaryIO:
@@ -239,7 +250,7 @@ class GCSStorage:
 
         blob, generation = self._blob(name), 0
         if expected is not None:
-            with bucket_errors(self.url_of(name), "storage.objects.get"):
+            with bucket_errors(self.url_of(name), "storage.objects.get", self._next_step):
                 try:
                     blob.reload(retry=gcs_retry.retry_policy(), timeout=self._timeout_s)
                 except NotFound as error:

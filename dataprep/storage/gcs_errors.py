@@ -20,7 +20,7 @@ _PERMISSION = re.compile(r"storage\.[a-z]+\.[A-Za-z]+")
 
 
 @contextmanager
-def bucket_errors(url: str, permission: str) -> Iterator[None]:
+def bucket_errors(url: str, permission: str, next_step: str = GO_ON) -> Iterator[None]:
     """Turn errors of Cloud Storage and its clients inside the block into ours.
 
     FileNotFoundError passes as it is, and so does the failed precondition of an upload, which the caller examines.
@@ -28,6 +28,7 @@ def bucket_errors(url: str, permission: str) -> Iterator[None]:
     Args:
         url: URL of the object or prefix in use.
         permission: Permission that the work needs, in case the server does not name it.
+        next_step: What to do where Cloud Storage did not answer.
 
     Raises:
         AccessError: A permission or credentials are missing (CredentialsError), or the bucket does not exist.
@@ -45,9 +46,9 @@ def bucket_errors(url: str, permission: str) -> Iterator[None]:
     except PreconditionFailed:
         raise
     except (GoogleAPIError, GoogleAuthError, DataCorruption, InvalidResponse, BaseError) as error:
-        raise _explained(error, url, permission) from error
+        raise _explained(error, url, permission, next_step) from error
     except (RequestException, HTTPError) as error:
-        raise _unanswered(error, url) from error
+        raise _unanswered(error, url, next_step) from error
 
 
 def proxy_note() -> str:
@@ -67,7 +68,7 @@ def is_missing_bucket(error: BaseException) -> bool:
     return MISSING_BUCKET in str(error)
 
 
-def _explained(error: Exception, url: str, permission: str) -> StorageError:
+def _explained(error: Exception, url: str, permission: str, next_step: str) -> StorageError:
     from google.api_core.exceptions import Forbidden, NotFound, Unauthorized
     from google.auth.exceptions import DefaultCredentialsError, RefreshError
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
@@ -87,11 +88,11 @@ def _explained(error: Exception, url: str, permission: str) -> StorageError:
     if isinstance(error, NotFound) and is_missing_bucket(error):
         bucket = "/".join(url.split("/")[:3])
         return AccessError(f"{url}: the bucket {bucket} does not exist; create it, or check its name")
-    return _unanswered(error, url)
+    return _unanswered(error, url, next_step)
 
 
-def _unanswered(error: Exception, url: str) -> StorageError:
+def _unanswered(error: Exception, url: str, next_step: str) -> StorageError:
     said = f"{url}: {first_line(error).rstrip('.')}{proxy_note()}"
     if "SOCKS" in said:  # requests lacks the package for such a proxy, and retries do not help
         return AccessError(f"{said}; name a proxy of http:// there, or unset the variable")
-    return StorageError(f"{said}; {GO_ON}")
+    return StorageError(f"{said}; {next_step}")

@@ -21,9 +21,10 @@ class ExpectedGCS(GCSStorage):
 
     def expect(self, names: Sequence[str]) -> None:
         """Read the metadata of some objects, with one request each at the same time, for later calls of `stat`."""
-        if names:
-            with ThreadPoolExecutor(len(names)) as threads:
-                self._known |= dict(zip(names, threads.map(super().stat, names), strict=True))
+        new = [name for name in dict.fromkeys(names) if name not in self._known]
+        if new:
+            with ThreadPoolExecutor(len(new)) as threads:
+                self._known |= dict(zip(new, threads.map(super().stat, new), strict=True))
 
     def stat(self, name: str) -> ObjectInfo | None:
         """Return the object's metadata; with one request if it was not expected."""

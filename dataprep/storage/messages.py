@@ -10,6 +10,11 @@ from dataprep.messages import counted
 from dataprep.storage.checksums import crc32c_hex
 
 GO_ON = "run the same command again: it goes on where it stopped"
+READ_LESS_AT_ONCE = (
+    "run the command again; where the connection is slow, have fewer requests at a time (reads_in_flight), "
+    "or wait longer for each (deadline_s)"
+)
+"""What to do where a reader that a training waits for, whose deadlines are short, got no answer."""
 
 
 def missing(url: str) -> FileNotFoundError:

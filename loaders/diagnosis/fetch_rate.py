@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, cast
 from dataprep.host.cpu import cpu_time, memory_bytes
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
+from loaders.diagnosis.ahead import rate_of_processes
 from loaders.diagnosis.findings import StageRate
-from loaders.diagnosis.observed_run import batches_per_burst, images_in_flight
+from loaders.diagnosis.observed_run import batches_per_burst, images_in_flight, reads_in_flight
 from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.pipeline import LOOKUPS_IN_FLIGHT, fetch_settings
 from loaders.fetch.fetcher import Fetcher, Record, Ticket
@@ -44,12 +45,18 @@ class Fetched:
     images: list[bytes]
     is_cold: bool
     """Whether the bytes came from the disk or bucket, and not from the page cache."""
+    own_cores: float
+    """Cores that the process used which fetched alone."""
+    one_process_images_per_s: float
+    """Rate of that process, which is higher in a run where several fetch and the interpreter lock limits each."""
 
 
 def fetch_rate_alone(
     loader: Loader, config: LoaderConfig, seconds: float, busy_cores: float, *, keep: int = 0, share: float = 1.0
 ) -> Fetched:
     """Fetch what a loader would fetch, as far ahead as it would, and discard the bytes.
+
+    One process fetches, with the requests of all processes of the run in flight.
 
     Args:
         loader: Loader of the dataset and the order; it need not run.
@@ -67,7 +74,10 @@ def fetch_rate_alone(
         storage = cast("Storage", _ShortReads(with_deadline(storage, config.deadline_s), share))
     burst = batches_per_burst(storage, config)
     index = dataset.open_index(config.deadline_s)  # one of its own, because reading the index is part of fetching
-    with open_fetcher(storage, index, fetch_settings(config, whole_records=bool(config.fields))) as fetcher:
+    alone = config
+    if not storage.is_local and config.processes:
+        alone = replace(config, processes=0, reads_in_flight=reads_in_flight(storage, config))
+    with open_fetcher(storage, index, fetch_settings(alone, whole_records=bool(config.fields))) as fetcher:
         arrivals = _arrivals(fetcher, index, _batches(loader, config), config)
         images = _warm_up(arrivals, config, keep, seconds)
         taken = num_bytes = 0
@@ -81,10 +91,19 @@ def fetch_rate_alone(
                 if late_s > 0 and (number % burst == 0 or late_s > MAX_LONGER * seconds):
                     break
         arrivals.close()
-    rate = taken / used.elapsed_s
+    rate, own_cores = taken / used.elapsed_s, used.own_s / used.elapsed_s
     in_flight = images_in_flight(storage, config)
-    found = StageRate(name="fetch", images_per_s=rate, cpu_s_per_image=used.cores_used(busy_cores) / rate)
-    return Fetched(found, num_bytes / max(1, taken), in_flight, images, is_cold)
+    of_all = rate if storage.is_local else rate_of_processes(rate, own_cores, config.processes)
+    found = StageRate(name="fetch", images_per_s=of_all, cpu_s_per_image=used.cores_used(busy_cores) / rate)
+    return Fetched(
+        rate=found,
+        bytes_per_image=num_bytes / max(1, taken),
+        in_flight=in_flight,
+        images=images,
+        is_cold=is_cold,
+        own_cores=own_cores,
+        one_process_images_per_s=rate,
+    )
 
 
 def fetch_all_once(loader: Loader, config: LoaderConfig) -> None:

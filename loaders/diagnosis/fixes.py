@@ -21,13 +21,15 @@ from dataprep.messages import counted, human_bytes
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
+from loaders.diagnosis.ahead import MORE_AHEAD
 from loaders.diagnosis.devices import compute_threads
 from loaders.diagnosis.findings import MIN_GAIN, Bound, Changes, Fix, Limit, Stage, StageRate
 from loaders.diagnosis.prediction import Prediction, predict
 from loaders.diagnosis.prediction_errors import may_gain
 from loaders.diagnosis.sample import pixels_left
 from loaders.diagnosis.stage_rates import request_latency_s
-from loaders.diagnosis.stages import MORE_AHEAD, Stages
+from loaders.diagnosis.stages import Stages
+from loaders.diagnosis.verdict import falls_short
 from loaders.engine.batch import Batch
 
 TIE = 0.97
@@ -62,6 +64,9 @@ class _Change:
     """Rate of a whole run with the change, measured where the stages alone do not say enough."""
     request_latency_s: float | None = None
     """Latency of a read where the change moves the data; None where it moves none."""
+    closes_gap: bool = False
+    """Whether the change may also lift what keeps a run below its prediction, which then does not lower that of the
+    change."""
 
 
 def find_fixes(stages: Stages, observed: float, predicted: Prediction, limit: Limit) -> list[Fix]:
@@ -110,9 +115,16 @@ def find_bound(stages: Stages, observed: float, predicted: Prediction, limit: Li
 
 
 def _near(stages: Stages, predicted: Prediction, limit: Limit) -> set[str]:
-    """Return the limit, the stages that are about as slow, and `contention` if they slow each other down."""
+    """Return the limit and the stages that are about as slow; with `contention` if they slow each other down, `gap` if
+    the run stays below what they allow, and `interpreter` if one process cannot fetch more."""
     slow = {name for name, each in stages.alone.items() if each.images_per_s <= NEAR * predicted.images_per_s}
-    return {limit, predicted.limit, *slow, *(["contention"] if stages.has_contention else [])}
+    found = {limit, predicted.limit, *slow}
+    further = {
+        "contention": stages.has_contention,
+        "gap": falls_short(stages.observed_images_per_s, predicted, limit),
+        "interpreter": "fetch" in found and stages.is_interpreter_busy,
+    }
+    return found | {name for name, holds in further.items() if holds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +144,7 @@ class _Calibration:
         """Return a change with its predicted rate."""
         setup = self.stages.setup.changed(change.settings)
         found = predict(self.stages.rates(setup, change.stages, change.request_latency_s))
-        predicted = found.images_per_s * self._correction(found.limit)
+        predicted = found.images_per_s * self._correction(found.limit, closes_gap=change.closes_gap)
         rate = change.images_per_s or predicted
         return Fix(
             name=change.name,
@@ -146,9 +158,15 @@ class _Calibration:
             advice=change.advice,
         )
 
-    def _correction(self, limit: Limit) -> float:
-        """Return the run's own ratio where the changed run has the same limit, otherwise 1."""
+    def _correction(self, limit: Limit, *, closes_gap: bool) -> float:
+        """Return the run's own ratio where the changed run has the same limit, otherwise 1.
+
+        Fetching that takes longer beside the other stages than alone, so that it has too few requests in flight, is no
+        limit of the prediction; more of them may lift the run to it.
+        """
         is_same = limit == self.predicted.limit or {limit, self.predicted.limit} == {"prepare", "cores"}
+        if closes_gap and self.predicted.limit != "fetch":
+            return max(1.0, self.ratio) if is_same else 1.0
         return self.ratio if is_same else 1.0
 
 
@@ -177,14 +195,17 @@ def _more_workers(stages: Stages) -> Iterator[_Change]:
         stage = stages.prepared(changed.config)
         whole = stages.tried(changed) if stages.has_contention else None
         advice = f"{_workers_reason(settings)}: {stages.setup.typed(settings)}"
-        yield _Change("workers", settings, "restart", advice, {"prepare": stage}, whole)
+        faster: dict[Stage, StageRate] = {"prepare": stage}
+        if stages.is_interpreter_busy and settings["processes"]:
+            faster["fetch"] = stages.fetched_by(settings["processes"])
+        yield _Change("workers", settings, "restart", advice, faster, whole)
 
 
 def _other_workers(stages: Stages) -> list[Changes]:
     """Return numbers of threads and processes that are worth a try."""
     config, cores = stages.setup.config, available_cores()
     found: list[Changes] = [{"threads": cores, "processes": 0}]
-    if any(config.transforms) and cores > 1:
+    if (any(config.transforms) or stages.is_interpreter_busy) and cores > 1:
         found.append({"threads": 1, "processes": cores})
     if stages.has_contention:
         found += [{"threads": threads, "processes": 0} for threads in sorted({1, cores // 2} - {0, cores})]
@@ -235,7 +256,7 @@ def _more_ahead(stages: Stages) -> Iterator[_Change]:
     is_whole = settings == stages.ahead_settings
     found = stages.fetched_ahead if is_whole else stages.fetched_with(setup.changed(settings).config)
     advice = f"Keep more requests in flight: {setup.typed(settings)}"
-    yield _Change("prefetch", settings, "restart", advice, {"fetch": found.rate})
+    yield _Change("prefetch", settings, "restart", advice, {"fetch": found.rate}, closes_gap=True)
 
 
 def _local_cache(stages: Stages) -> Iterator[_Change]:
@@ -348,11 +369,11 @@ def _transfer_ahead(stages: Stages) -> Iterator[_Change]:
 
 
 _CHANGES: tuple[tuple[Callable[[Stages], Iterator[_Change]], frozenset[str]], ...] = (
-    (_more_workers, frozenset({"prepare", "cores"})),
+    (_more_workers, frozenset({"prepare", "cores", "interpreter"})),
     (_fewer_compute_threads, frozenset({"prepare", "compute", "cores", "contention"})),
     (_faster_decoder, frozenset({"prepare", "cores"})),
     (_transfer_ahead, frozenset({"transfer", "compute"})),
-    (_more_ahead, frozenset({"fetch"})),
+    (_more_ahead, frozenset({"fetch", "gap"})),
     (_local_cache, frozenset({"fetch", "cores"})),
     (_smaller_images, frozenset({"fetch", "prepare", "cores"})),
     (_larger_batch, frozenset({"fetch", "prepare", "transfer", "compute", "cores"})),

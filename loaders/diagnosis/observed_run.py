@@ -98,10 +98,14 @@ def images_in_flight(storage: Storage, config: LoaderConfig) -> int:
 
 
 def reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
-    """Return the maximum number of requests in flight at once."""
+    """Return the maximum number of requests in flight at once, over all processes: they share a number that is set, and
+    have the usual one each where none is."""
     if storage.is_local:
         return config.num_threads
-    return config.reads_in_flight or 2 * storage.reads_in_flight
+    processes = max(1, config.processes)
+    if config.reads_in_flight is None:
+        return 2 * storage.reads_in_flight * processes
+    return max(1, config.reads_in_flight // processes) * processes
 
 
 def batches_per_burst(storage: Storage, config: LoaderConfig) -> int:

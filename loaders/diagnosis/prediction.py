@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loaders.diagnosis.findings import STAGES, Limit, Stage
 
@@ -73,6 +73,20 @@ def predict(rates: Rates) -> Prediction:
     """
     bound = _bound(rates)
     return Prediction(min(bound.images_per_s, _simulated(rates, bound)), bound.limit)
+
+
+def predict_fetched(rates: Rates) -> Prediction:
+    """Return the rate of all stages together if every image had arrived when it is needed.
+
+    The cores that fetching takes are still shared with the other stages.
+    """
+    return predict(
+        replace(
+            rates,
+            images_per_s={**rates.images_per_s, "fetch": math.inf},
+            batches=replace(rates.batches, fetch_latency_s=0.0),
+        )
+    )
 
 
 def _bound(rates: Rates) -> Prediction:

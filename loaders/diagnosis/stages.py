@@ -11,11 +11,12 @@ from dataprep.dataset.links import is_adopted
 from dataprep.host.cpu import available_cores, cpu_quota
 from loaders.config import LoaderConfig
 from loaders.dataset import open_dataset
+from loaders.diagnosis.ahead import BUSY_INTERPRETER, batches_needed, reads_needed
 from loaders.diagnosis.devices import Device, using_threads
 from loaders.diagnosis.fetch_rate import Fetched, fetch_all_once, fetch_rate_alone, forget_files
 from loaders.diagnosis.findings import Changes, Stage, StageRate, TransformCost
 from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
-from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict
+from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict, predict_fetched
 from loaders.diagnosis.rehearsal import DISK_SHARDS, RehearsalSetup, Source, places_in
 from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, sample_streams, write_sample
 from loaders.diagnosis.stage_rates import compute_rate, prepare_rate, request_latency_s, transfer_rate
@@ -24,8 +25,6 @@ from loaders.engine.batch import Batch
 from loaders.loader import Loader
 from loaders.order import samples_per_block
 
-MORE_AHEAD = 4
-"""Factor by which changes raise the batch size, the batches ahead and the requests in flight."""
 IDLE_SHARE = 0.5
 """Share of the workers' cores in use below which the workers wait for something other than cores."""
 MEMORY_BYTES = 4 * 2**30
@@ -85,6 +84,12 @@ class Stages:
         return self.observed_images_per_s < CONTENTION * predict(self.rates(self.setup)).images_per_s
 
     @property
+    def is_interpreter_busy(self) -> bool:
+        """Whether fetching from a bucket keeps the interpreter of one process busy, so that further processes, which
+        have an interpreter each, may fetch more."""
+        return not self.is_local and self.fetched.own_cores >= BUSY_INTERPRETER
+
+    @property
     def is_local(self) -> bool:
         """Whether the data lie on a disk of this machine."""
         return self.loader.dataset.storage.is_local
@@ -102,12 +107,20 @@ class Stages:
 
     @cached_property
     def ahead_settings(self) -> Changes:
-        """Settings with several times as many images in flight, as far as memory allows."""
-        config = self.setup.config
+        """Settings that differ from those of the run and have so many images in flight that fetching should limit it no
+        longer, as far as memory allows."""
+        config, fetched, storage = self.setup.config, self.fetched, self.loader.dataset.storage
+        beyond = predict_fetched(self.rates(self.setup)).images_per_s
+        usual = reads_in_flight(storage, replace(config, reads_in_flight=None, processes=0))
+        reads = reads_needed(fetched.in_flight, fetched.rate.images_per_s, beyond, usual)
         batch_bytes = config.rows * config.image_size**2 * 3
-        most = max(config.prefetch_batches, MEMORY_BYTES // batch_bytes)
-        batches = min(MORE_AHEAD * config.prefetch_batches, most)
-        return {"prefetch_batches": batches, "reads_in_flight": int(MORE_AHEAD * self.fetched.in_flight)}
+        batches = min(batches_needed(reads, config.rows), MEMORY_BYTES // batch_bytes)
+        found: Changes = {}
+        if batches > config.prefetch_batches:
+            found["prefetch_batches"] = batches
+        if reads > reads_in_flight(storage, config):
+            found["reads_in_flight"] = reads
+        return found
 
     @cached_property
     def fetched_ahead(self) -> Fetched:
@@ -173,6 +186,13 @@ class Stages:
         """Measure fetching with other settings."""
         self.progress("fetching, with more in flight")
         return fetch_rate_alone(self.loader, config, self._seconds, self.busy_cores)
+
+    def fetched_by(self, processes: int) -> StageRate:
+        """Return the highest rate at which several processes can fetch, each with its share of the requests."""
+        fetched = self.fetched
+        most = fetched.in_flight / max(self._request_latency_s, 1e-9)
+        rate = min(fetched.one_process_images_per_s * processes, most)
+        return replace(fetched.rate, images_per_s=max(fetched.rate.images_per_s, rate))
 
     def fetched_smaller(self, share: float) -> StageRate:
         """Measure fetching as if images had a share of their bytes: as many reads of less, or fewer reads where several

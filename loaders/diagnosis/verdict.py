@@ -147,6 +147,19 @@ def contention(observed: float, predicted: Prediction) -> str:
     )
 
 
+def falls_short(observed: float, predicted: Prediction, limit: Limit) -> bool:
+    """Whether a run is so far below what its stages allow that a change which closes only the gap is worth a restart.
+
+    Its device could take more, because `limit_of` names the device wherever a run is near its rate.
+
+    Args:
+        observed: Images/s of the run.
+        predicted: Prediction from its stages.
+        limit: What limits the run.
+    """
+    return limit != "compute" and predicted.images_per_s >= MIN_GAIN * observed
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
     """Parts of an image's way and of a step, and what runs beside them, as far as that is known."""

@@ -1,6 +1,7 @@
 """The recipe of archives and folders: what it plans to write is what is there in the end."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pyarrow as pa
@@ -89,6 +90,17 @@ def test_a_rerun_of_own_data_lists_nothing_again_unless_it_starts_over(tmp_path)
     afresh = ARCHIVES.plan(again, Quiet(), keep=True).plan
     assert sum(afresh.splits[0].shard_samples) == sum(first.splits[0].shard_samples) - 1
     assert ARCHIVES.plan(own_request(source, output), Quiet(), keep=True).plan == afresh
+
+
+def test_a_rerun_in_a_bucket_lists_nothing_again_that_was_listed_for_an_empty_output(tmp_path, bucket_url):
+    source = class_folders(tmp_path / "pets")
+    first = ARCHIVES.plan(own_request(source, bucket_url), Quiet(), keep=True, is_empty=True)
+    first.kept()
+    assert first.plan.options.splits == ("train", "val")
+    names = sorted(info.name.split("-")[1] for info in open_storage(bucket_url).list("_build/"))
+    assert names == ["splits", "train", "train", "val", "val"]
+    shutil.rmtree(source)
+    assert ARCHIVES.plan(own_request(source, bucket_url), Quiet(), keep=True).plan == first.plan
 
 
 def test_splits_of_own_data_are_those_that_are_there_or_those_asked_for(tmp_path):

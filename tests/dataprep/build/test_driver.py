@@ -140,3 +140,104 @@ def test_run_that_only_writes_the_manifest_says_so(originals, tmp_path):
     assert (finished.shards_built, finished.assembled) == (0, True)
     again = run_build(request(originals, tmp_path / "out", splits=("train",)), engine, Quiet())
     assert (again.shards_built, again.assembled) == (0, False)
+
+
+@pytest.mark.parametrize("most", [None, 0])
+def test_workers_are_sent_a_plan_that_is_not_too_large(originals, tmp_path, monkeypatch, most):
+    if most is not None:
+        monkeypatch.setattr(driver, "MAX_SENT_POINTER_BYTES", most)
+    pointers = []
+
+    def engine(job, indexes):
+        pointers.append((job.pointer, (tmp_path / "out/_build/plan.json").read_bytes()))
+        yield from (build_shard(job, index) for index in indexes)
+
+    run_build(request(originals, tmp_path / "out"), engine, Quiet())
+    [(sent, stored)] = pointers
+    assert sent == (stored if most is None else None)
+
+
+def test_a_worker_that_was_sent_an_overtaken_plan_builds_nothing(originals, storage_url):
+    other = request(originals, storage_url, seed=1, overwrite=True)
+
+    def killed(job, indexes):
+        yield build_shard(job, 0)
+        raise Killed
+
+    def engine(job, indexes):
+        with pytest.raises(Killed):
+            run_build(other, killed, Quiet())
+        before = digests(storage_url)
+        open_build.cache_clear()  # a worker is a process of its own
+        with pytest.raises(OvertakenError, match="was overtaken"):
+            build_shard(job, 1)
+        assert digests(storage_url) == before
+        yield build_shard(job, 1)
+
+    with pytest.raises(OvertakenError, match="was overtaken"):
+        run_build(request(originals, storage_url), engine, Quiet())
+    whole(request(originals, storage_url, seed=1))
+
+
+class Meanwhile(Quiet):
+    """Does something once, while originals are listed: after the look at the output."""
+
+    def __init__(self, act):
+        self._acts = [act]
+
+    def enumerating(self, split):
+        if self._acts:
+            self._acts.pop()()
+
+
+def _never(job, indexes):
+    raise AssertionError
+
+
+def test_a_build_of_the_same_plan_may_finish_while_another_lists_the_originals(originals, storage_url):
+    asked = request(originals, storage_url)
+    found = run_build(asked, _never, Meanwhile(lambda: whole(asked)))
+    assert (found.shards_built, found.assembled) == (0, False)
+    assert not list(open_storage(storage_url).list("_build/"))
+    assert whole(asked) == found.manifest
+
+
+def test_a_dataset_that_another_build_finishes_while_originals_are_listed_is_left_unchanged(originals, storage_url):
+    others = request(originals, storage_url, seed=1)
+    before = []
+
+    def finish():
+        whole(others)
+        before.append(digests(storage_url))
+
+    with pytest.raises(UsageError, match="another dataset exists there already"):
+        run_build(request(originals, storage_url), _never, Meanwhile(finish))
+    assert digests(storage_url) == before[0]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_build_that_begins_while_another_lists_the_originals_keeps_the_place(originals, storage_url, seed):
+    first = request(originals, storage_url)
+
+    def begin():
+        def killed(job, indexes):
+            yield build_shard(job, 1)
+            raise Killed
+
+        with pytest.raises(Killed):
+            run_build(first, killed, Quiet())
+
+    built = []
+
+    def engine(job, indexes):
+        built.extend(indexes)
+        yield from (build_shard(job, index) for index in indexes)
+
+    second = request(originals, storage_url, seed=seed)
+    if seed:
+        with pytest.raises(UsageError, match="a build with another plan is under way there"):
+            run_build(second, engine, Meanwhile(begin))
+        assert whole(first).options["seed"] == 0
+    else:
+        assert run_build(second, engine, Meanwhile(begin)).shards_built == 2
+    assert built == ([] if seed else [0, 2])

@@ -29,3 +29,15 @@ def test_overtaken_build_is_not_opened(storage_url):
     claim_place(storage, planned(small_plan(seed=7)))
     with pytest.raises(OvertakenError, match="absent or of another build"):
         open_build(storage_url, old.root)
+
+
+def test_build_is_opened_by_what_another_process_has_read_of_it(storage_url):
+    storage = open_storage(storage_url)
+    claim = claim_place(storage, planned(small_plan()))
+    withdraw(storage, claim)
+    build = open_build(storage_url, claim.root, claim.pointer)
+    assert (build.claim, build.plan) == (claim, small_plan())
+    with pytest.raises(OvertakenError):
+        build.check()
+    with pytest.raises(OvertakenError, match="absent or of another build"):
+        open_build(storage_url, f"{claim.root}0", claim.pointer)

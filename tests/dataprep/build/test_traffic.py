@@ -28,9 +28,9 @@ def test_image_folders_cost_an_insert_per_image_and_shards_an_upload_and_a_copy(
     assert loose.gets - packed.gets == 4 * (2 - 1)  # a look for each 64 images of a shard, in place of one for its copy
 
 
-def test_each_worker_with_a_shard_reads_the_plan_and_its_references():
+def test_each_worker_with_a_shard_reads_its_references():
     one, two, many = (output_traffic(plan_of(2), metadata_files=0, workers=count) for count in (1, 2, 8))
-    assert (two.gets - one.gets, many.gets - two.gets) == (3, 0)
+    assert (two.gets - one.gets, many.gets - two.gets) == (2, 0)
 
 
 def test_references_of_many_images_are_read_in_parts():

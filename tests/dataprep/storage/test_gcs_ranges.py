@@ -11,7 +11,7 @@ import google.auth.credentials
 import google.auth.exceptions
 import pytest
 
-from dataprep.errors import AccessError
+from dataprep.errors import AccessError, StorageError
 from dataprep.storage import gcs_client, gcs_retry
 from dataprep.storage.gcs import GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
@@ -81,6 +81,18 @@ def test_a_slow_link_shared_by_many_reads_is_not_taken_for_a_lost_server(bucket_
         with ThreadPoolExecutor(64) as threads:
             parts = threads.map(lambda at: storage.read_range("x", at, 50_000), range(0, len(data), 50_000))
             assert b"".join(parts) == data
+
+
+def test_a_reader_that_gives_up_says_how_a_slow_connection_is_borne(bucket_url: str) -> None:
+    with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
+        own.create_bucket("dataprep-tests")
+        patch.setenv("STORAGE_EMULATOR_HOST", own.url)
+        GCSStorage(bucket_url).create("x", b"late")
+        own.set_latency(3000)
+        impatient = GCSStorage(bucket_url, gcs_retry.Deadlines(lost_s=0.5))
+        for read in (lambda: impatient.read_range("x", 0, 4), lambda: impatient.read("x")):
+            with pytest.raises(StorageError, match=r"fewer requests at a time \(reads_in_flight\).*\(deadline_s\)$"):
+                read()
 
 
 FORK = """

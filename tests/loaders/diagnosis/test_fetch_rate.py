@@ -1,5 +1,7 @@
 """The rate of fetching alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from loaders.config import LoaderConfig
@@ -22,3 +24,18 @@ def test_reading_a_share_of_the_bytes_takes_that_share_of_the_time(bucket_datase
 
     assert short.rate.images_per_s > 3 * whole.rate.images_per_s
     assert short.bytes_per_image == pytest.approx(whole.bytes_per_image, rel=0.5), "filled up with zeros"
+
+
+def test_worker_processes_have_all_their_requests_in_flight(bucket_dataset, gcs):
+    """Eight reads at a time of 100 ms each: 80 images/s, whether one process makes them or two make four each."""
+    config = replace(CONFIG, batch_size=8, prefetch_batches=4, reads_in_flight=8)
+    with RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config).open() as loader:
+        gcs.set_latency(100)
+        try:
+            one = fetch_rate_alone(loader, config, 0.5, 0.0)
+            two = fetch_rate_alone(loader, replace(config, processes=2), 0.5, 0.0)
+        finally:
+            gcs.set_latency(0)
+
+    assert one.in_flight == two.in_flight == 8
+    assert two.rate.images_per_s == pytest.approx(one.rate.images_per_s, rel=0.3)

@@ -7,7 +7,7 @@ import pytest
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.fetch_rate import fetch_rate_alone
-from loaders.diagnosis.observed_run import RunSetup, observe
+from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
 BYTES_PER_S = 4e6
@@ -29,3 +29,12 @@ def test_the_measured_rate_is_that_of_the_link_even_if_batches_arrive_in_bursts(
     carried = BYTES_PER_S / found.bytes_per_image
     assert found.rate.images_per_s == pytest.approx(carried, rel=0.25)
     assert whole == pytest.approx(carried, rel=0.25)
+
+
+def test_processes_share_a_number_of_requests_that_is_set_and_have_the_usual_one_each(bucket_dataset):
+    with RunSetup(url=bucket_dataset("webdataset"), split="train", config=CONFIG).open() as loader:
+        storage = loader.dataset.storage
+    usual = reads_in_flight(storage, CONFIG)
+    assert reads_in_flight(storage, replace(CONFIG, processes=2)) == 2 * usual
+    assert reads_in_flight(storage, replace(CONFIG, processes=2, reads_in_flight=9)) == 8
+    assert reads_in_flight(storage, replace(CONFIG, processes=4, reads_in_flight=2)) == 4

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loaders.diagnosis.findings import STAGES
-from loaders.diagnosis.prediction import Batches, Rates, allocate, predict
+from loaders.diagnosis.prediction import Batches, Rates, allocate, predict, predict_fetched
 
 speeds = st.floats(1, 1e5)
 costs = st.floats(0, 0.1)
@@ -106,3 +106,14 @@ def test_cores_are_divided_so_that_every_useful_core_is_used(speed, cpu_s, cores
     bounds += [most[name] / cost for name, cost in zip(("fetch", "prepare"), cpu_s, strict=False) if cost]
     bounds += [cores / sum(cpu_s)] if sum(cpu_s) else []
     assert any(math.isclose(best, bound, rel_tol=1e-9) for bound in bounds)
+
+
+@given(st.tuples(speeds, speeds, speeds, speeds), st.tuples(costs, costs, costs, costs), speeds, st.floats(0, 1))
+def test_what_follows_fetching_depends_on_its_cpu_time_but_not_on_its_rate(speed, cpu_s, fetch, latency_s):
+    as_it_is = rates_of(*speed, cpu_s=cpu_s, fetch_latency_s=latency_s)
+    found = predict_fetched(as_it_is)
+
+    assert found.images_per_s >= 0.99 * predict(as_it_is).images_per_s
+    assert found == predict_fetched(rates_of(fetch, *speed[1:], cpu_s=cpu_s))
+    assert found.images_per_s * sum(cpu_s) <= 2.0 * (1 + 1e-9)
+    assert found.limit != "fetch"

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from dataprep.host.cpu import available_cores
 from dataprep.messages import human_bytes
 from dataprep.storage.local import LocalStorage
 from loaders.config import LoaderConfig
 from loaders.diagnosis import fixes as changes
+from loaders.diagnosis.ahead import MOST_READS
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.findings import StageRate
 from loaders.diagnosis.fixes import find_fixes
@@ -147,3 +149,77 @@ def test_a_sample_is_planned_as_the_split_and_prepared_within_the_quota(dataset,
         assert stages.planned_for(stages.sample, CONFIG).num_streams == CONFIG.num_streams
         stages.alone = {"prepare": StageRate(name="prepare", images_per_s=100.0, cpu_s_per_image=0.004)}
         assert stages.available_cores() == 0.25
+
+
+def test_enough_requests_for_the_next_limit_are_offered_in_one_step(bucket_dataset, gcs, tmp_path):
+    config = replace(CONFIG, reads_in_flight=2)
+    setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
+    gcs.set_latency(100)
+    try:
+        with setup.open() as loader:
+            stages = opened(setup, loader, tmp_path, seconds=0.1)
+            stages.measure_stages(0.0)
+            changed = setup.changed(stages.ahead_settings).config
+            usual = 2 * loader.dataset.storage.reads_in_flight
+    finally:
+        gcs.set_latency(0)
+
+    assert usual <= changed.reads_in_flight <= MOST_READS
+    assert changed.prefetch_batches * changed.rows >= 2 * changed.reads_in_flight
+
+
+def test_more_requests_are_offered_to_a_run_below_what_its_stages_allow_until_it_reaches_that(
+    bucket_dataset, gcs, tmp_path
+):
+    """Decoding is planted as the slowest stage; what is fetched beside it comes more slowly than alone."""
+    config = replace(CONFIG, reads_in_flight=16, prefetch_batches=4)
+    setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
+    gcs.set_latency(20)
+    try:
+        with setup.open() as loader:
+            stages = opened(setup, loader, tmp_path, seconds=0.1)
+            stages.measure_stages(0.0)
+            planted = {"fetch": 500.0, "prepare": 100.0, "transfer": 1e9, "compute": 1e9}
+            stages.alone = {
+                name: StageRate(name=name, images_per_s=rate, cpu_s_per_image=0.0) for name, rate in planted.items()
+            }
+            predicted = predict(stages.rates(setup))
+            offered = {}
+            for share in (0.85, 0.93, 1.0):
+                stages.observed_images_per_s = share * predicted.images_per_s
+                fixes = find_fixes(stages, stages.observed_images_per_s, predicted, "prepare")
+                offered[share] = {fix.name: fix for fix in fixes if fix.name == "prefetch"}
+    finally:
+        gcs.set_latency(0)
+
+    assert predicted.limit == "prepare"
+    for share in (0.85, 0.93):
+        assert offered[share]["prefetch"].predicted_images_per_s == pytest.approx(predicted.images_per_s, rel=0.05)
+        assert offered[share]["prefetch"].settings["reads_in_flight"] >= 64
+    assert not offered[1.0], "nothing is left to gain"
+
+
+@pytest.mark.parametrize("own_cores", [0.5, 1.0])
+def test_processes_are_offered_where_fetching_keeps_the_interpreter_of_one_busy(
+    bucket_dataset, gcs, tmp_path, own_cores
+):
+    setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=replace(CONFIG, reads_in_flight=16))
+    gcs.set_latency(20)
+    try:
+        with setup.open() as loader:
+            stages = opened(setup, loader, tmp_path, seconds=0.1)
+            stages.measure_stages(20.0)
+            slow = StageRate(name="fetch", images_per_s=20.0, cpu_s_per_image=0.0)
+            stages.alone["fetch"] = slow
+            stages.fetched = replace(stages.fetched, rate=slow, own_cores=own_cores, one_process_images_per_s=20.0)
+            predicted = predict(stages.rates(setup))
+            fixes = {fix.name: fix for fix in find_fixes(stages, predicted.images_per_s, predicted, "fetch")}
+    finally:
+        gcs.set_latency(0)
+
+    assert predicted.limit == "fetch"
+    if own_cores < 1 or available_cores() == 1:
+        assert "workers" not in fixes
+    else:
+        assert fixes["workers"].settings["processes"] == available_cores()
+        assert fixes["workers"].predicted_images_per_s == pytest.approx(20 * available_cores(), rel=0.1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loaders.diagnosis.findings import STAGES, Bound, StageRate, TransformCost
+from loaders.diagnosis.findings import MIN_GAIN, STAGES, Bound, StageRate, TransformCost
 from loaders.diagnosis.prediction import Prediction
 from loaders.diagnosis.verdict import (
     HIGHEST_RATIO,
@@ -14,6 +14,7 @@ from loaders.diagnosis.verdict import (
     contention,
     contradiction,
     disturbance,
+    falls_short,
     limit_of,
     reported_limit,
     threads_hint,
@@ -301,3 +302,16 @@ def test_whatever_the_limit_is_the_first_sentence_names_the_other_programs(limit
     first, rest = verdict(observed, 100.0, limit, Prediction(observed, limit), (), parts).split(" images/s", 1)
     assert ", while other programs use 1.7 of 2 cores: " in first
     assert rest.endswith(" Run it again on an idle machine.")
+
+
+@given(predicted=PREDICTIONS, share=SHARES, faster=st.floats(1.0, 10.0))
+def test_a_run_falls_short_only_where_closing_the_gap_is_worth_a_restart_and_the_device_could_take_more(
+    predicted, share, faster
+):
+    observed, compute = share * predicted.images_per_s, faster * predicted.images_per_s
+    limit = limit_of(observed, compute, predicted)
+    if falls_short(observed, predicted, limit):
+        assert predicted.images_per_s / observed >= MIN_GAIN
+        assert observed < 0.95 * compute
+    else:
+        assert limit == "compute" or not contention(observed, predicted)
