@@ -17,7 +17,7 @@ from dataprep.messages import counted, did_you_mean, there_are
 from loaders.decode.annotations import WITHOUT_SIZE, FieldsTransform, size_fields
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
-from loaders.decode.views import Views, checked_groups
+from loaders.decode.views import Views, checked_groups, transform_fault
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
 from loaders.packs.settings import Packs
 
@@ -166,7 +166,8 @@ class LoaderConfig:
                 object.__setattr__(self, name, kind.checked(name, value))
         _ = self.crop  # checks the ranges of scale, ratio and flip
         transform = self.transform
-        _require(transform is None or callable(transform), f"transform must be a function, got {transform!r}")
+        fault = transform_fault(transform)
+        _require(not fault, fault)
         self._check_fields(transform.needed_fields if isinstance(transform, FieldsTransform) else ())
         _require(self.short_side >= self.image_size, f"resize must be {self.image_size} or more, got {self.short_side}")
         if self.packs is not None:

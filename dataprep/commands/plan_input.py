@@ -25,16 +25,15 @@ from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
+from dataprep.commands.plan_data import GIVEN, MEAN_OF, STORED_SIDES, PlannedData
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
 from dataprep.commands.plan_places import PricedPlaces, cache_gbps, parse_location, priced_places, print_places
 from dataprep.commands.plan_report import SCHEMA_VERSION, Deliverable, Found, print_found
 from dataprep.commands.region_options import months_option, objects_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.host.piped import open_console, print_table
-from dataprep.sources import DATASETS
 
 if TYPE_CHECKING:
-    from dataprep.sources.base import SplitFacts
     from loaders.capacity.plan import ImageCost, Pod
 
 EPILOG = """\b
@@ -56,10 +55,6 @@ Exit codes: 0 fed, listed, or only priced, 1 input-bound, 2 usage or input, 3 un
 """
 _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
 _LOADERS = ("dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain")
-_STORED_SIDES = {"imagenet": 387, "coco-dup5": 480}
-"""Shorter side of a dataset's images, in pixels: ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
-_GIVEN, _MEAN_OF = "given", "mean of"
-"""Sources of figures: the options, and a dataset of --dataset."""
 _AS_MEASURED = "assumed, because the core that measured is not known: --core-speed"
 """Basis of the speed of the hosts' cores where the cost of an image is the user's."""
 _SIZE_IN_NAME = re.compile(r"_(\d{3,4})$")
@@ -75,14 +70,13 @@ _RATE_IS_MISSING = (
 _ALL = "all"
 """Value of --accelerator for all kinds of hosts."""
 _OPTIONS_OF_ONE = {
-    "dataset_bytes", "objects", "stored_side", "resize", "vcpus", "host_gbps", "bucket_gbps", "bucket_location", "zone",
-    "epochs", "chip_hour_usd", "months", "prices_file", "cache", "hns",
+    "dataset_bytes", "images", "objects", "stored_side", "resize", "vcpus", "host_gbps", "bucket_gbps",
+    "bucket_location", "zone", "epochs", "chip_hour_usd", "months", "prices_file", "cache", "hns",
 }  # fmt: skip
 """Parameters that are about one TPU, its bucket or its dataset, and change nothing where all are listed."""
 _PRICE_OPTIONS = {
-    "bucket_location", "zone", "epochs", "months", "hns", "prices_file", "dataset", "dataset_bytes", "objects",
-    "bytes_per_image",
-    "as_json",
+    "bucket_location", "zone", "epochs", "months", "hns", "prices_file", "dataset", "dataset_bytes", "images",
+    "objects", "bytes_per_image", "as_json",
 }  # fmt: skip
 """Parameters on which the price of reading depends."""
 
@@ -99,6 +93,7 @@ class _Options:
     image_size: int | None
     dataset: str
     dataset_bytes: int | None
+    images: int | None
     objects: int | None
     bytes_per_image: int | None
     stored_side: int | None
@@ -122,6 +117,17 @@ class _Options:
     prices_file: Path | None
     cache: bool
     hns: bool
+
+    @property
+    def data(self) -> PlannedData:
+        """What the options say of the data."""
+        return PlannedData(
+            dataset=self.dataset,
+            given_bytes=self.dataset_bytes,
+            images=self.images,
+            bytes_per_image=self.bytes_per_image,
+            objects=self.objects,
+        )
 
 
 _ABOVE_0 = Finite(min=0, min_open=True)
@@ -152,8 +158,8 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
 @click.option("--global-batch", type=_AT_LEAST_1, help="Images in a step on all hosts together; with --step-ms.")
 @click.option("--image-size", type=_AT_LEAST_1, help="Sides of the cropped images, in pixels, instead of the model's.")
 @click.option(
-    "--dataset", type=click.Choice(list(_STORED_SIDES)), default="imagenet", show_default=True,
-    help="Dataset whose size and image sizes are assumed.",
+    "--dataset", type=click.Choice(list(STORED_SIDES)), default="imagenet", show_default=True,
+    help="Dataset whose size and image sizes are assumed; of imagenet-21k only the number of images is known.",
 )  # fmt: skip
 @click.option(
     "--dataset-bytes",
@@ -163,12 +169,19 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
     callback=_above_0_bytes,
     help="Size of another dataset's stored images, as 500GB.",
 )
+@click.option(
+    "--images",
+    metavar="N",
+    type=_AT_LEAST_1,
+    help="Number of another dataset's stored images.  [default: --dataset-bytes / --bytes-per-image]",
+)
 @objects_option
 @click.option(
     "--bytes-per-image",
     type=Bytes(),
     callback=_above_0_bytes,
-    help="Mean size of a stored image, as 110kB.  [default: that of --measured, else of --dataset]",
+    help="Mean size of a stored image, as 110kB.  [default: --dataset-bytes / --images, else that of "
+    "--measured, else of objects smaller than 2 MiB, else of --dataset]",
 )
 @click.option("--stored-side", type=_AT_LEAST_1, help="Mean shorter side of the stored images, in pixels.")
 @click.option(
@@ -275,9 +288,8 @@ def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
 
 def _print_price(options: _Options, deliverable: Deliverable | None, *, as_json: bool) -> PricedPlaces:
     """Print what the reading costs, and what the hosts deliver if that is known; return the costs."""
-    facts = DATASETS[options.dataset].facts["train"]
-    num_bytes = options.dataset_bytes or (facts.samples or 0) * (options.bytes_per_image or _mean_bytes(facts))
-    places = _priced(options, num_bytes, facts.repeats)
+    num_bytes = options.dataset_bytes or options.data.num_bytes(options.data.any_bytes_per_image)
+    places = _priced(options, num_bytes)
     if as_json:
         known = {} if deliverable is None else {"deliverable": deliverable.document()}
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document(), **known}))
@@ -296,9 +308,8 @@ def _deliverable(options: _Options, accelerator: Accelerator) -> Deliverable | N
         image_size = _image_size(options)
     except UsageError:
         return None
-    facts = DATASETS[options.dataset].facts["train"]
-    costs = _costs(options, accelerator.generation.name, image_size, _mean_bytes(facts))
-    num_bytes = options.dataset_bytes or (facts.samples or 0) * costs.chosen.num_bytes
+    costs = _costs(options, accelerator.generation.name, image_size)
+    num_bytes = options.data.num_bytes(costs.chosen.num_bytes)
     pod = _pod(options, accelerator.machine, hosts=accelerator.hosts, num_bytes=num_bytes)
     return Deliverable(
         hosts=pod.hosts,
@@ -324,11 +335,10 @@ def _list(context: click.Context, options: _Options, *, as_json: bool) -> int:
     if given := [option for name, option in _given_options(context).items() if name in _OPTIONS_OF_ONE]:
         raise UsageError(f"{given[0]} is about one TPU; give its name instead of --accelerator all")
     images_per_s, image_size = _images_per_s(options), _image_size(options)
-    bytes_per_image = _mean_bytes(DATASETS[options.dataset].facts["train"])
-    costs = {name: _costs(options, name, image_size, bytes_per_image) for name in generations()}
+    costs = {name: _costs(options, name, image_size) for name in generations()}
 
     def pod_of(machine: TpuMachine) -> Pod:
-        return _pod(options, machine, hosts=1, num_bytes=bytes_per_image)
+        return _pod(options, machine, hosts=1, num_bytes=costs[machine.generation].chosen.num_bytes)
 
     found = enough_hosts(images_per_s, {name: each.chosen for name, each in costs.items()}, pod_of)
     speeds = {name: CoreSpeed(each.core_speed, each.core_basis) for name, each in costs.items()}
@@ -345,11 +355,6 @@ def _list(context: click.Context, options: _Options, *, as_json: bool) -> int:
     return 0 if any(row.accelerator for row in found) else _EXIT_CODES["input-bound"]
 
 
-def _mean_bytes(facts: SplitFacts) -> float:
-    """Return the mean size of a dataset's original images."""
-    return sum(archive.num_bytes or 0 for archive in facts.archives) / (facts.samples or 1)
-
-
 def _plan(options: _Options, accelerator: Accelerator) -> Found:
     from loaders.capacity.plan import StoredImages, plan_capacity
 
@@ -359,23 +364,22 @@ def _plan(options: _Options, accelerator: Accelerator) -> Found:
             click.echo(f"note: {line}", err=True)
     images_per_s = _images_per_s(options)
     image_size = _image_size(options)
-    facts = DATASETS[options.dataset].facts["train"]
-    samples = facts.samples or 0
-    costs = _costs(options, accelerator.generation.name, image_size, _mean_bytes(facts))
+    data = options.data
+    costs = _costs(options, accelerator.generation.name, image_size)
     stored = StoredImages(
-        num_bytes=options.dataset_bytes or samples * costs.chosen.num_bytes,
-        short_side=options.stored_side or _STORED_SIDES[options.dataset],
+        num_bytes=data.num_bytes(costs.chosen.num_bytes),
+        short_side=options.stored_side or data.short_side,
         url=costs.url,
     )
-    if options.resize and options.resize >= stored.short_side:
+    if options.resize and stored.short_side is None:
+        raise UsageError(f"--resize {options.resize}: the sides of {options.dataset} are not known; give --stored-side")
+    if options.resize and stored.short_side and options.resize >= stored.short_side:
         raise UsageError(
             f"got --resize {options.resize}, expected less than the {stored.short_side} pixels that the shorter side "
             "of the stored images has; see --stored-side"
         )
     pod = _pod(options, accelerator.machine, hosts=accelerator.hosts, num_bytes=stored.num_bytes)
     is_priced = options.bucket_location is not None or (options.epochs > 1 and options.chip_hour_usd is None)
-    if options.objects is not None and not is_priced:
-        raise UsageError("--objects is about the price of the reading; give --bucket-location and --zone, too")
     return Found(
         accelerator=accelerator,
         pod=pod,
@@ -388,11 +392,10 @@ def _plan(options: _Options, accelerator: Accelerator) -> Found:
         bytes_source=costs.bytes_source,
         model=options.model,
         image_size=image_size,
-        dataset=options.dataset,
-        bytes_are_assumed=bool(options.dataset_bytes) and costs.bytes_source.startswith(_MEAN_OF),
+        data=data,
+        bytes_are_assumed=bool(options.dataset_bytes or options.images) and costs.bytes_source.startswith(MEAN_OF),
         hns=options.hns,
         stored=stored,
-        epoch_images=None if options.dataset_bytes else samples * facts.repeats,
         epochs=options.epochs,
         chip_hour_usd=options.chip_hour_usd,
         plan=plan_capacity(
@@ -403,15 +406,14 @@ def _plan(options: _Options, accelerator: Accelerator) -> Found:
             short_side=options.resize or -(-image_size * 8 // 7),
             other_loaders=costs.others,
         ),
-        places=_priced(options, stored.num_bytes, facts.repeats) if is_priced else None,
+        places=_priced(options, stored.num_bytes) if is_priced else None,
     )
 
 
-def _priced(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces:
+def _priced(options: _Options, num_bytes: float) -> PricedPlaces:
     if options.bucket_location is None or options.zone is None:
         raise UsageError("to price the reading, give both --bucket-location and --zone")
-    passes = options.epochs * (1 if options.dataset_bytes else repeats)
-    use = Use(passes=passes, months=options.months)
+    use = Use(passes=options.epochs * options.data.repeats, months=options.months)
     prices = published_prices() if options.prices_file is None else read_prices(options.prices_file)
     zone = check_place(options.zone)
     bucket = parse_location(options.bucket_location, hns=options.hns)
@@ -476,12 +478,11 @@ class _Costs:
     """The dataset with which they were measured, if that is known."""
 
 
-def _costs(options: _Options, generation: str, image_size: int, bytes_per_image: float) -> _Costs:
+def _costs(options: _Options, generation: str, image_size: int) -> _Costs:
     from loaders.capacity.host_cores import cost_on_host, host_cores
     from loaders.capacity.input_costs import cost_from_table, costs_from_document, measured_cost, measured_here
 
-    bytes_source = _GIVEN if options.bytes_per_image else f"{_MEAN_OF} {options.dataset}"
-    bytes_per_image, url = options.bytes_per_image or bytes_per_image, None
+    bytes_per_image, bytes_source, url = options.data.given_bytes_per_image, GIVEN, None
     hosts = host_cores()[generation]
     core_speed, core_basis = 1.0, _AS_MEASURED
     if options.measured is not None:
@@ -492,12 +493,14 @@ def _costs(options: _Options, generation: str, image_size: int, bytes_per_image:
                 f"measure with --image-size {image_size}"
             )
         costs, source, url = dict(measured.costs), options.measured.name, measured.url
-        if options.bytes_per_image:
-            costs = {name: replace(cost, num_bytes=options.bytes_per_image) for name, cost in costs.items()}
+        if bytes_per_image:
+            costs = {name: replace(cost, num_bytes=bytes_per_image) for name, cost in costs.items()}
         else:
             bytes_source = source
     else:
         row = measured_here()["dataprep"][0]
+        if bytes_per_image is None:
+            bytes_per_image, bytes_source = options.data.assumed_bytes_per_image
         costs, source = {}, f"measured {row.date} on {row.machine}"
         core_speed, core_basis = hosts.speed, f"{hosts.basis}: {hosts.ground}"
         for name in _LOADERS:
@@ -507,14 +510,14 @@ def _costs(options: _Options, generation: str, image_size: int, bytes_per_image:
                 if name == options.loader and options.cpu_ms_per_image is None:
                     raise
     if options.core_speed is not None:
-        core_speed, core_basis = options.core_speed, _GIVEN
+        core_speed, core_basis = options.core_speed, GIVEN
     costs = {name: cost_on_host(cost, core_speed) for name, cost in costs.items()}
     if options.cpu_ms_per_image is not None:
-        num_bytes = costs[options.loader].num_bytes if options.loader in costs else bytes_per_image
+        num_bytes = costs.get(options.loader, next(iter(costs.values()))).num_bytes
         if options.core_speed is None:
             core_speed, core_basis = 1.0, _AS_MEASURED
         given = measured_cost(options.loader, options.cpu_ms_per_image, num_bytes)
-        costs[options.loader], source = cost_on_host(given, core_speed), _GIVEN
+        costs[options.loader], source = cost_on_host(given, core_speed), GIVEN
     if options.loader not in costs:
         raise UsageError(f"{source} has no {options.loader}; it has {', '.join(costs)}")
     chosen = replace(costs.pop(options.loader), serial_ms=options.serial_ms_per_image)

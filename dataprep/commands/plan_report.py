@@ -11,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.cloud.accelerators import Accelerator
+from dataprep.commands.plan_data import PlannedData, is_loose, requests_per_image
 from dataprep.commands.plan_places import PricedPlaces, first_requests_per_s, print_places
+from dataprep.commands.region_report import READ_BYTES
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import counted, human_bytes, usd
 
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, Resource, StoredImages, WhatIf
 
 SCHEMA_VERSION = 1
-_BLOCK_BYTES = 2 * 2**20
-"""Bytes that the loader reads from a bucket with one request."""
+_PACK = "dataprep build folder --source gs://BUCKET/PICTURES --output gs://BUCKET/DATASET --format webdataset"
+"""Command that packs loose pictures into shards; the plan knows no URL."""
 _INTERPRETER_CORES = 16
 """Number of cores that one interpreter can keep busy (docs/loaders.md)."""
 
@@ -101,15 +103,13 @@ class Found:
     model: str | None
     """Name of the model, if it is given."""
     image_size: int
-    dataset: str
-    """Name of the dataset whose figures are assumed where none are given."""
+    data: PlannedData
+    """What is given of the data, and the dataset whose figures are assumed where none are."""
     bytes_are_assumed: bool
-    """Whether the bytes of an image are that dataset's, although another one is planned."""
+    """Whether the bytes of an image are a mean, although another dataset is planned."""
     hns: bool
     """Whether the bucket has a hierarchical namespace."""
     stored: StoredImages
-    epoch_images: int | None
-    """Images of an epoch of a dataset whose number is known."""
     epochs: int
     chip_hour_usd: float | None
     """Price of a chip for an hour, if it is given."""
@@ -123,14 +123,41 @@ class Found:
 
         sentence = verdict_sentence(self.plan, self.accelerator.name)
         by_cores = self.plan.verdict == "fed" or self.plan.limit in ("cores", "workers")
-        return f"If a host's core is as fast as yours, {sentence}" if self.core_is_unknown and by_cores else sentence
+        if self.core_is_unknown and by_cores:
+            sentence = f"If a host's core is as fast as yours, {sentence}"
+        return f"{sentence} {self.loose}" if self.loose else sentence
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests a second that the bucket gets at the required rate."""
+        num_bytes = self.stored.num_bytes
+        images = num_bytes / self.cost.num_bytes
+        return self.plan.asked_images_per_s * requests_per_image(num_bytes, images, self.data.objects)
+
+    @property
+    def first_requests_per_s(self) -> float:
+        """Requests a second that the bucket serves before it has grown."""
+        return first_requests_per_s(hns=self.hns)
+
+    @property
+    def loose(self) -> str:
+        """Sentence about objects that are read with more requests than a new bucket serves; empty if they are not."""
+        objects, num_bytes = self.data.objects, self.stored.num_bytes
+        if objects is None or not is_loose(num_bytes, objects) or self.requests_per_s <= self.first_requests_per_s:
+            return ""
+        in_shards = self.plan.asked_images_per_s * self.cost.num_bytes / READ_BYTES
+        return (
+            f"But objects of {human_bytes(num_bytes / objects)} take {self.requests_per_s:,.0f} requests/s, of which a "
+            f"bucket serves about {self.first_requests_per_s:,.0f} at first, and more only as the load grows: pack "
+            f"them into shards (dataprep build folder), which take {in_shards:,.0f}."
+        )
 
     @property
     def training(self) -> ChipHours | None:
         """What training costs at the rate that the hosts certainly deliver, if the price of a chip is given."""
         if self.chip_hour_usd is None:
             return None
-        images = self.epochs * (self.epoch_images or round(self.stored.num_bytes / self.cost.num_bytes))
+        images = self.epochs * (self.data.epoch_images or round(self.stored.num_bytes / self.cost.num_bytes))
         hours = images / (self.plan.asked_images_per_s * self.plan.utilisation) / 3600
         chip_hours = hours * self.accelerator.chips
         return ChipHours(
@@ -175,6 +202,11 @@ class Found:
                 "image_size": self.image_size,
             },
             "stored": asdict(self.stored),
+            "bucket": {
+                "requests_per_s": self.requests_per_s,
+                "first_requests_per_s": self.first_requests_per_s,
+                "command": _PACK if self.loose else None,
+            },
             "training": asdict(self.training) if self.training else None,
             "places": self.places.document() if self.places else None,
             "plan": asdict(self.plan)
@@ -205,6 +237,8 @@ def print_found(found: Found) -> None:
     for change in changes:
         if change.command:
             console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
+    if found.loose:
+        console.print(Text(f"pack: {_PACK}"), soft_wrap=True)
 
 
 def _facts(found: Found) -> dict[str, str]:
@@ -220,14 +254,17 @@ def _facts(found: Found) -> dict[str, str]:
         f"takes {cost.cpu_ms * found.core_speed:.2f} ms ({found.cost_source}); {found.core_basis}",
         "counted": f"{pod.usable_share:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
         f"{pod.vcpu_speed:g} of a host's core",
-        "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, hns=found.hns),
+        "bucket": _bucket(found),
     }
     if found.bytes_are_assumed:
-        assumed = f"{human_bytes(cost.num_bytes)} an image, the {found.bytes_source}: give --bytes-per-image"
+        missing = "--dataset-bytes" if found.data.images else "--images"
+        mean = f"{human_bytes(cost.num_bytes)} an image, the {found.bytes_source}"
+        assumed = f"{mean}: give {missing} or --bytes-per-image"
         facts["assumed"] = assumed
-    if found.epoch_images:
-        minutes = found.epoch_images / (plan.asked_images_per_s * plan.utilisation) / 60
-        facts["epoch"] = f"{minutes:,.1f} min for the {found.epoch_images:,} images of {found.dataset}"
+    if images := found.data.epoch_images:
+        minutes = images / (plan.asked_images_per_s * plan.utilisation) / 60
+        of_dataset = "" if found.data.images else f" of {found.data.dataset}"
+        facts["epoch"] = f"{minutes:,.1f} min for the {images:,} images{of_dataset}"
     if (cost_of := found.training) is not None:
         sign = "at most " if _tightest(plan).at_least and plan.utilisation < 1 else ""
         facts["training"] = (
@@ -254,12 +291,14 @@ def _hosts(found: Found) -> dict[str, str]:
     }
 
 
-def _bucket(bytes_per_s: float, *, hns: bool) -> str:
-    requests_per_s, first = bytes_per_s / _BLOCK_BYTES, first_requests_per_s(hns=hns)
+def _bucket(found: Found) -> str:
+    requests_per_s, first = found.requests_per_s, found.first_requests_per_s
+    objects, num_bytes = found.data.objects, found.stored.num_bytes
+    size = human_bytes(num_bytes / objects) if objects and is_loose(num_bytes, objects) else f"{READ_BYTES >> 20} MiB"
     grows = f", beyond the {first:,.0f} of a bucket that has not grown yet"
     return (
-        f"{bytes_per_s * 8e-9:,.2f} Gbit/s in {requests_per_s:,.0f} requests/s of 2 MiB"
-        f"{grows if requests_per_s > first else ''}"
+        f"{found.plan.asked_images_per_s * found.cost.num_bytes * 8e-9:,.2f} Gbit/s in {requests_per_s:,.0f} "
+        f"requests/s of {size}{grows if requests_per_s > first else ''}"
     )
 
 

@@ -165,9 +165,14 @@ def given_reading(num_bytes: int, storage_class: str | None, objects: int | None
         storage_class=(storage_class or "standard").lower(),
         num_bytes=num_bytes,
         objects=objects or -(-num_bytes // OBJECT_BYTES),
-        gets=objects * -(-num_bytes // (objects * READ_BYTES)) if objects else -(-num_bytes // READ_BYTES),
+        gets=gets_of(num_bytes, objects) if objects else -(-num_bytes // READ_BYTES),
     )
     return Reading(amounts=(amount,), passes=1, is_dataset=None, objects_are_assumed=objects is None)
+
+
+def gets_of(num_bytes: int, objects: int) -> int:
+    """Return the requests that read objects of one size, at most READ_BYTES with each."""
+    return objects * -(-num_bytes // (objects * READ_BYTES))
 
 
 def _placement(url: str, where: str | None, prices: Prices) -> Placement:

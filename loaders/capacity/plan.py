@@ -76,8 +76,8 @@ class StoredImages:
 
     num_bytes: float
     """Size of all images that an epoch reads."""
-    short_side: int
-    """Short side of the mean image, pixels."""
+    short_side: int | None
+    """Short side of the mean image, pixels; None if it is not known."""
     url: str | None = None
     """Where the dataset is, if that is known."""
 
@@ -279,7 +279,7 @@ def _changes(
     for name, other in other_loaders.items():
         decoded = "the crop alone" if other.decodes == "crop" else "whole images"
         yield _Change(f"loader {name}", f"load with {name}, which decodes {decoded}", pod, other)
-    if stored and short_side and short_side < stored.short_side:
+    if stored and stored.short_side and short_side and short_side < stored.short_side:
         # Bytes and decoding shrink with the pixels: 0.41 of the pixels had 0.40 of the bytes at JPEG quality 95.
         kept = (short_side / stored.short_side) ** 2
         smaller = replace(cost, cpu_ms=cost.cpu_ms - cost.stored_ms * (1 - kept), num_bytes=cost.num_bytes * kept)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MAX_SIZE = 2**14
 """Largest side of a view, pixels."""
 
+_WRAPPERS = {"albumentations": "AlbumentationsTransform", "timm": "PilTransform", "torchvision": "TorchvisionTransform"}
+"""Class that turns the transforms of a library, which take other arguments, into a loader's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Views:
@@ -47,13 +50,28 @@ class Views:
             raise UsageError(
                 f"views: min_area and max_area must be a range within 0 to 1, got {area[0]!r}, {area[1]!r}"
             )
-        if self.transform is not None and not callable(self.transform):
-            raise UsageError(f"views: transform must be a function, got {self.transform!r}")
+        if fault := transform_fault(self.transform):
+            raise UsageError(f"views: {fault}")
 
     @property
     def scale(self) -> tuple[float, float]:
         """Smallest and largest area, as the crop of a single view has them."""
         return float(self.min_area), float(self.max_area)
+
+
+def transform_fault(transform: object) -> str:
+    """Return why this cannot be a loader's transform; empty if it can, or if there is none."""
+    if transform is None:
+        return ""
+    if not callable(transform):
+        return f"transform must be a function, got {transform!r}"
+    library = type(transform).__module__.partition(".")[0]
+    if library not in _WRAPPERS:
+        return ""
+    return (
+        f"transform must be a function (image_HWC, rng) -> image_HWC, got {type(transform).__name__} of {library}; "
+        f"wrap it: loaders.{_WRAPPERS[library]}(transform)"
+    )
 
 
 class Span(NamedTuple):

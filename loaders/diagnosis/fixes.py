@@ -17,7 +17,7 @@ from typing import Any
 
 from dataprep.errors import DataprepError
 from dataprep.host.cpu import available_cores
-from dataprep.messages import counted
+from dataprep.messages import counted, human_bytes
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
@@ -269,7 +269,7 @@ def _local_cache(stages: Stages) -> Iterator[_Change]:
     settings = Changes(cache_dir=str(Path(tempfile.gettempdir()) / "dataprep-cache"))
     if not stages.setup.can_set(settings):
         return
-    what = f"Keep what was read on a local disk, {needed / 1e9:,.1f} GB"
+    what = f"Keep what was read on a local disk, {human_bytes(needed)}"
     advice = f"{what}: {stages.setup.typed(settings)}, from the second epoch on"
     yield _Change("cache", settings, "restart", advice, {"fetch": stages.cached}, request_latency_s=CACHED_S)
 

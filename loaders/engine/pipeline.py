@@ -427,5 +427,7 @@ def _replace(image_HWC: NDArray[np.uint8], result: NDArray[np.uint8]) -> None:
 
     result = np.asarray(result)
     if result.shape != image_HWC.shape or result.dtype != np.uint8:
-        raise FormatError(f"transform gave {result.dtype} of shape {result.shape}, expected uint8 of {image_HWC.shape}")
+        found = f"transform gave {result.dtype} of shape {result.shape}, expected uint8 of {image_HWC.shape}"
+        is_float = np.issubdtype(result.dtype, np.floating)
+        raise FormatError(f"{found}; normalise on the device: loaders.torch.normalize" if is_float else found)
     image_HWC[...] = result

@@ -7,6 +7,7 @@ import base64
 import http.client
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -181,6 +182,21 @@ def test_objects_may_be_kept_in_a_folder(tmp_path: Path) -> None:
                 emulator.create_bucket("bucket")
                 client.insert("a/x", b"kept")
             assert client.read("a/x") == b"kept"
+
+
+def test_the_command_of_the_documents_serves_the_buckets_of_a_folder(tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs/bottleneck.md").read_text()
+    (line,) = re.findall(r"^\.venv/bin/python (-m tests\.support\.gcs_emulator .*) &$", text, re.MULTILINE)
+    words = line.replace("--port 4443", "--port 0").replace("--root buckets", f"--root {tmp_path}").split()
+    (tmp_path / "bucket").mkdir()
+    with subprocess.Popen([sys.executable, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            with Client(process.stdout.readline().strip()) as client:
+                client.insert("a/x", b"kept")
+                assert client.read("a/x") == b"kept"
+        finally:
+            process.terminate()
 
 
 # As it is told

@@ -107,6 +107,13 @@ def test_the_global_generators_are_left_as_they_were():
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
+@pytest.mark.parametrize("make", [lambda: A.Compose([A.ColorJitter()]), lambda: A.ColorJitter()])
+def test_a_transform_of_the_library_itself_is_refused_before_anything_is_opened(make):
+    wrapped = r"got \w+ of albumentations; wrap it: loaders\.AlbumentationsTransform\(transform\)$"
+    with pytest.raises(UsageError, match=rf"^transform must be a function .*, {wrapped}"):
+        open_loader("nowhere", batch_size=8, transform=make())
+
+
 def test_another_size_is_an_error(marked):
     boxes = AnnotationFields()
     augment = A.Compose([A.RandomCrop(32, 32)], bbox_params=A.BboxParams("coco"))

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from dataprep.errors import UsageError
 from loaders import open_loader
 from loaders.decode.pil_transform import PilTransform
 from tests.support.builds import dataprep
@@ -35,6 +36,12 @@ SETTINGS = {"batch_size": 12, "image_size": 64}
 def test_timms_augmentation_is_the_same_for_any_number_of_workers(dataset):
     """Threads, and one process, which imports timm for seconds; the soak has 1, 2 and 4."""
     augmented_alike(dataset("webdataset"), processes=(1,))
+
+
+def test_timms_transform_itself_is_refused_before_anything_is_opened():
+    wrapped = r"got RandAugment of timm; wrap it: loaders\.PilTransform\(transform\)$"
+    with pytest.raises(UsageError, match=rf"^transform must be a function .*, {wrapped}"):
+        open_loader("nowhere", batch_size=8, transform=rand_augment_transform("rand-m9-mstd0.5", {}))
 
 
 def augmented_alike(url: object, *, processes: tuple[int, ...]) -> None:

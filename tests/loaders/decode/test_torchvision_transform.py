@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from dataprep.errors import FormatError, UsageError
-from loaders import AnnotationFields, Annotations, TorchvisionTransform, open_loader
+from loaders import AnnotationFields, Annotations, TorchvisionTransform, Views, open_loader
 from tests.support.marked import PEOPLE, misplaced_in
 from tests.support.on_use import on_use
 
 tv_tensors = on_use("torchvision.tv_tensors")
+transforms = on_use("torchvision.transforms")
 v2 = on_use("torchvision.transforms.v2")
 FIELDS = AnnotationFields(masks="mask", keypoints="points", size=None)
 
@@ -130,6 +131,28 @@ def test_another_size_is_an_error(marked):
     settings = {"batch_size": 8, "image_size": 48, "fields": PEOPLE.names}
     with open_loader(marked(), **settings, transform=TorchvisionTransform(v2.Resize((32, 32)), PEOPLE)) as loader:
         with pytest.raises(FormatError, match=r"transform gave uint8 of shape \(32, 32, 3\), expected uint8 of \(48, "):
+            next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: v2.Compose([v2.RandAugment()]), lambda: transforms.Compose([]), lambda: v2.RandAugment()]
+)
+def test_a_transform_of_the_library_itself_is_refused_before_anything_is_opened(make):
+    name = type(make()).__name__
+    message = (
+        rf"transform must be a function \(image_HWC, rng\) -> image_HWC, got {name} of torchvision; "
+        r"wrap it: loaders\.TorchvisionTransform\(transform\)$"
+    )
+    with pytest.raises(UsageError, match=f"^{message}"):
+        open_loader("nowhere", batch_size=8, transform=make())
+    with pytest.raises(UsageError, match=f"^views: {message}"):
+        Views(transform=make())
+
+
+def test_a_transform_that_normalises_is_told_where_to_do_so(marked):
+    augment = TorchvisionTransform(v2.ToDtype(torch.float32, scale=True))
+    with open_loader(marked(), batch_size=8, image_size=48, transform=augment) as loader:
+        with pytest.raises(FormatError, match=r"gave float32 .*; normalise on the device: loaders\.torch\.normalize"):
             next(iter(loader))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dataprep.host.cpu import available_cores
+from dataprep.messages import human_bytes
 from dataprep.storage.local import LocalStorage
 from loaders.config import LoaderConfig
 from loaders.diagnosis import fixes as changes
@@ -132,6 +133,8 @@ def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_laten
         gcs.set_latency(0)
 
     two_batches = 2 * 4 / 0.2  # are under way at once, and come every 200 ms
+    kept = human_bytes(loader.dataset.split.num_bytes)
+    assert fixes["cache"].advice.startswith(f"Keep what was read on a local disk, {kept}: ")
     for fix in (fixes["cache"], fixes["location"]):  # on a busy machine the processor may be the limit then
         assert fix.predicted_images_per_s > 1.5 * two_batches or fix.limit == "cores", fix
 
