@@ -8,6 +8,7 @@
 """
 
 __all__ = [
+    "ahead",
     "comparison",
     "devices",
     "diagnose",

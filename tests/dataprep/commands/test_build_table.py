@@ -112,7 +112,7 @@ def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_
     assert dataprep("verify", output, "--deep").returncode == 0
 
 
-def test_an_image_that_comes_back_before_its_shard_is_built_stays_rejected(tmp_path):
+def test_a_build_whose_missing_image_has_come_back_is_refused_until_it_is_away_again(tmp_path):
     source = pictures(tmp_path / "pics", "images/absent.jpg,1", "images/cut.jpg,0")
     write_files(tmp_path / "pics", {"images/cut.jpg": picture(1)[:300]})
     first = dataprep(*command(source, tmp_path / "out", "--max-reject-ratio", 0.05, "--workers", 1))
@@ -122,7 +122,12 @@ def test_an_image_that_comes_back_before_its_shard_is_built_stays_rejected(tmp_p
     for receipt in (tmp_path / "out").rglob("receipts/*.parquet"):
         receipt.unlink()
     write_files(tmp_path / "pics", {"images/absent.jpg": picture(2)})
-    run = dataprep(*command(source, tmp_path / "out", "--max-reject-ratio", 0.1, "--workers", 1))
+    again = command(source, tmp_path / "out", "--max-reject-ratio", 0.1, "--workers", 1)
+    refused = dataprep(*again)
+    assert refused.returncode == 2
+    assert "The originals have changed since: put them back as they were" in refused.stderr
+    (tmp_path / "pics" / "images" / "absent.jpg").unlink()
+    run = dataprep(*again)
     assert run.returncode == 0, run.stderr
     assert "2 rejected (1 missing, 1 undecodable)" in run.stdout
 

@@ -67,7 +67,7 @@ def test_the_advice_to_store_smaller_images_says_how_much_crops_of_them_are_enla
 def test_the_side_that_the_advice_names_is_that_of_the_smallest_crop_of_a_square_image(image_size, smallest):
     config = LoaderConfig(batch_size=8, image_size=image_size, scale=(smallest, 1.0), ratio=(1.0, 1.0))
     advice = advice_to_shrink(config, "COMMAND")
-    side = math.sqrt(smallest * config.short_side**2)
+    side = config.short_side * math.sqrt(smallest)
     assert ("enlarged" in advice) == (round(side) < image_size)
     assert "enlarged" not in advice or f"from {round(side)} to {image_size} pixels:" in advice
 
