@@ -391,6 +391,20 @@ def unseen_table(results: Iterable[dict[str, Any]]) -> list[str]:
     return _table([*header, "worst"], lines)
 
 
+def trials_table(document: dict[str, Any]) -> list[str]:
+    """Return how many trials each search of trials.py needs until within 5 % of the best setting of all.
+
+    A search that ends before has `>` and the number of its trials.
+    """
+    searches = list(document["rows"][0]["trials"])
+    lines = []
+    for row in document["rows"]:
+        found = [row["trials"][name] for name in searches]
+        counts = [f">{each['of']}" if each["trials"] is None else str(each["trials"]) for each in found]
+        lines.append([row["situation"]["id"], row["situation"]["cause"], f"{row['base'] / row['best']:.2f}", *counts])
+    return _table(["`trials.py`", "planted", "rate as it is, of the best", *searches], lines)
+
+
 TABLES = {
     "arena": arena_table,
     "build": build_table,
@@ -403,6 +417,7 @@ TABLES = {
     "packs": packs_table,
     "restart": restart_table,
     "resume": resume_table,
+    "trials": trials_table,
     "views": views_table,
 }
 
@@ -440,6 +455,6 @@ if __name__ == "__main__":
         print(*table(recorded(name)), "", sep="\n")
         if name == "arena":
             print(*arena_verdicts(recorded(name)), "", sep="\n")
-        if name not in ("arena", "engines", "formats", "grain", "laion", "metrics", "packs", "resume"):
+        if name not in ("arena", "engines", "formats", "grain", "laion", "metrics", "packs", "resume", "trials"):
             print(f"The slowest round of a row takes {spread(recorded(name))}.\n")
     print(*unseen_table(recorded_lines("diagnose-unseen")), sep="\n")

@@ -340,6 +340,23 @@ def test_what_is_said_of_the_newest_seed_of_such_situations_is_recorded():
     assert f"and of {len(found)} of a third, in {right}." in bottleneck
 
 
+def test_what_is_said_of_trials_is_recorded():
+    document = recorded("trials")
+    found = {name: [row["trials"][name] for row in document["rows"]] for name in document["rows"][0]["trials"]}
+    needed = {name: [each["trials"] for each in runs if each["trials"] is not None] for name, runs in found.items()}
+    stages = {name: f"{median(each['stage_runs'] for each in runs):.0f}" for name, runs in found.items()}
+    count = len(document["rows"])
+    for said in (
+        f"`trials.py`, {count} situations of seed {document['seed']}, on which nothing was tuned:",
+        f"arrives in {len(needed['ours'])} of {count}, after {max(needed['ours'])} trials at most",
+        f"SPDL's search in {len(needed['spdl'])}, by hand in {len(needed['by hand'])};",
+        f"{stages['ours']} times in the median, SPDL's {stages['spdl']} times",
+    ):
+        assert said in BENCHMARKS, said
+    [link] = [row for row in document["rows"] if row["situation"]["id"] == "link-00"]
+    assert link["base"] > 0.95 * link["best"]
+
+
 def test_figures_in_the_text_about_our_formats_are_the_recorded_ones():
     document = recorded("formats")
     kilobytes = document["bytes"] / document["images"] / 1000
