@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,20 +15,16 @@ from dataprep.build.annotations import annotation_files, publish_annotations
 from dataprep.build.claim import Claim
 from dataprep.build.enumerations import (
     Kept,
-    Spooled,
     enumeration_file,
-    forget_enumeration,
     listing_file,
     load_enumeration,
     load_splits,
-    publish_enumeration,
     splits_file,
-    spool_enumeration,
-    store_splits,
 )
 from dataprep.build.finished import dataset_of, metadata_of, planned_metadata
 from dataprep.build.image_folder import image_names, images_to_place, link_names
 from dataprep.build.job import BuildJob
+from dataprep.build.keeping import Keeping
 from dataprep.build.merge import Check, Seen, build_manifest, merge_split, refuse_rejections, rejects_too_many
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.order import OrderedSplit, order_split
@@ -45,13 +40,12 @@ from dataprep.build.references import (
 )
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.build.shard import ShardBuilder, shard_builder
-from dataprep.build.source_listing import SourceListing, list_source, load_listing, store_listing
+from dataprep.build.source_listing import SourceListing, list_source, load_listing
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
 from dataprep.dataset.features import Features
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.keys import named
-from dataprep.dataset.manifest import MANIFEST, bytes_entry, source_faults
-from dataprep.dataset.paths import PLAN_JSON
+from dataprep.dataset.manifest import bytes_entry, source_faults
 from dataprep.dataset.records import (
     NO_LABEL,
     Enumeration,
@@ -63,7 +57,7 @@ from dataprep.dataset.records import (
 )
 from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
 from dataprep.dataset.row_groups import PublishingRows
-from dataprep.errors import DataprepError, StorageError, UsageError
+from dataprep.errors import DataprepError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted, shown
@@ -262,79 +256,6 @@ def _configured(options: BuildOptions) -> Dataset:
     return configured(
         options.dataset, fake_images=options.fake_images, own=options.own, annotations=options.annotations
     )
-
-
-class Keeping:
-    """Stores the lists of originals in the output of a build: in a bucket while the build goes on.
-
-    Args:
-        storage: The output; None stores nothing.
-        is_empty: Nothing was there when the build began.
-    """
-
-    def __init__(self, storage: Storage | None, *, is_empty: bool = False) -> None:
-        self.storage = storage
-        self._is_empty = is_empty
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="dataprep-keep")
-        self._under_way: list[Future[None]] = []
-
-    def is_under_way(self) -> bool:
-        """Return whether a build owns the output."""
-        return self.storage is not None and self.storage.stat(PLAN_JSON) is not None
-
-    @property
-    def earlier(self) -> Storage | None:
-        """Storage in which an earlier run may have stored lists; None if none did."""
-        return None if self._is_empty else self.storage
-
-    def is_allowed(self) -> bool:
-        """Return whether files may be stored: beside a finished dataset none may be left."""
-        return self.storage is not None and (self._is_empty or self.storage.stat(MANIFEST) is None)
-
-    def keep(self, name: str, enumeration: Enumeration, *, afresh: bool) -> None:
-        """Store a list under a name; `afresh` removes the one that is there."""
-        storage = self.storage
-        if storage is None:
-            return
-        if storage.is_local:
-            if self.is_allowed():
-                self._put(storage, name, spool_enumeration(storage, name, enumeration), afresh=afresh)
-            return
-        spooled = spool_enumeration(storage, name, enumeration)
-        self._under_way.append(self._threads.submit(self._put_if_allowed, storage, name, spooled, afresh=afresh))
-
-    def note(self, name: str, listing: SourceListing) -> None:
-        """Store what the source had, after all lists of its images."""
-        if self.storage is not None and self.storage.is_local:
-            store_listing(self.storage, name, listing)
-        elif self.storage is not None:
-            self._under_way.append(self._threads.submit(store_listing, self.storage, name, listing))
-
-    def keep_splits(self, name: str, splits: tuple[str, ...]) -> None:
-        """Store the names of all splits under a name, once the lists are stored."""
-        storage = self.storage
-        if storage is None:
-            return
-        stored = self._threads.submit(store_splits, storage, name, splits)
-        self._under_way.append(stored)
-        if storage.is_local:
-            stored.result()
-
-    def wait(self) -> None:
-        """Wait until all lists are stored."""
-        while self._under_way:
-            self._under_way.pop().result()
-
-    def _put_if_allowed(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
-        # A list only saves a rerun time: no build that is whole meanwhile ends with this error.
-        with suppress(StorageError):
-            if storage.stat(MANIFEST) is None:
-                self._put(storage, name, spooled, afresh=afresh)
-
-    def _put(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
-        if afresh:
-            forget_enumeration(storage, name)
-        publish_enumeration(storage, name, spooled)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dataprep.build.archives import ArchiveRecipe, Keeping
+from dataprep.build.archives import ArchiveRecipe
 from dataprep.build.finished import readable_manifest
 from dataprep.build.job import BuildJob
+from dataprep.build.keeping import Keeping
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.plan import Plan
 from dataprep.build.request import BuildRequest, Progress

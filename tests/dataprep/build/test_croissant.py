@@ -16,7 +16,7 @@ from tests.support.converting import content
 from tests.support.own_data import annotated, annotated_rows, build_own
 
 READ = """
-import hashlib, io, json, sys, warnings
+import hashlib, io, json, os, sys, warnings
 warnings.simplefilter("ignore")
 import mlcroissant
 
@@ -34,7 +34,8 @@ def plain(value):
     return value.decode() if isinstance(value, bytes) else value.tolist()
 
 
-print(json.dumps({"errors": list(dataset.metadata.issues.errors), "records": found}, default=plain))
+print(json.dumps({"errors": list(dataset.metadata.issues.errors), "records": found}, default=plain), flush=True)
+os._exit(0)  # on a busy machine a thread of a reader may still run, which aborts an interpreter that ends
 """
 
 
