@@ -29,6 +29,7 @@ from dataprep.commands.plan_data import GIVEN, MEAN_OF, STORED_SIDES, PlannedDat
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
 from dataprep.commands.plan_places import PricedPlaces, cache_gbps, parse_location, priced_places, print_places
 from dataprep.commands.plan_report import SCHEMA_VERSION, Deliverable, Found, print_found
+from dataprep.commands.plan_requests import BucketLoad
 from dataprep.commands.region_options import months_option, objects_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.host.piped import open_console, print_table
@@ -296,7 +297,7 @@ def _print_price(options: _Options, deliverable: Deliverable | None, *, as_json:
     else:
         print_places(open_console(), places)
         if deliverable is not None:
-            click.echo(f"\n{deliverable.sentence}")
+            click.echo("\n" + "\n".join(deliverable.lines))
     return places
 
 
@@ -311,13 +312,21 @@ def _deliverable(options: _Options, accelerator: Accelerator) -> Deliverable | N
     costs = _costs(options, accelerator.generation.name, image_size)
     num_bytes = options.data.num_bytes(costs.chosen.num_bytes)
     pod = _pod(options, accelerator.machine, hosts=accelerator.hosts, num_bytes=num_bytes)
+    plan = plan_capacity(1.0, pod, costs.chosen)
     return Deliverable(
         hosts=pod.hosts,
         cost=costs.chosen,
         bytes_source=costs.bytes_source,
         image_size=image_size,
         core_is_unknown=costs.core_basis == _AS_MEASURED,
-        plan=plan_capacity(1.0, pod, costs.chosen),
+        plan=plan,
+        load=BucketLoad(
+            images_per_s=plan.images_per_s,
+            bytes_per_image=costs.chosen.num_bytes,
+            num_bytes=num_bytes,
+            objects=options.objects,
+            hns=options.hns,
+        ),
     )
 
 

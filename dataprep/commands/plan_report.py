@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.cloud.accelerators import Accelerator
-from dataprep.commands.plan_data import PlannedData, is_loose, requests_per_image
-from dataprep.commands.plan_places import PricedPlaces, first_requests_per_s, print_places
-from dataprep.commands.region_report import READ_BYTES
+from dataprep.commands.plan_data import PlannedData
+from dataprep.commands.plan_places import PricedPlaces, print_places
+from dataprep.commands.plan_requests import PACK, BucketLoad
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import counted, human_bytes, usd
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, Resource, StoredImages, WhatIf
 
 SCHEMA_VERSION = 1
-_PACK = "dataprep build folder --source gs://BUCKET/PICTURES --output gs://BUCKET/DATASET --format webdataset"
-"""Command that packs loose pictures into shards; the plan knows no URL."""
 _INTERPRETER_CORES = 16
 """Number of cores that one interpreter can keep busy (docs/loaders.md)."""
 
@@ -53,6 +51,16 @@ class Deliverable:
     """Whether the hosts' cores are taken to be as fast as the user's, because it is not known how fast those are."""
     plan: CapacityPlan
     """Plan for any rate."""
+    load: BucketLoad
+    """What the bucket serves at the rate that the hosts certainly deliver."""
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines for a terminal: the rate, the requests to the bucket at that rate, and how to make fewer of them."""
+        lines = [self.sentence, f"bucket       at that rate {self.load.line}"]
+        if self.load.loose:
+            lines += [self.load.loose, f"pack: {PACK}"]
+        return lines
 
     @property
     def sentence(self) -> str:
@@ -74,6 +82,7 @@ class Deliverable:
             "resources": {each.name: self._rate(each) for each in self.plan.resources},
             "image_size": self.image_size,
             "hosts": self.hosts,
+            "bucket": self.load.document(),
         }
 
     def _rate(self, resource: Resource) -> float:
@@ -125,31 +134,17 @@ class Found:
         by_cores = self.plan.verdict == "fed" or self.plan.limit in ("cores", "workers")
         if self.core_is_unknown and by_cores:
             sentence = f"If a host's core is as fast as yours, {sentence}"
-        return f"{sentence} {self.loose}" if self.loose else sentence
+        return f"{sentence} {self.load.loose}" if self.load.loose else sentence
 
     @property
-    def requests_per_s(self) -> float:
-        """Requests a second that the bucket gets at the required rate."""
-        num_bytes = self.stored.num_bytes
-        images = num_bytes / self.cost.num_bytes
-        return self.plan.asked_images_per_s * requests_per_image(num_bytes, images, self.data.objects)
-
-    @property
-    def first_requests_per_s(self) -> float:
-        """Requests a second that the bucket serves before it has grown."""
-        return first_requests_per_s(hns=self.hns)
-
-    @property
-    def loose(self) -> str:
-        """Sentence about objects that are read with more requests than a new bucket serves; empty if they are not."""
-        objects, num_bytes = self.data.objects, self.stored.num_bytes
-        if objects is None or not is_loose(num_bytes, objects) or self.requests_per_s <= self.first_requests_per_s:
-            return ""
-        in_shards = self.plan.asked_images_per_s * self.cost.num_bytes / READ_BYTES
-        return (
-            f"But objects of {human_bytes(num_bytes / objects)} take {self.requests_per_s:,.0f} requests/s, of which a "
-            f"bucket serves about {self.first_requests_per_s:,.0f} at first, and more only as the load grows: pack "
-            f"them into shards (dataprep build folder), which take {in_shards:,.0f}."
+    def load(self) -> BucketLoad:
+        """What the bucket serves at the required rate."""
+        return BucketLoad(
+            images_per_s=self.plan.asked_images_per_s,
+            bytes_per_image=self.cost.num_bytes,
+            num_bytes=self.stored.num_bytes,
+            objects=self.data.objects,
+            hns=self.hns,
         )
 
     @property
@@ -202,11 +197,7 @@ class Found:
                 "image_size": self.image_size,
             },
             "stored": asdict(self.stored),
-            "bucket": {
-                "requests_per_s": self.requests_per_s,
-                "first_requests_per_s": self.first_requests_per_s,
-                "command": _PACK if self.loose else None,
-            },
+            "bucket": self.load.document(),
             "training": asdict(self.training) if self.training else None,
             "places": self.places.document() if self.places else None,
             "plan": asdict(self.plan)
@@ -237,8 +228,8 @@ def print_found(found: Found) -> None:
     for change in changes:
         if change.command:
             console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
-    if found.loose:
-        console.print(Text(f"pack: {_PACK}"), soft_wrap=True)
+    if found.load.loose:
+        console.print(Text(f"pack: {PACK}"), soft_wrap=True)
 
 
 def _facts(found: Found) -> dict[str, str]:
@@ -254,7 +245,7 @@ def _facts(found: Found) -> dict[str, str]:
         f"takes {cost.cpu_ms * found.core_speed:.2f} ms ({found.cost_source}); {found.core_basis}",
         "counted": f"{pod.usable_share:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
         f"{pod.vcpu_speed:g} of a host's core",
-        "bucket": _bucket(found),
+        "bucket": found.load.line,
     }
     if found.bytes_are_assumed:
         missing = "--dataset-bytes" if found.data.images else "--images"
@@ -289,17 +280,6 @@ def _hosts(found: Found) -> dict[str, str]:
         "hosts": f"{pod.hosts:,}{kind}, each {pod.vcpus:g} vCPUs, {machine.ram_gb:,} GB RAM, {nic}",
         "source": f"{machine.source}, {machine.date}" + (f"; {machine.note}" if machine.note else ""),
     }
-
-
-def _bucket(found: Found) -> str:
-    requests_per_s, first = found.requests_per_s, found.first_requests_per_s
-    objects, num_bytes = found.data.objects, found.stored.num_bytes
-    size = human_bytes(num_bytes / objects) if objects and is_loose(num_bytes, objects) else f"{READ_BYTES >> 20} MiB"
-    grows = f", beyond the {first:,.0f} of a bucket that has not grown yet"
-    return (
-        f"{found.plan.asked_images_per_s * found.cost.num_bytes * 8e-9:,.2f} Gbit/s in {requests_per_s:,.0f} "
-        f"requests/s of {size}{grows if requests_per_s > first else ''}"
-    )
 
 
 def _resources(plan: CapacityPlan) -> Table:
