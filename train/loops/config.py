@@ -95,10 +95,20 @@ def resumed_position(order: Order, epochs: int, step: int) -> str:
     return f": {done:,} of the {samples:,} images of epoch {epoch} are done, {follow:,} follow{left_out}"
 
 
-def trained_images(order: Order, epochs: int, step: int) -> str:
-    """Return a message at the end of a run: how many images were planned, trained and left out."""
+def trained_images(order: Order, epochs: int, step: int, first_step: int = 0) -> str:
+    """Return a message at the end of a run: how many images were planned, trained, passed over and left out.
+
+    Args:
+        order: Order of the images.
+        epochs: Epochs of the run.
+        step: Step after which the run ended.
+        first_step: Step after which it began, above 0 where it began with a later epoch.
+    """
     planned, steps = epochs * order.epoch_samples, order.first_batch(epochs)
-    text = f"trained {step * order.global_batch:,} of the {planned:,} images of {counted(epochs, 'epoch')}"
+    trained, before = (step - first_step) * order.global_batch, first_step * order.global_batch
+    text = f"trained {trained:,} of the {planned:,} images of {counted(epochs, 'epoch')}"
+    if before:
+        text += f"; the run began after the first {before:,}"
     left_out = planned - steps * order.global_batch
     if step < steps or not left_out:
         return text

@@ -32,6 +32,8 @@ from train.telemetry.profiling import StepProfile
 BackendT = TypeVar("BackendT", bound=Backend)
 _DIGITS = 6
 """Significant digits of rates, shares, times, epochs and learning rates in a log line."""
+_START_EPOCH = "start_epoch"
+"""Flag of a run that begins with a later epoch; a run that is resumed has it in its checkpoint alone."""
 _WITHOUT_SHAPE = ("num_heads",)
 """Flags of a model that no shape of its weights shows."""
 AUTOMATIC = "automatic"
@@ -139,7 +141,7 @@ class Training(Generic[BackendT]):
             if not stopped:
                 self.logs.ended(self.step, self._epoch)
                 if not self._is_packed:
-                    self.logs.tell(trained_images(self.loader.order, self.config.epochs, self.step))
+                    self.logs.tell(trained_images(self.loader.order, self.config.epochs, self.step, self._first_step))
         finally:
             self.logs.close()
             self.loader.close()
@@ -186,7 +188,9 @@ class Training(Generic[BackendT]):
         last_step = self.config.last_step(self.loader.order)
         if self.step < last_step:
             compiling = "; the network is compiled first, which may take minutes" if self.backend.compiles else ""
-            self.logs.tell(f"training on {self.backend.name}: updates {self.step + 1:,} to {last_step:,}{compiling}")
+            first = max(self.step, self._first_step) + 1
+            last = max(first, last_step)
+            self.logs.tell(f"training on {self.backend.name}: updates {first:,} to {last:,}{compiling}")
         if self._is_evaluation_due() and not self._evaluate(stop):  # a signal had interrupted this evaluation
             return True
         monitor = StepMonitor(batch_images=self.loader.config.batch_size)
@@ -290,6 +294,8 @@ class Training(Generic[BackendT]):
             self.loader.load_state_dict(state["loader"])
             self.step = self._saved_step = int(state["step"])
             self._evaluated_step = int(state.get("evaluated_step", self.step))
+        if start_epoch := _start_epoch(state["description"]):
+            self.description = {**self.description, _START_EPOCH: start_epoch}
         for name, was, now in changes:
             self.logs.tell(f"note: {self.config.flag_prefix}{name} was {_shown(was)}, is now {_shown(now)}")
 
@@ -310,6 +316,11 @@ class Training(Generic[BackendT]):
     def _named(self, changes: list[tuple[str, Any, Any]]) -> list[str]:
         """Return the flags of a checkpoint's run that have changed, for messages."""
         return [f"{self.config.flag_prefix}{name} {was}" for name, was, _ in changes]
+
+    @property
+    def _first_step(self) -> int:
+        """Step after which the run began: above 0 where it began with a later epoch than the first."""
+        return self.loader.order.first_batch(_start_epoch(self.description))
 
     @property
     def _is_packed(self) -> bool:
@@ -360,9 +371,16 @@ def _shown(value: object) -> str:
     return "not given" if value in (None, "") else str(value)
 
 
+def _start_epoch(flags: object) -> int:
+    """Return the epoch with which a run with these flags began."""
+    found = flags.get(_START_EPOCH, 0) if isinstance(flags, Mapping) else 0
+    return found if isinstance(found, int) else 0
+
+
 def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return the flags with other values in the checkpoint's run: name, old value, new value."""
     if not isinstance(theirs, Mapping):
         return []
-    both = sorted((theirs.keys() & ours.keys()) - {"init", "resume"})  # which differ with every run that is resumed
+    # The flags left out may differ in any run that is resumed, which cannot be given --start_epoch.
+    both = sorted((theirs.keys() & ours.keys()) - {"init", "resume", _START_EPOCH})
     return [(name, theirs[name], ours[name]) for name in both if theirs[name] != ours[name]]

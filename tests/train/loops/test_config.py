@@ -88,3 +88,12 @@ def test_the_end_of_a_run_says_how_many_images_were_left_out():
     )
     assert trained_images(order, 3, 21) == "trained 252 of the 903 images of 3 epochs"
     assert trained_images(order_of(24, 12), 1, 2) == "trained 24 of the 24 images of 1 epoch"
+
+
+def test_the_end_of_a_run_counts_no_image_before_the_epoch_with_which_it_began():
+    order = order_of(301, 12)
+    assert trained_images(order, 3, 75, order.first_batch(1)) == (
+        "trained 600 of the 903 images of 3 epochs; the run began after the first 300; "
+        "the last 3 did not fill a batch of 12"
+    )
+    assert trained_images(order, 3, 27, 25) == "trained 24 of the 903 images of 3 epochs; the run began after the first 300"

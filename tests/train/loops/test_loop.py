@@ -265,3 +265,19 @@ def test_images_that_make_no_batch_are_refused(tmp_path):
     training.loader = FakeLoader(LoaderConfig(batch_size=64, image_size=8), IMAGES)
     with pytest.raises(UsageError, match="20 images are too few for a batch of 64 in 1 epochs; choose a smaller"):
         training.run()
+
+
+def test_a_run_that_begins_with_a_later_epoch_counts_its_own_images_also_when_it_is_resumed(tmp_path, capsys):
+    first = opened(tmp_path, Counter(stop_in_update=7))
+    first.description = {"flag": 1, "start_epoch": 1}
+    first.loader.set_epoch(1)
+    assert first.run() == STOPPED_EXIT_CODE
+    assert "training on counter: updates 6 to 15\n" in capsys.readouterr().err
+    for stop in (9, -1):
+        again = opened(tmp_path, Counter(stop_in_update=stop))
+        again.description = {"flag": 1, "start_epoch": 0}
+        again.resume("automatic")
+        again.run()
+    errors = capsys.readouterr().err
+    assert "trained 40 of the 60 images of 3 epochs; the run began after the first 20\n" in errors
+    assert "note: " not in errors
