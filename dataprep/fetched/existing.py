@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dataprep.build.finished import readable_manifest
 from dataprep.dataset.links import is_adopted
@@ -34,8 +34,12 @@ class FetchedDataset:
         return hashlib.sha256(self.data).hexdigest()
 
 
-def open_fetched(url: str) -> FetchedDataset:
+def open_fetched(url: str, split: str | None = None) -> FetchedDataset:
     """Open a finished dataset of fetched rows, and read its manifest.
+
+    Args:
+        url: URL of the dataset.
+        split: Split whose rows are meant; None for the only one.
 
     Raises:
         UsageError: There is no dataset of fetched rows, or its rows cannot be tried again.
@@ -45,6 +49,8 @@ def open_fetched(url: str) -> FetchedDataset:
     if data is None:
         raise no_dataset(storage)
     manifest = readable_manifest(storage)
+    if split is not None:
+        manifest = replace(manifest, splits=tuple(each for each in manifest.splits if each.name == split))
     if is_adopted(manifest):
         storage = open_named_data(storage, manifest)
         return FetchedDataset(storage, data, manifest, img2dataset_layout(storage, manifest))

@@ -88,6 +88,6 @@ def _rows(url: str, split: str) -> Iterator[Rejected]:
     from dataprep.fetched.existing import open_fetched
     from dataprep.fetched.newest import rejected_rows
 
-    dataset = open_fetched(url)
+    dataset = open_fetched(url, split)
     for row in rejected_rows(dataset.storage, dataset.layout):
         yield Rejected(split=split, key=row.key, status=row.status, reason=row.reason, origin=row.url)

@@ -10,7 +10,8 @@ from dataprep.dataset.keys import readable
 from dataprep.errors import BuildError, UsageError
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.inspection.rejected import rejected
-from tests.support.fetched import FAULTS, SHARD_ROWS, build_table, retry
+from tests.support.fetched import FAULTS, ROWS, SHARD_ROWS, adopt_here, build_table, retry
+from tests.support.img2dataset import write_img2dataset
 from tests.support.own_data import build_own, picture, write_files
 from tests.support.picture_web import picture_web
 
@@ -77,3 +78,16 @@ def test_a_place_without_a_dataset_or_a_build_is_refused(tmp_path):
 def test_an_unknown_split_is_refused(fetched):
     with pytest.raises(UsageError, match="--split val: the dataset has train"):
         list(rejected(str(fetched("webdataset")), "val"))
+
+
+def test_the_rows_of_each_split_are_listed_once_and_with_it(tmp_path):
+    folder = tmp_path / "two"
+    with picture_web() as web:
+        web.faults = dict(FAULTS)
+        for split in ("train", "val"):
+            write_img2dataset(web, folder / split, "webdataset", ROWS)
+        adopt_here(folder)
+    found = list(rejected(str(folder)))
+    keys = sorted(row.key for row in rejected(str(folder), "val"))
+    assert sorted((row.split, row.key) for row in found) == [(split, key) for split in ("train", "val") for key in keys]
+    assert len(set(keys)) == len(keys) > 0
