@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dataprep.errors import AccessError, CredentialsError, StorageError
+from dataprep.errors import AccessError, CredentialsError, StorageError, UnansweredError
 from dataprep.messages import first_line
 from dataprep.storage.gcs_client import emulator_url
 from dataprep.storage.messages import GO_ON
@@ -32,7 +32,7 @@ def bucket_errors(url: str, permission: str, next_step: str = GO_ON) -> Iterator
 
     Raises:
         AccessError: A permission or credentials are missing (CredentialsError), or the bucket does not exist.
-        StorageError: Anything else, after the retries.
+        StorageError: Anything else, after the retries (UnansweredError).
     """
     from google.api_core.exceptions import GoogleAPIError, PreconditionFailed
     from google.auth.exceptions import GoogleAuthError
@@ -95,4 +95,4 @@ def _unanswered(error: Exception, url: str, next_step: str) -> StorageError:
     said = f"{url}: {first_line(error).rstrip('.')}{proxy_note()}"
     if "SOCKS" in said:  # requests lacks the package for such a proxy, and retries do not help
         return AccessError(f"{said}; name a proxy of http:// there, or unset the variable")
-    return StorageError(f"{said}; {next_step}")
+    return UnansweredError(f"{said}; {next_step}")

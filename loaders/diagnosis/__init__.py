@@ -23,6 +23,7 @@ __all__ = [
     "prediction_errors",
     "rehearsal",
     "sample",
+    "slow_link",
     "stage_rates",
     "stages",
     "transforms",

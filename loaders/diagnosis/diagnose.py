@@ -15,7 +15,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from dataprep.errors import UnansweredError
 from dataprep.host.cpu import available_cores, background_cores, cpu_time
 from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
@@ -24,6 +26,7 @@ from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
 from loaders.diagnosis.fixes import find_bound, find_fixes
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
 from loaders.diagnosis.prediction import Prediction, allocate, predict
+from loaders.diagnosis.slow_link import Attempt, gentler
 from loaders.diagnosis.stages import StageBench, Stages
 from loaders.diagnosis.trials import try_bound, try_leading
 from loaders.diagnosis.verdict import (
@@ -57,12 +60,25 @@ def diagnose(
     Raises:
         DataprepError: The data cannot be read.
     """
+    attempt = Attempt(setup)
+    while True:
+        try:
+            return _diagnosed(attempt, device, seconds, progress)
+        except UnansweredError:
+            following = gentler(setup, attempt.setup)
+            if following is None:
+                raise
+            progress("the run over a slow link")
+            attempt = following
+
+
+def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Callable[[str], None]) -> Diagnosis:
+    setup = attempt.setup
     with tempfile.TemporaryDirectory(prefix="dataprep-diagnose-") as folder, setup.open() as loader:
         busy_cores = background_cores()
         progress("the device, fed from memory")
         batch = _first_batch(loader)
         bench = StageBench(
-            setup=setup,
             device=device,
             loader=loader,
             batch=batch,
@@ -70,6 +86,7 @@ def diagnose(
             seconds=seconds / 2,
             folder=Path(folder),
             progress=progress,
+            attempt=attempt,
         )
         with cpu_time() as used:
             stages = Stages(bench)
@@ -115,11 +132,16 @@ def diagnose(
             _diagnosis(stages, observed, predicted, limit, fixes, max(busy_cores, busy_after)),
             compute_alone_images_per_s=compute_alone,
         )
-        return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}") if undecided else found
+        if not undecided:
+            return found
+        note = f" {attempt.note}" if attempt.note else ""
+        return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}{note}")
 
 
 def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0) -> Diagnosis:
     """Run with the best fix that needs neither rebuild nor copy; where there is none, return the same diagnosis."""
+    borne: Any = {name: found.settings[name] for name in ("reads_in_flight", "deadline_s")}  # over a slow link others
+    setup = replace(setup, config=replace(setup.config, **borne))
     for fix in found.fixes:
         if fix.needs == "restart":
             with tempfile.TemporaryDirectory(prefix="dataprep-cache-") as folder:
@@ -175,6 +197,8 @@ def _diagnosis(
         cores=cores,
         other_cores=other_cores,
         compute_threads=compute_threads(stages.device),
+        bytes_per_image=stages.bytes_per_image,
+        slow_link=stages.attempt.note,
     )
     limit = reported_limit(observed.images_per_s, compute, limit, parts)
     return Diagnosis(
@@ -200,6 +224,7 @@ def _diagnosis(
         attainable_images_per_s=attainable,
         allocation=allocation,
         other_cores=other_cores,
+        slow_link=stages.attempt.note,
     )
 
 

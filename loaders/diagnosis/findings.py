@@ -182,6 +182,9 @@ class Diagnosis:
     faster: each is a lower bound of what the device takes."""
     other_cores: float = 0.0
     """Cores that other programs used before or after the measurement, whichever is more; 0 if unknown."""
+    slow_link: str = ""
+    """Why, and how, the run was measured with fewer reads in flight or a longer deadline than it is set up with: over a
+    slow link its reads got no answer in time. Empty if it was measured as it is."""
 
 
 def to_document(found: Diagnosis) -> dict[str, object]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dataprep.errors import DataprepError
+from dataprep.errors import DataprepError, UnansweredError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted, human_bytes
 from loaders.config import LoaderConfig
@@ -27,6 +27,7 @@ from loaders.diagnosis.findings import MIN_GAIN, Bound, Changes, Fix, Limit, Sta
 from loaders.diagnosis.prediction import Prediction, predict
 from loaders.diagnosis.prediction_errors import may_gain
 from loaders.diagnosis.sample import pixels_left
+from loaders.diagnosis.slow_link import wait_for_reads_left_behind
 from loaders.diagnosis.stage_rates import request_latency_s
 from loaders.diagnosis.stages import Stages
 from loaders.diagnosis.verdict import falls_short
@@ -84,11 +85,20 @@ def find_fixes(stages: Stages, observed: float, predicted: Prediction, limit: Li
     for source, limits in _CHANGES:
         if near.isdisjoint(limits):
             continue
-        for change in source(stages):
+        for change in _answered(source, stages):
             fix = calibrated.fix(change)
             if may_gain(fix, limit, MIN_GAIN):
                 fixes.append(fix)
     return ranked(fixes)
+
+
+def _answered(source: Callable[[Stages], Iterator[_Change]], stages: Stages) -> Iterator[_Change]:
+    """Yield the changes of a source until one of them makes reads miss their deadline, as more of them may do over a
+    narrow link: then a run with it would end."""
+    try:
+        yield from source(stages)
+    except UnansweredError:
+        wait_for_reads_left_behind()
 
 
 def find_bound(stages: Stages, observed: float, predicted: Prediction, limit: Limit) -> Bound | None:
@@ -247,7 +257,7 @@ def _faster_decoder(stages: Stages) -> Iterator[_Change]:
 
 
 def _more_ahead(stages: Stages) -> Iterator[_Change]:
-    if stages.is_local:
+    if stages.is_local or stages.attempt.is_narrow:
         return
     setup = stages.setup
     settings = setup.settable(stages.ahead_settings)
@@ -255,6 +265,8 @@ def _more_ahead(stages: Stages) -> Iterator[_Change]:
         return
     is_whole = settings == stages.ahead_settings
     found = stages.fetched_ahead if is_whole else stages.fetched_with(setup.changed(settings).config)
+    if found is None:
+        return
     advice = f"Keep more requests in flight: {setup.typed(settings)}"
     yield _Change("prefetch", settings, "restart", advice, {"fetch": found.rate}, closes_gap=True)
 
@@ -331,14 +343,15 @@ def _nearer_bucket(stages: Stages) -> Iterator[_Change]:
 
 def _bandwidth_rate(stages: Stages) -> float:
     """Return the images/s of fetching with as many requests in flight as help."""
-    return max(stages.fetched_ahead.rate.images_per_s, stages.fetched.rate.images_per_s)
+    found = [stages.fetched, *([stages.fetched_ahead] if stages.fetched_ahead is not None else [])]
+    return max(each.rate.images_per_s for each in found)
 
 
 def _larger_batch(stages: Stages) -> Iterator[_Change]:
     config, setup = stages.setup.config, stages.setup
     batch_size = MORE_AHEAD * config.batch_size
     settings = Changes(batch_size=batch_size)
-    if batch_size > stages.loader.order.num_samples or not setup.can_set(settings):
+    if stages.attempt.is_narrow or batch_size > stages.loader.order.num_samples or not setup.can_set(settings):
         return
     larger = replace(config, batch_size=batch_size)
     try:

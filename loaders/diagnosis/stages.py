@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dataprep.dataset.links import is_adopted
+from dataprep.errors import UnansweredError
 from dataprep.host.cpu import available_cores, cpu_quota
 from loaders.config import LoaderConfig
 from loaders.dataset import open_dataset
@@ -19,6 +20,7 @@ from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
 from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict, predict_fetched
 from loaders.diagnosis.rehearsal import DISK_SHARDS, RehearsalSetup, Source, places_in
 from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, sample_streams, write_sample
+from loaders.diagnosis.slow_link import Attempt, wait_for_reads_left_behind
 from loaders.diagnosis.stage_rates import compute_rate, prepare_rate, request_latency_s, transfer_rate
 from loaders.diagnosis.transforms import waits_for_no_core, without_transforms
 from loaders.engine.batch import Batch
@@ -35,7 +37,8 @@ MEMORY_BYTES = 4 * 2**30
 class StageBench:
     """What the stages of a run are measured with."""
 
-    setup: RunSetup
+    attempt: Attempt
+    """The run."""
     device: Device
     """Device that the run trains on."""
     loader: Loader
@@ -56,7 +59,8 @@ class Stages:
     """Measures the stages of one run, each setting once."""
 
     def __init__(self, bench: StageBench) -> None:
-        self.setup, self.device, self.loader, self.batch = bench.setup, bench.device, bench.loader, bench.batch
+        self.attempt, self.setup = bench.attempt, bench.attempt.setup
+        self.device, self.loader, self.batch = bench.device, bench.loader, bench.batch
         self.busy_cores, self.progress = bench.busy_cores, bench.progress
         self._seconds, self._folder = bench.seconds, bench.folder
         self._quota = cpu_quota()
@@ -123,9 +127,15 @@ class Stages:
         return found
 
     @cached_property
-    def fetched_ahead(self) -> Fetched:
-        """Fetching with `ahead_settings`."""
-        return self.fetched_with(self.setup.changed(self.ahead_settings).config)
+    def fetched_ahead(self) -> Fetched | None:
+        """Fetching with `ahead_settings`; None where so many reads get no answer in time."""
+        if self.attempt.is_narrow:
+            return None  # twice as many reads got none
+        try:
+            return self.fetched_with(self.setup.changed(self.ahead_settings).config)
+        except UnansweredError:
+            wait_for_reads_left_behind()
+            return None
 
     @cached_property
     def cached(self) -> StageRate:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from dataprep.errors import UnansweredError
 from loaders.diagnosis.findings import MIN_GAIN, Bound, Fix, Limit
 from loaders.diagnosis.fixes import ranked
 from loaders.diagnosis.prediction_errors import next_to_try
+from loaders.diagnosis.slow_link import wait_for_reads_left_behind
 from loaders.diagnosis.stages import Stages
 
 MOST_TRIED = 5
@@ -44,6 +46,9 @@ def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float, limit: Li
                 rate = max(rate, _tried(stages, fix) or 0.0)
         except (MemoryError, RuntimeError):
             return 0.0  # e.g. a batch that does not fit into memory
+        except UnansweredError:
+            wait_for_reads_left_behind()
+            return 0.0  # more reads at once than the link carries
         return rate
 
     return _try_leading(fixes, observed, limit, rate_of)

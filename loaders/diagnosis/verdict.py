@@ -180,6 +180,10 @@ class Parts:
     """Cores that other programs used."""
     compute_threads: int = 0
     """Threads with which the device computes on these cores; 0 if it computes elsewhere."""
+    bytes_per_image: float = 0.0
+    """Mean size of an encoded image."""
+    slow_link: str = ""
+    """Why the run was measured with fewer reads in flight, or a longer deadline, and how; empty if it was not."""
 
 
 def has_slowed_steps(observed: float, compute: float, limit: Limit, parts: Parts) -> bool:
@@ -228,7 +232,7 @@ def verdict(
     """
     share = f"{100 * min(1.0, observed / compute):.0f} % of what the device could take"
     others = _other_programs(parts)
-    rate = f"{others}: {observed:,.0f} images/s, {share}"
+    rate = f"{others}: {_number(observed)} images/s, {share}"
     again = " Run it again on an idle machine." if others else ""
     transform = parts.transform
     is_transform = transform is not None and is_main(transform, limit, parts.cpu_s_per_image)
@@ -245,24 +249,34 @@ def verdict(
     elif limit == "cores" and parts.compute_share >= MAIN_SHARE:
         start = f"The processor cores are the limit, which the device's steps and decoding share{rate}."
         start += _slower_steps(observed, compute, parts)
+    elif limit == "fetch" and parts.slow_link:
+        mb_per_s = _number(observed * parts.bytes_per_image / 1e6)
+        start = f"The link to the bucket is the limit{others}: {mb_per_s} MB/s, {_number(observed)} images/s, {share}."
     else:
         start = f"You are waiting for {WAITED_FOR[limit]}{rate}."
     if is_slowed and contention(observed, predicted):
         start += f" Alone the stages promise {predicted.images_per_s:,.0f}."
     elif limit not in ("compute", "contention") and contention(observed, predicted):
         start += f" The stages slow each other down, too: alone they promise {predicted.images_per_s:,.0f}."
+    if parts.slow_link:
+        start += f" {parts.slow_link}"
     if transform is not None and (bound := bound_of(transform)) is not None:
         takes = transform_sentence(transform, is_named=transform.name in start)
         start += f" {takes}; without the transform: {bound.images_per_s:,.0f} images/s "
         start += "(making it faster can bring up to that)."
     if fixes:
         best = fixes[0]
-        return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %.{again}"
+        return f"{start} {best.advice}: {_number(best.images_per_s)} images/s, {100 * (best.gain - 1):+.0f} %.{again}"
     if is_transform or (transform is not None and bound_of(transform) is not None):
         return f"{start} No setting would bring 5 %.{again}"
     if others and parts.compute_threads:
         return f"{start} Beside these programs no single change would bring 5 %; without them one may.{again}"
     return f"{start} No single change would bring 5 %.{again}"
+
+
+def _number(value: float) -> str:
+    """Return a rate as text, with two digits where it is small."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _other_programs(parts: Parts) -> str:

@@ -22,12 +22,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.gcs_proxy import CONTROL_PATH, FAULTS, Proxy, bucket_path, start_proxy
+from tests.support.gcs_proxy import CONTROL_PATH, FAULTS, Bandwidth, Proxy, bucket_path, start_proxy
 
 REPOSITORY = Path(__file__).parents[2]
 START_TRIES = 5
 PR_SET_PDEATHSIG = 1
 PARENT_POLL_S = 1.0
+WINDOW_BYTES = 14_600
+"""Bytes that a new connection may send before it waits for an answer: ten segments (RFC 6928)."""
 
 
 class GCSEmulator:
@@ -134,9 +136,14 @@ class GCSEmulator:
         """From now on wait so long before each request is served."""
         self._request("POST", CONTROL_PATH, {"latency_ms": latency_ms})
 
-    def set_bandwidth(self, bytes_per_s: float | None) -> None:
-        """From now on let so many bytes a second through, of all responses together; None: as many as there are."""
-        self._request("POST", CONTROL_PATH, {"bandwidth_bytes_per_s": bytes_per_s})
+    def set_bandwidth(self, bytes_per_s: float | None, turn_bytes: int | None = None) -> None:
+        """From now on let so many bytes a second through, of all responses together; None: as many as there are.
+
+        Args:
+            bytes_per_s: bytes a second.
+            turn_bytes: bytes of one response that are sent before the next one's turn; None: few, a link without a queue.
+        """
+        self._request("POST", CONTROL_PATH, {"bandwidth_bytes_per_s": bytes_per_s, "turn_bytes": turn_bytes})
 
     def record(self, on: bool = True) -> None:
         """From now on note every request, or none."""
@@ -173,6 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; default: a free one")
     parser.add_argument("--latency-ms", type=float, default=0, help="wait before every request is served")
+    parser.add_argument("--mb-per-s", type=float, help="bandwidth of all responses, of a link with a queue; default: all")
     parser.add_argument("--root", help="folder to keep objects in; default: memory")
     parser.add_argument("--parent", type=int, help="end when the parent is no longer this process")
     with contextlib.suppress(KeyboardInterrupt):
@@ -181,6 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 async def _run(options: argparse.Namespace) -> None:
     proxy = Proxy(options.latency_ms)
+    if options.mb_per_s is not None:
+        proxy.bandwidth = Bandwidth(1e6 * options.mb_per_s, WINDOW_BYTES)
     server = await start_proxy(proxy, options.port)
     with running_binary(proxy, options.root) as binary:
         ended = asyncio.Event()

@@ -113,10 +113,16 @@ class Client:
 
 
 class Bandwidth:
-    """Bandwidth of all responses together: they are sent in small pieces, in turn, as connections share a link."""
+    """Bandwidth of all responses together: they are sent in pieces, in turn, as connections share a link.
 
-    def __init__(self, bytes_per_s: float = math.inf) -> None:
-        self._bytes_per_s = bytes_per_s
+    Args:
+        bytes_per_s: bytes a second of all responses.
+        turn_bytes: size of a piece; None: small ones, so that none of many responses pauses for long. A slow link with a
+            long queue is less even: each connection waits until a whole window of every other one is through.
+    """
+
+    def __init__(self, bytes_per_s: float = math.inf, turn_bytes: int | None = None) -> None:
+        self._bytes_per_s, self._turn_bytes = bytes_per_s, turn_bytes
         self._turn = asyncio.Lock()
         self._free_s = 0.0
         """When the last byte that was let in is through."""
@@ -127,7 +133,10 @@ class Bandwidth:
         Raises:
             ConnectionError: The client is gone; what it was to get takes nobody's time.
         """
-        piece_bytes = max(1, len(data)) if self._bytes_per_s == math.inf else math.ceil(TURN_S * self._bytes_per_s)
+        if self._bytes_per_s == math.inf:
+            piece_bytes = max(1, len(data))
+        else:
+            piece_bytes = self._turn_bytes or math.ceil(TURN_S * self._bytes_per_s)
         for start in range(0, len(data), piece_bytes):
             piece = data[start : start + piece_bytes]
             async with self._turn:
@@ -394,7 +403,7 @@ class Proxy:
         if "latency_ms" in settings:
             self.latency_s = settings["latency_ms"] / 1000
         if "bandwidth_bytes_per_s" in settings:
-            self.bandwidth = Bandwidth(settings["bandwidth_bytes_per_s"] or math.inf)
+            self.bandwidth = Bandwidth(settings["bandwidth_bytes_per_s"] or math.inf, settings.get("turn_bytes"))
         if "rewrite_bytes" in settings:
             self.rewrite_bytes = settings["rewrite_bytes"] or math.inf
         self.buckets.set(settings)

@@ -343,6 +343,21 @@ def test_responses_share_the_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(came.values()) == {100_000}
 
 
+def test_a_link_with_a_queue_sends_a_whole_piece_of_each_response_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link()
+    monkeypatch.setattr(gcs_proxy, "time", link)
+    monkeypatch.setattr(gcs_proxy, "asyncio", link)
+
+    async def send() -> None:
+        bandwidth = gcs_proxy.Bandwidth(1e6, turn_bytes=25_000)
+        clients = [link.client(str(number)) for number in range(8)]
+        await asyncio.gather(*(bandwidth.send(bytes(100_000), client) for client in clients))
+
+    asyncio.run(send())
+    assert link.came[-1][0] == pytest.approx(0.8 - gcs_proxy.OVERSLEPT_S)
+    assert [(name, num_bytes) for _, name, num_bytes in link.came] == [(str(n), 25_000) for n in range(8)] * 4
+
+
 def test_limited_bandwidth_holds_a_body_back_until_it_is_lifted(emulator: GCSEmulator, client: Client) -> None:
     data = bytes(100_000)
     client.insert("wide", data)

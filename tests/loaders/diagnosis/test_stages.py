@@ -19,6 +19,7 @@ from loaders.diagnosis.fixes import find_fixes
 from loaders.diagnosis.observed_run import RunSetup
 from loaders.diagnosis.prediction import predict
 from loaders.diagnosis.sample import write_sample
+from loaders.diagnosis.slow_link import Attempt
 from loaders.diagnosis.stages import StageBench, Stages
 from tests.support.adoption import adopt_here
 from tests.support.own_data import class_folders
@@ -33,7 +34,7 @@ CLOSE = 0.3
 def opened(setup, loader, folder, seconds=1.0) -> Stages:
     return Stages(
         StageBench(
-            setup=setup,
+            attempt=Attempt(setup),
             device=FAST,
             loader=loader,
             batch=next(iter(loader)),

@@ -1,0 +1,98 @@
+"""Links on which the reads of a run get no answer in time: the run is measured with fewer at once, or waits longer."""
+
+from dataclasses import replace
+
+import pytest
+
+from dataprep.errors import UnansweredError
+from loaders.config import LoaderConfig
+from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.diagnose import apply_best, diagnose
+from loaders.diagnosis.observed_run import RunSetup, observe
+from loaders.diagnosis.options import Option
+from loaders.diagnosis.slow_link import gentler
+from tests.support.gcs_emulator import GCSEmulator
+
+CONFIG = LoaderConfig(batch_size=8, image_size=32, threads=2, prefetch_batches=4, deadline_s=1.0)
+READS = 32
+"""Reads that this run has in flight: its batches ahead have no more images."""
+BYTES_PER_S, TURN_BYTES = 400e3, 16_000
+"""A turn takes 40 ms: with 32 reads each pauses for 1.3 s, with 8 for 0.3 s; a run waits 0.4 s."""
+DEVICE = parse_simulated("simulated:1000")
+
+
+@pytest.fixture
+def slow_url(bucket_dataset, gcs):
+    """A dataset behind a narrow link with a long queue."""
+    url = bucket_dataset("imagefolder")
+    gcs.set_bandwidth(BYTES_PER_S, TURN_BYTES)
+    yield url
+    gcs.set_bandwidth(None)
+
+
+def test_a_link_too_slow_for_the_reads_in_flight_is_diagnosed_with_fewer_of_them(slow_url):
+    setup = RunSetup(url=slow_url, split="train", config=CONFIG)
+    with pytest.raises(UnansweredError):
+        observe(setup, DEVICE, 0.5)
+
+    asked: list[str] = []
+    found = diagnose(setup, DEVICE, seconds=0.6, progress=asked.append)
+
+    assert "the run over a slow link" in asked
+    reads = found.settings["reads_in_flight"]
+    assert reads in (16, 8, 4, 2, 1)
+    assert found.slow_link == (
+        f"With {READS} reads in flight some get no answer within 1 s, which ends the run: it was measured with {reads} "
+        f"(--reads-in-flight {reads})."
+    )
+    assert found.slow_link in found.verdict
+    if not found.undecided:  # other tests may keep the machine busy
+        assert found.limit == "fetch"
+        assert found.verdict.startswith("The link to the bucket is the limit")
+    fetch = next(stage for stage in found.stages if stage.name == "fetch")
+    assert fetch.images_per_s * found.bytes_per_image == pytest.approx(BYTES_PER_S, rel=0.4)
+    assert {"prefetch", "batch"}.isdisjoint(fix.name for fix in found.fixes)
+    applied = apply_best(setup, DEVICE, replace(found, fixes=found.fixes[:1]), seconds=0.5).applied
+    assert applied is None or applied.measured_images_per_s > 0
+
+
+def test_a_read_that_is_too_slow_alone_gets_a_longer_deadline(bucket_dataset, gcs):
+    config = replace(CONFIG, deadline_s=0.5)
+    setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
+    gcs.set_latency(400)
+    try:
+        attempt = gentler(setup, setup)
+        observe(attempt.setup, DEVICE, 0.5)
+    finally:
+        gcs.set_latency(0)
+    assert attempt.setup == replace(setup, config=replace(config, deadline_s=2.0))
+    assert attempt.note == (
+        "Even alone, a read gets no answer within 0.5 s, which ends the run: it was measured with a deadline of 2 s "
+        "(deadline_s=2)."
+    )
+    assert not attempt.is_narrow
+
+
+def test_reads_are_halved_down_to_one_for_each_process(bucket_dataset):
+    setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=replace(CONFIG, processes=2), options={})
+    tried, reads = setup, []
+    while (attempt := gentler(setup, tried)) is not None:
+        tried = attempt.setup
+        reads.append(tried.config.reads_in_flight)
+        assert attempt.note.endswith(f"measured with {reads[-1]} (reads_in_flight={reads[-1]}).")
+    assert reads == [16, 8, 4, 2]
+
+
+def test_the_options_of_a_training_are_named(bucket_dataset):
+    options = {"reads_in_flight": Option("--reads")}
+    setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=CONFIG, options=options)
+    attempt = gentler(setup, setup)
+    assert attempt.note.endswith("it was measured with 16 (--reads 16).")
+
+
+def test_a_server_that_is_gone_ends_the_diagnosis(bucket_dataset, monkeypatch):
+    with GCSEmulator() as gone:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", gone.url)
+    setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=replace(CONFIG, deadline_s=0.3))
+    with pytest.raises(UnansweredError, match="deadline_s"):
+        diagnose(setup, DEVICE, seconds=0.5)
