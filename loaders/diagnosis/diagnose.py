@@ -23,7 +23,7 @@ from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device, compute_threads
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
-from loaders.diagnosis.fixes import find_bound, find_fixes
+from loaders.diagnosis.fixes import find_bound, find_fixes, repeated
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
 from loaders.diagnosis.prediction import Prediction, allocate, predict
 from loaders.diagnosis.slow_link import Attempt, gentler
@@ -78,6 +78,8 @@ def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Calla
         busy_cores = background_cores()
         progress("the device, fed from memory")
         batch = _first_batch(loader)
+        if attempt.batches > 1:
+            batch = repeated(batch, attempt.batches)
         bench = StageBench(
             device=device,
             loader=loader,
@@ -140,7 +142,8 @@ def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Calla
 
 def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0) -> Diagnosis:
     """Run with the best fix that needs neither rebuild nor copy; where there is none, return the same diagnosis."""
-    borne: Any = {name: found.settings[name] for name in ("reads_in_flight", "deadline_s")}  # over a slow link others
+    # Over a slow link they are not those that the run is set up with.
+    borne: Any = {name: found.settings[name] for name in ("reads_in_flight", "deadline_s", "batch_size")}
     setup = replace(setup, config=replace(setup.config, **borne))
     for fix in found.fixes:
         if fix.needs == "restart":

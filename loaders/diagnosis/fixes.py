@@ -355,7 +355,7 @@ def _larger_batch(stages: Stages) -> Iterator[_Change]:
         return
     larger = replace(config, batch_size=batch_size)
     try:
-        transfer, compute = stages.device_with(_repeated(stages.batch, MORE_AHEAD))
+        transfer, compute = stages.device_with(repeated(stages.batch, MORE_AHEAD))
     except (MemoryError, RuntimeError):
         return  # the batch does not fit into memory
     changed: dict[Stage, StageRate] = {"transfer": transfer, "compute": compute}
@@ -367,7 +367,8 @@ def _larger_batch(stages: Stages) -> Iterator[_Change]:
     yield _Change("batch", settings, "restart", advice, changed)
 
 
-def _repeated(batch: Batch, times: int) -> Batch:
+def repeated(batch: Batch, times: int) -> Batch:
+    """Return a batch that has the images of another one several times."""
     import numpy as np
 
     images, labels = np.concatenate([batch.images] * times), np.concatenate([batch.labels] * times)

@@ -14,9 +14,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dataprep.errors import UnansweredError
+from dataprep.messages import counted
 from loaders.config import LoaderConfig
+from loaders.diagnosis.ahead import ROOM
 from loaders.diagnosis.findings import Changes
 from loaders.diagnosis.observed_run import RunSetup, images_in_flight
+from loaders.diagnosis.options import DIAGNOSE
 from loaders.diagnosis.rehearsal import places_in
 from loaders.fetch.index import with_deadline
 
@@ -33,13 +36,15 @@ LEFT_BEHIND_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A run to measure: as it is set up, or over a slow link with fewer reads in flight, or a longer deadline."""
+    """A run to measure: as it is set up, or over a slow link with fewer reads in flight or a longer deadline."""
 
     setup: RunSetup
     note: str = ""
     """Sentences that say what differs from the run as it is set up, and why; empty if nothing does."""
     is_narrow: bool = False
     """Whether fewer reads are in flight: more of them at once would get no answer in time."""
+    batches: int = 1
+    """Batches of this run that have as many images as one of the run as it is set up."""
 
 
 def gentler(asked: RunSetup, tried: RunSetup) -> Attempt | None:
@@ -64,8 +69,11 @@ def gentler(asked: RunSetup, tried: RunSetup) -> Attempt | None:
     if storage is None or not reads:
         return None
     asked_reads = images_in_flight(storage, asked.config)
+    if reads < asked_reads and asked.options is DIAGNOSE:
+        config = replace(config, batch_size=_enough_images(asked.config, reads))
     note = " ".join(_sentences(asked, config, asked_reads, reads))
-    return Attempt(replace(asked, config=config), note, is_narrow=reads < asked_reads)
+    batches = asked.config.batch_size // config.batch_size
+    return Attempt(replace(asked, config=config), note, is_narrow=reads < asked_reads, batches=batches)
 
 
 def wait_for_reads_left_behind() -> None:
@@ -95,6 +103,15 @@ def _half(reads: int, processes: int) -> int:
     return reads // processes // 2 * processes
 
 
+def _enough_images(config: LoaderConfig, reads: int) -> int:
+    """Return the smallest batch, by halves, of which those ahead have room for some reads: with the whole one it takes
+    a slow link minutes until the first step."""
+    batch_size = config.batch_size
+    while batch_size % 2 == 0 and config.prefetch_batches * batch_size // 2 >= ROOM * reads:
+        batch_size //= 2
+    return batch_size
+
+
 def _sentences(asked: RunSetup, config: LoaderConfig, asked_reads: int, reads: int) -> Iterator[str]:
     if config.deadline_s > asked.config.deadline_s:
         yield (
@@ -104,7 +121,9 @@ def _sentences(asked: RunSetup, config: LoaderConfig, asked_reads: int, reads: i
     if reads < asked_reads:
         settings = Changes(reads_in_flight=reads)
         typed = asked.typed(settings) if asked.can_set(settings) else f"reads_in_flight={reads}"
+        smaller = config.batch_size < asked.config.batch_size
+        batches = f", in batches of {counted(config.batch_size, 'image')}" if smaller else ""
         yield (
             f"With {asked_reads} reads in flight some get no answer within {config.deadline_s:g} s, which ends the "
-            f"run: it was measured with {reads} ({typed})."
+            f"run: it was measured with {reads} ({typed}){batches}."
         )

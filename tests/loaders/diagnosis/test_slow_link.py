@@ -13,11 +13,11 @@ from loaders.diagnosis.options import Option
 from loaders.diagnosis.slow_link import gentler
 from tests.support.gcs_emulator import GCSEmulator
 
-CONFIG = LoaderConfig(batch_size=8, image_size=32, threads=2, prefetch_batches=4, deadline_s=1.0)
-READS = 32
+CONFIG = LoaderConfig(batch_size=8, image_size=32, threads=2, prefetch_batches=2, deadline_s=0.5)
+READS = 16
 """Reads that this run has in flight: its batches ahead have no more images."""
-BYTES_PER_S, TURN_BYTES = 400e3, 16_000
-"""A turn takes 40 ms: with 32 reads each pauses for 1.3 s, with 8 for 0.3 s; a run waits 0.4 s."""
+BYTES_PER_S, TURN_BYTES = 3e6, 75_000
+"""A turn takes 25 ms: with 16 reads each pauses for 0.4 s, with 4 for 0.1 s; a run waits 0.2 s."""
 DEVICE = parse_simulated("simulated:1000")
 
 
@@ -36,15 +36,18 @@ def test_a_link_too_slow_for_the_reads_in_flight_is_diagnosed_with_fewer_of_them
         observe(setup, DEVICE, 0.5)
 
     asked: list[str] = []
-    found = diagnose(setup, DEVICE, seconds=0.6, progress=asked.append)
+    found = diagnose(setup, DEVICE, seconds=0.3, progress=asked.append)
 
     assert "the run over a slow link" in asked
     reads = found.settings["reads_in_flight"]
-    assert reads in (16, 8, 4, 2, 1)
+    assert reads in (8, 4, 2, 1)
+    batch_size = found.settings["batch_size"]
+    batches = f", in batches of {batch_size} images" if batch_size < CONFIG.batch_size else ""
     assert found.slow_link == (
-        f"With {READS} reads in flight some get no answer within 1 s, which ends the run: it was measured with {reads} "
-        f"(--reads-in-flight {reads})."
+        f"With {READS} reads in flight some get no answer within 0.5 s, which ends the run: it was measured with {reads} "
+        f"(--reads-in-flight {reads}){batches}."
     )
+    assert CONFIG.prefetch_batches * batch_size >= 2 * reads, "room for the reads, twice"
     assert found.slow_link in found.verdict
     if not found.undecided:  # other tests may keep the machine busy
         assert found.limit == "fetch"
@@ -80,14 +83,24 @@ def test_reads_are_halved_down_to_one_for_each_process(bucket_dataset):
         tried = attempt.setup
         reads.append(tried.config.reads_in_flight)
         assert attempt.note.endswith(f"measured with {reads[-1]} (reads_in_flight={reads[-1]}).")
-    assert reads == [16, 8, 4, 2]
+    assert reads == [8, 4, 2]
 
 
 def test_the_options_of_a_training_are_named(bucket_dataset):
     options = {"reads_in_flight": Option("--reads")}
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=CONFIG, options=options)
     attempt = gentler(setup, setup)
-    assert attempt.note.endswith("it was measured with 16 (--reads 16).")
+    assert attempt.note.endswith("it was measured with 8 (--reads 8).")
+    assert attempt.setup.config.batch_size == CONFIG.batch_size, "a training may need its own batches"
+
+
+def test_few_reads_are_measured_in_small_batches(bucket_dataset):
+    config = replace(CONFIG, batch_size=96, prefetch_batches=3)
+    asked = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
+    attempt = gentler(asked, replace(asked, config=replace(config, reads_in_flight=16)))
+    assert (attempt.setup.config.reads_in_flight, attempt.setup.config.batch_size, attempt.batches) == (8, 6, 16)
+    assert attempt.note.endswith("it was measured with 8 (--reads-in-flight 8), in batches of 6 images.")
+    assert attempt.is_narrow
 
 
 def test_a_server_that_is_gone_ends_the_diagnosis(bucket_dataset, monkeypatch):
