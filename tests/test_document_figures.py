@@ -514,7 +514,7 @@ def test_core_hours_and_rates_of_laion_follow_from_the_figures_beside_them():
 
 
 def test_every_document_has_the_same_number_of_imagenets_shards():
-    (webdataset, tfrecord) = re.findall(r"^\| (?:webdataset|tfrecord): .* GB, (\d+) shards \| 6", DATA, re.MULTILINE)
+    (webdataset, tfrecord) = re.findall(r"^\| (?:webdataset|tfrecord)\b.* GB, (\d+) shards \| 6", DATA, re.MULTILINE)
     assert webdataset == tfrecord
     assert f"ImageNet's training images make {webdataset} of 256 MiB" in CLUSTERS
     assert f"imagenet-train-00000-of-{int(webdataset):05d}.tar" in DATA
