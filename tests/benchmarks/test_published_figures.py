@@ -169,9 +169,6 @@ def test_simulated_builds_of_imagenet_have_the_rate_of_a_worker_that_has_more_th
 
 def test_requests_of_a_late_worker_are_those_of_two_comparisons():
     text = told("docs/decisions/0006-one-plan-holds-the-place.md")
-    assert f"The plan is compared before every {WRITES_BETWEEN_CHECKS} images." in text
+    assert f"the plan is compared before every {WRITES_BETWEEN_CHECKS} images." in text
     waiting = 2 * WRITES_IN_FLIGHT - 1
-    assert (
-        f"still makes up to {WRITES_BETWEEN_CHECKS + waiting} requests, for the {WRITES_BETWEEN_CHECKS} images of this "
-        f"comparison and for {waiting} of the one before that still wait." in text
-    )
+    assert f"still makes up to {WRITES_BETWEEN_CHECKS + waiting} requests when it resumes." in text
