@@ -55,7 +55,7 @@ while True:
     print(size, flush=True)
     time.sleep(1)
 """
-"""Program that requests metrics each second, 15 times as often as Prometheus does by default."""
+"""Program that requests metrics each second."""
 ASKED = 0.85
 """Rate of the simulated device as a share of the slower one of fetching and preparing."""
 BUSY = 0.9
