@@ -36,7 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.originals import commit
+from benchmarks.originals import machine_facts
 from benchmarks.situations.generate import plant
 from benchmarks.situations.machine import Machine, Rates
 from benchmarks.situations.searches import (
@@ -54,8 +54,6 @@ from benchmarks.situations.searches import (
 )
 from benchmarks.situations.situation import Situation, loader_settings, to_document
 from benchmarks.situations.training_loop import Measured, load_transform, open_device
-from dataprep.host.cpu import background_cores
-from dataprep.host.versions import machine_document
 from loaders import open_loader
 from loaders.config import LoaderConfig
 from loaders.diagnosis.diagnose import diagnose
@@ -100,7 +98,7 @@ def main() -> None:
             if row.get("situation") != to_document(situation):
                 row = _measured(machine, situation, options)
             found.append(row)
-            facts = {"machine": dict(machine_document(background_cores())), "commit": commit(), "seed": options.seed}
+            facts = machine_facts() | {"seed": options.seed}
             others = [row for row in document.get("rows", []) if row["situation"]["id"] not in {*map(_id, found)}]
             document = facts | {"rows": [*others, *found]}
             if options.json is not None:
