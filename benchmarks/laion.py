@@ -48,8 +48,8 @@ dataprep  checks addresses, reads robots.txt of each host, at most 16 rows a sec
           fsynced, create-only, can be resumed
 (a)       the roofline: our decoder, resizer and encoder in plain loops over the same files; no web, nothing written
 (b)       img2dataset with that number of threads in each process
-(c)       the lower bound: the same images fetched, digested, encoded, written to one file and synced in plain loops,
-          without an HTTP library, a check, a caption or an index; no build that fetches can be faster
+(c)       the lower bound: the same images fetched by the same HTTP library, digested, encoded, written to one file and
+          synced in plain loops, without a check, robots.txt, a caption or an index
 
 CPU ms/image: processor time of all processes beyond that of the start
 server:       the web server's; all share the machine's cores with it
