@@ -141,7 +141,7 @@ class GCSEmulator:
 
         Args:
             bytes_per_s: bytes a second.
-            turn_bytes: bytes of one response that are sent before the next one's turn; None: few, a link without a queue.
+            turn_bytes: bytes of one response before the next one's turn; None: few, as of a link without a queue.
         """
         self._request("POST", CONTROL_PATH, {"bandwidth_bytes_per_s": bytes_per_s, "turn_bytes": turn_bytes})
 
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; default: a free one")
     parser.add_argument("--latency-ms", type=float, default=0, help="wait before every request is served")
-    parser.add_argument("--mb-per-s", type=float, help="bandwidth of all responses, of a link with a queue; default: all")
+    parser.add_argument("--mb-per-s", type=float, help="of all responses, over a link with a queue; default: all")
     parser.add_argument("--root", help="folder to keep objects in; default: memory")
     parser.add_argument("--parent", type=int, help="end when the parent is no longer this process")
     with contextlib.suppress(KeyboardInterrupt):

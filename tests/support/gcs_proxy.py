@@ -117,8 +117,8 @@ class Bandwidth:
 
     Args:
         bytes_per_s: bytes a second of all responses.
-        turn_bytes: size of a piece; None: small ones, so that none of many responses pauses for long. A slow link with a
-            long queue is less even: each connection waits until a whole window of every other one is through.
+        turn_bytes: size of a piece; None: small ones, so that none of many responses pauses for long. A slow link
+            with a long queue is less even: each connection waits until a whole window of every other one is through.
     """
 
     def __init__(self, bytes_per_s: float = math.inf, turn_bytes: int | None = None) -> None:

@@ -44,8 +44,8 @@ def test_a_link_too_slow_for_the_reads_in_flight_is_diagnosed_with_fewer_of_them
     batch_size = found.settings["batch_size"]
     batches = f", in batches of {batch_size} images" if batch_size < CONFIG.batch_size else ""
     assert found.slow_link == (
-        f"With {READS} reads in flight some get no answer within 0.5 s, which ends the run: it was measured with {reads} "
-        f"(--reads-in-flight {reads}){batches}."
+        f"With {READS} reads in flight some get no answer within 0.5 s, which ends the run: it was measured with "
+        f"{reads} (--reads-in-flight {reads}){batches}."
     )
     assert CONFIG.prefetch_batches * batch_size >= 2 * reads, "room for the reads, twice"
     assert found.slow_link in found.verdict

@@ -321,8 +321,8 @@ def test_a_slow_link_is_named_with_its_rate_and_with_what_was_done():
     parts = Parts(bytes_per_image=110_000.0, slow_link="With 128 reads in flight some get no answer.")
     said = verdict(2.72, 2000.0, "fetch", Prediction(2.8, "fetch"), [], parts)
     assert said == (
-        "The link to the bucket is the limit: 0.3 MB/s, 2.7 images/s, 0 % of what the device could take. With 128 reads "
-        "in flight some get no answer. No single change would bring 5 %."
+        "The link to the bucket is the limit: 0.3 MB/s, 2.7 images/s, 0 % of what the device could take. With 128 "
+        "reads in flight some get no answer. No single change would bring 5 %."
     )
     said = verdict(2.72, 2.0, "compute", Prediction(2.8, "compute"), [], parts)
     assert said.startswith("The device is the limit: 2.7 images/s")

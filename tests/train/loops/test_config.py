@@ -96,4 +96,6 @@ def test_the_end_of_a_run_counts_no_image_before_the_epoch_with_which_it_began()
         "trained 600 of the 903 images of 3 epochs; the run began after the first 300; "
         "the last 3 did not fill a batch of 12"
     )
-    assert trained_images(order, 3, 27, 25) == "trained 24 of the 903 images of 3 epochs; the run began after the first 300"
+    assert trained_images(order, 3, 27, 25) == (
+        "trained 24 of the 903 images of 3 epochs; the run began after the first 300"
+    )
