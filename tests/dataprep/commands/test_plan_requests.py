@@ -1,4 +1,4 @@
-"""The requests that a bucket gets, of which a new one serves only some: said with and without the accelerator's rate."""
+"""The requests that a bucket gets, of which a new one serves only some: said with and without a known rate."""
 
 from __future__ import annotations
 
