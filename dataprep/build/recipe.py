@@ -22,6 +22,7 @@ from dataprep.sources import BUILT, recorded_class
 if TYPE_CHECKING:
     from dataprep.build.claim import Claim
     from dataprep.build.digest import FileDigest
+    from dataprep.build.duration import Tried
     from dataprep.build.job import BuildJob
     from dataprep.build.open_build import OpenBuild
     from dataprep.build.plan import Plan
@@ -51,6 +52,9 @@ class Planned:
     returns the claim, which then names their digest. None if workers read no references."""
     kept: Callable[[], None] = lambda: None
     """Waits until the lists of originals are stored, which in a bucket goes on while shards are built."""
+    try_images: Callable[[], Tried] | None = None
+    """Does the work of a worker on a few images and writes nothing, to find out how long the build takes; raises
+    DataprepError if no image can be read. None for a build whose time depends on servers of others."""
 
 
 class Recipe(Protocol):
