@@ -6,6 +6,7 @@ It is the recipe of archives, with another source: the shards of the finished da
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dataprep.build.archives import ArchiveRecipe
@@ -97,9 +98,11 @@ class ConversionRecipe(ArchiveRecipe):
         links = _as_conversion(request).links
         return BuildJob(request.output_url, request.source_url, root, recipe="converted", links=links)
 
-    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
+    def assemble(
+        self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
+    ) -> Manifest:
         """Write index and metadata, put the files of an image folder in place, and return the manifest."""
-        manifest = super().assemble(build, request, publishing)
+        manifest = super().assemble(build, request, publishing, log)
         source = named_source(open_storage(_as_conversion(request).index_url))
         return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source)
 

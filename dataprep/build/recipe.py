@@ -100,13 +100,16 @@ class Recipe(Protocol):
     def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
         """Build one shard, but return as soon as the next can be begun: see `dataprep.build.job.begin_shard`."""
 
-    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
+    def assemble(
+        self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
+    ) -> Manifest:
         """Write all files but the manifest from the receipts, each create-only, and return the manifest.
 
         Args:
             build: The build.
             request: What is built.
             publishing: Publishes index and events, which may go on after this call.
+            log: Called with a line for the user about what was found.
 
         Raises:
             BuildError: A receipt is missing, or too many images were rejected.

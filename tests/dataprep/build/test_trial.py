@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from dataprep.errors import SourceError
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet
 from tests.support.own_data import class_folders, picture, request, write_files
+from tests.support.tables import hub
 
 
 def prepared(source, **own):
@@ -103,9 +105,7 @@ def test_images_in_a_bucket_are_read_ahead_and_few_bytes_of_them(tmp_path, bucke
         planned.try_images()
 
 
-def test_images_that_are_unpacked_first_are_not_tried(originals, tmp_path):
-    from tests.support.tables import hub
-
+def test_images_that_are_unpacked_first_are_not_tried(tmp_path):
     source = hub(tmp_path / "dogs")
     planned = prepare(request(source, tmp_path / "out", dataset="table"), Quiet(), keep=False)
     with pytest.raises(SourceError, match="unpacks its images from parquet files"):
@@ -132,3 +132,11 @@ def test_what_many_reads_take_longer_than_one_is_transfer(usual_s, transfer_s):
 def test_images_that_were_never_there_take_no_reading():
     found = tried_of([replace(ALONE, waits_s=()), replace(ALONE, waits_s=())], 64)
     assert (found.images, found.wait_s, found.transfer_s) == (2, 0, 0)
+
+
+def test_the_document_has_the_limits():
+    text = (Path(__file__).parents[3] / "DATA.md").read_text()
+    assert (
+        f"up to {trial.MAX_IMAGES} images that are spread over the listing, for about {trial.MAX_S:.0f} s and with at "
+        f"most {trial.MAX_NETWORK_BYTES // 10**6} MB from a bucket"
+    ) in text

@@ -1,6 +1,7 @@
 """The line of a dry run about the time of the build, and its fields."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -27,8 +28,6 @@ def plan(tmp_path):
 
 def large(plan, images):
     """The same plan with this many images in 100 shards."""
-    from dataclasses import replace
-
     return replace(plan, splits=(replace(plan.splits[0], shard_samples=(images // 100,) * 100),))
 
 
@@ -51,8 +50,6 @@ def test_the_time_is_a_line_with_what_it_rests_on(plan):
 
 
 def test_where_reading_takes_longer_the_line_says_so(plan):
-    from dataclasses import replace
-
     slow = replace(TRIED, transfer_s=64 * 0.009, reads_ahead=True)
     found = planned_time(of(large(plan, 480_000), lambda: slow), TWO)
     assert "about 72 min with 2 workers, limited by reading, 9.0 ms an image (3.1 ms of CPU" in found.line
