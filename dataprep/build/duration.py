@@ -49,4 +49,6 @@ def build_duration(tried: Tried, images: int, *, shards: int, workers: int, core
     on_cores_s = max(working_s, times * tried.cpu_s / cores)
     transfer_s = times * tried.transfer_s
     by_worker_s = max(working_s, waiting_s) if tried.reads_ahead else working_s + waiting_s
-    return Duration(seconds=max(by_worker_s, on_cores_s, transfer_s), reading_limits=max(waiting_s, transfer_s) > on_cores_s)
+    return Duration(
+        seconds=max(by_worker_s, on_cores_s, transfer_s), reading_limits=max(waiting_s, transfer_s) > on_cores_s
+    )

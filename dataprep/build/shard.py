@@ -188,9 +188,7 @@ def _drained(ahead: deque[Sample], samples: Iterator[Sample]) -> Iterator[Sample
     yield from samples
 
 
-def checked_samples(
-    plan: Plan, refs: Sequence[SampleRef], source: Originals, events: list[Event]
-) -> Iterator[Sample]:
+def checked_samples(plan: Plan, refs: Sequence[SampleRef], source: Originals, events: list[Event]) -> Iterator[Sample]:
     """Read and check some images, and yield the good ones in order; note in `events` what was repaired or rejected."""
     for ref, data in read_refs(source, refs):
         result = check_image(ref.key, data, plan.options.images)

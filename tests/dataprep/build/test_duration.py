@@ -23,9 +23,7 @@ CORES = st.floats(0.5, 256)
 
 
 def tried(**more):
-    return replace(
-        Tried(images=10, num_bytes=10**6, cpu_s=0.03, wait_s=0.0, transfer_s=0.0, reads_ahead=False), **more
-    )
+    return replace(Tried(images=10, num_bytes=10**6, cpu_s=0.03, wait_s=0.0, transfer_s=0.0, reads_ahead=False), **more)
 
 
 @given(TRIED, st.integers(0, 10**8), COUNTS, COUNTS, CORES)

@@ -1,4 +1,4 @@
-"""Images with the same bytes in two splits are found by size and CRC32C, and train is the split that they are also in."""
+"""Images with the same bytes in two splits are found by size and CRC32C; train is the split that they are also in."""
 
 import numpy as np
 import pyarrow as pa
