@@ -33,7 +33,6 @@ from dataprep.commands.region_options import (
     runs_here,
     tpu_option,
 )
-from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.paths import README
 from dataprep.dataset.records import Manifest, SplitManifest
@@ -315,7 +314,7 @@ def _print_plan(
     refusal, unknown = _refusal(request, plan)
     unknowns = [unknown] if unknown else []
     if run.as_json:
-        found: JsonObject = {"buckets": [bucket.document() for bucket in buckets]}
+        found: dict[str, object] = {"buckets": [bucket.document() for bucket in buckets]}
         found["time"] = None if found_time is None else found_time.document()
         found |= {"notes": [*progress.notes, *unknowns], "refused": None if refusal is None else str(refusal)}
         click.echo(json.dumps(plan.document() | found))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from dataprep.build.duration import Duration, Tried, build_duration
 from dataprep.build.recipe import Planned
-from dataprep.dataset.documents import JsonObject
 from dataprep.errors import DataprepError
 from dataprep.host.cpu import available_cores, cpu_quota
 from dataprep.messages import counted, duration, human_bytes
@@ -57,7 +56,7 @@ class PlannedTime:
             "writing, other programs and a slow disk or network can make it longer"
         )
 
-    def document(self) -> JsonObject:
+    def document(self) -> dict[str, object]:
         """Return the estimate as JSON values."""
         tried = self.tried
         return {
@@ -83,7 +82,7 @@ class UnknownTime:
         """The reason in one line for the user."""
         return f"  time: not estimated: {self.why}"
 
-    def document(self) -> JsonObject:
+    def document(self) -> dict[str, object]:
         """Return the reason as JSON values."""
         return {"seconds": None, "unknown": self.why}
 

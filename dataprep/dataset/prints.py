@@ -51,7 +51,7 @@ class SharedImages(NamedTuple):
     split: str
     other: str
     positions: NDArray[np.int64]
-    """Their positions in `split`."""
+    """Positions of the images in `split`."""
 
 
 def shared_images(prints: Mapping[str, Prints]) -> Iterator[SharedImages]:

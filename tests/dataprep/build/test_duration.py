@@ -44,7 +44,7 @@ def test_another_worker_or_core_never_makes_it_longer(tried, shards, workers, co
 
 
 @given(TRIED, COUNTS, COUNTS, CORES)
-def test_it_is_never_shorter_than_the_work_on_all_cores_that_have_a_worker(tried, shards, workers, cores):
+def test_a_build_is_never_shorter_than_the_work_on_all_cores_that_have_a_worker(tried, shards, workers, cores):
     found = build_duration(tried, 1000, shards=shards, workers=workers, cores=cores)
     busy = min(workers, cores, shards)
     assert found.seconds >= 1000 * tried.cpu_s / tried.images / busy * (1 - 1e-9)

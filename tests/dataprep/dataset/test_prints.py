@@ -20,7 +20,7 @@ def prints_of(*batches):
 
 
 @given(IMAGES, IMAGES, IMAGES)
-def test_those_are_found_whose_size_and_checksum_are_in_the_other_split(train, more, val):
+def test_images_are_found_whose_size_and_checksum_are_in_the_other_split(train, more, val):
     both = {"val": prints_of(val), "train": prints_of(train, more)}
     expected = [position for position, image in enumerate(val) if image in {*train, *more}]
     found = list(shared_images(both))
@@ -42,6 +42,6 @@ def test_without_checksums_nothing_is_found_and_memory_is_bounded(monkeypatch):
     assert len(prints_of([(1, 1)], [(2, 2), (3, 3)], [(4, 4)]).numbers()) == 2
 
 
-def test_they_are_counted_in_words():
+def test_shared_images_are_counted_in_words():
     assert also_in("val", "train", 1) == "1 image of val is also in train"
     assert also_in("val", "train", 2000) == "2,000 images of val are also in train"
