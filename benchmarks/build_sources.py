@@ -25,7 +25,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from originals import DATAPREP, NoProgress, coco_zips, corpus_images, image_folder, levelled_environment, train_tar
+from originals import (
+    DATAPREP,
+    NoProgress,
+    coco_zips,
+    corpus_images,
+    image_folder,
+    levelled_environment,
+    machine_facts,
+    train_tar,
+)
 
 from dataprep.build.archives import ARCHIVES
 from dataprep.build.plan import BuildOptions
@@ -298,7 +307,7 @@ def main() -> None:
     print_table(rows)
     if options.json:
         facts["rows"] = [{**asdict(row), "verdict": row.verdict} for row in rows]
-        options.json.write_text(json.dumps(facts, indent=1) + "\n")
+        options.json.write_text(json.dumps(machine_facts() | facts, indent=1) + "\n")
 
 
 def parse_options() -> argparse.Namespace:

@@ -144,7 +144,9 @@ def main() -> None:
     if options.compile:
         print(json.dumps(compiling(options.compile, options.model)))
         return
-    document: dict[str, Any] = {"model": RUN["model"], "cores": os.cpu_count(), "steps": options.steps}
+    from benchmarks.originals import machine_facts
+
+    document: dict[str, Any] = machine_facts() | {"model": RUN["model"], "steps": options.steps}
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
         document |= {"rates": rates(demo_shards(Path(folder), options.images), options)}
     document |= {"compiled_model": options.model, "compiling": compile_times(options.model)}

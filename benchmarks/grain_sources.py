@@ -35,7 +35,7 @@ import grain
 import numpy as np
 import psutil
 from fsspec.spec import AbstractBufferedFile
-from originals import DATAPREP, corpus_images, image_folder
+from originals import DATAPREP, corpus_images, image_folder, machine_facts
 from peers.array_record_layout import Record, joined, records_of
 
 from dataprep.storage import open_storage
@@ -274,7 +274,7 @@ def main() -> None:
 def facts(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings of the run."""
     names = ("image_size", "rounds", "latency_ms")
-    return {name: getattr(options, name) for name in names} | {"cores": os.cpu_count()}
+    return {name: getattr(options, name) for name in names} | machine_facts()
 
 
 def line(row: tuple[str, str, int], rates: Rates) -> str:

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.originals import machine_facts  # noqa: E402
 from tests.support.gcs_emulator import GCSEmulator  # noqa: E402
 from tests.support.guard_soak import EPOCHS, LATENCY_MS  # noqa: E402
 from tests.support.guarded import ENVIRONMENT, HERE, NAME, fill_bucket  # noqa: E402
@@ -143,7 +144,7 @@ def main() -> None:
                     rows.append(overhead(client, compute_s, options.rounds, url))
                     print_row(rows[-1])
     if options.json:
-        document = {"latency_ms": LATENCY_MS, "rounds": options.rounds, "cores": os.cpu_count(), "rows": rows}
+        document = machine_facts() | {"latency_ms": LATENCY_MS, "rounds": options.rounds, "rows": rows}
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

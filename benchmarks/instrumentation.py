@@ -29,7 +29,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from originals import DATAPREP, corpus_images, image_folder  # noqa: E402
+from originals import DATAPREP, corpus_images, image_folder, machine_facts  # noqa: E402
 
 from loaders.config import LoaderConfig  # noqa: E402
 from loaders.diagnosis.devices import parse_simulated  # noqa: E402
@@ -55,7 +55,7 @@ while True:
     print(size, flush=True)
     time.sleep(1)
 """
-"""Program that requests metrics each second, 15 times as often as Prometheus does by default."""
+"""Program that requests metrics each second."""
 ASKED = 0.85
 """Rate of the simulated device as a share of the slower one of fetching and preparing."""
 BUSY = 0.9
@@ -225,7 +225,7 @@ def main() -> None:
         source = image_folder(images, work / "originals")
         formats = FORMATS if "utilisation" in chosen else FORMATS[:1]
         urls = {name: build(source, work / name, name) for name in formats}
-        found: dict[str, Any] = {"images": len(images)}
+        found: dict[str, Any] = machine_facts() | {"images": len(images)}
         if "overhead" in chosen:
             found["overhead"] = overhead(urls["webdataset"], options)
         if "metrics" in chosen:

@@ -48,6 +48,8 @@ dataprep  checks addresses, reads robots.txt of each host, at most 16 rows a sec
           fsynced, create-only, can be resumed
 (a)       the roofline: our decoder, resizer and encoder in plain loops over the same files; no web, nothing written
 (b)       img2dataset with that number of threads in each process
+(c)       the lower bound: the same images fetched, digested, encoded, written to one file and synced in plain loops,
+          without an HTTP library, a check, a caption or an index; no build that fetches can be faster
 
 CPU ms/image: processor time of all processes beyond that of the start
 server:       the web server's; all share the machine's cores with it
@@ -72,7 +74,7 @@ class Contender:
     """One row of the table."""
 
     group: str
-    """`ours`, `a` or `b`."""
+    """`ours`, `a`, `b` or `c`."""
     processes: int
     threads: int = 0
     """Threads of img2dataset in each process."""
@@ -82,13 +84,17 @@ class Contender:
         how = f"{self.processes} process{'es' if self.processes > 1 else ''}"
         if self.group == "ours":
             return f"dataprep build laion, {how}"
-        return f"(a) encoding alone, {how}" if self.group == "a" else f"(b) img2dataset, {how} x {self.threads} threads"
+        alone = {"a": f"(a) encoding alone, {how}", "c": f"(c) fetching and encoding in plain loops, {how}"}
+        return alone.get(self.group, f"(b) img2dataset, {how} x {self.threads} threads")
 
     def command(self, given: Input, out: Path) -> list[str | Path]:
         """Return the command line to execute."""
         if self.group == "a":
             script = BENCHMARKS / "peers/encode_only.py"
             return [sys.executable, script, given.files, "--processes", str(self.processes)]
+        if self.group == "c":
+            script = BENCHMARKS / "peers/fetch_and_encode.py"
+            return [sys.executable, script, given.table, "--out", out, "--processes", str(self.processes)]
         if self.group == "ours":
             build = [DATAPREP, "build", "laion", "--source", given.table, "--output", out, "--format", "webdataset"]
             build += ["--contact", "mailto:benchmark@example.org", "--allow-network", "127.0.0.0/8", "--json"]
@@ -203,8 +209,9 @@ class Bench:
         before_s = self._server_cpu_s()
         measured = measure(contender.command(given, out), levelled_environment(**OFFLINE))
         server_cpu_s = self._server_cpu_s() - before_s
-        if contender.group != "a":
+        if contender.group in ("ours", "b"):
             self._compare(contender, given, out)
+        if contender.group != "a":
             shutil.rmtree(out)
         return Found(measured=measured, server_cpu_s=server_cpu_s)
 
@@ -267,7 +274,7 @@ def print_table(rows: list[Row]) -> None:
 def verdicts(rows: list[Row]) -> list[str]:
     """Return a verdict on speed (after the start, as for a table of millions of rows), on processor time (without that
     of the web server) and on memory, compared with img2dataset's best setting; empty if img2dataset did not run."""
-    ours, roofline = rows[0], next(row for row in rows if row.group == "a")
+    ours, roofline, loops = (next(row for row in rows if row.group == group) for group in ("ours", "a", "c"))
     rivals = [row for row in rows if row.group == "b"]
     if not rivals:
         return []
@@ -278,22 +285,16 @@ def verdicts(rows: list[Row]) -> list[str]:
     thriftiest_ms = min(row.cpu_ms_per_image for row in rivals)
     due_ms = max(thriftiest_ms / IMG2DATASET_TARGET, floor_ms / ROOFLINE_TARGET)
     leanest = min(row.sum_mb for row in rivals)
-    bound = bound_of(roofline, ours.server_cpu_ms_per_image)
+    bound, bound_ms = loops.after_start_images_per_s, loops.cpu_ms_per_image
     return [
         f"speed:  {_verdict(rate >= due)}: {rate:,.0f} images/s after the start, {due:,.0f} are due: the lower of "
         f"{IMG2DATASET_TARGET:g} x {fastest:,.0f} and {ROOFLINE_TARGET:g} x {floor:,.0f}",
         f"CPU:    {_verdict(cpu_ms <= due_ms)}: {cpu_ms:.2f} ms an image, {due_ms:.2f} are due: the higher of "
         f"{thriftiest_ms:.2f} / {IMG2DATASET_TARGET:g} and {floor_ms:.2f} / {ROOFLINE_TARGET:g}",
-        f"bound:  {bound:,.0f} images/s, {bound / fastest:.2f} x {fastest:,.0f}, if only (a) and the server took CPU "
-        f"time; {rate / bound:.2f} of it reached",
+        f"bound:  (c) makes {bound:,.0f} images/s, {bound / floor:.2f} x {floor:,.0f}, at {bound_ms:.2f} ms an image; "
+        f"{rate / bound:.2f} of it reached",
         f"memory: {_verdict(ours.sum_mb < leanest)}: {ours.sum_mb:,.0f} MB compared with {leanest:,.0f}",
     ]
-
-
-def bound_of(roofline: Row, server_cpu_ms: float) -> float:
-    """Return the images/s of the roofline if the processor time of the web server were part of its own."""
-    cpu_ms = roofline.cpu_ms_per_image
-    return roofline.after_start_images_per_s * cpu_ms / (cpu_ms + server_cpu_ms)
 
 
 def _verdict(passed: bool) -> str:
@@ -357,7 +358,7 @@ def document(options: argparse.Namespace, images: int, image_bytes: int, rows: l
 
 def contenders_of(options: argparse.Namespace) -> list[Contender]:
     """Return the contenders in the table's order; leave out img2dataset, with a message, if it is not installed."""
-    contenders = [Contender(group=group, processes=options.processes) for group in ("ours", "a")]
+    contenders = [Contender(group=group, processes=options.processes) for group in ("ours", "a", "c")]
     if options.threads and not IMG2DATASET.exists():
         print("(b) is left out: it is not installed; run: make setup", file=sys.stderr)
         return contenders

@@ -214,6 +214,8 @@ def main() -> None:
     if options.measure:
         print(json.dumps(measure(options.measure)))
         return
+    from benchmarks.originals import machine_facts
+
     shards = max(1, options.rows // SHARD_ROWS)
     with tempfile.TemporaryDirectory(prefix="dataprep-index-", dir=options.work) as work:
         folders = {name: Path(work, name.replace(" ", "-")) for name in ("parts", "one file", "small dataset")}
@@ -232,7 +234,12 @@ def main() -> None:
         | {key: statistics.median(each[key] for each in found) for key in found[0]}
         for name, found in rounds.items()
     ]
-    document = {"rows": shards * SHARD_ROWS, "shards": shards, "rounds": options.rounds, "table": rows}
+    document = machine_facts() | {
+        "rows": shards * SHARD_ROWS,
+        "shards": shards,
+        "rounds": options.rounds,
+        "table": rows,
+    }
     print(json.dumps(document, indent=1))
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=1) + "\n")

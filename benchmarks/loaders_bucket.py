@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from originals import DATAPREP, corpus_images, image_folder
+from originals import DATAPREP, corpus_images, image_folder, machine_facts
 
 from loaders import open_loader
 from tests.support.gcs_emulator import GCSEmulator
@@ -94,7 +94,7 @@ def main() -> None:
     print(HEADER.format(kilobytes=kilobytes, **facts))
     rows = print_table(found)
     if options.json:
-        options.json.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+        options.json.write_text(json.dumps(machine_facts() | facts | {"rows": rows}, indent=1) + "\n")
 
 
 def print_table(found: dict[tuple[int, float], list[dict[str, float]]]) -> list[dict[str, Any]]:

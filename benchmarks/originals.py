@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -22,8 +21,9 @@ from typing import Any
 from dataprep.build.archives import ARCHIVES
 from dataprep.build.plan import DEFAULT_SHARD_BYTES, BuildOptions
 from dataprep.build.request import BuildRequest
+from dataprep.host.cpu import background_cores
 from dataprep.host.processes import WORKER_ENVIRONMENT
-from dataprep.host.versions import codec_versions
+from dataprep.host.versions import machine_document
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -162,9 +162,5 @@ def common_options(description: str | None) -> argparse.ArgumentParser:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return what a measurement depends on besides its input."""
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "codecs": codec_versions(),
-    }
+    """Return what a measurement depends on besides its input: the machine, its software, and the commit."""
+    return {"machine": machine_document(background_cores()), "commit": commit()}

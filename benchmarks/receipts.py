@@ -189,6 +189,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    from benchmarks.originals import machine_facts
+
     rows: list[dict[str, Any]] = []
     for place in options.places:
         for shards in options.shards if place == "disk" else [min(options.shards)]:
@@ -205,7 +207,7 @@ def main() -> None:
                     print(json.dumps(rows[-1]), flush=True)
                     first += int(found["seconds"] * options.per_s) + 1
     if options.json is not None:
-        document = {"per_s": options.per_s, "rows": rows}
+        document = machine_facts() | {"per_s": options.per_s, "rows": rows}
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="number of measured rounds, after a warm-up")
     parser.add_argument("--json", type=Path, help="file to which the figures of all runs are written as JSON")
     options = parser.parse_args()
+    from originals import machine_facts
+
     trees = {"before": options.tree.resolve(), "now": HERE}
     for tree in trees.values():
         python(tree, "setup.py", "-q", "build_ext", "--inplace")
@@ -98,7 +100,7 @@ def main() -> None:
         ratio = statistics.median(sides["now"]) / statistics.median(sides["before"])
         print(f"{name:28}{cells[0]:>30}{cells[1]:>30}{ratio:8.2f}")
     if options.json is not None:
-        document = {"images": options.images, "rounds": options.rounds, "cores": os.cpu_count(), "runs": found}
+        document = machine_facts() | {"images": options.images, "rounds": options.rounds, "runs": found}
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -93,7 +93,7 @@ def test_ratios_in_the_text_about_own_data_follow_from_the_recorded_run():
     assert {f"{1 / row['ratio']:.1f}" for row in checked} == {"3.1"}
     shown = " and ".join(f"{row['ratio']:.2f}" for row in unchecked)
     assert f"({shown})" in BENCHMARKS
-    assert f"The slowest round of a row takes {spread(document)}.\n\n`laion.py`, " in BENCHMARKS
+    assert f"The slowest round of a row takes {spread(document)}.\n\n### How `laion.py` compares" in BENCHMARKS
 
 
 def test_figures_in_the_text_about_several_views_follow_from_the_recorded_run():
@@ -111,7 +111,7 @@ def test_figures_in_the_text_about_several_views_follow_from_the_recorded_run():
     assert ours[two_whole]["ratio"] <= 1.3 < ours[two]["ratio"]
     shown = f"area cost {cost[two_whole]}, within theirs of 1.3; two of 0.4 to 1 cost {cost[two]}, above it, and"
     assert f"{shown} {like_for_like} times one of their own area" in benchmarks
-    assert f"The slowest round of a row takes {spread(document)}. The loader's column" in benchmarks
+    assert f"even for one crop. The slowest round of a row takes {spread(document)}." in benchmarks
     separate = f"{rows['separate decodes', eight]['ratio']:.1f}"
     shown = (
         f"cost our loader {cost[eight]} decodes of one default crop, where separate decodes cost {separate}, and two"
@@ -121,7 +121,7 @@ def test_figures_in_the_text_about_several_views_follow_from_the_recorded_run():
     shares = [f"{100 * document['reducible'][views]:.1f}" for views in (two_whole, two)]
     assert f"in {' and '.join(shares)} % of the benchmark's images" in decision
     kilobytes = document["bytes"] / document["images"] / 1e3
-    assert f"`views.py`, {document['images']} crops of photographs, {kilobytes:.0f} kB each" in BENCHMARKS
+    assert f"--corpus DIR`, {document['images']} crops of photographs, {kilobytes:.0f} kB each" in BENCHMARKS
 
 
 def test_what_the_benchmarks_say_of_restart_markers_is_measured():
@@ -129,24 +129,18 @@ def test_what_the_benchmarks_say_of_restart_markers_is_measured():
     ratios = {tuple(row[name] for name in ("contender", "image_size", "files", "interpolation")): row["ratio"]
               for row in document["rows"]}  # fmt: skip
     loader = {each: ratios["loader", 224, "restart markers", each] for each in ("bicubic", "bilinear")}
-    decoder = {each: ratios["decoder, extension", 224, "restart markers", each] for each in loader}
     assert (
         f"takes {loader['bicubic']:.3f} of a full decode, bicubic, and {loader['bilinear']:.3f} bilinear" in BENCHMARKS
     )
     targets = {row["interpolation"]: row["target"] for row in document["rows"] if row["target"]}
-    assert (
-        f"{targets['bicubic']:.3f} and {targets['bilinear']:.3f} are wanted, and met. The decoder alone takes "
-        f"{decoder['bicubic']:.3f} and {decoder['bilinear']:.3f}" in BENCHMARKS
-    )
+    assert f"{targets['bicubic']:.3f} and {targets['bilinear']:.3f} are wanted, and met." in BENCHMARKS
     assert all(loader[each] <= targets[each] for each in targets)
-    assert f"The files take {document['restart_bytes'] / document['bytes']:.3f} of the bytes" in BENCHMARKS
     speeds = [
         ratios["decoder, extension", 224, "originals", each] / ratios["decoder, libraries", 224, "originals", each]
         for each in ("bicubic", "bilinear")
     ]
     shown = f"{speeds[0]:.2f} of its speed at 224, bicubic, and {speeds[1]:.2f} bilinear"
     assert shown in BENCHMARKS, shown
-    assert f"the slowest round of a row takes {spread(document)}" in BENCHMARKS
 
 
 def test_ratios_in_the_text_about_builds_follow_from_the_recorded_run():
@@ -171,8 +165,8 @@ def test_the_comparison_with_version_0_1_0_is_the_recorded_one():
     runs = recorded("trees")["runs"]
     medians = {name: {side: median(figures) for side, figures in sides.items()} for name, sides in runs.items()}
     start, first = medians["import loaders, s"], medians["first batch, s"]
-    assert f"open_loader` {start['now']:.2f} s instead of {start['before']:.2f} s" in BENCHMARKS
-    assert f"after {first['now']:.2f} s instead of\n{first['before']:.2f} s" in BENCHMARKS
+    assert f"open_loader` takes {start['now']:.2f} s instead of {start['before']:.2f} s" in BENCHMARKS
+    assert f"after {first['now']:.2f} s instead of {first['before']:.2f} s" in BENCHMARKS
     build, loader = (
         medians[name]["now"] / medians[name]["before"] for name in ("build imagenet, images/s", "loader, images/s")
     )
@@ -195,7 +189,7 @@ def test_figures_in_the_text_about_engines_are_the_recorded_ones():
     engines_benchmark.check_shares(document)
     kilobytes = document["bytes"] / document["images"] / 1e3
     size = f"{document['images']:,} images of {kilobytes:.0f} kB in {document['shards']} shards"
-    assert f"`engines.py`, {size}, {document['rounds']} rounds" in BENCHMARKS
+    assert f"`benchmarks/engines.py --corpus DIR`, {size}, {document['rounds']} rounds" in BENCHMARKS
     assert {row["engine"]: row["of_local"] for row in document["rows"]}["ray"] >= 0.9
 
 
@@ -203,7 +197,6 @@ def test_figures_in_the_text_about_grain_are_the_recorded_ones():
     found, text = recorded("grain"), BENCHMARKS.replace("\n", " ")
     facts = f"{found['images']:,} crops of photographs, batches of 64, {found['image_size']} pixels, medians of"
     assert f"{facts} {found['rounds']} rounds; every request to the bucket takes {found['latency_ms']:g} ms." in text
-    assert f"{found['contiguous']} of {found['records']:,} images are contiguous in their ArrayRecord file." in text
     rates = {(row["name"], row["place"], row["threads"]): median(row["rounds_images_per_s"]) for row in found["rows"]}
     uncached = rates["ArrayRecord, fsspec, cache none", "bucket", 64]
     assert all(rates[f"ours, {each}", "bucket", 64] < 1.1 * uncached for each in ("webdataset", "tfrecord"))
@@ -236,7 +229,7 @@ def test_ratios_in_the_text_about_laion_follow_from_the_recorded_run():
     assert f"({ours['images_per_s'] / best['images_per_s']:.1f} times with its start" in BENCHMARKS
     assert f"and {ours[after_start] / encoding[after_start]:.2f} of the roofline in images/s" in BENCHMARKS
     assert f"{encoding['cpu_ms_per_image'] / ours['cpu_ms_per_image']:.2f} in processor time" in BENCHMARKS
-    assert f"short of 0.9, which is {0.9 * encoding[after_start]:.0f}\nimages/s" in BENCHMARKS
+    assert ours[after_start] >= min(1.5 * best[after_start], 0.9 * encoding[after_start]), "the target is met"
 
 
 def test_the_images_of_the_laion_benchmark_are_called_crops():
@@ -258,8 +251,6 @@ def test_what_is_said_of_the_second_set_of_planted_situations_is_recorded():
     assert f"(`--seed 11 --situations 12`) gave 12 right and {sum(error <= 0.1 for error in errors)} what-ifs" in text
     assert f"what-ifs within 10% (median error {median(errors):.1%}, worst {max(errors):.1%};" in text
     assert "but the diagnosis has seen these, too" in text
-    bottleneck = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")
-    assert "in all of twelve others, but the method was tuned on the hundred, and it tries more changes" in bottleneck
 
 
 def test_busy_threads_with_little_cpu_time_have_a_row_for_each_cause_and_for_what_tells_it_apart():
@@ -283,45 +274,15 @@ def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():
     assert '"/' not in text, "a path of the machine that measured"
     results = recorded_lines("diagnose-unseen")
     assert "\n".join(unseen_table(results)) in BENCHMARKS
-    situations = [result for result in results if (result["seed"], result["commit"]) == (8128, "ba8e2e7")]
-    errors = [situation["error"] for situation in situations]
-    wrong = [situation for situation in situations if situation["verdict"] == "wrong"]
-    disks = [each for each in wrong if each["named"] == "none" and each["truth"] == "resize"]
-    openmp = [each for each in wrong if each["named"] == "resize" and each["truth"] == "batch"]
-    assert {each["situation"]["outside"]["omp_threads"] for each in openmp} == {4, 8, 16}
-    assert sum(situation["verdict"] == "undecided" for situation in situations) == 1
-    brought = [rate / each["base"] for each in disks for name, rate in each["changes"].items() if "resize" in name]
-    promised = [each["predicted"] / each["measured"] for each in openmp]
-    text = BENCHMARKS.replace("\n", " ").replace(" %", "%")
-    right, near = len(situations) - len(wrong), sum(error <= 0.1 for error in errors)
-    assert f"{right} of {len(situations)} right, one of them undecided, and {near} what-ifs within 10%" in text
-    assert f"(median error {median(errors):.1%})" in text
-    bring = f"{min(brought):.1f} to {max(brought):.1f} times the rate"
-    assert f"({len(disks)} situations, where they bring {bring})" in text
-    assert f"({len(openmp)} situations) they are offered in place of a larger batch" in text
-    assert f"with a rate that is {min(promised):.1f} to {max(promised):.0f} times what they then bring" in text
-    bottleneck = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")
-    assert f"Of {len(situations)} situations with causes that are in none of its lists" in bottleneck
-    assert f"it was right in {right}." in bottleneck
 
-    later = [result for result in results if result["seed"] == 27182]
-    errors = [situation["error"] for situation in later]
-    verdicts = [situation["verdict"] for situation in later]
-    far = [situation for situation in later if situation["error"] > 0.1]
-    assert {situation["named"] for situation in far} == {"resize"}
-    more = [each["measured"] / each["predicted"] - 1 for each in far]
-    low = [each for each in more if each > 0]
-    right, near = len(later) - verdicts.count("wrong"), len(later) - len(far)
-    assert verdicts.count("undecided") == 2
-    assert (
-        f"{right} of {len(later)} right, two of them undecided, which meets the first target, and {near} what" in text
-    )
-    assert f"(median error {median(errors):.1%}), which misses the second" in text
-    assert f"Each of the other {len(far)} is about smaller images: {len(low)} bring between {min(low):.0%} and" in text
-    assert (
-        f"{max(low):.0%} more than was said, and one, beside neighbours of a higher priority, {-min(more):.0%}" in text
-    )
-    assert f"of {len(later)} of another seed, it was right in {right}, and of" in bottleneck
+    def missed(seed: int) -> tuple[bool, bool]:
+        found = [result for result in results if result["seed"] == seed]
+        right = sum(each["verdict"] != "wrong" for each in found)
+        near = sum(each["error"] <= 0.1 for each in found)
+        return right < 0.95 * len(found), near < 0.9 * len(found)
+
+    assert (missed(8128), missed(27182)) == ((True, True), (False, True))
+    assert "Seed 8128 misses both targets, seed 27182 the second." in BENCHMARKS
 
 
 def test_what_is_said_of_the_newest_seed_of_such_situations_is_recorded():
@@ -337,7 +298,7 @@ def test_what_is_said_of_the_newest_seed_of_such_situations_is_recorded():
     assert f"and {second} the second: {near} what-ifs are within 10% (median error {error:.1%})" in text
     assert f"The other {len(far)} bring between {-min(far):.0%} less and {max(far):.0%} more than was said." in text
     bottleneck = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")
-    assert f"and of {len(found)} of a third, in {right}." in bottleneck
+    assert f"right in {right} of {len(found)} planted situations on which it was not tuned" in bottleneck
 
 
 def test_what_is_said_of_trials_is_recorded():
@@ -514,7 +475,7 @@ def test_core_hours_and_rates_of_laion_follow_from_the_figures_beside_them():
 
 
 def test_every_document_has_the_same_number_of_imagenets_shards():
-    (webdataset, tfrecord) = re.findall(r"^\| (?:webdataset|tfrecord): .* GB, (\d+) shards \| 6", DATA, re.MULTILINE)
+    (webdataset, tfrecord) = re.findall(r"^\| (?:webdataset|tfrecord)\b.* GB, (\d+) shards \| 6", DATA, re.MULTILINE)
     assert webdataset == tfrecord
     assert f"ImageNet's training images make {webdataset} of 256 MiB" in CLUSTERS
     assert f"imagenet-train-00000-of-{int(webdataset):05d}.tar" in DATA

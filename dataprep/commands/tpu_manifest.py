@@ -36,7 +36,7 @@ _FOLDED_CHARACTERS = 110
 )
 @click.argument("name")
 @click.option("--type", "accelerator", required=True, metavar="TYPE", help="TPU, such as v6e-16 or tpu7x-2x2x4.")
-@click.option("--image", required=True, help="Container image with this package, for build and training.")
+@click.option("--image", required=True, help="Container image with this package and the training's framework.")
 @click.option("--build", "build", metavar="'DATASET …'", help="Words of a dataprep build that runs first, in parts.")
 @click.option("--parts", type=COUNT, default=8, show_default=True, help="Parts of the build, each a pod.")
 @click.option("--part-cpu", default="4", show_default=True, help="CPUs of a part.")

@@ -18,6 +18,7 @@ PARTS = {
     "Data": ("DATA", "docs/own-dataset", "docs/adopt", "docs/laion", "docs/fetching"),
     "Loading and training": (
         "docs/loaders",
+        "docs/metrics",
         "docs/reading",
         "docs/watch",
         "docs/bottleneck",

@@ -38,9 +38,10 @@ def test_a_small_run_prints_a_whole_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     document = json.loads(document_path.read_text())
     assert (document["images"], document["hosts"], document["rounds"], document["verdicts"]) == (40, 8, 1, [])
-    ours, roofline = document["rows"]
+    ours, roofline, loops = document["rows"]
     assert (ours["name"], ours["ratio"]) == ("dataprep build laion, 2 processes", None)
     assert roofline["name"] == "(a) encoding alone, 2 processes"
+    assert loops["name"] == "(c) fetching and encoding in plain loops, 2 processes"
     assert roofline["ratio"] == pytest.approx(ours["images_per_s"] / roofline["images_per_s"])
     assert ours["server_cpu_ms_per_image"] > roofline["server_cpu_ms_per_image"] == pytest.approx(0, abs=1)
     for row in document["rows"]:

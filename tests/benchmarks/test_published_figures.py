@@ -40,7 +40,6 @@ def test_what_the_guard_costs():
         f"({google:.2f} % more with google-cloud-storage, {obstore:.2f} % more with obstore: medians of seven" in text
     )
     assert f"nothing but read takes {google_reads:.1f} and {obstore_reads:.1f} % longer there" in text
-    assert f"such a run up to {max(percents['passed on', client, 0] for client in clients):.1f} %" in text
 
 
 def test_what_restart_markers_bring():
@@ -56,7 +55,6 @@ def test_what_restart_markers_bring():
     )
     text = told("DATA.md")
     assert f"in {marked / plain:.2f} of the time;" in text
-    assert f"The {marked / plain:.2f} of [DATA.md](" in told("benchmarks/README.md")
     kilobytes = found["bytes"] / found["images"] / 1000
     assert (
         f"On {found['images']:,} crops of photographs of {kilobytes:.0f} kB the files have "
@@ -92,13 +90,6 @@ def test_the_cost_of_an_image_of_our_loader_in_each_table_is_said_with_the_reaso
         f"({cost.cpu_ms:.2f} ms an image for our loader at 224 pixels, of which {cost.stored_ms:.2f} grow with the "
         "stored image;" in told("docs/capacity.md")
     )
-    others = {
-        row["interpolation"]: statistics.median(row["rounds_cpu_ms"])
-        for row in recorded("arena")["rows"]
-        if row["image_size"] == 224 and row["name"] in ("ours, restart markers", "ours, bilinear")
-    }
-    expected = f"with restart markers {others['bicubic']:.2f} in the arena, and {others['bilinear']:.2f} bilinear there"
-    assert expected in section
 
 
 def test_rates_and_compile_times_of_jax():
@@ -170,9 +161,6 @@ def test_simulated_builds_of_imagenet_have_the_rate_of_a_worker_that_has_more_th
 
 def test_requests_of_a_late_worker_are_those_of_two_comparisons():
     text = told("docs/decisions/0006-one-plan-holds-the-place.md")
-    assert f"The plan is compared before every {WRITES_BETWEEN_CHECKS} images." in text
+    assert f"the plan is compared before every {WRITES_BETWEEN_CHECKS} images." in text
     waiting = 2 * WRITES_IN_FLIGHT - 1
-    assert (
-        f"still makes up to {WRITES_BETWEEN_CHECKS + waiting} requests, for the {WRITES_BETWEEN_CHECKS} images of this "
-        f"comparison and for {waiting} of the one before that still wait." in text
-    )
+    assert f"still makes up to {WRITES_BETWEEN_CHECKS + waiting} requests when it resumes." in text

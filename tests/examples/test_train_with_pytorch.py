@@ -150,8 +150,26 @@ def test_a_dataset_that_grew_is_refused_in_one_line_and_a_new_run_begins_with_th
     assert run(grown, second, 1, str(checkpoint)) == "rank 0: all 3 epochs are done\n"
 
 
-def test_the_document_shows_the_whole_example():
-    text = EXAMPLE.read_text()
-    assert len(text.splitlines()) < 75
-    (shown,) = (block.text for block in blocks("docs/loaders.md") if "init_process_group" in block.text)
-    assert shown.strip() == text.partition('"""\n\n')[2].strip()
+def test_the_example_is_short():
+    assert len(EXAMPLE.read_text().splitlines()) < 75
+
+
+def test_the_program_of_the_document_trains_and_goes_on_after_its_last_epoch(shards, tmp_path):
+    (text,) = (block.text for block in blocks("docs/loaders.md") if "normalize(batch.images" in block.text)
+    asked = '"gs://bucket/imagenet", batch_size=256'
+    assert (text.count(asked), text.count("< 90:"), text.count("optimizer.step()")) == (1, 1, 1)
+    text = text.replace(asked, f'"{shards}", batch_size=10')
+    text = text.replace("optimizer.step()", "optimizer.step(), print(batch.state['position'])")
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", text.replace("< 90:", f"< {epochs}:")],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split()
+        for epochs in (2, 3)
+    ]
+    positions = [str(10 * step) for step in range(1, 16)]
+    assert printed == [positions[:10], positions[10:]]

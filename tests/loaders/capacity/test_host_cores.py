@@ -68,20 +68,13 @@ def test_the_document_has_the_speeds_of_cores_and_what_they_rest_on():
         for name, cores in host_cores().items()
     ]
     assert "\n".join(f"| {' | '.join(row)} |" for row in rows) in CAPACITY
-    xeon_ms, here_ms = (costs("torchvision", 224, 113_000).cpu_ms for costs in (cost_by_hand, cost_from_table))
-    assert f"torchvision took {xeon_ms / here_ms:.2f} times the CPU time on a Xeon of 2023" in CAPACITY
     others = [
         cost_from_table(loader, row.image_size, row.cost.num_bytes).cpu_ms / row.cost.cpu_ms
         for loader, measured in COSTS.items()
         for row in measured
         if loader != "torchvision"
     ]
-    assert f"rows of it gave {min(others):.2f} to {max(others):.2f}," in CAPACITY
     assert f"`--core-speed {min(others):.2f}` is the lowest that was seen" in CAPACITY
-    v3 = host_cores()["v3"]
-    low, high = v3.ground.split()[-3::2]
-    assert f"With a speed below {low} TFDS would be more than three times faster" in CAPACITY
-    assert f"above {high} ResNet-152 would not wait for them. {v3.speed} is in the middle." in CAPACITY
 
 
 costs = st.builds(

@@ -113,4 +113,4 @@ def test_a_callback_that_could_not_log_is_refused(given, said):
 
 def test_the_document_has_a_row_for_every_number():
     rows = [f"| `loader/{name}` | {text} |" for name, text in FIELDS.items()]
-    assert "\n".join(rows) in (ROOT / "docs/loaders.md").read_text()
+    assert "\n".join(rows) in (ROOT / "docs/metrics.md").read_text()
