@@ -5,7 +5,7 @@ originals ─▶ enumeration (kept) ─▶ order, cut into shards ─▶ shards 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +27,7 @@ from dataprep.build.image_folder import image_names, images_to_place, link_names
 from dataprep.build.job import BuildJob
 from dataprep.build.keeping import Keeping
 from dataprep.build.merge import Check, Seen, build_manifest, merge_split, refuse_rejections, rejects_too_many
+from dataprep.build.noticed import Noticed
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.order import OrderedSplit, order_split
 from dataprep.build.plan import BuildOptions, Plan, PlannedSplit, planned_codecs
@@ -44,12 +45,10 @@ from dataprep.build.shard import ShardBuilder, shard_builder
 from dataprep.build.source_listing import SourceListing, list_source, load_listing
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
 from dataprep.build.trial import sample_refs, try_images
-from dataprep.dataset.columns import to_numpy
 from dataprep.dataset.features import Features
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.keys import named
 from dataprep.dataset.manifest import bytes_entry, source_faults
-from dataprep.dataset.prints import Prints, also_in, shared_images
 from dataprep.dataset.records import (
     NO_LABEL,
     Enumeration,
@@ -173,12 +172,11 @@ class ArchiveRecipe:
     ) -> Manifest:
         """Write index and metadata, put the files of an image folder in place, and return the manifest."""
         storage, plan = build.storage, build.plan
-        images, prints = images_to_place(build), {split.name: Prints() for split in plan.splits}
+        images, noticed = images_to_place(build), Noticed(build)
 
         def seen(receipt: ShardReceipt, rows: pa.Table) -> None:
             images.expect(receipt, rows)
-            if len(prints) > 1:
-                prints[receipt.split].add(to_numpy(rows.column("image_bytes")), rows.column("image_crc32c"))
+            noticed.add(receipt, rows)
 
         splits = _merged(build, seen, publishing)
         if any(rejects_too_many(split, request.max_reject_ratio) for split in splits):
@@ -194,7 +192,7 @@ class ArchiveRecipe:
         entries = [bytes_entry(name, data) for name, data in files.items()]
         entries += publish_annotations(build, splits)
         entries.sort(key=lambda entry: entry["file"])
-        if line := _shared_line(storage, prints):
+        for line in noticed.lines():
             log(line)
         return build_manifest(plan, dataset, splits, entries)
 
@@ -496,12 +494,6 @@ def _splits(build: OpenBuild, check: Check, seen: Seen, publishing: PublishingRo
         splits.append(merge_split(build, split, first_index, publishing, check=check, seen=seen))
         first_index += len(split.shard_samples)
     return splits
-
-
-def _shared_line(storage: Storage, prints: Mapping[str, Prints]) -> str:
-    """Return a warning about images that are in two splits; empty if there are none."""
-    found = ", ".join(also_in(shared.split, shared.other, len(shared.positions)) for shared in shared_images(prints))
-    return f"warning: {found} (the same bytes); dataprep inspect {storage.url} names the first ones" if found else ""
 
 
 def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:

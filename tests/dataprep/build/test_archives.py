@@ -19,11 +19,10 @@ from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError, UsageError
-from dataprep.inspection.inspect import inspect_dataset
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet
 from tests.support.finished import verify_here
-from tests.support.own_data import Notes, annotated, build_own, class_folders, picture, planned, write_files
+from tests.support.own_data import Notes, annotated, build_own, class_folders, planned
 from tests.support.own_data import request as own_request
 
 
@@ -165,27 +164,3 @@ def test_own_data_is_overwritten_as_any_other(tmp_path, storage_url, fmt):
     run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), Quiet())
     assert verify_here(storage_url).verdict == "whole"
     assert not [info.name for info in open_storage(storage_url).list() if "metadata" in info.name]
-
-
-def test_a_build_warns_of_images_that_are_in_two_splits(tmp_path, storage_url):
-    files = {f"train/{number}.jpg": picture(number) for number in range(6)}
-    source = write_files(tmp_path / "in", files | {f"val/{number}.jpg": picture(number + 4) for number in range(5)})
-    notes = Notes()
-    run_build(own_request(source, storage_url), build_here, notes)
-    [line] = [line for line in notes.lines if "also in" in line]
-    url = open_storage(storage_url).url
-    assert line == (
-        f"warning: 2 images of val are also in train (the same bytes); dataprep inspect {url} names the first ones"
-    )
-    assert [(each.split, each.other, each.count) for each in inspect_dataset(url).shared] == [("val", "train", 2)]
-
-
-def test_a_build_of_splits_that_share_no_image_says_nothing_of_it(tmp_path):
-    source = write_files(tmp_path / "in", {f"{('train', 'val')[n % 2]}/{n}.jpg": picture(n) for n in range(6)})
-    notes = Notes()
-    run_build(own_request(source, tmp_path / "out"), build_here, notes)
-    assert not [line for line in notes.lines if "also in" in line]
-
-
-def build_here(job, indexes):
-    return (build_shard(job, index) for index in indexes)
