@@ -101,6 +101,14 @@ def human_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def duration(seconds: float) -> str:
+    """Return a time as people write it: `40 s`, `12 min`, `3 h 20 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def usd(amount: float) -> str:
     """Write an amount as `$1,234.56`; below a cent with two significant digits, as `$0.0012`."""
     if not _LEAST_USD <= amount < 0.01:

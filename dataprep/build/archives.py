@@ -5,7 +5,7 @@ originals ─▶ enumeration (kept) ─▶ order, cut into shards ─▶ shards 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.build.annotations import annotation_files, publish_annotations
 from dataprep.build.claim import Claim
+from dataprep.build.duration import Tried
 from dataprep.build.enumerations import (
     Kept,
     enumeration_file,
@@ -26,6 +27,7 @@ from dataprep.build.image_folder import image_names, images_to_place, link_names
 from dataprep.build.job import BuildJob
 from dataprep.build.keeping import Keeping
 from dataprep.build.merge import Check, Seen, build_manifest, merge_split, refuse_rejections, rejects_too_many
+from dataprep.build.noticed import Noticed
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.order import OrderedSplit, order_split
 from dataprep.build.plan import BuildOptions, Plan, PlannedSplit, planned_codecs
@@ -42,6 +44,7 @@ from dataprep.build.request import BuildRequest, Progress
 from dataprep.build.shard import ShardBuilder, shard_builder
 from dataprep.build.source_listing import SourceListing, list_source, load_listing
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
+from dataprep.build.trial import sample_refs, try_images
 from dataprep.dataset.features import Features
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.keys import named
@@ -85,26 +88,36 @@ class ArchiveRecipe:
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
         """List the originals of every split, permute them, and divide them into shards."""
         keeping = Keeping(open_storage(request.output_url) if keep else None, is_empty=is_empty)
-        plan, tables = self.plan_references(request, progress, keeping)
+        plan, orders = self.plan_orders(request, progress, keeping)
+        tables = _tables(plan, orders)
         schema = refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
         store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
-        return Planned(plan, store, repair, keeping.wait)
 
-    def plan_references(
-        self, request: BuildRequest, progress: Progress, keeping: Keeping | None = None
-    ) -> tuple[Plan, Iterator[pa.Table]]:
-        """Return the plan, and the references of each of its shards.
+        def tried() -> Tried:
+            return try_images(plan, self._source(request), sample_refs([order.refs for order in orders]))
+
+        return Planned(plan, store, repair, keeping.wait, tried)
+
+    def plan_references(self, request: BuildRequest, progress: Progress) -> tuple[Plan, Iterator[pa.Table]]:
+        """Return the plan, and the references of each of its shards; nothing is stored."""
+        plan, orders = self.plan_orders(request, progress, Keeping(None))
+        return plan, _tables(plan, orders)
+
+    def plan_orders(
+        self, request: BuildRequest, progress: Progress, keeping: Keeping
+    ) -> tuple[Plan, list[OrderedSplit]]:
+        """Return the plan, and the order of each of its splits.
 
         Args:
             request: What to build.
             progress: Called while originals are read.
-            keeping: Stores the lists of originals, and has those that an earlier run stored; None does neither.
+            keeping: Stores the lists of originals, and has those that an earlier run stored.
         """
         options = request.options
         enumerate_split = _Enumerator(
             dataset=self._dataset(request),
             source=_expected(self._source(request)),
-            keeping=keeping or Keeping(None),
+            keeping=keeping,
             options=options,
             progress=progress,
             overwrite=request.overwrite,
@@ -132,8 +145,7 @@ class ArchiveRecipe:
             splits=tuple(splits),
             features=dict(features),
         )
-        checked = _is_checked(plan)
-        return plan, (table for order in orders for table in order.shards(checked=checked))
+        return plan, orders
 
     def _dataset(self, request: BuildRequest) -> Dataset:
         """Return the dataset of a request; its `opened` reads the originals."""
@@ -155,11 +167,18 @@ class ArchiveRecipe:
         """Build one shard, and return while it is being published."""
         return shard_builder(job).begin(index)
 
-    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
+    def assemble(
+        self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
+    ) -> Manifest:
         """Write index and metadata, put the files of an image folder in place, and return the manifest."""
         storage, plan = build.storage, build.plan
-        images = images_to_place(build)
-        splits = _merged(build, images.expect, publishing)
+        images, noticed = images_to_place(build), Noticed(build)
+
+        def seen(receipt: ShardReceipt, rows: pa.Table) -> None:
+            images.expect(receipt, rows)
+            noticed.add(receipt, rows)
+
+        splits = _merged(build, seen, publishing)
         if any(rejects_too_many(split, request.max_reject_ratio) for split in splits):
             publishing.wait()  # the error names images of the events
         refuse_rejections(build, request.max_reject_ratio, splits)
@@ -173,6 +192,8 @@ class ArchiveRecipe:
         entries = [bytes_entry(name, data) for name, data in files.items()]
         entries += publish_annotations(build, splits)
         entries.sort(key=lambda entry: entry["file"])
+        for line in noticed.lines():
+            log(line)
         return build_manifest(plan, dataset, splits, entries)
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
@@ -401,6 +422,11 @@ class _Enumerator:
         if isinstance(self.source, ExpectedGCS):
             archives = (archive for facts in self.dataset.facts.values() for archive in facts.archives)
             self.source.expect([archive.name for archive in archives])
+
+
+def _tables(plan: Plan, orders: Iterable[OrderedSplit]) -> Iterator[pa.Table]:
+    checked = _is_checked(plan)
+    return (table for order in orders for table in order.shards(checked=checked))
 
 
 def _expected(source: Storage) -> Storage:

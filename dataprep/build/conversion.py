@@ -6,15 +6,15 @@ It is the recipe of archives, with another source: the shards of the finished da
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from dataprep.build.archives import ArchiveRecipe
 from dataprep.build.finished import readable_manifest
 from dataprep.build.job import BuildJob
 from dataprep.build.keeping import Keeping
 from dataprep.build.open_build import OpenBuild
+from dataprep.build.order import OrderedSplit
 from dataprep.build.plan import Plan
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.dataset.features import places_in_images
@@ -26,9 +26,6 @@ from dataprep.sources import Dataset
 from dataprep.sources.existing import Existing, ExistingDataset, split_facts
 from dataprep.sources.own import CONVERTED, Conversion
 from dataprep.storage import Storage, open_storage
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _NOT_CONVERTED = "a request to build original files, expected one to convert a dataset: use dataprep convert"
 
@@ -79,19 +76,19 @@ class ConversionRecipe(ArchiveRecipe):
         )
         return dataset if options.own is None else dataset.described_by(options.own)
 
-    def plan_references(
-        self, request: BuildRequest, progress: Progress, keeping: Keeping | None = None
-    ) -> tuple[Plan, Iterator[pa.Table]]:
-        """Return the plan, and the references of each of its shards.
+    def plan_orders(
+        self, request: BuildRequest, progress: Progress, keeping: Keeping
+    ) -> tuple[Plan, list[OrderedSplit]]:
+        """Return the plan, and the order of each of its splits.
 
         Raises:
             UsageError: Images are to be turned upright, but not the boxes in them.
         """
-        plan, tables = super().plan_references(request, progress, keeping)
+        plan, orders = super().plan_orders(request, progress, keeping)
         places = ", ".join(places_in_images(plan.features))
         if plan.options.images.apply_exif and places:
             raise UsageError(f"--apply-exif turns images, but not the places in them ({places}); leave it out")
-        return plan, tables
+        return plan, orders
 
     def _source(self, request: BuildRequest) -> Storage:
         return LINKS[_as_conversion(request).links](request.source_url)
@@ -101,9 +98,11 @@ class ConversionRecipe(ArchiveRecipe):
         links = _as_conversion(request).links
         return BuildJob(request.output_url, request.source_url, root, recipe="converted", links=links)
 
-    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
+    def assemble(
+        self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
+    ) -> Manifest:
         """Write index and metadata, put the files of an image folder in place, and return the manifest."""
-        manifest = super().assemble(build, request, publishing)
+        manifest = super().assemble(build, request, publishing, log)
         source = named_source(open_storage(_as_conversion(request).index_url))
         return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source)
 

@@ -321,7 +321,7 @@ def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> tu
     """
     progress.assembling()
     with PublishingRows(build.storage) as publishing:
-        manifest = recipe_of(build.plan.options.dataset).assemble(build, request, publishing)
+        manifest = recipe_of(build.plan.options.dataset).assemble(build, request, publishing, progress.log)
         if build.storage.is_local:  # a bucket's storage compares after the upload, before the server copies it
             publishing.wait()
             build.check()

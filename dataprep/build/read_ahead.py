@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
@@ -22,7 +22,7 @@ READ_AHEAD_BYTES = 32 * 2**20
 READS_FACTOR = 2
 
 
-def read_refs(source: Originals, refs: tuple[SampleRef, ...]) -> Iterator[tuple[SampleRef, bytes | None]]:
+def read_refs(source: Originals, refs: Sequence[SampleRef]) -> Iterator[tuple[SampleRef, bytes | None]]:
     """Yield the originals of some references, in their order, read ahead in bounded memory; None for a missing one.
 
     Raises:

@@ -22,6 +22,7 @@ from dataprep.sources import BUILT, recorded_class
 if TYPE_CHECKING:
     from dataprep.build.claim import Claim
     from dataprep.build.digest import FileDigest
+    from dataprep.build.duration import Tried
     from dataprep.build.job import BuildJob
     from dataprep.build.open_build import OpenBuild
     from dataprep.build.plan import Plan
@@ -51,6 +52,9 @@ class Planned:
     returns the claim, which then names their digest. None if workers read no references."""
     kept: Callable[[], None] = lambda: None
     """Waits until the lists of originals are stored, which in a bucket goes on while shards are built."""
+    try_images: Callable[[], Tried] | None = None
+    """Does the work of a worker on a few images and writes nothing, to find out how long the build takes; raises
+    DataprepError if no image can be read. None for a build whose time depends on servers of others."""
 
 
 class Recipe(Protocol):
@@ -96,13 +100,16 @@ class Recipe(Protocol):
     def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
         """Build one shard, but return as soon as the next can be begun: see `dataprep.build.job.begin_shard`."""
 
-    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
+    def assemble(
+        self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
+    ) -> Manifest:
         """Write all files but the manifest from the receipts, each create-only, and return the manifest.
 
         Args:
             build: The build.
             request: What is built.
             publishing: Publishes index and events, which may go on after this call.
+            log: Called with a line for the user about what was found.
 
         Raises:
             BuildError: A receipt is missing, or too many images were rejected.

@@ -7,7 +7,7 @@ and publishes it. Without a receipt a shard is built again, with the same bytes 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
@@ -88,7 +88,7 @@ class ShardBuilder:
         found = self._threads.submit(read_receipt, build.storage, index, build.root)
         shard = shard_plan(build, index)
         events: list[Event] = []
-        checked = _samples(build.plan, shard, self._source, events)
+        checked = checked_samples(build.plan, shard.refs, self._source, events)
         last = () if self._writes_ahead else tuple(future for future, _ in self._publishing)
         ahead = _until_done(checked, (*last, found))
         done = found.result()
@@ -188,9 +188,9 @@ def _drained(ahead: deque[Sample], samples: Iterator[Sample]) -> Iterator[Sample
     yield from samples
 
 
-def _samples(plan: Plan, shard: ShardPlan, source: Originals, events: list[Event]) -> Iterator[Sample]:
-    """Yield the shard's good images in order; note in `events` what was repaired or rejected."""
-    for ref, data in read_refs(source, shard.refs):
+def checked_samples(plan: Plan, refs: Sequence[SampleRef], source: Originals, events: list[Event]) -> Iterator[Sample]:
+    """Read and check some images, and yield the good ones in order; note in `events` what was repaired or rejected."""
+    for ref, data in read_refs(source, refs):
         result = check_image(ref.key, data, plan.options.images)
         beat()
         if isinstance(result, Event):
@@ -231,7 +231,7 @@ def _write_file(build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator
         expected_bytes = sum(ref.num_bytes for ref in shard.refs)
         sending = storage.sending(spool, name, expected_bytes)
         with sending as sent, disk_errors(spool), WritebackFile(spool, sent) as file:
-            _write_samples(build.plan, cast(BinaryIO, file), samples, rows)
+            write_samples(build.plan, cast(BinaryIO, file), samples, rows)
     except BaseException:
         _discard(spool)
         raise
@@ -250,12 +250,13 @@ def _write_images(
             images.add(sample)
             yield sample
 
-    _write_samples(build.plan, cast(BinaryIO, digest), put(), rows)
+    write_samples(build.plan, cast(BinaryIO, digest), put(), rows)
     images.close()
     return _Written(name, digest.num_bytes, digest.sha256, digest.crc32c, None)
 
 
-def _write_samples(plan: Plan, stream: BinaryIO, samples: Iterator[Sample], rows: IndexRows) -> None:
+def write_samples(plan: Plan, stream: BinaryIO, samples: Iterator[Sample], rows: IndexRows) -> None:
+    """Write samples in the format of a plan, and add their index rows."""
     shard_format = FORMATS[plan.options.format]
     writer = shard_format.open_writer(stream, has_classes=bool(plan.classes), features=plan.features)
     for sample in samples:

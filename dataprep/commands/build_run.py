@@ -7,10 +7,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -42,9 +42,6 @@ from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, engine_module
 from pipelines.parts import Part, part_of
 from pipelines.protocol import DetachedJob, EngineChoice, EngineWork
-
-if TYPE_CHECKING:
-    from dataprep.commands.region_plan import PlannedBucket
 
 _OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with --beside or --tpu"
 _RUNNER_HELP = (
@@ -169,20 +166,7 @@ def build(
     with _missing_listed(run), shown.progress(quiet=run.as_json, stall_s=60 * run.stall_minutes) as progress:
         check(progress)
         if run.dry_run:
-            from dataprep.commands.private_workers import private_worker_lines
-            from dataprep.commands.region_plan import planned_buckets
-
-            plan = prepare(request, progress, keep=False).plan
-            progress.stop()
-            buckets = planned_buckets(
-                plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers
-            )
-            lines = (*shown.plan_lines(plan), *(f"  {line}" for line in private_worker_lines(plan, engine_options)))
-            refusal, unknown = _refusal(request, plan)
-            notes = [*progress.notes, *([unknown] if unknown else [])] if run.as_json else None
-            _print_plan(plan, request, buckets, (*lines, *([f"  {unknown}"] if unknown else [])), notes, refusal)
-            if refusal is not None:
-                raise refusal
+            _print_plan(request, run, engine_options, shown, progress, {"reader": reader, "builder": builder})
             return
         started_s = time.monotonic()
         try:
@@ -302,23 +286,51 @@ def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, s
 
 
 def _print_plan(
-    plan: Plan,
     request: BuildRequest,
-    buckets: list[PlannedBucket],
-    lines: Iterable[str],
-    notes: list[str] | None,
-    refusal: DataprepError | None,
+    run: Run,
+    engine_options: tuple[str, ...],
+    shown: Shown,
+    progress: BuildProgress,
+    places: Mapping[str, str | None],
 ) -> None:
-    """Print a plan in lines or, with notes about the originals, as JSON."""
-    if notes is not None:
-        found = {"buckets": [bucket.document() for bucket in buckets], "notes": notes}
-        found["refused"] = None if refusal is None else str(refusal)
+    """Print a plan, and what the build would take and cost, in lines or as JSON.
+
+    Args:
+        places: Zones or regions of the `reader` of the output and of the `builder`; see `planned_buckets`.
+
+    Raises:
+        UsageError, VerificationError: The build would refuse its output.
+    """
+    from dataprep.commands.build_time import ONE_CORE, crew_here, planned_time
+    from dataprep.commands.private_workers import private_worker_lines
+    from dataprep.commands.region_plan import planned_buckets
+
+    planned = prepare(request, progress, keep=False)
+    plan = planned.plan
+    progress.stop()
+    crew = crew_here(run.workers, run.part.count if run.part else 1) if run.is_local else ONE_CORE
+    found_time = planned_time(planned, crew)
+    buckets = planned_buckets(plan, request, **places, runner=run.runner, workers=run.workers)
+    refusal, unknown = _refusal(request, plan)
+    unknowns = [unknown] if unknown else []
+    if run.as_json:
+        found: dict[str, object] = {"buckets": [bucket.document() for bucket in buckets]}
+        found["time"] = None if found_time is None else found_time.document()
+        found |= {"notes": [*progress.notes, *unknowns], "refused": None if refusal is None else str(refusal)}
         click.echo(json.dumps(plan.document() | found))
-        return
-    click.echo(f"{plan.options.name} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
-    for line in (*lines, *(bucket.line for bucket in buckets)):
-        click.echo(line)
-    click.echo("Nothing was written (--dry-run).")
+    else:
+        click.echo(f"{plan.options.name} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
+        for line in shown.plan_lines(plan):
+            click.echo(line)
+        if found_time is not None:
+            click.echo(found_time.line)
+        for line in (*private_worker_lines(plan, engine_options), *unknowns):
+            click.echo(f"  {line}")
+        for bucket in buckets:
+            click.echo(bucket.line)
+        click.echo("Nothing was written (--dry-run).")
+    if refusal is not None:
+        raise refusal
 
 
 def _rejected_before(manifest: Manifest, request: BuildRequest) -> str:

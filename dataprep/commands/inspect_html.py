@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.keys import readable
+from dataprep.dataset.prints import also_in
 from dataprep.inspection.contact_sheet import Picture, Sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, Shared, SplitInspection
@@ -114,9 +115,8 @@ def shared_text(shared: Shared) -> str:
         for key, other in shared.examples
     ]
     more = ["..."] if shared.count > len(named) else []
-    verb = "is" if shared.count == 1 else "are"
     names = ", ".join([*named, *more])
-    return f"{counted(shared.count, 'image')} of {shared.split} {verb} also in {shared.other}: {names}"
+    return f"{also_in(shared.split, shared.other, shared.count)}: {names}"
 
 
 def _plots(split: SplitInspection, sheet: Sheet) -> list[JsonObject]:

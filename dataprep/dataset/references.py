@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dataprep.dataset.columns import from_numpy, numbers, strings, table_of, to_numpy
 from dataprep.dataset.records import References, SampleRef
 from dataprep.dataset.spill import SpilledTable
+from dataprep.dataset.spread import spread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +22,8 @@ BATCH_ROWS = 1 << 15
 """Maximum number of references that wait in memory as Python objects."""
 _BATCH_BYTES = 1 << 24
 """Maximum size of their annotations."""
+_SAMPLED_BATCHES = 16
+"""Batches from which a sample of references is taken; to read one of BATCH_ROWS takes a few milliseconds."""
 
 
 @cache
@@ -83,6 +86,17 @@ class SpilledReferences:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all references as rows with the columns of `spill_schema`."""
         return self.rows().batches()
+
+    def sample(self, most: int) -> list[SampleRef]:
+        """Return about `most` references that are spread over all, or all if they are fewer; few of them are read."""
+        import numpy as np
+
+        batches = self.rows().some_batches(min(most, _SAMPLED_BATCHES))
+        found: list[SampleRef] = []
+        for batch in batches:
+            positions = spread(batch.num_rows, -(-most // len(batches)))
+            found.extend(refs_of_rows(batch.take(from_numpy(np.array(positions, np.int64)))))
+        return found
 
     def rows(self) -> SpilledTable:
         """Return all references as a table with the columns of `spill_schema`."""

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dataprep.dataset.columns import from_numpy, to_numpy
+from dataprep.dataset.spread import spread
 from dataprep.storage.scratch import Extent, ScratchFile
 
 if TYPE_CHECKING:
@@ -76,6 +77,11 @@ class SpilledTable:
         """Yield all rows, in the order in which they were added."""
         for piece in self._pieces:
             yield _unpacked(self._scratch.read(piece)) if isinstance(piece, Extent) else piece
+
+    def some_batches(self, most: int) -> list[pa.RecordBatch]:
+        """Return up to `most` of the batches that `batches` yields, spread over all; no other is read."""
+        chosen = (self._pieces[position] for position in spread(len(self._pieces), most))
+        return [_unpacked(self._scratch.read(piece)) if isinstance(piece, Extent) else piece for piece in chosen]
 
     def table(self) -> pa.Table:
         """Return all rows as one table, in memory."""

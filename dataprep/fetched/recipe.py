@@ -6,7 +6,7 @@ tables ─▶ a shard for each range of rows ─▶ fetch, encode, write ─▶ 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import lru_cache
 
@@ -68,7 +68,9 @@ class WebRecipe:
         """Fetch one shard, and return while its late rows are in flight."""
         return _fetcher(_fetch_job(job)).begin(index)
 
-    def assemble(self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows) -> Manifest:
+    def assemble(
+        self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
+    ) -> Manifest:
         """Put waiting files in place, write index and metadata, and return the manifest.
 
         Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import median_low
 
 import numpy as np
@@ -16,6 +15,7 @@ from dataprep.dataset.events import open_events
 from dataprep.dataset.features import described
 from dataprep.dataset.index import Index, open_index
 from dataprep.dataset.links import adopted_fields, is_adopted
+from dataprep.dataset.prints import Prints, SharedImages, shared_images
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest
 from dataprep.errors import UsageError
 from dataprep.inspection.histograms import (
@@ -28,7 +28,6 @@ from dataprep.inspection.histograms import (
     Spread,
     byte_labels,
 )
-from dataprep.inspection.oddities import Prints
 from dataprep.sources import DATASETS
 from dataprep.sources.own import UNSTATED
 from dataprep.storage import Storage, open_storage
@@ -242,16 +241,16 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest, p
 
 
 def _shared(storage: Storage, splits: list[SplitManifest], prints: Mapping[str, Prints]) -> tuple[Shared, ...]:
-    """Compare every two splits; images of train are not named, but those of the other split that are also in it."""
-    ordered = sorted(splits, key=lambda split: split.name != "train")
-    pairs = ((split, other) for other, split in combinations(ordered, 2))
-    found = (_shared_by(storage, split, other, prints) for split, other in pairs)
-    return tuple(shared for shared in found if shared.count)
+    """Compare every two splits, and name the first images that are in both."""
+    by_name = {split.name: split for split in splits}
+    return tuple(_named(storage, by_name, found, prints) for found in shared_images(prints))
 
 
-def _shared_by(storage: Storage, split: SplitManifest, other: SplitManifest, prints: Mapping[str, Prints]) -> Shared:
+def _named(
+    storage: Storage, splits: Mapping[str, SplitManifest], found: SharedImages, prints: Mapping[str, Prints]
+) -> Shared:
+    split, other, positions = splits[found.split], splits[found.other], found.positions
     ours, theirs = prints[split.name].numbers(), prints[other.name].numbers()
-    positions = np.flatnonzero(np.isin(ours, theirs))
     first = positions[:_EXAMPLES].tolist()
     there = [int(np.flatnonzero(theirs == ours[position])[0]) for position in first]
     keys, their_keys = _keys_at(storage, split, first), _keys_at(storage, other, there)

@@ -12,42 +12,17 @@ import numpy as np
 
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.index import open_index
+from dataprep.dataset.prints import Prints
 from dataprep.dataset.records import SplitManifest
 from dataprep.storage import Storage
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from numpy.typing import NDArray
 
-LOOKED_AT = 2_000_000
-"""Limit of the number of images that are compared with each other; they take 60 MB of memory."""
 GROUPS = 12
 """Number of groups of duplicates that are named."""
 SHOWN = 4
 """Number of images that are named for each extreme, and in each group of duplicates."""
-
-
-class Prints:
-    """Size and CRC32C of each of the first images of a split, in one number: equal where two have the same bytes, and
-    hardly ever elsewhere."""
-
-    def __init__(self) -> None:
-        self._found: list[NDArray[np.uint64]] = []
-        self._is_known = True
-        self.images = 0
-        """Number of images that were added."""
-
-    def add(self, num_bytes: NDArray[np.int64], checksums: pa.Array) -> None:
-        """Add the next images; without a CRC32C of each image nothing is compared."""
-        self._is_known = self._is_known and checksums.null_count == 0
-        if self.images < LOOKED_AT and self._is_known:
-            self._found.append(numbers_or_zero(checksums, np.uint64) << np.uint64(32) | num_bytes.astype(np.uint32))
-        self.images += len(num_bytes)
-
-    def numbers(self) -> NDArray[np.uint64]:
-        """Return a number for each image that is compared, in the order of the index; none without checksums."""
-        found = self._found if self._is_known else []
-        return np.concatenate([np.empty(0, np.uint64), *found])[:LOOKED_AT]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

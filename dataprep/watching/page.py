@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from dataprep.messages import duration
 from dataprep.pages.charts import AreaChart, Bar, BarChart, area_chart, bar_chart
 from dataprep.pages.page import render_page
 from dataprep.watching.snapshots import (
@@ -18,7 +19,6 @@ from dataprep.watching.snapshots import (
     BuildSnapshot,
     Snapshot,
     TrainingSnapshot,
-    duration,
 )
 
 MOST_POINTS = 240

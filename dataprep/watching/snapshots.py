@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dataprep.messages import printable
+from dataprep.messages import duration, printable
 
 BUILDING, TRAINING, ENDED, WHOLE, ABSENT = "building", "training", "ended", "whole", "absent"
 """States of a run. `ended`: a training has done all of its steps; `whole`: the dataset is finished; `absent`: there is
@@ -119,14 +119,6 @@ _SHOWN = {
 
 def _told(line: str, idle_s: float) -> str:
     return f"{line}; no progress for {duration(idle_s)}" if idle_s >= SILENT_AFTER_S else line
-
-
-def duration(seconds: float) -> str:
-    """Return a time as people write it: `40 s`, `12 min`, `3 h 20 min`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class Pace:

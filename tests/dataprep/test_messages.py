@@ -5,6 +5,7 @@ import pytest
 from dataprep.messages import (
     counted,
     did_you_mean,
+    duration,
     first_line,
     not_one_of,
     one_line,
@@ -108,3 +109,8 @@ def test_amounts_below_a_cent_have_two_significant_digits(amount, text):
 def test_there_are_lists_the_choices_behind_the_nearest():
     assert there_are("image_sizes", ["image_size", "seed"]) == "; did you mean image_size? There are image_size, seed"
     assert there_are("x", ["image_size", "seed"]) == "; there are image_size, seed"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (119, "119 s"), (121, "2 min"), (12_000, "3 h 20 min")])
+def test_times_are_written_as_people_write_them(seconds, text):
+    assert duration(seconds) == text

@@ -84,3 +84,19 @@ def test_stored_rows_have_the_columns_of_rows_in_memory():
         spill_rows(stored.set_column(4, "label", pa.nulls(2, pa.int32())))
     with pytest.raises(KeyError):
         spill_rows(stored.drop_columns(["key"]))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 400), st.integers(1, 40))
+def test_a_sample_is_spread_over_all_and_reads_few_batches(small_batches, count, most):
+    found = spilled([SampleRef(str(number), "x", number, 0) for number in range(count)]).sample(most)
+    places = sorted(ref.offset for ref in found)
+    assert len(set(places)) == len(places) <= 2 * most
+    assert len(places) >= min(count, most) / 2
+    gaps = [after - before for before, after in zip([0, *places], [*places, count], strict=True)]
+    assert max(gaps) <= 4 * max(7, count / min(most, 16)) + 1
+
+
+def test_a_sample_of_few_is_all_of_them():
+    refs = [SampleRef(str(number), "x", number, 0) for number in range(9)]
+    assert sorted(spilled(refs).sample(64), key=lambda ref: ref.offset) == refs

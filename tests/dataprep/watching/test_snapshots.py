@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.watching.snapshots import ABSENT, WHOLE, BuildSnapshot, Pace, Snapshot, TrainingSnapshot, duration, latest
+from dataprep.watching.snapshots import ABSENT, WHOLE, BuildSnapshot, Pace, Snapshot, TrainingSnapshot, latest
 
 BUILD = {
     "url": "gs://bucket/coco",
@@ -76,8 +76,3 @@ def test_the_latest_value_of_each_number_counts():
     lines = [{"step": 1, "loss": 3.0, "lr": 0.1}, {"step": 2, "loss": 2.0}, {"step": 2, "val_loss": 2.5}]
     assert latest(lines) == (2, {"loss": 2.0, "lr": 0.1, "val_loss": 2.5})
     assert latest([]) == (None, {})
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (119, "119 s"), (121, "2 min"), (12_000, "3 h 20 min")])
-def test_times_are_written_as_people_write_them(seconds, text):
-    assert duration(seconds) == text
