@@ -16,6 +16,7 @@ __all__ = [
     "fetch_rate",
     "findings",
     "fixes",
+    "full_cache",
     "monitor",
     "observed_run",
     "options",

@@ -22,8 +22,10 @@ from dataprep.host.cpu import available_cores, background_cores, cpu_time
 from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device, compute_threads
+from loaders.diagnosis.fetch_rate import fetch_all_once
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
 from loaders.diagnosis.fixes import find_bound, find_fixes, repeated
+from loaders.diagnosis.full_cache import with_full_cache
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
 from loaders.diagnosis.prediction import Prediction, allocate, predict
 from loaders.diagnosis.slow_link import Attempt, gentler
@@ -73,8 +75,9 @@ def diagnose(
 
 
 def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Callable[[str], None]) -> Diagnosis:
-    setup = attempt.setup
-    with tempfile.TemporaryDirectory(prefix="dataprep-diagnose-") as folder, setup.open() as loader:
+    with tempfile.TemporaryDirectory(prefix="dataprep-diagnose-") as folder, attempt.setup.open() as loader:
+        attempt = with_full_cache(attempt, loader, progress)
+        setup = attempt.setup
         busy_cores = background_cores()
         progress("the device, fed from memory")
         batch = _first_batch(loader)
@@ -136,14 +139,14 @@ def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Calla
         )
         if not undecided:
             return found
-        note = f" {attempt.note}" if attempt.note else ""
-        return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}{note}")
+        notes = "".join(f" {note}" for note in (attempt.note, attempt.cache) if note)
+        return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}{notes}")
 
 
 def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0) -> Diagnosis:
     """Run with the best fix that needs neither rebuild nor copy; where there is none, return the same diagnosis."""
-    # Over a slow link they are not those that the run is set up with.
-    borne: Any = {name: found.settings[name] for name in ("reads_in_flight", "deadline_s", "batch_size")}
+    # Over a slow link, or with a cache that is too small, they are not those that the run is set up with.
+    borne: Any = {name: found.settings[name] for name in ("reads_in_flight", "deadline_s", "batch_size", "cache_dir")}
     setup = replace(setup, config=replace(setup.config, **borne))
     for fix in found.fixes:
         if fix.needs == "restart":
@@ -151,7 +154,8 @@ def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: fl
                 changed = setup.changed(fix.settings)
                 if fix.name == "cache":
                     changed = setup.changed({**fix.settings, "cache_dir": folder})
-                    _fill_cache(changed)
+                    with changed.open() as loader:
+                        fetch_all_once(loader, changed.config)
                 rate = observe(changed, device, seconds).images_per_s
             return replace(
                 found,
@@ -163,13 +167,6 @@ def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: fl
                 ),
             )
     return found
-
-
-def _fill_cache(setup: RunSetup) -> None:
-    """Load an epoch, so that everything is in the cache."""
-    with setup.open() as loader:
-        for _ in loader:
-            pass
 
 
 def _first_batch(loader: Loader) -> Batch:
@@ -202,6 +199,8 @@ def _diagnosis(
         compute_threads=compute_threads(stages.device),
         bytes_per_image=stages.bytes_per_image,
         slow_link=stages.attempt.note,
+        cache=stages.attempt.cache,
+        is_cached=stages.is_cached,
     )
     limit = reported_limit(observed.images_per_s, compute, limit, parts)
     return Diagnosis(
@@ -228,6 +227,7 @@ def _diagnosis(
         allocation=allocation,
         other_cores=other_cores,
         slow_link=stages.attempt.note,
+        cache=stages.attempt.cache,
     )
 
 

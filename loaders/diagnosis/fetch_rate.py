@@ -71,6 +71,7 @@ def fetch_rate_alone(
     if storage.is_local and is_cold:
         forget_files(dataset)
     if share < 1:
+        config = replace(config, cache_dir=None)  # whose entries would be taken for whole images later
         storage = cast("Storage", _ShortReads(with_deadline(storage, config.deadline_s), share))
     burst = batches_per_burst(storage, config)
     index = dataset.open_index(config.deadline_s)  # one of its own, because reading the index is part of fetching
@@ -107,7 +108,7 @@ def fetch_rate_alone(
 
 
 def fetch_all_once(loader: Loader, config: LoaderConfig) -> None:
-    """Fetch every image of a small dataset, which fills the cache that the config names.
+    """Fetch every image of a split, which fills the cache that the config names.
 
     This has no time limit: the rate of a cache can be measured only when it is full.
     """

@@ -185,6 +185,9 @@ class Diagnosis:
     slow_link: str = ""
     """Why, and how, the run was measured with fewer reads in flight or a longer deadline than it is set up with: over a
     slow link its reads got no answer in time. Empty if it was measured as it is."""
+    cache: str = ""
+    """Whether a run with a cache on a local disk was measured from the full cache or without it, as one sentence. Empty
+    for a run without a cache."""
 
 
 def to_document(found: Diagnosis) -> dict[str, object]:

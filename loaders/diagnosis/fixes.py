@@ -48,8 +48,6 @@ SAME_REGION_READ_S = 0.005
 """Time of a small read from a bucket in the same region."""
 MOST_LEFT = 1 / MIN_GAIN
 """Largest share of the pixels that smaller images may have: with more, work for each pixel gains less than 5 %."""
-CACHED_S = 0.0
-"""Latency of a read from a local cache: none, because its time is CPU time, which is counted for its stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +281,7 @@ def _local_cache(stages: Stages) -> Iterator[_Change]:
         return
     what = f"Keep what was read on a local disk, {human_bytes(needed)}"
     advice = f"{what}: {stages.setup.typed(settings)}, from the second epoch on"
-    yield _Change("cache", settings, "restart", advice, {"fetch": stages.cached}, request_latency_s=CACHED_S)
+    yield _Change("cache", settings, "restart", advice, {"fetch": stages.cached})
 
 
 def _smaller_images(stages: Stages) -> Iterator[_Change]:
@@ -327,7 +325,7 @@ def conversion(dataset: Dataset, short_side: int) -> str:
 
 
 def _nearer_bucket(stages: Stages) -> Iterator[_Change]:
-    if stages.is_local:
+    if stages.is_local or stages.is_cached:
         return
     latency_s = request_latency_s(stages.loader)
     if latency_s < 2 * SAME_REGION_READ_S:

@@ -45,6 +45,8 @@ class Attempt:
     """Whether fewer reads are in flight: more of them at once would get no answer in time."""
     batches: int = 1
     """Batches of this run that have as many images as one of the run as it is set up."""
+    cache: str = ""
+    """Sentence that says how a run with a cache was measured; empty for one without."""
 
 
 def gentler(asked: RunSetup, tried: RunSetup) -> Attempt | None:

@@ -99,6 +99,12 @@ class Stages:
         return self.loader.dataset.storage.is_local
 
     @property
+    def is_cached(self) -> bool:
+        """Whether the run reads from a bucket through a cache, which is full: `full_cache.py` fills it or leaves it
+        out."""
+        return not self.is_local and self.setup.config.cache_dir is not None
+
+    @property
     def bytes_per_image(self) -> float:
         """Mean size of an encoded image."""
         return self.fetched.bytes_per_image
@@ -141,7 +147,7 @@ class Stages:
     def cached(self) -> StageRate:
         """Rate of fetching from a cache on a local disk that holds the whole sample."""
         self.progress("a cache on the local disk")
-        setup = self._cached_setup
+        setup = self._cached_setup(self.sample)
         with setup.open() as loader:
             fetch_all_once(loader, setup.config)
             return fetch_rate_alone(loader, setup.config, self._seconds / 2, self.busy_cores).rate
@@ -206,7 +212,9 @@ class Stages:
 
     def fetched_smaller(self, share: float) -> StageRate:
         """Measure fetching as if images had a share of their bytes: as many reads of less, or fewer reads where several
-        images come from a bucket by one read."""
+        images come from a bucket by one read. A cache answers at once whatever their size."""
+        if self.is_cached:
+            return self.fetched.rate
         self.progress("fetching, as if images were smaller")
         config, factor = self.setup.config, self._images_per_read(share) / self._images_per_read(1.0)
         found = fetch_rate_alone(
@@ -250,13 +258,18 @@ class Stages:
         """Return the images/s of a run whose cache holds the whole sample, as in every epoch after the first."""
         filled = self.cached
         self.progress(f"a run from a cache that gives {filled.images_per_s:,.0f} images/s")
-        return observe(self._cached_setup, self.device, 2 * self._seconds).images_per_s
+        return observe(self._cached_setup(self.sample), self.device, 2 * self._seconds).images_per_s
 
     def tried_smaller(self, short_side: int) -> float:
-        """Return the images/s of a run on smaller images, for which as many bytes are read from the disk or bucket as
-        they have."""
+        """Return the images/s of a run on smaller images, for which as many bytes are read from the disk, bucket or
+        cache as they have."""
         sample, num_bytes = self.shrunk(short_side)
         self.progress("a run on smaller images")
+        if self.is_cached:
+            cached = self._cached_setup(sample)
+            with cached.open() as loader:
+                fetch_all_once(loader, cached.config)
+            return observe(cached, self.device, 2 * self._seconds).images_per_s
         config, dataset = self.setup.config, self.loader.dataset
         places = places_in(dataset, self.loader.index, shards=DISK_SHARDS if self.is_local else 1)
         images_per_read = self._images_per_read(num_bytes / self.bytes_per_image)
@@ -265,10 +278,10 @@ class Stages:
         setup = self._rehearsed(sample, config, Source(dataset, places, config.deadline_s, images_per_read))
         return observe(setup, self.device, 2 * self._seconds).images_per_s
 
-    @property
-    def _cached_setup(self) -> RehearsalSetup:
+    def _cached_setup(self, sample: str) -> RehearsalSetup:
+        """Return a run on a sample, with a cache of its own."""
         config = replace(self.setup.config, cache_dir=str(self._folder / "cache"))
-        return self._rehearsed(self.sample, config, None)
+        return self._rehearsed(sample, config, None)
 
     def _rehearsed(self, sample: str, config: LoaderConfig, source: Source | None) -> RehearsalSetup:
         """Return a run on a sample that is fetched as from the disk or bucket."""
@@ -316,10 +329,11 @@ class Stages:
     def _batches(self, setup: RunSetup, fetch_images_per_s: float, request_latency_s: float | None) -> Batches:
         """Return how the run moves its images.
 
-        If the batches ahead request all their bytes at once, the bytes arrive a round trip later.
+        If the batches ahead request all their bytes at once, the bytes arrive a round trip later. From a cache they
+        come without one: its time is CPU time, which is counted for its stage.
         """
         config, latency_s = setup.config, 0.0
-        if not self.is_local:
+        if not self.is_local and config.cache_dir is None:
             in_flight = config.prefetch_batches * config.rows
             is_short = in_flight < reads_in_flight(self.loader.dataset.storage, config)
             known_s = self._request_latency_s if request_latency_s is None else request_latency_s
@@ -334,7 +348,7 @@ class Stages:
 
     @cached_property
     def _request_latency_s(self) -> float:
-        return request_latency_s(self.loader)
+        return 0.0 if self.is_cached else request_latency_s(self.loader)
 
     def available_cores(self) -> float:
         """Return the cores that other programs and a quota leave to this run."""

@@ -184,6 +184,10 @@ class Parts:
     """Mean size of an encoded image."""
     slow_link: str = ""
     """Why the run was measured with fewer reads in flight, or a longer deadline, and how; empty if it was not."""
+    cache: str = ""
+    """Sentence that says how a run with a cache was measured; empty for one without."""
+    is_cached: bool = False
+    """Whether the run fetched from a full cache on a local disk."""
 
 
 def has_slowed_steps(observed: float, compute: float, limit: Limit, parts: Parts) -> bool:
@@ -249,7 +253,7 @@ def verdict(
     elif limit == "cores" and parts.compute_share >= MAIN_SHARE:
         start = f"The processor cores are the limit, which the device's steps and decoding share{rate}."
         start += _slower_steps(observed, compute, parts)
-    elif limit == "fetch" and parts.slow_link:
+    elif limit == "fetch" and parts.slow_link and not parts.is_cached:
         mb_per_s = _number(observed * parts.bytes_per_image / 1e6)
         start = f"The link to the bucket is the limit{others}: {mb_per_s} MB/s, {_number(observed)} images/s, {share}."
     else:
@@ -258,8 +262,9 @@ def verdict(
         start += f" Alone the stages promise {predicted.images_per_s:,.0f}."
     elif limit not in ("compute", "contention") and contention(observed, predicted):
         start += f" The stages slow each other down, too: alone they promise {predicted.images_per_s:,.0f}."
-    if parts.slow_link:
-        start += f" {parts.slow_link}"
+    for note in (parts.slow_link, parts.cache):
+        if note:
+            start += f" {note}"
     if transform is not None and (bound := bound_of(transform)) is not None:
         takes = transform_sentence(transform, is_named=transform.name in start)
         start += f" {takes}; without the transform: {bound.images_per_s:,.0f} images/s "

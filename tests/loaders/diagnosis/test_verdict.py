@@ -327,3 +327,12 @@ def test_a_slow_link_is_named_with_its_rate_and_with_what_was_done():
     said = verdict(2.72, 2.0, "compute", Prediction(2.8, "compute"), [], parts)
     assert said.startswith("The device is the limit: 2.7 images/s")
     assert " With 128 reads in flight some get no answer." in said
+
+
+def test_a_full_cache_is_said_and_the_link_to_the_bucket_not_called_the_limit():
+    parts = Parts(slow_link="With 128 reads in flight some get no answer.", cache="Measured from it.", is_cached=True)
+    said = verdict(500.0, 2000.0, "fetch", Prediction(510.0, "fetch"), [], parts)
+    assert said == (
+        "You are waiting for bytes to arrive: 500 images/s, 25 % of what the device could take. With 128 reads in "
+        "flight some get no answer. Measured from it. No single change would bring 5 %."
+    )

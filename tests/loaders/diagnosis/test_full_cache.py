@@ -1,0 +1,90 @@
+"""Runs with a cache on a local disk: all of their rates are those of the epochs after the first."""
+
+from dataclasses import replace
+
+import pytest
+
+from loaders.config import LoaderConfig
+from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.diagnose import diagnose
+from loaders.diagnosis.fetch_rate import fetch_rate_alone
+from loaders.diagnosis.full_cache import with_full_cache
+from loaders.diagnosis.observed_run import RunSetup
+from loaders.diagnosis.prediction import predict
+from loaders.diagnosis.slow_link import Attempt
+from loaders.fetch.cache import HEADER
+from tests.loaders.diagnosis.test_stages import opened
+
+CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2, reads_in_flight=4)
+LATENCY_MS = 200
+FIRST_EPOCH = 4 / 0.2
+"""Images/s while every image is requested from the bucket: four at a time of 200 ms each."""
+NOTE = "Measured from a full cache, as from the second epoch on."
+
+
+@pytest.fixture
+def far_url(bucket_dataset, gcs):
+    """A dataset of a file for each image, in a far bucket."""
+    url = bucket_dataset("imagefolder")
+    gcs.set_latency(LATENCY_MS)
+    yield url
+    gcs.set_latency(0)
+
+
+def test_a_run_with_an_empty_cache_is_measured_from_a_full_one(far_url, gcs, tmp_path):
+    config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
+    setup = RunSetup(url=far_url, split="train", config=config)
+    asked = []
+
+    found = diagnose(setup, parse_simulated("simulated:120"), seconds=0.4, progress=asked.append)
+
+    assert any(what.startswith("filling the cache: ") for what in asked)
+    assert asked.index("the run as it is") > asked.index(next(what for what in asked if what.startswith("filling")))
+    assert found.observed_images_per_s > 2 * FIRST_EPOCH
+    assert found.predicted_images_per_s > 2 * FIRST_EPOCH
+    assert found.cache == NOTE
+    assert NOTE in found.verdict
+    assert {"cache", "location"}.isdisjoint(fix.name for fix in found.fixes)
+
+
+def test_fetching_from_a_full_cache_has_no_latency(far_url, tmp_path):
+    """More images in flight than reads, as in most runs: then the latency of a read counts."""
+    config = replace(CONFIG, batch_size=16, cache_dir=str(tmp_path / "cache"))
+    setup = RunSetup(url=far_url, split="train", config=config)
+    with setup.open() as loader:
+        with_full_cache(Attempt(setup), loader, lambda what: None)
+        stages = opened(setup, loader, tmp_path / "stages", seconds=0.1)
+        stages.measure_stages(0.0)
+        rates = stages.rates(setup)
+        tried = stages.tried_smaller(config.short_side)
+
+    assert rates.batches.fetch_latency_s == 0.0
+    round_trips = 2 * 16 / 0.2
+    assert predict(rates).images_per_s > 1.5 * round_trips or predict(rates).limit == "cores"
+    assert tried > FIRST_EPOCH, "smaller images come from the cache, too"
+
+
+def test_a_cache_that_cannot_hold_the_split_is_left_out(bucket_dataset, tmp_path):
+    config = replace(CONFIG, cache_dir=str(tmp_path / "cache"), cache_bytes=20_000)
+    setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
+    with setup.open() as loader:
+        attempt = with_full_cache(Attempt(setup), loader, lambda what: None)
+    assert attempt.setup == replace(setup, config=replace(config, cache_dir=None))
+    assert attempt.cache.startswith("Measured without the cache, as in the first epoch: it holds at most 20.0 kB of ")
+
+
+def test_a_run_without_a_cache_or_from_a_disk_stays_as_it_is(bucket_dataset, dataset, tmp_path):
+    for url, cache_dir in ((bucket_dataset("imagefolder"), None), (str(dataset("imagefolder")), str(tmp_path / "no"))):
+        attempt = Attempt(RunSetup(url=url, split="train", config=replace(CONFIG, cache_dir=cache_dir)))
+        with attempt.setup.open() as loader:
+            assert with_full_cache(attempt, loader, lambda what: None) == attempt
+    assert not (tmp_path / "no").exists()
+
+
+def test_reads_as_if_images_were_smaller_leave_no_bytes_in_the_users_cache(bucket_dataset, tmp_path):
+    """They are filled up with zeros, which a training would take for images."""
+    config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
+    with RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config).open() as loader:
+        fetch_rate_alone(loader, config, 0.1, 0.0, share=0.1)
+    pieces = [path.read_bytes()[HEADER.size :] for path in tmp_path.glob("cache/*.piece")]
+    assert [piece for piece in pieces if piece.endswith(bytes(64))] == []
