@@ -120,7 +120,7 @@ def test_labels_and_names_of_classes_that_are_kept_are_not_called_left_out(tmp_p
 
 def test_a_named_field_that_has_a_label_is_refused_with_the_way_to_classes(tmp_path):
     source = shards(tmp_path / "data", [{"json": CAT}], labels="none")
-    with pytest.raises(DataprepError, match="--field label: .*adopt .*/data --index INDEX --labels label, and convert"):
+    with pytest.raises(DataprepError, match=r"--field label: .*adopt .*/data --index INDEX --labels label, and"):
         converted(source, tmp_path / "out", how={"fields": ("label",)}, num_shards=1)
 
 
