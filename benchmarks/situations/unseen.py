@@ -1,4 +1,4 @@
-"""Situations whose causes are in no list of the diagnosis: most have such a cause alone, some a listed one as well.
+"""Situations whose causes were in no list of the diagnosis when this was written; some have a listed one as well.
 
 Severities are drawn relative to the machine's own rates. P, G: rates of preparation and model without the cause,
 images/s. `possible_changes` are still all that the user can make; often none of them helps, because the cause is
