@@ -170,6 +170,13 @@ def test_links_lead_to_files(document):
     assert [target for target in links(document) if not (folder / target).exists()] == []
 
 
+def test_every_tutorial_is_linked_from_a_document_that_is_none():
+    tutorials = {path.resolve() for path in (ROOT / "docs/tutorials").glob("*.md")}
+    others = [document for document in DOCUMENTS if (ROOT / document).resolve() not in tutorials]
+    linked = {((ROOT / document).parent / target).resolve() for document in others for target in links(document)}
+    assert sorted(path.name for path in tutorials - linked) == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_that_documents_name_exist(document):
     named = re.findall(

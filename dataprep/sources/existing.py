@@ -79,7 +79,7 @@ class ExistingDataset(Converted):
         """Return the dataset with the references and annotations of its splits, after a comparison of its files."""
         refuse_other_files(self.existing)
         manifest = self.existing.manifest
-        values = open_values(manifest, self.fields, dict(self.defaults), all_fields=self.all_fields)
+        values = open_values(manifest, root.url, self.fields, dict(self.defaults), all_fields=self.all_fields)
         stored = stored_splits(tuple(self.facts), self.own)
         readers = {split: _SplitReader(self.existing, root, split) for split in stored}
         for reader in readers.values():

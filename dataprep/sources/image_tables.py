@@ -186,9 +186,16 @@ def _class_names(table: ImageTable, column: str, feature: Any) -> tuple[str, ...
 
 
 def choose_image_column(
-    table: ImageTable, columns: TableColumns, chosen: str | None, drop: frozenset[str] = frozenset()
+    table: ImageTable, columns: TableColumns, chosen: str | None, drop: frozenset[str] = frozenset(), *, only: str = ""
 ) -> str:
-    """Return the name of the column with the images; columns of `drop` are none.
+    """Return the name of the column with the images.
+
+    Args:
+        table: The file, for messages.
+        columns: Its columns.
+        chosen: The column that the user names; None to find it.
+        drop: Columns that have no images.
+        only: Name of the only table, or folder of tables, that the user names below the source; empty for all.
 
     Raises:
         SourceError: No column or several may have them, or the chosen one has none.
@@ -220,8 +227,13 @@ def choose_image_column(
         )
     raise SourceError(
         f"{table.url}: no column of images: it has {known}; expected image bytes, or paths: name their column with "
-        f"--image-column NAME; a table of URLs is built by dataprep build laion --source {table.root.url}"
+        f"--image-column NAME; a table of URLs is built by dataprep build laion --source {named_url(table.root, only)}"
     )
+
+
+def named_url(root: Storage, only: str) -> str:
+    """Return the URL of the only table, or folder of tables, that the user names; that of the source if empty."""
+    return root.url_of(only) if only else root.url
 
 
 # Rows

@@ -30,10 +30,11 @@ class LocatedImages:
     Args:
         root: The source.
         table: Name of the table below the source.
+        named: URL of the table or tables as the user named them, for a message.
     """
 
-    def __init__(self, root: Storage, table: str) -> None:
-        self._root, self._folder = root, PurePosixPath(table).parent
+    def __init__(self, root: Storage, table: str, named: str) -> None:
+        self._root, self._folder, self._named = root, PurePosixPath(table).parent, named
         self._base: PurePosixPath | None = None
         self._folders: dict[str, tuple[Path, ...]] = {}
 
@@ -54,7 +55,7 @@ class LocatedImages:
         if path.lower().startswith(_WEB):
             raise SourceError(
                 f"{shown(path)} is on the web; expected a file below {self._root.url}: a table of URLs is built by "
-                f"dataprep build laion --source {self._root.url}"
+                f"dataprep build laion --source {self._named}"
             )
         if path.startswith("/") or "://" in path:
             raise SourceError(

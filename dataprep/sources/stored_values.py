@@ -7,7 +7,8 @@ are found over all samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -16,7 +17,6 @@ from dataprep.dataset.features import (
     MAX_ANNOTATION_BYTES,
     NO_FEATURES,
     RESERVED,
-    STORED_ANEW,
     Features,
     Values,
     annotations_json,
@@ -42,6 +42,12 @@ MAX_REST_BYTES = 1 << 26
 """Maximum size of a record without its image."""
 _SHOWN = 12
 """Maximum number of fields in a message."""
+_OF_EVERY_SAMPLE = frozenset({"height", "key", "width"})
+"""Fields that every dataset has of its samples, whatever these hold."""
+_OF_CLASSES = frozenset({"class_name", "cls", "label"})
+"""Fields with labels: a dataset has those of its index, and no others."""
+_INTEGER = re.compile(r"-?\d{1,18}")
+_RENAME = "to keep it, rename it in the original data, and build again"
 _LEAVE_OUT = "give no --field {} to leave it out"
 _KEEP_OTHERS = "leave it out, with --field NAME for every other field"
 
@@ -54,6 +60,7 @@ class RecordPlace(NamedTuple):
     record_bytes: int
     image_offset: int
     image_bytes: int
+    label: int
 
 
 FirstSample = tuple[str, RecordPlace]
@@ -95,9 +102,16 @@ class StoredValues(Protocol):
 
 
 def open_values(
-    manifest: Manifest, fields: tuple[str, ...], defaults: dict[str, str], *, all_fields: bool = False
+    manifest: Manifest, url: str, fields: tuple[str, ...], defaults: dict[str, str], *, all_fields: bool = False
 ) -> StoredValues:
     """Return a reader of the annotations of a dataset, of the named fields, or of all fields.
+
+    Args:
+        manifest: The manifest of the dataset.
+        url: Where its shards are, for messages.
+        fields: The fields that are named.
+        defaults: Value for samples without one, by field.
+        all_fields: Whether all fields are read.
 
     Raises:
         UsageError: The format holds no fields.
@@ -112,12 +126,12 @@ def open_values(
     check_fields(manifest.format, fields)
     for name in fields:
         if fault := name_fault(name):
-            raise SourceError(f"--field {name}: {fault}; {_LEAVE_OUT.format(name)}")
+            raise SourceError(f"--field {name}: {fault}{_way_to_classes(name, url)}; {_LEAVE_OUT.format(name)}")
     return _Fields(manifest, fields, defaults)
 
 
 def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken: Features) -> tuple[str, ...]:
-    """Return a note about the fields of a dataset's first sample that are not taken; none if all are.
+    """Return notes about the fields of a dataset's first sample that are not taken; none if all are.
 
     Args:
         manifest: The manifest of the dataset.
@@ -130,10 +144,11 @@ def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken
     record = _without_image(data, *first)
     names = sorted(set(field_names(manifest.format, record)) - RESERVED - taken.keys())
     usable = [name for name in names if not name_fault(name)]
-    if not usable:
-        return ()
-    more = ", ..." if len(usable) > _SHOWN else ""
-    return (f"its samples also have {', '.join(usable[:_SHOWN])}{more}; --field NAME keeps a field as a feature",)
+    notes: tuple[str, ...] = ()
+    if usable:
+        more = ", ..." if len(usable) > _SHOWN else ""
+        notes = (f"its samples also have {', '.join(usable[:_SHOWN])}{more}; --field NAME keeps a field as a feature",)
+    return notes + _warnings(_name_faults(_fields_of(manifest, data, record, first), data.url))
 
 
 class _Nothing:
@@ -250,21 +265,17 @@ class _AllFields(_Fields):
 
     def __init__(self, manifest: Manifest, defaults: dict[str, str]) -> None:
         super().__init__(manifest, (), defaults)
+        self._manifest = manifest
         self._faults: dict[str, str] = {}
         self._columns = Columns(defaults, frozenset(), leave_out=_KEEP_OTHERS, refuse=self._leave_out)
 
     def _values(self, data: Storage, file: str, place: RecordPlace) -> Values:
         record = _without_image(data, file, place)
-        try:
-            values = read_all_fields(self._format, record, place.image_offset - place.record_offset, STORED_ANEW)
-        except FormatError as error:
-            raise _damaged(data, file, place, error) from error
+        values = _fields_of(self._manifest, data, record, (file, place))
         caption, text = CAPTIONS
         if text in values and values[text] == values.get(caption):
             del values[text]  # img2dataset stores a caption under both names
-        for name in values.keys() - self._faults.keys():
-            if fault := name_fault(name):
-                self._faults[name] = fault
+        self._faults |= _name_faults(values.keys() - self._faults.keys(), data.url)
         return {name: value for name, value in values.items() if name not in self._faults}
 
     def _leave_out(self, error: DataprepError) -> None:
@@ -278,12 +289,53 @@ class _AllFields(_Fields):
         if features:
             names = ", ".join(map(printable, features))
             self.notes += (f"fields kept as features: {names} (--field NAME keeps some, --no-fields none)",)
-        for number, name in enumerate(sorted(self._faults)):
-            if number == _SHOWN:
-                self.notes += (f"warning: {len(self._faults) - number:,} more fields are left out",)
-                break
-            self.notes += (f"warning: the field {shown(name)} is left out: {self._faults[name]}",)
+        self.notes += _warnings(self._faults)
         return features
+
+
+def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> Values:
+    """Return the fields of a sample, but for its image and for what the new dataset has anew."""
+    file, place = sample
+    try:
+        values = read_all_fields(manifest.format, record, place.image_offset - place.record_offset, _OF_EVERY_SAMPLE)
+    except FormatError as error:
+        raise _damaged(data, file, place, error) from error
+    labels = range(len(manifest.classes))
+    class_name = manifest.classes[place.label] if place.label in labels else ""
+    return {
+        name: value
+        for name, value in values.items()
+        if not (name == "orientation" and isinstance(value, int))
+        and not (name in _OF_CLASSES and _is_label(value, place.label, class_name))
+    }
+
+
+def _is_label(value: object, label: int, class_name: str) -> bool:
+    """Return whether a value says nothing but the label of its sample, or the name of its class."""
+    if not isinstance(value, str):
+        return value == label
+    text = value.strip()
+    return text in ("", class_name) or (_INTEGER.fullmatch(text) is not None and int(text) == label)
+
+
+def _name_faults(names: Iterable[str], url: str) -> dict[str, str]:
+    """Return the names that no feature can have, each with the reason and what to do."""
+    faults = {name: fault for name in names if (fault := name_fault(name))}
+    return {name: f"{fault}{_way_to_classes(name, url)}; {_RENAME}" for name, fault in faults.items()}
+
+
+def _way_to_classes(name: str, url: str) -> str:
+    if name not in _OF_CLASSES:
+        return ""
+    return f"; to have its values as classes: dataprep adopt {url} --index INDEX --labels {name}, and convert INDEX"
+
+
+def _warnings(faults: Mapping[str, str]) -> tuple[str, ...]:
+    """Return lines about fields that are left out, with the reason of each."""
+    lines = [f"warning: the field {shown(name)} is left out: {faults[name]}" for name in sorted(faults)[:_SHOWN]]
+    if len(faults) > _SHOWN:
+        lines.append(f"warning: {len(faults) - _SHOWN:,} more fields are left out")
+    return tuple(lines)
 
 
 def _mapped(data: Storage, function: Callable[[RecordPlace], T], places: Sequence[RecordPlace]) -> list[T]:

@@ -29,6 +29,7 @@ from dataprep.sources.image_tables import (
     columns_of,
     first_row,
     image_path,
+    named_url,
     row_name,
     table_rows,
 )
@@ -158,7 +159,9 @@ class _TableReader(PictureReader[_Picture]):
             with self._problems.noted():
                 _refuse_other_columns(first, columns, table)
         self._problems.refuse()
-        self._image_column = choose_image_column(first, columns, own.image_column, frozenset(own.drop))
+        self._image_column = choose_image_column(
+            first, columns, own.image_column, frozenset(own.drop), only=own.archive
+        )
         kind = columns.kinds[self._image_column]
         if kind == "struct":
             row = next(filter(None, (first_row(table, self._image_column) for table in tables)), None)
@@ -239,7 +242,8 @@ class _TableReader(PictureReader[_Picture]):
     def _rows_with_files(self, table: ImageTable) -> Iterator[tuple[TableRow, _Picture]]:
         """Yield the rows of a table with paths, with the sizes of the files; those of images that cannot be used are
         left out, unless some may be rejected."""
-        located, sizes = LocatedImages(self._root, table.name), dict[str, int]()
+        named = named_url(self._root, self._own.archive)
+        located, sizes = LocatedImages(self._root, table.name, named), dict[str, int]()
         if located.are_listed:
             found = self._named_rows(table, located, lambda _: None)  # refused below
             sizes |= located.sizes([name for _, name in found])

@@ -13,7 +13,7 @@ FILES = {"images/1.jpg": b"1", "images/2.jpg": b"22", "lists/train.csv": "", "li
 
 
 def located(root, table="lists/train.csv"):
-    return LocatedImages(open_originals(str(root)), table)
+    return LocatedImages(open_originals(str(root)), table, str(root))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_sizes_in_a_bucket(bucket_url, count):
     for number, name in enumerate(names):
         root.create(name, b"x" * number)
     root.create("other.jpg", b"")
-    found = LocatedImages(root, "train.csv")
+    found = LocatedImages(root, "train.csv", root.url)
     assert found.sizes([*names, "images/absent.jpg"]) == {name: number for number, name in enumerate(names)}
     assert found.name_of(f"{bucket_url}/originals/images/1.jpg") == "images/1.jpg"
     with pytest.raises(SourceError, match="is not below"):

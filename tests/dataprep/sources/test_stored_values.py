@@ -16,7 +16,7 @@ from tests.support.own_data import Notes
 from tests.support.raw_tar import tar_of
 
 
-def shards(folder, rows):
+def shards(folder, rows, **how):
     """Tars as img2dataset or a user's script writes them, with a caption, a document and no label."""
     folder.mkdir()
     members = []
@@ -26,7 +26,7 @@ def shards(folder, rows):
             members.append((f"{number:05d}.txt", row["txt"]))
         members.append((f"{number:05d}.json", json.dumps(row.get("json", {})).encode()))
     (folder / "00000.tar").write_bytes(tar_of(members))
-    adopt_here(folder)
+    adopt_here(folder, **how)
     return folder
 
 
@@ -86,9 +86,42 @@ def test_all_fields_that_every_sample_has_are_kept_and_others_are_named(tmp_path
     assert found == {f"{n:05d}": {"caption": word, "n": n + 1} for n, word in enumerate(("one", "two", "three"))}
     assert lines[0] == "fields kept as features: caption, n (--field NAME keeps some, --no-fields none)"
     left_out = [line.partition("the field ")[2].partition(" is left out: ")[0] for line in lines[1:]]
-    assert left_out == ["'a/b'", "'big'", "'deep'", "'file_name'", "'mixed'", "'some'"]
+    assert left_out == ["'a/b'", "'big'", "'cls'", "'deep'", "'file_name'", "'mixed'", "'some'"]
     assert all(line.startswith("warning: ") and "\n" not in line and len(line) < 400 for line in lines[1:])
     assert lines[-1].endswith("every image needs one; --default some=VALUE keeps it")
+
+
+CAT = {"label": "cat", "image": "a.jpg", "orientation": "left", "key": "a", "width": 20, "height": 20}
+
+
+@pytest.mark.parametrize("how", [ALL, {"fields": ("n",)}, {"fields": ()}])
+def test_names_that_every_dataset_has_are_named_where_their_values_are_left_out(tmp_path, how):
+    """The classes of these samples come from another field, so that their label is lost."""
+    source = shards(tmp_path / "data", [{"json": CAT | {"n": n}} for n in range(2)], labels="n")
+    notes = Notes()
+    converted(source, tmp_path / "out", how=how, num_shards=1, progress=notes)
+    left_out = [line for line in notes.lines if line.startswith("warning: the field ")]
+    assert [line.split("'")[1] for line in left_out] == ["image", "label", "orientation"]
+    classes = f"values as classes: dataprep adopt {source} --index INDEX --labels label, and convert INDEX"
+    assert classes in left_out[1]
+    assert all("to keep it, rename it in the original data, and build again" in line for line in left_out)
+
+
+def test_labels_and_names_of_classes_that_are_kept_are_not_called_left_out(tmp_path):
+    rows = [{"json": {"label": f" {name} ", "class_name": name, "orientation": 1}} for name in ("cat", "dog")]
+    source, notes = shards(tmp_path / "data", rows), Notes()
+    manifest = converted(source, tmp_path / "out", how=ALL, num_shards=1, progress=notes)
+    assert (manifest.classes, notes.lines) == (("cat", "dog"), [])
+    again = Notes()
+    assert adopt_here(tmp_path / "out", tmp_path / "index", labels="class_name").manifest.classes == ("cat", "dog")
+    converted(tmp_path / "index", tmp_path / "again", how=ALL, num_shards=1, progress=again)
+    assert [line.split("'")[1] for line in again.lines] == []
+
+
+def test_a_named_field_that_has_a_label_is_refused_with_the_way_to_classes(tmp_path):
+    source = shards(tmp_path / "data", [{"json": CAT}], labels="none")
+    with pytest.raises(DataprepError, match=r"--field label: .*adopt .*/data --index INDEX --labels label, and"):
+        converted(source, tmp_path / "out", how={"fields": ("label",)}, num_shards=1)
 
 
 def test_a_default_keeps_a_field_that_some_samples_lack(tmp_path):

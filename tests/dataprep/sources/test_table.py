@@ -205,6 +205,15 @@ def test_paths_that_are_refused(tmp_path, rows, text):
         opened(root, archive="x.csv")
 
 
+@pytest.mark.parametrize("rows", [["url,n", "https://example.org/1.jpg,1"], ["image,n", "https://example.org/1.jpg,1"]])
+@pytest.mark.parametrize(("table", "named"), [("", ""), ("x.csv", "/x.csv")])
+def test_a_table_of_urls_is_named_to_build_laion_as_it_was_given(tmp_path, rows, table, named):
+    (tmp_path / "x.csv").write_text("\n".join(rows))
+    with pytest.raises(DataprepError, match="a table of URLs is built by") as raised:
+        opened(tmp_path, archive=table)
+    assert str(raised.value).endswith(f"dataprep build laion --source {tmp_path}{named}")
+
+
 def test_tables_of_different_columns(tmp_path):
     write_hub(tmp_path / "train.parquet", hub_rows(1))
     write_parquet(tmp_path, [{"image": {"bytes": JPEG, "path": ""}}], name="test.parquet")
