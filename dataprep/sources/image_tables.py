@@ -192,7 +192,7 @@ def choose_image_column(
 
     Args:
         table: The file, for messages.
-        columns: Its columns.
+        columns: Columns of the table.
         chosen: The column that the user names; None to find it.
         drop: Columns that have no images.
         only: Name of the only table, or folder of tables, that the user names below the source; empty for all.

@@ -38,7 +38,7 @@ FIELDS: Mapping[str, str] = {
     "cache_hits": "Reads that the cache on the disk answered.",
     "retries": "Requests that were sent again. If there are some in each report, the bucket throttles.",
     "hedged_reads": "Slow reads that were sent a second time.",
-    "skipped_images": "Images that were masked because they could not be read. Run `dataprep verify`.",
+    "skipped_images": "Images that were masked because they could not be read. Run `dataprep verify --deep`.",
     "epoch": "Epoch of the next batch.",
 }
 """Numbers of a report without PREFIX, and how each is read; counts are those since the last report."""

@@ -81,7 +81,7 @@ METRICS = (
     Metric(
         name="skipped_images",
         kind="counter",
-        text="Images that could not be read and were masked (on_error='skip'). If it grows, run `dataprep verify`.",
+        text="Images that could not be read and were masked (on_error='skip'). If it grows: `dataprep verify --deep`.",
         values=lambda found, _: {(reason,): count for reason, count in found.skipped.items()},
         labels=("reason",),
     ),

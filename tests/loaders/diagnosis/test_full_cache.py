@@ -82,7 +82,7 @@ def test_a_run_without_a_cache_or_from_a_disk_stays_as_it_is(bucket_dataset, dat
 
 
 def test_reads_as_if_images_were_smaller_leave_no_bytes_in_the_users_cache(bucket_dataset, tmp_path):
-    """They are filled up with zeros, which a training would take for images."""
+    """Pieces of smaller images are filled up with zeros, which a training would take for images."""
     config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
     with RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config).open() as loader:
         fetch_rate_alone(loader, config, 0.1, 0.0, share=0.1)
