@@ -90,7 +90,7 @@ EXPLAINED_TOGETHER = {
         "SourceError",
         "StorageError",
     ),
-    *("UndecidedError", "UsageError", "VerificationError"),
+    *("UnansweredError", "UndecidedError", "UsageError", "VerificationError"),
 }
 """Classes that the docstring of their module explains."""
 

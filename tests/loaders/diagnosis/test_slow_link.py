@@ -30,6 +30,7 @@ def slow_url(bucket_dataset, gcs):
     gcs.set_bandwidth(None)
 
 
+@pytest.mark.long
 def test_a_link_too_slow_for_the_reads_in_flight_is_diagnosed_with_fewer_of_them(slow_url):
     setup = RunSetup(url=slow_url, split="train", config=CONFIG)
     with pytest.raises(UnansweredError):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.errors import DataprepError, StorageError
+from dataprep.errors import DataprepError, StorageError, UnansweredError
 from dataprep.storage import gcs_retry, open_storage
 from dataprep.storage.checksums import crc32c_of
 from dataprep.storage.gcs_retry import Deadlines
@@ -255,7 +255,7 @@ def test_a_lost_server_is_an_error_within_the_deadline(dataset, fetching, monkey
                 tickets = [opened.fetcher.request(pick) for pick in picks[20:]]
                 errors = [error for error in map(failure, [ticket.wait for ticket in tickets]) if error]
                 assert "index/train.parquet" in str(index_error.result())
-            assert errors and all(type(error) is StorageError for error in errors)
+            assert errors and all(type(error) in (StorageError, UnansweredError) for error in errors)
             assert all(str(error).startswith(f"gs://{BUCKET}/gone/train/") for error in errors)
         finally:
             if how == "frozen":
