@@ -7,8 +7,7 @@
     python benchmarks/diagnose.py --corpus DIR --set unseen --seed 5 --results unseen.jsonl      # another seed
 
 The first set has causes that the diagnosis knows, and the diagnosis was tuned on its situations of seed 0. The unseen
-set is drawn from a seed that nothing was tuned on, with causes that were then in no list of the
-diagnosis.
+set is drawn from a seed that nothing was tuned on, with causes that were then in no list of the diagnosis.
 
 Datasets, and the rates that this machine reaches without a planted cause, are kept in --work.
 """

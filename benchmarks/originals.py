@@ -21,7 +21,6 @@ from typing import Any
 from dataprep.build.archives import ARCHIVES
 from dataprep.build.plan import DEFAULT_SHARD_BYTES, BuildOptions
 from dataprep.build.request import BuildRequest
-from dataprep.host.cpu import background_cores
 from dataprep.host.processes import WORKER_ENVIRONMENT
 from dataprep.host.versions import machine_document
 
@@ -162,5 +161,9 @@ def common_options(description: str | None) -> argparse.ArgumentParser:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return what a measurement depends on besides its input: the machine, its software, and the commit."""
-    return {"machine": machine_document(background_cores()), "commit": commit()}
+    """Return what a measurement depends on besides its input: the machine, its software, and the commit.
+
+    It may be called after the measurement, so it does not say what other programs did before.
+    """
+    machine = {name: value for name, value in machine_document(0.0).items() if name != "busy_cores_before"}
+    return {"machine": machine, "commit": commit()}

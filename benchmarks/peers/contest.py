@@ -11,10 +11,10 @@ import argparse
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
@@ -75,6 +75,18 @@ class Task:
                 yield image
             elif (checked := _checked(image)) is not None:
                 yield checked
+
+
+def spawn_each(work: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> None:
+    """Run a function in a spawned process for each of its arguments, and end with an error if one of them fails."""
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=work, args=each) for each in arguments]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        if worker.exitcode != 0:
+            raise SystemExit(f"a process of {work.__name__} ended with code {worker.exitcode}")
 
 
 def read_task() -> Task:

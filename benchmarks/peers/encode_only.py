@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 from pathlib import Path
 
-from contest import print_samples
+from contest import print_samples, spawn_each
 
 from dataprep.fetched.encode import EncodeOptions, encode_image
 from dataprep.fetched.filters import RowFilter
@@ -18,15 +17,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     files = options.list.read_text().splitlines()
-    context = multiprocessing.get_context("spawn")
-    parts = [files[index :: options.processes] for index in range(options.processes)]
-    workers = [context.Process(target=encode_all, args=(part,)) for part in parts]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-        if worker.exitcode != 0:
-            raise SystemExit(f"a process of the roofline ended with code {worker.exitcode}")
+    spawn_each(encode_all, [(files[index :: options.processes],) for index in range(options.processes)])
     print_samples(len(files))
 
 

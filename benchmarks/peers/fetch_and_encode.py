@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import multiprocessing
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import google_crc32c
 import pyarrow.parquet as pq
-from contest import print_samples
+from contest import print_samples, spawn_each
 
 from dataprep.fetched.encode import EncodeOptions, encode_image
 from dataprep.fetched.filters import RowFilter
@@ -33,16 +32,8 @@ def main() -> None:
     options = parser.parse_args()
     urls = pq.read_table(options.table, columns=["URL"]).column("URL").to_pylist()
     options.out.mkdir(parents=True)
-    context = multiprocessing.get_context("spawn")
-    parts = [urls[index :: options.processes] for index in range(options.processes)]
-    files = [options.out / f"{index:05d}.bin" for index in range(options.processes)]
-    workers = [context.Process(target=run_part, args=part) for part in zip(parts, files, strict=True)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-        if worker.exitcode != 0:
-            raise SystemExit(f"a process of the lower bound ended with code {worker.exitcode}")
+    numbers = range(options.processes)
+    spawn_each(run_part, [(urls[index :: options.processes], options.out / f"{index:05d}.bin") for index in numbers])
     print_samples(len(urls))
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import multiprocessing
 import os
 from pathlib import Path
 
 import google_crc32c
-from contest import Entry, Task, print_samples, read_task
+from contest import Entry, Task, print_samples, read_task, spawn_each
 
 BUFFER_BYTES = 1 << 18  # as in dataprep/build/shard.py
 
@@ -21,14 +20,7 @@ BUFFER_BYTES = 1 << 18  # as in dataprep/build/shard.py
 def main() -> None:
     task = read_task()
     task.out.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=write_part, args=(task, index)) for index in range(task.processes)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-        if worker.exitcode != 0:
-            raise SystemExit(f"a process of the roofline ended with code {worker.exitcode}")
+    spawn_each(write_part, [(task, index) for index in range(task.processes)])
     print_samples(sum(len(shard) for shard in task.shards))
 
 
