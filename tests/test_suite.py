@@ -124,6 +124,7 @@ LONG_TESTS = {
     "loaders/decode/test_pil_transform.py": "TensorFlow as the writer of captions that other tests write themselves",
     "loaders/diagnosis/test_diagnose.py": "limits of a bucket, which test_stages.py has for their predictions",
     "loaders/diagnosis/test_observed_run.py": "another number of reads at once",
+    "loaders/diagnosis/test_slow_link.py": "a whole diagnosis over a narrow link, whose steps are tested beside it",
     "loaders/engine/test_watch.py": "in worker processes what hangs in threads, too",
     "loaders/fetch/test_bucket.py": "a server that refuses, as one that is silent",
     "loaders/metrics/test_callback.py": "wandb itself, which changes when its pin does",
