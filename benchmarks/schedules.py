@@ -45,7 +45,7 @@ WINDOW = 2
 """Shards in flight for each core where a driver hands them out ahead."""
 PAGE_S = 0.05
 """Assumed time for listing a page of 1,000 receipts in a bucket."""
-LAION_CORE_HOURS = 213
+LAION_CORE_HOURS = 206
 """Core-hours of LAION-400M: DATA.md."""
 LAION_SHARDS = 41_408
 

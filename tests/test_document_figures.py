@@ -233,14 +233,17 @@ def test_errors_in_the_text_about_training_on_packs_are_the_recorded_ones():
 
 
 def test_ratios_in_the_text_about_laion_follow_from_the_recorded_run():
-    ours, encoding, *rivals = recorded("laion")["rows"]
+    rows = recorded("laion")["rows"]
+    ours, encoding, loops = (next(row for row in rows if row["group"] == group) for group in ("ours", "a", "c"))
     after_start = "after_start_images_per_s"
-    best = max(rivals, key=lambda row: row[after_start])
-    assert f"reaches {ours[after_start] / best[after_start]:.2f} times img2dataset's better setting" in BENCHMARKS
-    assert f"({ours['images_per_s'] / best['images_per_s']:.1f} times with its start" in BENCHMARKS
-    assert f"and {ours[after_start] / encoding[after_start]:.2f} of the roofline in images/s" in BENCHMARKS
+    best = max((row for row in rows if row["group"] == "b"), key=lambda row: row[after_start])
+    times, bound = ours[after_start] / best[after_start], loops[after_start] / encoding[after_start]
+    assert times >= 1.5 and bound < 0.9
+    assert f"reaches {times:.2f} times img2dataset's better setting, where 1.5 are wanted" in BENCHMARKS
+    assert f"({ours['images_per_s'] / best['images_per_s']:.1f} times with its start)" in BENCHMARKS
+    assert f"and {ours[after_start] / encoding[after_start]:.2f} of (a) in images/s" in BENCHMARKS
     assert f"{encoding['cpu_ms_per_image'] / ours['cpu_ms_per_image']:.2f} in processor time" in BENCHMARKS
-    assert ours[after_start] >= min(1.5 * best[after_start], 0.9 * encoding[after_start]), "the target is met"
+    assert f"reach {bound:.2f} of (a), and our build {ours[after_start] / loops[after_start]:.2f} of (c)." in BENCHMARKS
 
 
 def test_the_images_of_the_laion_benchmark_are_called_crops():

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tables import recorded
-
 ROOT = Path(__file__).parents[2]
 BENCHMARK = ROOT / "benchmarks/laion.py"
 
@@ -49,13 +47,3 @@ def test_a_small_run_prints_a_whole_table(tmp_path: Path) -> None:
         assert math.isfinite(row["cpu_ms_per_image"])  # a difference of two runs, which so few images do not tell apart
         assert any(line.startswith(f"{row['name']} ") for line in done.stdout.splitlines())
     assert list((tmp_path / "work").iterdir()) == []
-
-
-def test_the_bound_in_the_document_follows_from_the_recorded_run() -> None:
-    ours, encoding, *rivals = recorded("laion")["rows"]
-    cpu_ms = encoding["cpu_ms_per_image"]
-    rate = encoding["after_start_images_per_s"] * cpu_ms / (cpu_ms + ours["server_cpu_ms_per_image"])
-    fastest = max(row["after_start_images_per_s"] for row in rivals)
-    text = " ".join((ROOT / "benchmarks/README.md").read_text().split())
-    assert f"is {rate:.0f} images/s, {rate / fastest:.2f} times img2dataset" in text
-    assert f"our build reaches {ours['after_start_images_per_s'] / rate:.2f} of it" in text
