@@ -90,9 +90,10 @@ def test_ratios_in_the_text_about_own_data_follow_from_the_recorded_run():
     checked, unchecked = (
         [row for row in document["to_the_fastest_in_python"] if row["check"] == check] for check in ("decode", "none")
     )
-    assert {f"{1 / row['ratio']:.1f}" for row in checked} == {"3.1"}
+    slower = " and ".join(f"{1 / row['ratio']:.1f}" for row in checked)
+    assert f"copies files that it does not look at, {slower} times as fast as a build that" in BENCHMARKS
     shown = " and ".join(f"{row['ratio']:.2f}" for row in unchecked)
-    assert f"({shown})" in BENCHMARKS
+    assert f"A build without the check has {shown} times its rate." in BENCHMARKS
     assert f"The slowest round of a row takes {spread(document)}.\n\n### How `laion.py` compares" in BENCHMARKS
 
 
