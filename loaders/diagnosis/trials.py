@@ -23,7 +23,8 @@ Each takes as long as the run itself was watched, and twice that if it is repeat
 can be tried; the first or second is usually so fast that no other can be faster.
 """
 SMALL_GAIN = 1.2
-"""Gain of the best change below which the run as it is is watched once more: two runs of one setting may differ by 5 %."""
+"""Gain of the best change below which the run as it is is watched once more: two runs of one setting may differ by
+5 %."""
 DISTURBED = 0.8
 """Share of the prediction below which a trial is repeated, because another program may have disturbed it."""
 
