@@ -426,6 +426,19 @@ def test_ways_to_build_from_originals_elsewhere_cost_what_the_document_says():
         assert said in shown
 
 
+def test_ways_to_read_many_times_cost_what_the_document_says():
+    words = ["plan-input", "--bucket-location", "US", "--zone", "us-central1-a", "--epochs", "90", "--json"]
+    found = json.loads(CliRunner().invoke(group, words).stdout)["places"]["ways"]
+    names = {"direct": "the multi-region US", "cache": "a Rapid Cache in the zone", "copy": "a copy in us-central1"}
+    shown = (ROOT / "docs/regions.md").read_text()
+    for way in found:
+        read = way["read"]
+        cells = (way["once"]["total"] + way["ingest"], way["kept"], read["transfer"], read["operations"], way["total"])
+        row = f"| {names.pop(way['kind'])} | {' | '.join(f'${usd:.2f}' for usd in cells)} |"
+        assert row in shown
+    assert not names
+
+
 def plan_of(accelerator: str, images_per_s: float, *more: object) -> dict:
     words = ["--accelerator", accelerator, "--model", "resnet50", "--images-per-s", images_per_s, *more, "--json"]
     run = CliRunner().invoke(group, ["plan-input", *map(str, words)])
