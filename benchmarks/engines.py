@@ -163,6 +163,7 @@ def main() -> None:
     work.mkdir(parents=True)
     try:
         images = corpus_images(options.corpus, work, options.images)
+        size = sum(image.stat().st_size for image in images)
         sources = {"few": image_folder(images[:FEW], work / "few"), "all": image_folder(images, work / "all")}
         names = dict.fromkeys(("local", *options.engines))
         with ray_cluster() if "ray" in names else nullcontext("") as address:
@@ -176,7 +177,6 @@ def main() -> None:
     print(f"{len(images):,} images, {SHARDS} shards, medians of {options.rounds} rounds, two cores\n")
     print_table(rows)
     if options.json:
-        size = sum(image.stat().st_size for image in images)
         document = {"images": len(images), "bytes": size, "shards": SHARDS, "rounds": options.rounds}
         options.json.write_text(json.dumps(document | machine_facts() | {"rows": rows}, indent=1) + "\n")
 

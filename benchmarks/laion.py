@@ -48,7 +48,7 @@ dataprep  checks addresses, reads robots.txt of each host, at most 16 rows a sec
           fsynced, create-only, can be resumed
 (a)       the roofline: our decoder, resizer and encoder in plain loops over the same files; no web, nothing written
 (b)       img2dataset with that number of threads in each process
-(c)       the lower bound: the same images fetched by the same HTTP library, digested, encoded, written to one file and
+(c)       the lower bound: the same images fetched by the same HTTP library, digested, encoded, written to a file and
           synced in plain loops, without a check, robots.txt, a caption or an index
 
 CPU ms/image: processor time of all processes beyond that of the start

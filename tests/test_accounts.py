@@ -28,6 +28,7 @@ ON_DISK = (
     "inspect shards",
     "convert shards --output small --format imagefolder --resize 64",
     "card small --dry-run",
+    "replicate small --to copy",
     "adopt small/train --index index",
     "bench shards --loader dataprep --batch-size 16 --image-size 64 --rounds 1 --batches 2",
     "diagnose shards --device simulated:20000 --batch-size 16 --seconds 0.5",

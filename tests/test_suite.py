@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,14 @@ def test_a_run_ends_with_one_line_about_what_did_not_run(tmp_path: Path, chosen:
 
 def test_test_files_that_are_listed_to_run_first_exist():
     assert [file for file in LONG if not (ROOT / file).exists()] == []
+
+
+def test_only_tests_with_commands_of_their_own_are_left_out_by_a_run(pytestconfig: pytest.Config):
+    """`make cluster-test`, `make gpu-test` and `make soak SHOW=site` run these."""
+    patterns = pytestconfig.getini("norecursedirs")
+    folders = {folder for path in PYTHON for folder in path.relative_to(ROOT / "tests").parents}
+    left_out = {str(each) for each in folders if any(fnmatch(each.name, pattern) for pattern in patterns)}
+    assert left_out == {"cluster", "gpu", "site"}
 
 
 LONG_TESTS = {

@@ -18,6 +18,8 @@ from dataprep.sources.unpacked import IMAGE_FILES
 
 SHOWN = 6
 """Maximum number of differences in a message."""
+ADDRESS_CHARACTERS = 300
+"""Maximum number of characters shown of an address: that of the Hub ends with the commit that continues a build."""
 FLAGS = {
     "format": "--format",
     "splits": "--split",
@@ -265,4 +267,4 @@ def _text(value: object) -> str:
         text = ", ".join("=".join(map(str, each)) if isinstance(each, list) else str(each) for each in value)
     else:
         text = f"{value:g}" if isinstance(value, float) else str(value)
-    return shortened(printable(text), MAX_CHARACTERS)
+    return shortened(printable(text), ADDRESS_CHARACTERS if text.startswith("https://") else MAX_CHARACTERS)

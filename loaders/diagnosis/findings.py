@@ -70,8 +70,8 @@ class Fix:
     """One change, and the rate that it should reach."""
 
     name: str
-    """`workers`, `compute-threads`, `prefetch`, `cache`, `resize`, `batch`, `transfer-ahead`, `location`, `decoder` or
-    `format`."""
+    """`workers`, `compute-threads`, `prefetch`, `cache`, `resize`, `batch`, `transfer-ahead`, `location` or
+    `decoder`."""
     settings: Changes
     needs: Literal["restart", "rebuild", "copy"]
     """What the change needs: a run with other settings, the dataset built again, or a copy in another bucket."""

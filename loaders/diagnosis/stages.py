@@ -254,6 +254,11 @@ class Stages:
         self.progress("the run, with a change")
         return observe(setup, self.device, 2 * self._seconds).images_per_s
 
+    def observed_again(self) -> float:
+        """Return the images/s of the run as it is, watched once more."""
+        self.progress("the run as it is, once more")
+        return observe(self.setup, self.device, 2 * self._seconds).images_per_s
+
     def tried_cached(self) -> float:
         """Return the images/s of a run whose cache holds the whole sample, as in every epoch after the first."""
         filled = self.cached

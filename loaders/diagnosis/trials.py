@@ -22,6 +22,9 @@ MOST_TRIED = 5
 Each takes as long as the run itself was watched, and twice that if it is repeated. For data behind a link four changes
 can be tried; the first or second is usually so fast that no other can be faster.
 """
+SMALL_GAIN = 1.2
+"""Gain of the best change below which the run as it is is watched once more: two runs of one setting may differ by
+5 %."""
 DISTURBED = 0.8
 """Share of the prediction below which a trial is repeated, because another program may have disturbed it."""
 
@@ -51,7 +54,7 @@ def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float, limit: Li
             return 0.0  # more reads at once than the link carries
         return rate
 
-    return _try_leading(fixes, observed, limit, rate_of)
+    return _try_leading(fixes, observed, limit, rate_of, stages.observed_again)
 
 
 def try_bound(stages: Stages, bound: Bound, observed: float) -> Bound:
@@ -71,7 +74,11 @@ def try_bound(stages: Stages, bound: Bound, observed: float) -> Bound:
 
 
 def _try_leading(
-    fixes: Sequence[Fix], observed: float, limit: Limit, rate_of: Callable[[Fix], float | None]
+    fixes: Sequence[Fix],
+    observed: float,
+    limit: Limit,
+    rate_of: Callable[[Fix], float | None],
+    observe_again: Callable[[], float],
 ) -> list[Fix]:
     found, tried, untriable = list(fixes), 0, set[str]()
     while tried < MOST_TRIED and (leading := next_to_try(ranked(found), limit, untriable)) is not None:
@@ -83,7 +90,11 @@ def _try_leading(
         rest = [fix for fix in found if fix is not leading]
         known = replace(leading, images_per_s=rate, gain=rate / observed, is_tried=True)
         found = [*rest, known] if known.gain >= MIN_GAIN else rest
-    return ranked([fix for fix in found if fix.gain >= MIN_GAIN])
+    left = ranked([fix for fix in found if fix.gain >= MIN_GAIN])
+    if not left or not left[0].is_tried or left[0].gain >= SMALL_GAIN:
+        return left
+    faster = max(observed, observe_again())
+    return [fix for fix in left if not fix.is_tried or fix.images_per_s >= MIN_GAIN * faster]
 
 
 def _tried(stages: Stages, fix: Fix) -> float | None:

@@ -141,7 +141,7 @@ def in_two_processes(devices, compiled, *flags):
 @pytest.mark.long
 def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(dataset, compiled, expected, tmp_path):
     flags = arguments(tmp_path / "two", dataset__root=dataset, **SMALL)
-    pair = in_two_processes(2, compiled, *flags)
+    pair = in_two_processes(2, compiled, *flags, "--config.profile_steps=2:4")
     train(*arguments(tmp_path / "four", dataset__root=dataset, **SMALL), **environment(compiled, 4))
     for process in pair:
         ended(process)
@@ -150,6 +150,8 @@ def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(dat
         for other in values[1:]:
             assert values[0] == pytest.approx(other, abs=1e-5), name
     assert len(list((tmp_path / "two").glob("checkpoint-*.npz"))) == 1
+    traces = [list((tmp_path / "two" / each).glob("plugins/profile/*/*.xplane.pb")) for each in ("", "rank-01")]
+    assert [len(each) for each in traces] == [1, 1]
 
 
 @pytest.mark.long

@@ -134,7 +134,8 @@ class Training(Generic[BackendT]):
         self._report_loader = (
             MetricsCallback(self.loader, self.logs.loader, every=1) if self.logs.takes_loader else None
         )
-        profile = StepProfile(self.config.profile_steps, self.logs.folder, self.backend.profile)
+        folder = self.logs.trace_folder(self.loader.config.rank)
+        profile = StepProfile(self.config.profile_steps, folder, self.backend.profile)
         try:
             with self._stop_signals() as stop, contextlib.closing(profile):
                 stopped = self._train(stop, profile)

@@ -34,7 +34,8 @@ class Logs:
     def __init__(self, folder: str | None, *, enabled: bool = True, wandb: str | None = None) -> None:
         if folder is not None and "://" in folder:
             raise UsageError(f"--log_dir {folder}: logs are appended to, expected a folder on a disk")
-        self.folder = Path(folder) if folder is not None and enabled else None
+        self._where = Path(folder) if folder is not None else None
+        self.folder = self._where if enabled else None
         self._enabled = enabled
         self._bar: Progress | None = None
         self._events: EventFile | None = None
@@ -45,6 +46,10 @@ class Logs:
     def takes_loader(self) -> bool:
         """Whether numbers of the loader are logged."""
         return self._wandb is not None
+
+    def trace_folder(self, rank: int) -> Path | None:
+        """Return the folder for traces of a rank; all but the first have their own, as several may share a machine."""
+        return self._where / f"rank-{rank:02d}" if self._where is not None and rank > 0 else self._where
 
     def open(self, *, step: int, total_steps: int) -> None:
         """Start after a step, and remove lines of later steps, which a killed run may have left, and that it ended."""

@@ -129,6 +129,12 @@ def test_words_about_ones_own_data_are_named_by_their_flags():
     )
 
 
+def test_addresses_of_two_commits_are_told_whole():
+    there, here = (f"https://huggingface.co/datasets/ILSVRC/imagenet-1k/tree/{digit * 40}" for digit in "12")
+    sentence = plan_differences(small_plan(own=replace(OWN, origin=here)), small_plan(own=replace(OWN, origin=there)))
+    assert sentence == f"--origin is {there} there, {here} here"
+
+
 def test_of_many_differences_the_first_are_named():
     sources = tuple({"name": f"{number}.tar", "bytes": 1} for number in range(SHOWN + 3))
     sentence = plan_differences(with_split(small_plan(), sources=sources), small_plan())

@@ -22,7 +22,7 @@ def fix_of(name, rate, needs="restart"):
     )
 
 
-def tried_with(rates, fixes, limit="prepare"):
+def tried_with(rates, fixes, limit="prepare", again=lambda: 100.0):
     """The names and rates that are left, and the names that were tried."""
     tried = []
 
@@ -30,7 +30,7 @@ def tried_with(rates, fixes, limit="prepare"):
         tried.append(fix.name)
         return rates.get(fix.name)
 
-    left = _try_leading(fixes, 100.0, limit, rate_of)
+    left = _try_leading(fixes, 100.0, limit, rate_of, again)
     return [(fix.name, fix.images_per_s, fix.is_tried) for fix in left], tried
 
 
@@ -61,6 +61,20 @@ def test_a_change_that_gains_nothing_is_left_out():
         [],
         ["workers", "batch", "prefetch"],
     )
+
+
+def test_a_small_gain_over_a_run_that_was_slow_by_chance_is_none():
+    left, _ = tried_with({"workers": 112.0, "batch": 118.0}, FIXES, again=lambda: 108.0)
+    assert left == [("batch", 118.0, True), ("prefetch", 110.0, False)]
+
+
+def test_a_run_is_watched_once_more_only_where_the_best_gain_is_small():
+    def again():
+        raise AssertionError("watched again")
+
+    assert tried_with({"workers": 190.0}, FIXES, again=again)[0][0] == ("workers", 190.0, True)
+    assert tried_with({"location": None}, [fix_of("location", 115.0, "copy")], again=again)[0]
+    assert tried_with({"workers": 50.0}, FIXES[1:2], again=again)[0] == []
 
 
 def test_a_change_that_cannot_be_tried_keeps_its_prediction():

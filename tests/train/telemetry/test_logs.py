@@ -84,3 +84,9 @@ def test_numbers_are_logged_over_steps_and_over_epochs(tmp_path):
 def test_logs_in_a_bucket_are_refused():
     with pytest.raises(UsageError, match="logs are appended to, expected a folder on a disk"):
         Logs("gs://bucket/logs")
+
+
+def test_every_rank_has_a_folder_of_its_own_for_traces(tmp_path):
+    first, second = (Logs(str(tmp_path), enabled=rank == 0).trace_folder(rank) for rank in (0, 1))
+    assert (first, second) == (tmp_path, tmp_path / "rank-01")
+    assert Logs(None).trace_folder(1) is None
