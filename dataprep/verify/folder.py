@@ -19,6 +19,7 @@ from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_hex, crc32c_of
+from dataprep.verify.listing import KNOWN_FAULT
 from dataprep.verify.shard import (
     CheckedShard,
     Row,
@@ -46,9 +47,12 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
     storage, manifest, entry, rows = shard.storage, shard.manifest, shard.entry, shard.rows
     named = list(_named(shard, rows, result))
     digest = HashingWriter(None)
-    for (row, name), data in zip(named, _read_ahead(storage, named), strict=True):
+    sizes = np.asarray([row.image_bytes for row, _ in named], np.int64)
+    for at, ((row, name), data) in enumerate(zip(named, _read_ahead(storage, named), strict=True)):
         if isinstance(data, _Fault):
             result.findings.add(data.kind, name, data.detail)
+            if data.kind == "size":
+                sizes[at] = KNOWN_FAULT
             continue
         digest.write(data)
         if crc32c_of(data) != row.image_crc32c:
@@ -65,7 +69,7 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
         check_digests(digest, entry, result.findings)
     result.count([row.key for row in rows], [row.label for row in rows], len(manifest.classes))
     result.files = name_hashes(name for _, name in named)
-    result.sizes = np.asarray([row.image_bytes for row, _ in named], np.int64)
+    result.sizes = sizes
     result.folders = frozenset(name.split("/")[1] for _, name in named)
 
 

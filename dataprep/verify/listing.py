@@ -30,6 +30,9 @@ from dataprep.verify.findings import Findings
 _READ_IN_ROOT = ("*.tfrecord*", "*.tar", "dataset_info.json", "features.json", "*.labels.txt")
 """Names in the root that readers take for a part of the dataset; other files there, such as a README, do no harm."""
 
+KNOWN_FAULT = -1
+"""In place of the size of an image that is known to have another one."""
+
 
 @dataclass(frozen=True, slots=True)
 class FolderFiles:
@@ -38,7 +41,7 @@ class FolderFiles:
     hashes: NDArray[np.uint64]
     """Hashes of the names relative to the dataset's root, sorted; shape (files,)."""
     sizes: NDArray[np.int64]
-    """Sizes in bytes, in the same order."""
+    """Sizes in bytes, in the same order; `KNOWN_FAULT` where the file was found to have another one."""
     folders: frozenset[str]
     """First components of the names below the split."""
 
@@ -95,7 +98,7 @@ def _check_image_file(name: str, num_bytes: int, files: FolderFiles | None, find
     at = position_of(files.hashes, name)
     if at is None:
         findings.add("extra", name, f"{num_bytes:,} bytes that the index does not name; remove it")
-    elif files.sizes[at] != num_bytes:
+    elif files.sizes[at] not in (num_bytes, KNOWN_FAULT):
         findings.add("size", name, f"{num_bytes:,} bytes, the index has {files.sizes[at]:,}")
 
 
