@@ -1,6 +1,6 @@
 """This tree compared with another checkout: start, import, build and loader of both, in turns.
 
-    git worktree add ../before v0.1.0 && python benchmarks/trees.py ../before --json trees.json
+    git worktree add ../before 1f0e65d && python benchmarks/trees.py ../before --json trees.json
 
 Every run is a process of its own, with the packages of this environment. Rounds go A B A B …, so that a slow minute of
 the machine slows both trees; the table shows medians, the lowest and highest run, and the ratio of the medians.

@@ -1,6 +1,6 @@
 """Compare this tree with another one: the same bytes, batches and losses from the same input.
 
-    git worktree add ../before v0.1.0 && python scripts/compare_with.py ../before          # all of it, 20 minutes
+    git worktree add ../before 1f0e65d && python scripts/compare_with.py ../before          # all of it, 20 minutes
     python scripts/compare_with.py ../before --only build --images 200
 
 Each tree runs in processes of its own with the packages of this environment, one after the other:
