@@ -84,6 +84,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}"
 
 
+def sufficient_ratio(rejected: int, total: int) -> float:
+    """Return the least --max-reject-ratio of four digits that allows so many rejected images of all."""
+    steps = math.ceil(rejected / total * 10_000)
+    while rejected > steps / 10_000 * total:  # 0.29 * 100 is less than 29
+        steps += 1
+    return steps / 10_000
+
+
 def described_fields(fields: Mapping[str, int], samples: int) -> str:
     """Write fields as `caption, score (98 of 100 images)`, with the number of samples where not all have a field."""
     return ", ".join(

@@ -19,7 +19,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Event, FileEntry, Manifest, ShardEntry, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import BuildError, FormatError
-from dataprep.messages import printable
+from dataprep.messages import printable, sufficient_ratio
 from dataprep.sources.base import Dataset
 from dataprep.storage import Storage
 
@@ -151,7 +151,7 @@ def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[Split
             f"{split.name}: {rejected:,} of {total:,} images were rejected, allowed are {int(max_ratio * total):,}"
             f"{option}: {_names_of_rejected(build, split.name, rejected)}"
         )
-    ratio = max(_ratio_above(*_rejected_of_total(split)) for split in odd)
+    ratio = max(sufficient_ratio(*_rejected_of_total(split)) for split in odd)
     raise BuildError(
         f"{'; '.join(clauses)}. Correct the originals, then build with --overwrite, or run the same command with "
         f"--max-reject-ratio {ratio:g}: the shards are done"
@@ -184,7 +184,3 @@ def rejections(storage: Storage, split: str, most: int) -> list[Event]:
 
 def _count(events: Iterable[Event], kind: str) -> dict[str, int]:
     return dict(sorted(Counter(event.reason for event in events if event.kind == kind).items()))
-
-
-def _ratio_above(rejected: int, total: int) -> float:
-    return (int(rejected / total * 10_000) + 1) / 10_000

@@ -247,7 +247,11 @@ class PictureReader(ABC, Generic[P]):
         """Return the references of a split in the order of its pictures; the caller adds the original files."""
         odd = Examples(picture for picture in pictures if not self._class_of(picture)) if classes else Examples(())
         if odd.count:
-            raise SourceError(f"{self._root.url}: {odd.count:,} images of {split} have an empty label: {odd}")
+            has = "has" if odd.count == 1 else "have"
+            raise SourceError(
+                f"{self._root.url}: {counted(odd.count, 'image')} of {split} {has} an empty label: {odd}; fill it in, "
+                "or build without labels by --label-from none"
+            )
         labels = {name: label for label, name in enumerate(classes)}
         refs = SpilledReferences()
         for picture in pictures:

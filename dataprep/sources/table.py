@@ -47,13 +47,14 @@ from dataprep.sources.pictures import (
     Picture,
     PictureReader,
     Pictures,
+    Shown,
     Together,
 )
 from dataprep.sources.problems import SHOWN_PROBLEMS, Refuse
 from dataprep.sources.table_files import stems, tables_by_split
 from dataprep.sources.tree import OTHER_PICTURES
 from dataprep.sources.unpacked import IMAGE_FILES
-from dataprep.sources.unusable import NamedRow, UnusableImages
+from dataprep.sources.unusable import NamedRow, UnusableImages, is_read
 from dataprep.storage.base import Storage
 
 FROM_PATH, FROM_ROW = "path", "row"
@@ -136,11 +137,17 @@ class _TableReader(PictureReader[_Picture]):
         self._are_typed = not self._problems.count
         self._note_unpacked(splits)
         classes = self._label(splits, built)
-        self._problems.refuse()
-        splits = self._with_val(splits)
+        if self._are_typed:
+            with self._problems.noted():
+                splits = self._with_val(splits)
         known = [name for name in SPLITS if name in splits]
+        to_build = [name for name in known if name in (wanted or known)]
+        other_problems = self._problems.count
+        self._refuse_unusable({name: splits[name] for name in to_build})
+        if other_problems:
+            self._problems.refuse()
         found = {}
-        for name in (name for name in known if name in (wanted or known)):
+        for name in to_build:
             with self._problems.noted():
                 enumeration = self._enumeration(name, splits[name], classes)
                 found[name] = replace(enumeration, is_checked=self._holds_bytes)
@@ -183,7 +190,7 @@ class _TableReader(PictureReader[_Picture]):
 
     def _pictures(self, split: str, tables: Sequence[ImageTable], *, is_built: bool) -> SpilledItems[_Picture]:
         """Read all rows of a split."""
-        short, pictures, empty = stems(tables), self._collected(()), Examples()
+        short, pictures = stems(tables), self._collected(())
         for table in tables:
             source = packed_source(table, is_unpacked=self._holds_bytes)
             self._sources[split].append(source)
@@ -193,15 +200,9 @@ class _TableReader(PictureReader[_Picture]):
                         raise SourceError(f"{table.url}: over {MAX_SAMPLES:,} images; build its tables one by one")
                     if self._has_key(row, picture, f"{short[table.name]}-{ordinal}", is_built=is_built):
                         pictures.append(picture)
-                        if is_built and not picture.num_bytes and picture.offset != MISSING:
-                            file = NamedRow(table, picture.number, picture.source)
-                            empty.add(picture if self._holds_bytes else file)
             self._unusable.end_table(table)
             if self._holds_bytes:  # whoever has to mend a table should not wait until the others are unpacked
                 self._problems.refuse()
-        if line := self._unusable.end_split(self._problems):
-            self._notes.append(line)
-        self._note_empty(empty)
         if not len(pictures) and not self._problems.count:
             raise SourceError(f"{tables[0].url}: no rows; expected one for each image")
         if is_built:
@@ -235,13 +236,15 @@ class _TableReader(PictureReader[_Picture]):
                 progress=self._progress,
             )
             for row, offset, num_bytes, crc32c in images.rows(table, source):
-                yield row, _Picture(table, row.number, table.name, offset, num_bytes, crc32c)
+                picture = _Picture(table, row.number, table.name, offset, num_bytes, crc32c)
+                if not num_bytes:
+                    self._unusable.add_empty(picture)
+                yield row, picture
         else:
             yield from self._rows_with_files(table)
 
     def _rows_with_files(self, table: ImageTable) -> Iterator[tuple[TableRow, _Picture]]:
-        """Yield the rows of a table with paths, with the sizes of the files; those of images that cannot be used are
-        left out, unless some may be rejected."""
+        """Yield the rows of a table with paths, with the sizes of the files."""
         named = named_url(self._root, self._own.archive)
         located, sizes = LocatedImages(self._root, table.name, named), dict[str, int]()
         if located.are_listed:
@@ -255,8 +258,8 @@ class _TableReader(PictureReader[_Picture]):
             except SourceError as error:
                 self._problems.add(error)
                 continue
-            if self._unusable.takes(table, row.number, name, exists=size is not None):
-                yield row, picture
+            self._unusable.add(NamedRow(table, row.number, name), size)
+            yield row, picture
 
     def _named_rows(self, table: ImageTable, located: LocatedImages, refuse: Refuse) -> Iterator[tuple[TableRow, str]]:
         """Yield the rows of a table, each with the name of its file below the source."""
@@ -285,6 +288,21 @@ class _TableReader(PictureReader[_Picture]):
                     "case; expected every image once: remove a row, or number the samples by --key-from row"
                 )
             )
+
+    def _refuse_unusable(self, splits: Mapping[str, Pictures[_Picture]]) -> None:
+        """Refuse images that cannot be used, or note that they will be rejected."""
+        if not self._unusable.are_some:
+            return
+        found = {
+            name: (Examples(map(self._named, filter(_is_unusable, pictures))), len(pictures))
+            for name, pictures in splits.items()
+        }
+        self._notes += self._unusable.refuse(
+            found, self._problems, are_final=self._are_typed or not self._own.val_fraction
+        )
+
+    def _named(self, picture: _Picture) -> Shown:
+        return picture if self._holds_bytes else NamedRow(picture.table, picture.number, picture.source)
 
     def _note_unpacked(self, splits: Mapping[str, Pictures[_Picture]]) -> None:
         if self._holds_bytes:
@@ -411,6 +429,10 @@ def _with_suffix(path: str) -> str:
     """Return a path with a suffix, which a key leaves out."""
     suffix = path.rpartition(".")[2].lower()
     return path if suffix in IMAGE_SUFFIXES | OTHER_PICTURES else f"{path}.jpg"
+
+
+def _is_unusable(picture: _Picture) -> bool:
+    return not picture.num_bytes or not is_read(picture.source)
 
 
 def _refuse_large(picture: _Picture) -> None:

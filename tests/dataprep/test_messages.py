@@ -12,6 +12,7 @@ from dataprep.messages import (
     printable,
     quoted,
     shortened,
+    sufficient_ratio,
     there_are,
     usd,
 )
@@ -114,3 +115,12 @@ def test_there_are_lists_the_choices_behind_the_nearest():
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (119, "119 s"), (121, "2 min"), (12_000, "3 h 20 min")])
 def test_times_are_written_as_people_write_them(seconds, text):
     assert duration(seconds) == text
+
+
+def test_the_ratio_that_is_named_allows_what_it_is_named_for():
+    assert sufficient_ratio(1, 3) == 0.3334
+    assert sufficient_ratio(3, 3) == 1
+    for total in range(1, 300):
+        for rejected in range(total + 1):
+            ratio = sufficient_ratio(rejected, total)
+            assert rejected <= float(f"{ratio:g}") * total <= rejected + 2e-4 * total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -93,15 +94,15 @@ def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_
     refused = dataprep(*command(source, output, "--dry-run"))
     assert refused.returncode == 2
     assert "'data.csv' line 22: 'images/scan.tif': a picture of type tif, which is not read; " in refused.stderr
-    assert "have them rejected and listed with --max-reject-ratio" in refused.stderr
     assert "1 of 23 images are not below" in refused.stderr and "'images/absent.jpg' (line 23)" in refused.stderr
-    assert "or remove the rows, or have them rejected and listed with --max-reject-ratio 0.087;" in refused.stderr
-    assert dataprep(*command(source, output, "--max-reject-ratio", 0.05)).returncode == 2  # two of 23 are more
-    told = "warning: 2 of 23 images do not exist or are of a type that is not read, so the build rejects and lists them"
+    assert "1 image of 0 bytes: 'images/empty.jpg' (line 24); replace it, or remove the row" in refused.stderr
+    assert refused.stderr.count("or have them rejected and listed with --max-reject-ratio 0.1305") == 3
+    assert dataprep(*command(source, output, "--max-reject-ratio", 0.1)).returncode == 2  # three of 23 are more
+    told = "warning: 3 of 23 images of train do not exist, have no byte or are of a type that is not read"
     for more in (["--dry-run"], ["--workers", 1]):
-        run = dataprep(*command(source, output, "--max-reject-ratio", 0.15, *more))
+        run = dataprep(*command(source, output, "--max-reject-ratio", 0.1305, *more))
         assert run.returncode == 0, run.stderr
-        assert f"{told}: 'images/scan.tif' (line 22), 'images/absent.jpg' (line 23)\n" in run.stderr
+        assert f"{told}, so the build rejects and lists them: 'images/scan.tif' (line 22), " in run.stderr
     assert "3 rejected (1 empty, 1 missing, 1 undecodable)" in run.stdout
     rejected = {event.key: (event.kind, event.reason) for event in read_events(open_storage(str(output)), "train")}
     assert rejected == {
@@ -147,12 +148,42 @@ def test_all_missing_images_are_in_the_json(tmp_path, more):
 
 def test_an_empty_picture_is_named_before_the_build(tmp_path):
     run = dataprep(*command(pictures(tmp_path / "pics", "images/empty.jpg,1"), tmp_path / "out", "--dry-run"))
+    assert run.returncode == 2
+    assert "1 image of 0 bytes: 'images/empty.jpg' (line 22); replace it, or remove the row, or have" in run.stderr
+    assert "--max-reject-ratio 0.0477" in run.stderr
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], []])
+def test_images_of_a_share_that_becomes_val_count_in_val(tmp_path, more):
+    """The ratio holds for each split of the build, and not for the rows before some of them become val."""
+    source = pictures(tmp_path / "pics", "images/scan.tif,0", "images/absent.jpg,1", count=80)
+    options = ["--val-fraction", 0.2, *more]
+    refused = dataprep(*command(source, tmp_path / "out", *options, "--max-reject-ratio", 0.03))
+    assert refused.returncode == 2
+    assert "--max-reject-ratio 0.03 allows, so a build would end without a dataset" in refused.stderr
+    assert not (tmp_path / "out" / "_build").exists()
+    [ratio] = re.findall(r"--max-reject-ratio (\S+) suffices for these", refused.stderr)
+    at_first = dataprep(*command(source, tmp_path / "out", *options)).stderr
+    assert at_first.count(f"rejected and listed with --max-reject-ratio {ratio}") == 2
+    run = dataprep(*command(source, tmp_path / "out", *options, "--max-reject-ratio", ratio, "--workers", 1))
     assert run.returncode == 0, run.stderr
-    assert "warning: 1 image of 0 bytes, which a build rejects: 'images/empty.jpg' (line 22); remove or" in run.stderr
+
+
+def test_images_that_cannot_be_used_and_empty_labels_are_told_together(tmp_path):
+    source = pictures(tmp_path / "pics", "images/scan.tif,b", "images/absent.jpg,")
+    run = dataprep(*command(source, tmp_path / "out", "--val-fraction", 0.2))
+    assert run.returncode == 2
+    assert "a picture of type tif, which is not read" in run.stderr and "1 of 22 images are not below" in run.stderr
+    assert re.search(
+        r"1 image of (train|val) has an empty label: 'data.csv' line 23; fill it in, or build without labels by "
+        r"--label-from none",
+        run.stderr,
+    )
 
 
 def test_a_dataset_with_more_rejected_images_than_are_allowed_says_so_when_it_is_whole_already(tmp_path):
-    source, output = pictures(tmp_path / "pics", "images/empty.jpg,1"), tmp_path / "out"
+    source, output = pictures(tmp_path / "pics", "images/cut.jpg,1"), tmp_path / "out"
+    write_files(tmp_path / "pics", {"images/cut.jpg": picture(1)[:300]})
     assert dataprep(*command(source, output, "--max-reject-ratio", 0.1, "--workers", 1)).returncode == 0
     again = dataprep(*command(source, output))
     assert again.returncode == 0

@@ -328,3 +328,29 @@ def test_images_that_a_bucket_lacks_are_rejected_up_to_the_ratio(bucket_url):
     )
     offsets = {ref.key: ref.offset for ref in dataset.found["train"].refs}
     assert offsets == {"0": 0, "1": 0, "2": 0, "absent": MISSING}
+
+
+def test_rows_of_a_table_without_a_byte_are_rejected_up_to_the_ratio(tmp_path):
+    rows = hub_rows(10)
+    rows[3]["image"]["bytes"] = b""
+    write_hub(tmp_path / "data/dogs.parquet", rows)
+    with pytest.raises(SourceError, match=r"1 image of 0 bytes: .*row 4; replace it.* --max-reject-ratio 0\.1$"):
+        opened(tmp_path)
+    dataset = configured("table", own=OwnData(name="dogs")).opened(
+        open_originals(str(tmp_path)), Reading(max_reject_ratio=0.1)
+    )
+    assert any(note.startswith("warning: 1 of 10 images of train do not exist, have no byte") for note in dataset.notes)
+
+
+def test_only_the_splits_that_are_built_count_images_that_cannot_be_used(tmp_path):
+    root = listed(tmp_path, count=40)
+    with (root / "dogs.csv").open("a") as table:
+        table.write("absent.jpg,pug,3\n")
+    told = {}
+    for split in ("train", "val"):
+        try:
+            opened(root, splits=(split,), val_fraction=0.2)
+        except SourceError as error:
+            told[split] = str(error)
+    assert len(told) == 1
+    assert "1 of 41 images are not below" in "".join(told.values())

@@ -5,7 +5,8 @@ import pytest
 from dataprep.errors import DataprepError
 from dataprep.sources.image_tables import ImageTable
 from dataprep.sources.problems import Problems
-from dataprep.sources.unusable import UnusableImages
+from dataprep.sources.pictures import Examples
+from dataprep.sources.unusable import NamedRow, UnusableImages
 from dataprep.storage import open_storage
 
 ROWS = 200
@@ -15,18 +16,33 @@ def table(tmp_path, name="data.csv"):
     return ImageTable(open_storage(str(tmp_path)), name, 1)
 
 
-def counted(tmp_path, ratio, missing, kind="jpg"):
-    """Count a table of ROWS rows, the first `missing` of which have no file, and the last one a file of a kind."""
+def counted(tmp_path, ratio, missing, kind="jpg", **options):
+    """Refuse images of a table of ROWS rows: the first `missing` have no file, and the last one has a file of a kind.
+
+    Half of the rows are of train, the rest of val.
+    """
     found, of = UnusableImages(str(tmp_path), "image", ratio), table(tmp_path)
-    kept = [found.takes(of, n + 2, f"{n}.{kind if n == ROWS - 1 else 'jpg'}", exists=n >= missing) for n in range(ROWS)]
+    rows = [NamedRow(of, n + 2, f"{n}.{kind if n == ROWS - 1 else 'jpg'}") for n in range(ROWS)]
+    for n, row in enumerate(rows):
+        found.add(row, None if n < missing else 7)
     found.end_table(of)
     problems = Problems(str(tmp_path))
-    line = found.end_split(problems)
-    return sum(kept), line, problems, list(found.missing)
+    val = Examples(rows[-1:] if kind == "tif" else [])
+    splits = {"train": (Examples(rows[:missing]), 160), "val": (val, 40)}
+    lines = found.refuse(splits, problems, **({"are_final": True} | options))
+    assert found.are_some == bool(missing or val.count)
+    return lines, problems, list(found.missing)
+
+
+def raised(problems):
+    with pytest.raises(DataprepError) as error:
+        problems.refuse()
+    return str(error.value)
 
 
 def test_nothing_is_said_of_images_that_can_be_used(tmp_path):
-    assert counted(tmp_path, 0.0, 0)[:2] == (ROWS, "")
+    lines, problems, _ = counted(tmp_path, 0.0, 0)
+    assert (lines, problems.count) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -39,38 +55,58 @@ def test_nothing_is_said_of_images_that_can_be_used(tmp_path):
                 "'2.jpg' (line 4), ... (--json lists all); put them there, or remove the",
             ),
         ),
-        (4, ("rows, or have them rejected and listed with --max-reject-ratio 0.02;",)),
+        (4, ("rows, or have them rejected and listed with --max-reject-ratio 0.025;",)),
         (3, ("'2.jpg' (line 4); put them there, or remove the rows",)),
         (150, ("name their column with --image-column (now image), or put the table into the folder",)),
     ],
 )
 def test_missing_images_are_a_problem_whose_advice_depends_on_their_share(tmp_path, missing, words):
-    kept, line, problems, listed = counted(tmp_path, 0.0, missing)
-    assert (kept, line) == (ROWS - missing, "")
+    lines, problems, listed = counted(tmp_path, 0.0, missing)
+    assert lines == []
     assert listed == [(f"{n}.jpg", f"'data.csv' line {n + 2}") for n in range(missing)]
-    with pytest.raises(DataprepError) as raised:
-        problems.refuse()
-    assert all(word in str(raised.value) for word in words)
+    assert all(word in raised(problems) for word in words)
 
 
-def test_as_many_as_the_ratio_allows_are_told_and_kept(tmp_path):
-    kept, line, problems, _ = counted(tmp_path, 0.02, 3, "tif")
-    assert (kept, problems.count) == (ROWS, 0)
-    assert line.startswith(
-        "warning: 4 of 200 images do not exist or are of a type that is not read, so the build rejects"
+def test_the_ratio_that_is_named_suffices_for_every_split_that_is_known(tmp_path):
+    told = raised(counted(tmp_path, 0.0, 1, "tif")[1])
+    assert "'199.tif': a picture of type tif, which is not read; convert such files to JPEG or PNG" in told
+    assert told.count("have them rejected and listed with --max-reject-ratio 0.025") == 2
+    told = raised(counted(tmp_path, 0.0, 1, "tif", are_final=False)[1])
+    assert told.count("have them rejected and listed with --max-reject-ratio") == 2
+    assert "--max-reject-ratio 0" not in told
+
+
+def test_as_many_as_the_ratio_allows_are_told(tmp_path):
+    lines, problems, _ = counted(tmp_path, 0.025, 4, "tif")
+    assert problems.count == 0
+    assert lines == [
+        "warning: 4 of 160 images of train do not exist, have no byte or are of a type that is not read, so the build "
+        "rejects and lists them: '0.jpg' (line 2), '1.jpg' (line 3), '2.jpg' (line 4), ...",
+        "warning: 1 of 40 images of val do not exist, have no byte or are of a type that is not read, so the build "
+        "rejects and lists them: '199.tif' (line 201)",
+    ]
+
+
+def test_each_split_that_has_more_than_the_ratio_allows_is_a_problem(tmp_path):
+    lines, problems, _ = counted(tmp_path, 0.02, 3, "tif")
+    assert (lines, problems.count) == ([], 1)
+    assert raised(problems) == (
+        f"{tmp_path}: val: 1 of 40 images do not exist, have no byte or are of a type that is not read, more than "
+        "--max-reject-ratio 0.02 allows, so a build would end without a dataset: '199.tif' (line 201); mend them, or "
+        "remove the rows; --max-reject-ratio 0.025 suffices for these"
     )
-    kept, line, problems, _ = counted(tmp_path, 0.02, 4, "tif")
-    assert (line, problems.count) == ("", 2)
+    told = raised(counted(tmp_path, 0.02, 4, "tif")[1])
+    assert "train: 4 of 160 images" in told and "val: 1 of 40 images" in told
+    assert "name their column with --image-column" in raised(counted(tmp_path, 0.02, 150)[1])
 
 
-def test_splits_and_tables_are_counted_apart(tmp_path):
-    found, first, second = UnusableImages("/data", "image", 0.5), table(tmp_path), table(tmp_path, "more.csv")
-    for of in (first, second):
-        found.takes(of, 2, "a.jpg", exists=False)
-        found.takes(of, 3, "b.jpg", exists=True)
-        found.end_table(of)
+def test_no_more_than_ten_rows_of_files_that_are_not_read_are_kept(tmp_path):
+    found, of = UnusableImages("/data", "image", 0.0), table(tmp_path)
+    rows = [NamedRow(of, n, f"{n}.heic") for n in range(25)]
+    for row in rows:
+        found.add(row, 7)
+    found.add_empty(rows[0])
     problems = Problems("/data")
-    assert "2 of 4 images" in found.end_split(problems)
-    found.takes(first, 2, "a.jpg", exists=False)
-    found.end_table(first)
-    assert (found.end_split(problems), problems.count) == ("", 1)
+    found.refuse({"train": (Examples(rows), 100)}, problems, are_final=True)
+    assert problems.count == 26
+    assert "and 16 more" in raised(problems)
