@@ -17,6 +17,25 @@ if TYPE_CHECKING:
     from PIL import Image
 
 JPEG_MAGIC = b"\xff\xd8\xff"
+_NOT_READ = {
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"II+\0": "TIFF",  # BigTIFF
+    b"MM\0+": "TIFF",
+    b"\0\0\0\x0cJXL ": "JPEG XL",
+    b"\xff\x0a": "JPEG XL",
+    b"\0\0\0\x0cjP  ": "JPEG 2000",
+    b"\xff\x4f\xff\x51": "JPEG 2000",
+    b"8BPS": "PSD",
+}
+"""Types of pictures that are not read, by their first bytes. Most raw files of cameras begin as TIFFs do."""
+_NOT_READ_BRANDS = {
+    **dict.fromkeys((b"avif", b"avis"), "AVIF"),
+    **dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"), "HEIC"),
+    **dict.fromkeys((b"mif1", b"msf1"), "HEIF"),
+    b"crx ": "CR3",
+}
+"""Types of pictures that are not read, by the brand of an ISO base media file (ISO/IEC 14496-12), which films are, too."""
 
 Fault = Literal["missing", "empty", "too-large", "no-pixels", "too-many-scans", "no-image", "truncated", "undecodable"]
 
@@ -58,9 +77,18 @@ def open_image(data: bytes) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise UnusableImageError("too-large", f"over {MAX_PIXELS:,} pixels: {_line(error)}") from error
     except Exception as error:
-        raise UnusableImageError("no-image", f"no image: {_line(error)}") from error
+        kind = _type_not_read(data)
+        detail = f"a picture of type {kind}, which is not read" if kind else f"no image: {_line(error)}"
+        raise UnusableImageError("no-image", detail) from error
     refuse_size(image.height, image.width)
     return image
+
+
+def _type_not_read(data: bytes) -> str:
+    """Return the type of a picture that is not read, by its first bytes; empty if they are of none."""
+    if data[4:8] == b"ftyp":
+        return _NOT_READ_BRANDS.get(data[8:12], "")
+    return next((kind for magic, kind in _NOT_READ.items() if data.startswith(magic)), "")
 
 
 def load_image(image: Image.Image, num_bytes: int) -> Image.Image:

@@ -9,12 +9,14 @@ from statistics import median_low
 
 import numpy as np
 
+from dataprep.build.claim import Claim, read_claim
 from dataprep.build.finished import readable_manifest
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.events import open_events
 from dataprep.dataset.features import described
 from dataprep.dataset.index import Index, open_index
 from dataprep.dataset.links import adopted_fields, is_adopted
+from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.prints import Prints, SharedImages, shared_images
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest
 from dataprep.errors import UsageError
@@ -152,7 +154,7 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
         FormatError: The manifest, an index or events cannot be read.
     """
     storage = open_storage(url)
-    manifest = readable_manifest(storage)
+    manifest = _finished_manifest(storage)
     chosen = chosen_splits(manifest, split)
     prints = {found.name: Prints() for found in chosen}
     splits = tuple(_inspect_split(storage, manifest, found, prints[found.name]) for found in chosen)
@@ -176,6 +178,24 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
         splits=splits,
         shared=_shared(storage, chosen, prints),
     )
+
+
+def _finished_manifest(storage: Storage) -> Manifest:
+    try:
+        return readable_manifest(storage)
+    except UsageError as error:
+        if unfinished_build(storage) is None:
+            raise
+        raise UsageError(
+            f"{error}; dataprep inspect {storage.url} --rejected lists the images that it has rejected so far"
+        ) from error
+
+
+def unfinished_build(storage: Storage) -> Claim | None:
+    """Return the build that goes on in a place without a manifest, if `inspect --rejected` can list what it rejects:
+    that of pictures, and not of a table of URLs."""
+    claim = read_claim(storage) if storage.stat(MANIFEST) is None else None
+    return None if claim is None or claim.plan.details is not None else claim
 
 
 def _is_published(manifest: Manifest) -> bool:

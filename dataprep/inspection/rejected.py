@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dataprep.build.claim import read_claim
 from dataprep.build.finished import readable_manifest
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.receipts import finished_shards, read_receipts
 from dataprep.build.references import original_names
 from dataprep.dataset.events import open_events
 from dataprep.dataset.keys import readable
-from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Event
 from dataprep.errors import UsageError
-from dataprep.inspection.inspect import chosen_splits
+from dataprep.inspection.inspect import chosen_splits, unfinished_build
 from dataprep.storage import open_storage
 
 
@@ -47,8 +45,8 @@ def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
         UsageError: There is no such dataset or split.
     """
     storage = open_storage(url)
-    claim = read_claim(storage) if storage.stat(MANIFEST) is None else None
-    if claim is not None and claim.plan.details is None:
+    claim = unfinished_build(storage)
+    if claim is not None:
         yield from _of_build(OpenBuild(claim, storage), split)
         return
     for chosen in chosen_splits(readable_manifest(storage), split):

@@ -62,3 +62,28 @@ def test_image_that_ends_early_is_truncated(fmt):
         "truncated",
         f"the end of the image is missing: its data end after {num_bytes:,} bytes",
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (encoded("TIFF"), "TIFF"),
+        (b"MM\0*" + bytes(60), "TIFF"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(60), "HEIC"),
+        (b"\0\0\0\x20ftypavif\0\0\0\0" + bytes(60), "AVIF"),
+        (b"\0\0\0\x0cJXL \r\n\x87\n" + bytes(60), "JPEG XL"),
+        (encoded("JPEG2000"), "JPEG 2000"),
+        (b"8BPS\0\x01" + bytes(60), "PSD"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_picture_of_a_type_that_is_not_read_is_called_that(data, kind):
+    with pytest.raises(UnusableImageError) as caught:
+        open_image(data)
+    assert (caught.value.fault, str(caught.value)) == ("no-image", f"a picture of type {kind}, which is not read")
+
+
+@pytest.mark.parametrize("data", [b"<html>", b"\0\0\0\x18ftypisom" + bytes(60), bytes(8), b"I", b""], ids=range(5))
+def test_other_bytes_are_no_image(data):
+    with pytest.raises(UnusableImageError, match="^no image: cannot identify image file$"):
+        open_image(data)

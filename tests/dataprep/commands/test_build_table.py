@@ -110,6 +110,8 @@ def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_
         "images/absent": ("rejected", "missing"),
         "images/empty": ("rejected", "empty"),
     }
+    listing = dataprep("inspect", output, "--rejected").stdout
+    assert "images/scan\ta picture of type TIFF, which is not read\n" in listing
     assert dataprep("verify", output, "--deep").returncode == 0
 
 

@@ -53,6 +53,24 @@ def test_a_missing_dataset_is_wrong_usage(tmp_path):
         inspected(tmp_path / "nothing")
 
 
+def test_the_help_says_what_is_listed_of_a_rejected_image(tmp_path):
+    files = {f"cats/{number}.jpg": picture(number) for number in range(4)}
+    source = write_files(tmp_path / "in", files | {"cats/my bad.jpg": b"<html>"})
+    words = ("build", "folder", "--source", source, "--output", tmp_path / "out", "--format", "webdataset")
+    detail = "no image: cannot identify image file"
+    assert dataprep(*words, "--workers", 1).returncode == 1
+    listed = inspected(tmp_path / "out", "--rejected").rstrip("\n").split("\t")
+    assert listed == ["train", "rejected", "undecodable", "cats/my=20bad", "cats/my bad.jpg", detail]
+    assert dataprep(*words, "--workers", 1, "--max-reject-ratio", 0.5).returncode == 0
+    listed = inspected(tmp_path / "out", "--rejected").rstrip("\n").split("\t")
+    assert listed == ["train", "rejected", "undecodable", "cats/my=20bad", "cats/my bad", detail]
+    words = " ".join(inspected("--help").split())
+    assert (
+        "split, status, reason, key, then the URL of a row, or the path of an image and what is wrong with it. A "
+        "finished dataset no longer has the paths, and shows the keys as text."
+    ) in words
+
+
 def test_a_page_that_cannot_be_written_ends_it_in_one_line(finished, tmp_path):
     run = dataprep("inspect", finished("imagenet-webdataset"), "--html", tmp_path / "no/such/folder.html")
     assert (run.returncode, "cannot be written (No such file or directory)" in run.stderr) == (2, True)

@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 from dataprep.dataset.records import Event
-from dataprep.errors import FormatError, UsageError
+from dataprep.errors import BuildError, FormatError, UsageError
 from dataprep.inspection.histograms import Spread
 from dataprep.inspection.inspect import inspect_dataset
 from tests.support.faults import Damaged
 from tests.support.finished import build_here
-from tests.support.own_data import annotated, build_own
+from tests.support.own_data import annotated, build_own, picture, write_files
 
 NAMES = ("imagenet-webdataset", "imagenet-tfrecord", "imagenet-imagefolder", "coco-links")
 
@@ -122,6 +122,18 @@ def test_a_missing_dataset_and_a_manifest_with_strange_names_are_refused(damaged
     copy.sign()
     with pytest.raises(FormatError, match="not the parquet file of a build"):
         inspect_dataset(str(copy.root))
+
+
+def test_of_a_build_that_is_not_finished_the_list_of_rejected_images_is_named(tmp_path):
+    files = {f"{number}.jpg": picture(number) for number in range(4)}
+    with pytest.raises(BuildError):
+        build_own(write_files(tmp_path / "in", files | {"bad.jpg": b"<html>"}), tmp_path / "out")
+    with pytest.raises(UsageError) as raised:
+        inspect_dataset(str(tmp_path / "out"))
+    assert str(raised.value) == (
+        f"{tmp_path}/out: no dataset there (no dataset.json); a build there is not finished: run it again to finish "
+        f"it; dataprep inspect {tmp_path}/out --rejected lists the images that it has rejected so far"
+    )
 
 
 def test_features_are_described(finished, tmp_path):
