@@ -53,6 +53,7 @@ from dataprep.sources.pictures import (
 from dataprep.sources.problems import SHOWN_PROBLEMS, Refuse
 from dataprep.sources.table_files import stems, tables_by_split
 from dataprep.sources.tree import OTHER_PICTURES
+from dataprep.sources.unnamed import UnnamedPictures
 from dataprep.sources.unpacked import IMAGE_FILES
 from dataprep.sources.unusable import NamedRow, UnusableImages, is_read
 from dataprep.storage.base import Storage
@@ -130,12 +131,14 @@ class _TableReader(PictureReader[_Picture]):
         self._drop = frozenset(self._own.drop)
         self._sources: dict[str, list[SourceFile]] = {name: [] for name in tables}
         built = set(wanted) | ({"train"} if self._own.val_fraction else set()) if wanted else set(tables)
+        self._unnamed = UnnamedPictures(self._root) if self._root.is_local and built >= set(tables) else None
         splits: Mapping[str, Pictures[_Picture]] = {
             name: self._pictures(name, found, is_built=name in built) for name, found in tables.items()
         }
         self._take_columns()
         self._are_typed = not self._problems.count
         self._note_unpacked(splits)
+        self._note_unnamed()
         classes = self._label(splits, built)
         if self._are_typed:
             with self._problems.noted():
@@ -259,6 +262,8 @@ class _TableReader(PictureReader[_Picture]):
                 self._problems.add(error)
                 continue
             self._unusable.add(NamedRow(table, row.number, name), size)
+            if self._unnamed is not None:
+                self._unnamed.add(name)
             yield row, picture
 
     def _named_rows(self, table: ImageTable, located: LocatedImages, refuse: Refuse) -> Iterator[tuple[TableRow, str]]:
@@ -311,6 +316,11 @@ class _TableReader(PictureReader[_Picture]):
                 f"images are in parquet files: {human_bytes(num_bytes)} are unpacked below the output's _build/, and "
                 "removed when the dataset is whole"
             )
+
+    def _note_unnamed(self) -> None:
+        """Note the pictures beside those of the tables that no row names, if the rows of all tables are read."""
+        if self._unnamed is not None and (line := self._unnamed.line()):
+            self._notes.append(line)
 
     # Labels
 

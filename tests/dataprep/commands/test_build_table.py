@@ -183,6 +183,26 @@ def test_images_that_cannot_be_used_and_empty_labels_are_told_together(tmp_path)
     )
 
 
+def test_pictures_that_no_row_names_are_told(tmp_path):
+    source, told = pictures(tmp_path / "pics"), "note: 2 pictures beside those of the table are in no row"
+    shown = dataprep(*command(source, tmp_path / "out", "--dry-run"))
+    assert f"{told}, so they are left out: 'images/empty.jpg', 'images/scan.tif'\n" in shown.stderr
+    run = dataprep(*command(source, tmp_path / "out", "--workers", 1, "--json"))
+    assert any(note.startswith(told) for note in json.loads(run.stdout)["notes"])
+
+
+def test_pictures_of_a_split_that_is_not_built_are_not_called_unnamed(tmp_path):
+    files = {f"{split}/{number}.jpg": picture(number) for split in ("train", "test") for number in range(4)}
+    tables = {
+        f"{split}.csv": "\n".join(["image", *(f"{split}/{number}.jpg" for number in range(3)), ""])
+        for split in ("train", "test")
+    }
+    source = write_files(tmp_path / "pics", files | tables)
+    told = "note: 2 pictures beside those of the table are in no row, so they are left out: 'test/3.jpg', 'train/3.jpg'"
+    assert told in dataprep(*command(source, tmp_path / "out", "--dry-run")).stderr
+    assert "in no row" not in dataprep(*command(source, tmp_path / "out", "--dry-run", "--split", "test")).stderr
+
+
 def test_a_dataset_with_more_rejected_images_than_are_allowed_says_so_when_it_is_whole_already(tmp_path):
     source, output = pictures(tmp_path / "pics", "images/cut.jpg,1"), tmp_path / "out"
     write_files(tmp_path / "pics", {"images/cut.jpg": picture(1)[:300]})
