@@ -35,7 +35,8 @@ _NOT_READ_BRANDS = {
     **dict.fromkeys((b"mif1", b"msf1"), "HEIF"),
     b"crx ": "CR3",
 }
-"""Types of pictures that are not read, by the brand of an ISO base media file (ISO/IEC 14496-12), which films are, too."""
+"""Types of pictures that are not read, by the brand of an ISO base media file (ISO/IEC 14496-12); films are such files,
+too."""
 
 Fault = Literal["missing", "empty", "too-large", "no-pixels", "too-many-scans", "no-image", "truncated", "undecodable"]
 

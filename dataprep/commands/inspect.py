@@ -49,8 +49,8 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
     "only_rejected",
     is_flag=True,
     help="List instead every row without an image, or every rejected image: split, status, reason, key, then the URL "
-    "of a row, or the path of an image and what is wrong with it. A finished dataset no longer has the paths, and shows "
-    "the keys as text.",
+    "of a row, or the path of an image and what is wrong with it. A finished dataset no longer has the paths, and "
+    "shows the keys as text.",
 )
 @json_option
 def command(url: str, split: str | None, html: Path | None, only_rejected: bool, as_json: bool) -> None:

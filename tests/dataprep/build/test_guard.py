@@ -85,5 +85,5 @@ def test_a_picture_of_a_type_that_is_not_read_is_called_that(data, kind):
 
 @pytest.mark.parametrize("data", [b"<html>", b"\0\0\0\x18ftypisom" + bytes(60), bytes(8), b"I", b""], ids=range(5))
 def test_other_bytes_are_no_image(data):
-    with pytest.raises(UnusableImageError, match="^no image: cannot identify image file$"):
+    with pytest.raises(UnusableImageError, match=r"^no image: cannot identify image file$"):
         open_image(data)

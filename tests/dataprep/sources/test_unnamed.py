@@ -17,7 +17,7 @@ def line(root, *names):
 
 def test_pictures_in_the_same_folders_that_no_row_names_are_counted_and_named(tmp_path):
     files = ("a/0.jpg", "a/1.JPG", "a/2.heic", "a/x.txt", "a/._3.jpg", "a/deep/4.jpg", "b/5.png", "0.jpg", "c/6.jpg")
-    write_files(tmp_path, {name: b"x" for name in files})
+    write_files(tmp_path, dict.fromkeys(files, b"x"))
     (tmp_path / "a" / "folder.jpg").mkdir()
     assert line(tmp_path, "a/0.jpg", "b/5.png", "gone/7.jpg") == (
         "note: 2 pictures beside those of the table are in no row, so they are left out: 'a/1.JPG', 'a/2.heic'"
