@@ -107,8 +107,7 @@ class UnusableImages:
         odd = {split: found for split, found in splits.items() if found[0].count > self._max_ratio * found[1]}
         if not odd:
             return [
-                f"warning: {examples.count:,} of {counted(rows, 'image')} of {split} do not exist, have no byte or are "
-                f"of a type that is not read, so the build rejects and lists them: {examples}"
+                f"warning: {_what(split, examples, rows)}, and will be rejected and listed: {examples}"
                 for split, (examples, rows) in splits.items()
                 if examples.count
             ]
@@ -129,9 +128,9 @@ class UnusableImages:
         """Yield an error for each split that has more of these images than the ratio allows."""
         for split, (examples, rows) in splits.items():
             yield (
-                f"{self._where}: {split}: {examples.count:,} of {counted(rows, 'image')} do not exist, have no byte or "
-                f"are of a type that is not read, more than --max-reject-ratio {self._max_ratio:g} allows, so a build "
-                f"would end without a dataset: {examples}; mend them, or remove the rows; {remedy}"
+                f"{self._where}: {_what(split, examples, rows)}, more than --max-reject-ratio {self._max_ratio:g} "
+                f"allows, so a build would end without a dataset: {examples}; mend the files, or remove the rows; "
+                f"{remedy}"
             )
         yield from self._elsewhere()
 
@@ -171,6 +170,13 @@ class UnusableImages:
 def is_read(image: str) -> bool:
     """Return whether files of this type are read, by the name of the file."""
     return _suffix(image) not in OTHER_PICTURES
+
+
+def _what(split: str, examples: Examples, rows: int) -> str:
+    return (
+        f"{split}: {examples.count:,} of {counted(rows, 'image')} cannot be used (missing, empty or of a type that is "
+        "not read)"
+    )
 
 
 def _suffix(image: str) -> str:

@@ -98,11 +98,11 @@ def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_
     assert "1 image of 0 bytes: 'images/empty.jpg' (line 24); replace it, or remove the row" in refused.stderr
     assert refused.stderr.count("or have them rejected and listed with --max-reject-ratio 0.1305") == 3
     assert dataprep(*command(source, output, "--max-reject-ratio", 0.1)).returncode == 2  # three of 23 are more
-    told = "warning: 3 of 23 images of train do not exist, have no byte or are of a type that is not read"
+    told = "warning: train: 3 of 23 images cannot be used (missing, empty or of a type that is not read)"
     for more in (["--dry-run"], ["--workers", 1]):
         run = dataprep(*command(source, output, "--max-reject-ratio", 0.1305, *more))
         assert run.returncode == 0, run.stderr
-        assert f"{told}, so the build rejects and lists them: 'images/scan.tif' (line 22), " in run.stderr
+        assert f"{told}, and will be rejected and listed: 'images/scan.tif' (line 22), " in run.stderr
     assert "3 rejected (1 empty, 1 missing, 1 undecodable)" in run.stdout
     rejected = {event.key: (event.kind, event.reason) for event in read_events(open_storage(str(output)), "train")}
     assert rejected == {

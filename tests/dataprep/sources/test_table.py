@@ -339,7 +339,9 @@ def test_rows_of_a_table_without_a_byte_are_rejected_up_to_the_ratio(tmp_path):
     dataset = configured("table", own=OwnData(name="dogs")).opened(
         open_originals(str(tmp_path)), Reading(max_reject_ratio=0.1)
     )
-    assert any(note.startswith("warning: 1 of 10 images of train do not exist, have no byte") for note in dataset.notes)
+    assert any(
+        note.startswith("warning: train: 1 of 10 images cannot be used (missing, empty") for note in dataset.notes
+    )
 
 
 def test_only_the_splits_that_are_built_count_images_that_cannot_be_used(tmp_path):

@@ -1,5 +1,7 @@
 """Pictures beside those of a table that no row names."""
 
+from pathlib import Path
+
 import pytest
 
 from dataprep.sources import unnamed
@@ -40,3 +42,8 @@ def test_nothing_is_said_of_more_pictures_than_are_compared(tmp_path, monkeypatc
     assert "3 pictures" in line(tmp_path, *names)
     monkeypatch.setattr(unnamed, bound, 5)
     assert line(tmp_path, *names) == ""
+
+
+def test_the_documented_bound_is_that_of_the_code():
+    document = Path(__file__).parents[3] / "DATA.md"
+    assert f"at most {unnamed.MAX_NAMED:,} on a disk" in " ".join(document.read_text().split())

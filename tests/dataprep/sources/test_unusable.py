@@ -80,10 +80,10 @@ def test_as_many_as_the_ratio_allows_are_told(tmp_path):
     lines, problems, _ = counted(tmp_path, 0.025, 4, "tif")
     assert problems.count == 0
     assert lines == [
-        "warning: 4 of 160 images of train do not exist, have no byte or are of a type that is not read, so the build "
-        "rejects and lists them: '0.jpg' (line 2), '1.jpg' (line 3), '2.jpg' (line 4), ...",
-        "warning: 1 of 40 images of val do not exist, have no byte or are of a type that is not read, so the build "
-        "rejects and lists them: '199.tif' (line 201)",
+        "warning: train: 4 of 160 images cannot be used (missing, empty or of a type that is not read), and will be "
+        "rejected and listed: '0.jpg' (line 2), '1.jpg' (line 3), '2.jpg' (line 4), ...",
+        "warning: val: 1 of 40 images cannot be used (missing, empty or of a type that is not read), and will be "
+        "rejected and listed: '199.tif' (line 201)",
     ]
 
 
@@ -91,9 +91,9 @@ def test_each_split_that_has_more_than_the_ratio_allows_is_a_problem(tmp_path):
     lines, problems, _ = counted(tmp_path, 0.02, 3, "tif")
     assert (lines, problems.count) == ([], 1)
     assert raised(problems) == (
-        f"{tmp_path}: val: 1 of 40 images do not exist, have no byte or are of a type that is not read, more than "
-        "--max-reject-ratio 0.02 allows, so a build would end without a dataset: '199.tif' (line 201); mend them, or "
-        "remove the rows; --max-reject-ratio 0.025 suffices for these"
+        f"{tmp_path}: val: 1 of 40 images cannot be used (missing, empty or of a type that is not read), more than "
+        "--max-reject-ratio 0.02 allows, so a build would end without a dataset: '199.tif' (line 201); mend the files, "
+        "or remove the rows; --max-reject-ratio 0.025 suffices for these"
     )
     told = raised(counted(tmp_path, 0.02, 4, "tif")[1])
     assert "train: 4 of 160 images" in told and "val: 1 of 40 images" in told
