@@ -28,7 +28,7 @@ from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.plan_data import GIVEN, MEAN_OF, STORED_SIDES, PlannedData
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
 from dataprep.commands.plan_places import PricedPlaces, cache_gbps, parse_location, priced_places, print_places
-from dataprep.commands.plan_report import SCHEMA_VERSION, Deliverable, Found, print_found
+from dataprep.commands.plan_report import SCHEMA_VERSION, Deliverable, Found, pack_lines, print_found
 from dataprep.commands.plan_requests import BucketLoad
 from dataprep.commands.region_options import months_option, objects_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
@@ -298,8 +298,9 @@ def _print_price(options: _Options, deliverable: Deliverable | None, *, as_json:
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document(), **known}))
     else:
         print_places(open_console(), places)
-        if deliverable is not None:
-            click.echo("\n" + "\n".join(deliverable.lines))
+        lines = [] if deliverable is None else ["", *deliverable.lines]
+        for line in (*lines, *pack_lines(deliverable and deliverable.load, places)):
+            click.echo(line)
     return places
 
 
