@@ -299,7 +299,8 @@ def _print_price(options: _Options, deliverable: Deliverable | None, *, as_json:
     else:
         print_places(open_console(), places)
         lines = [] if deliverable is None else ["", *deliverable.lines]
-        for line in (*lines, *pack_lines(deliverable and deliverable.load, places)):
+        load = None if deliverable is None else deliverable.load
+        for line in (*lines, *pack_lines(load, places)):
             click.echo(line)
     return places
 

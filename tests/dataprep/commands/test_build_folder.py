@@ -151,20 +151,6 @@ def test_a_dry_run_ends_as_the_build_would_where_another_dataset_exists(tmp_path
     assert digests(output) == before
 
 
-def test_pictures_beside_a_table_of_their_labels_are_said_to_have_none(tmp_path):
-    files = {"1.jpg": JPEG, "2.jpg": JPEG, "labels.csv": "file,label\n1.jpg,cat\n2.jpg,dog\n"}
-    source = write_files(tmp_path / "photos", files)
-    table = ["build", "table", "--source", source / "labels.csv"]
-    planned = dataprep(*command(source, tmp_path / "out", "--dry-run"))
-    assert "\n  labels: none\n" in planned.stdout
-    assert shlex.join(["dataprep", *map(str, table)]) in planned.stderr
-    built = dataprep(*command(source, tmp_path / "out", "--workers", 1))
-    assert " is whole: 2 samples without labels in " in built.stdout
-    labelled = dataprep(*table, "--output", tmp_path / "labelled", "--format", "webdataset", "--workers", 1)
-    assert " is whole: 2 samples in " in labelled.stdout
-    assert read_manifest(open_storage(str(tmp_path / "labelled"))).classes == ("cat", "dog")
-
-
 def test_a_dry_run_ends_as_the_build_would_where_other_files_lie(tmp_path):
     source = class_folders(tmp_path / "pets")
     write_files(tmp_path / "out", {"notes.txt": b"mine"})

@@ -255,7 +255,7 @@ def test_a_table_in_an_archive_is_answered_with_the_names_that_are_read(tmp_path
         archive.writestr("pets/1.jpg", JPEG)
     note = opened(tmp_path).notes[1]
     assert note.startswith("'pets/labels.csv' is no metadata by its name: unpacked, dataprep build table builds the")
-    with pytest.raises(UsageError, match="with columns; a table of another name is read by dataprep build table$"):
+    with pytest.raises(UsageError, match=r"with columns; a table of another name is read by dataprep build table$"):
         opened(tmp_path, label_from="label")
 
 
