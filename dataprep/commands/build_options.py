@@ -117,6 +117,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
             f"{counted(len(split.shard_samples), 'shard')}, about {human_bytes(split.source_bytes * passes)}{before}; "
             f"an epoch makes {counted(split.repeat_count, 'pass')}, {split.repeat_stored} stored"
         )
+    if not plan.classes:
+        yield "  labels: none"
     if plan.features:
         yield f"  features: {', '.join(f'{name} ({described(feature)})' for name, feature in plan.features.items())}"
 

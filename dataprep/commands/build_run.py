@@ -365,4 +365,6 @@ def _print_result(
         click.echo(f"{output} was whole already; nothing was done{_rejected_before(manifest, request)}")
         return
     samples = counted(sum(split.samples for split in manifest.splits), "sample")
-    click.echo(f"{output} is whole: {samples} in {elapsed_s:.1f} s; check it with: dataprep verify {output}")
+    is_bare = request.options.own is not None and not manifest.classes
+    labels = " without labels" if is_bare else ""
+    click.echo(f"{output} is whole: {samples}{labels} in {elapsed_s:.1f} s; check it with: dataprep verify {output}")

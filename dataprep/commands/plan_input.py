@@ -28,7 +28,7 @@ from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.plan_data import GIVEN, MEAN_OF, STORED_SIDES, PlannedData
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
 from dataprep.commands.plan_places import PricedPlaces, cache_gbps, parse_location, priced_places, print_places
-from dataprep.commands.plan_report import SCHEMA_VERSION, Deliverable, Found, print_found
+from dataprep.commands.plan_report import SCHEMA_VERSION, Deliverable, Found, pack_lines, print_found
 from dataprep.commands.plan_requests import BucketLoad
 from dataprep.commands.region_options import months_option, objects_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
@@ -58,12 +58,14 @@ _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
 _LOADERS = ("dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain")
 _AS_MEASURED = "assumed, because the core that measured is not known: --core-speed"
 """Basis of the speed of the hosts' cores where the cost of an image is the user's."""
-_SIZE_IN_NAME = re.compile(r"_(\d{3,4})$")
+_SIZE_IN_NAME = re.compile(r"_(\d{3,4})(px)?$")
 """Image size at the end of timm's name of a model, or of its weights after a dot."""
 _AT_224_PIXELS = re.compile(
-    r"_?(mae_)?vit_[a-z0-9]+(_(patch)?\d{1,2})?|deit3?_[a-z]+(_distilled)?(_patch\d+)?|resnet\d+|resnext\d+_\d+x\d+d"
+    r"_?(mae_)?vit_[a-z0-9]+(_(patch)?\d{1,2})?|deit3?_[a-z]+(_distilled)?(_patch\d+)?|resnet-?\d+|resnext\d+_\d+x\d+d"
 )
 """Names whose recipes have 224 pixels. What follows in other names (`_dinov2`, `_clip`) may mean another size."""
+_VIT_OF_PAPERS = re.compile(r"(\w+/)?vit-")
+"""How ViT-B/16, ViT-L/14@336px and google/vit-base-patch16-224 begin, which have `_` between their parts here."""
 _RATE_IS_MISSING = (
     "the images/s of the accelerator are missing: give --images-per-s, or --step-ms and --global-batch; "
     "`dataprep diagnose URL --model NAME` measures it on one host"
@@ -296,8 +298,10 @@ def _print_price(options: _Options, deliverable: Deliverable | None, *, as_json:
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document(), **known}))
     else:
         print_places(open_console(), places)
-        if deliverable is not None:
-            click.echo("\n" + "\n".join(deliverable.lines))
+        lines = [] if deliverable is None else ["", *deliverable.lines]
+        load = None if deliverable is None else deliverable.load
+        for line in (*lines, *pack_lines(load, places)):
+            click.echo(line)
     return places
 
 
@@ -454,6 +458,8 @@ def _image_size(options: _Options) -> int:
     if options.image_size is not None:
         return options.image_size
     model = (options.model or "").lower()
+    if _VIT_OF_PAPERS.match(model):
+        model = re.sub("[-/@]", "_", model)
     for name in (model, model.partition(".")[0]):
         named = _SIZE_IN_NAME.search(name)
         if named and not name.startswith("resnet_"):  # resnet_152 has 152 layers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import click
@@ -24,6 +25,7 @@ from dataprep.cloud.region import (
 )
 from dataprep.cloud.tables import fact, table
 from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
+from dataprep.commands.plan_data import is_loose
 from dataprep.commands.region_report import Reading, gib, given_reading
 from dataprep.commands.region_ways import (
     copy_commands,
@@ -42,7 +44,39 @@ MULTI_REGIONS = ("us", "eu", "asia")
 _TIB = 2**40
 _DATA = "gs://BUCKET/DATASET"
 """Placeholder for the data's URL, which the command is not given."""
+PACK = "dataprep build folder --source gs://BUCKET/PICTURES --output gs://BUCKET/DATASET --format webdataset"
+"""Command that packs loose pictures into shards; the plan knows no URL."""
 _TITLES = {DIRECT: "from the bucket in", CACHE: "through a Rapid Cache in", COPY: "from a copy in"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packed:
+    """The cheapest way to read loose pictures that are packed into shards in the region of their bucket."""
+
+    way: Way
+    """The way to read the shards."""
+    requests: float
+    """Price of the requests that read each picture once, to pack it."""
+    multi_region: bool
+    """Whether the bucket is in a multi-region, from which any machine that packs pays for the transfer."""
+
+    @property
+    def total(self) -> float:
+        return self.way.total + self.requests
+
+    def line(self, loose: float) -> str:
+        """Say what is saved, in place of the price of the cheapest way without packing."""
+        transfer = " and the transfer from the multi-region to the machine that packs"
+        return (
+            f"Packed into shards in the bucket's region first, the data cost {usd(self.total)} in place of "
+            f"{usd(loose)}: {usd(self.requests)} for the requests of the packing, and {usd(self.way.total)} "
+            f"{_TITLES[self.way.kind]} {self.way.place.lower()}; without the storage of the shards beside the pictures"
+            f"{transfer if self.multi_region else ''}."
+        )
+
+    def document(self) -> dict[str, object]:
+        """Return the prices as JSON values."""
+        return {"way": way_document(self.way), "requests": self.requests, "total": self.total, "command": PACK}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +90,13 @@ class PricedPlaces:
     use: Use
     verdict: Verdict
     ways: list[Way]
+    packed: Packed | None = None
+    """What loose pictures cost in shards, if that is at most half of what they cost as they are."""
+
+    @property
+    def pack_line(self) -> str:
+        """Sentence about packing; empty if it would not save much."""
+        return self.packed.line(_cheapest(self.ways).total) if self.packed else ""
 
     @property
     def notes(self) -> list[str]:
@@ -91,6 +132,7 @@ class PricedPlaces:
             "verdict": self.verdict.kind,
             "reason": self.verdict.reason,
             "ways": [way_document(way) for way in self.ways],
+            "packed": self.packed.document() if self.packed else None,
             "commands": self.commands,
             "cache_command": self.cache_command,
             "notes": self.notes,
@@ -114,7 +156,20 @@ def priced_places(
     reading = given_reading(num_bytes, bucket.storage_class, objects)
     found = verdict(bucket, zone, prices)
     priced = ways(reading.amounts, bucket, zone, prices, use)
-    return PricedPlaces(bucket=bucket, zone=zone, reading=reading, use=use, verdict=found, ways=priced)
+    packed = None
+    if priced and objects is not None and is_loose(num_bytes, objects):
+        shards = given_reading(num_bytes, bucket.storage_class)
+        packed = Packed(
+            way=_cheapest(ways(shards.amounts, bucket, zone, prices, use)),
+            requests=priced[0].read.operations / use.passes,
+            multi_region=placement(bucket)[0] == MULTI_REGION,
+        )
+        packed = packed if packed.total <= _cheapest(priced).total / 2 else None
+    return PricedPlaces(bucket=bucket, zone=zone, reading=reading, use=use, verdict=found, ways=priced, packed=packed)
+
+
+def _cheapest(priced: Iterable[Way]) -> Way:
+    return min(priced, key=lambda way: way.total)
 
 
 def parse_location(text: str, *, hns: bool = False) -> BucketLocation:

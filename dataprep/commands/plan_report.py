@@ -12,8 +12,8 @@ from rich.text import Text
 
 from dataprep.cloud.accelerators import Accelerator
 from dataprep.commands.plan_data import PlannedData
-from dataprep.commands.plan_places import PricedPlaces, print_places
-from dataprep.commands.plan_requests import PACK, BucketLoad
+from dataprep.commands.plan_places import PACK, PricedPlaces, print_places
+from dataprep.commands.plan_requests import BucketLoad
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import counted, human_bytes, usd
 
@@ -56,11 +56,9 @@ class Deliverable:
 
     @property
     def lines(self) -> list[str]:
-        """Lines for a terminal: the rate, the requests to the bucket at that rate, and how to make fewer of them."""
+        """Lines for a terminal: the rate, and the requests to the bucket at that rate."""
         lines = [self.sentence, f"bucket       at that rate {self.load.line}"]
-        if self.load.loose:
-            lines += [self.load.loose, f"pack: {PACK}"]
-        return lines
+        return [*lines, self.load.loose] if self.load.loose else lines
 
     @property
     def sentence(self) -> str:
@@ -228,8 +226,15 @@ def print_found(found: Found) -> None:
     for change in changes:
         if change.command:
             console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
-    if found.load.loose:
-        console.print(Text(f"pack: {PACK}"), soft_wrap=True)
+    for line in pack_lines(found.load, found.places):
+        console.print(Text(line), soft_wrap=True)
+
+
+def pack_lines(load: BucketLoad | None, places: PricedPlaces | None) -> list[str]:
+    """Return the command that packs loose pictures if they take too many requests, and what it saves; else nothing."""
+    saved = places.pack_line if places else ""
+    is_needed = saved or (load and load.loose)
+    return [*([saved] if saved else []), *([f"pack: {PACK}"] if is_needed else [])]
 
 
 def _facts(found: Found) -> dict[str, str]:

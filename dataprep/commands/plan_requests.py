@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dataprep.commands.plan_data import is_loose, requests_per_image
-from dataprep.commands.plan_places import first_requests_per_s
+from dataprep.commands.plan_places import PACK, first_requests_per_s
 from dataprep.commands.region_report import READ_BYTES
 from dataprep.messages import human_bytes
-
-PACK = "dataprep build folder --source gs://BUCKET/PICTURES --output gs://BUCKET/DATASET --format webdataset"
-"""Command that packs loose pictures into shards; the plan knows no URL."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -158,12 +158,14 @@ class _FolderReader(PictureReader[_Picture]):
     def _note_passed_over(self, tree: Tree) -> None:
         if tree.passed_over:
             counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(tree.passed_over.items()))
-            table = "" if tree.unused_table is None else shown(tree.unused_table.parts[-1])
-            hint = (
-                f"; {table} is no metadata by its name: a table with a column {FILE_COLUMN} is read as metadata.csv, "
-                "metadata.jsonl or metadata.parquet, and one with any columns by dataprep build table"
+            self._notes.append(f"passed over: {counts}")
+        if tree.unused_table is not None:
+            unpacked = "" if tree.unused_table.is_loose else "unpacked, "
+            self._notes.append(
+                f"{shown('/'.join(tree.unused_table.parts))} is no metadata by its name: {unpacked}"
+                f"{_table_command(tree)} builds the pictures that it names; a table with a column {FILE_COLUMN} may "
+                "also be called metadata.csv, metadata.jsonl or metadata.parquet"
             )
-            self._notes.append(f"passed over: {counts}{hint if table else ''}")
         if tree.unused_archive:
             folder, _, name = tree.unused_archive.rpartition("/")
             unpack = "unzip" if name.lower().endswith(".zip") else "tar -xf"
@@ -235,7 +237,7 @@ class _FolderReader(PictureReader[_Picture]):
     def _with_rows(self, tree: Tree) -> SpilledItems[_Picture]:
         """Read the rows of all files of metadata, and return all images, each with its row."""
         if not tree.metadata:
-            self._refuse_options()
+            self._refuse_options(tree)
             return self._collected(_Picture(image, image.parts) for image in tree.images)
         if len({file.url.lower().endswith(".csv") for file in tree.metadata}) > 1:
             raise SourceError(
@@ -300,7 +302,7 @@ class _FolderReader(PictureReader[_Picture]):
                 row = next(waiting, None)
             yield picture
 
-    def _refuse_options(self) -> None:
+    def _refuse_options(self, tree: Tree) -> None:
         """Refuse options about columns if there is no metadata."""
         own = self._own
         named = {"--default": list(dict(own.defaults)), "--drop": own.drop, "--group-by": [own.group_by]}
@@ -309,7 +311,8 @@ class _FolderReader(PictureReader[_Picture]):
         for option, columns in named.items():
             if any(column and column not in dict(own.text_files) for column in columns):
                 raise UsageError(
-                    f"{option}: {self._root.url} has no metadata.csv, metadata.jsonl or metadata.parquet with columns"
+                    f"{option}: {self._root.url} has no metadata.csv, metadata.jsonl or metadata.parquet with columns; "
+                    f"a table of another name is read by {_table_command(tree)}"
                 )
 
     # Text files
@@ -429,6 +432,16 @@ class _FolderReader(PictureReader[_Picture]):
         if not tops:
             return tree.sources
         return [*tree.sources, SourceFile(tops.pop() if len(tops) == 1 else ALL_FILES, num_bytes)]
+
+
+def _table_command(tree: Tree) -> str:
+    """Return the command that builds the pictures of the table that is passed over, or of any table."""
+    command, table = "dataprep build table", tree.unused_table
+    if table is None or not table.is_loose:
+        return command
+    if len(table.parts) == 1:
+        return f"{command} --source {shlex.quote(tree.root.url_of(table.source))}"
+    return f"{command} --source {shlex.quote(tree.root.url)} --table {shlex.quote(table.source)}"
 
 
 def _stem(picture: _Picture) -> bytes:

@@ -67,6 +67,11 @@ class Original(NamedTuple):
     offset: int
     num_bytes: int
 
+    @property
+    def is_loose(self) -> bool:
+        """Whether it is a file of its own, outside of archives."""
+        return self.source == "/".join(self.parts)
+
 
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, str, int, int])
 
@@ -166,7 +171,7 @@ class Tree:
         self.passed_over[_kind(suffix)] += 1
         if suffix in _TABLES and self.unused_table is None:
             self.unused_table = original
-        if suffix in ARCHIVES and original.source == "/".join(original.parts) and not self.unused_archive:
+        if suffix in ARCHIVES and original.is_loose and not self.unused_archive:
             self.unused_archive = original.source
         if suffix in _TEXTS:
             self._last_text = original

@@ -369,7 +369,9 @@ def _rounded(value: float) -> float:
 
 def _shown(value: object) -> str:
     """Return a flag's value as a message shows it."""
-    return "not given" if value in (None, "") else str(value)
+    if value in (None, ""):
+        return "not given"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def _start_epoch(flags: object) -> int:

@@ -109,6 +109,20 @@ def test_a_dry_run_says_what_was_found_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_pictures_beside_a_table_of_their_labels_are_said_to_have_none(tmp_path):
+    files = {"1.jpg": JPEG, "2.jpg": JPEG, "labels.csv": "file,label\n1.jpg,cat\n2.jpg,dog\n"}
+    source = write_files(tmp_path / "photos", files)
+    table = ["build", "table", "--source", source / "labels.csv"]
+    planned = dataprep(*command(source, tmp_path / "out", "--dry-run"))
+    assert "\n  labels: none\n" in planned.stdout
+    assert shlex.join(["dataprep", *map(str, table)]) in planned.stderr
+    built = dataprep(*command(source, tmp_path / "out", "--workers", 1))
+    assert " is whole: 2 samples without labels in " in built.stdout
+    labelled = dataprep(*table, "--output", tmp_path / "labelled", "--format", "webdataset", "--workers", 1)
+    assert " is whole: 2 samples in " in labelled.stdout
+    assert read_manifest(open_storage(str(tmp_path / "labelled"))).classes == ("cat", "dog")
+
+
 def test_a_dry_run_ends_as_the_build_would_where_another_dataset_exists(tmp_path):
     source, output = class_folders(tmp_path / "pets"), tmp_path / "out"
     same = command(source, output, "--workers", 1)
@@ -212,7 +226,7 @@ def test_a_rejected_picture_is_named_as_the_user_knows_it_and_early(tmp_path):
     assert "süß 1.jpg (undecodable)" in run.stderr and "b.png (undecodable)" in run.stderr
     again = dataprep(*command(tmp_path / "in", tmp_path / "out", "--num-shards", 5, "--max-reject-ratio", 0.2))
     assert again.returncode == 0, again.stderr
-    assert "is whole: 8 samples in" in again.stdout and "whole already" not in again.stdout
+    assert "is whole: 8 samples without labels in" in again.stdout and "whole already" not in again.stdout
     third = dataprep(*command(tmp_path / "in", tmp_path / "out", "--num-shards", 5, "--max-reject-ratio", 0.2))
     assert "was whole already; nothing was done" in third.stdout
 

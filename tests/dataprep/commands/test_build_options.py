@@ -44,3 +44,7 @@ def test_a_plan_is_described_by_split():
     assert line == "  val: 3 samples in 2 shards, about 900 B; an epoch makes 1 pass, 1 stored"
     annotated = replace(small_plan(), features={"box": Feature("float64", (None, 4)), "caption": Feature("text")})
     assert list(plan_lines(annotated))[1:] == ["  features: box (lists of list of 4 float64), caption (text)"]
+
+
+def test_a_plan_without_classes_says_so():
+    assert list(plan_lines(replace(small_plan(), classes=())))[1:] == ["  labels: none"]

@@ -269,6 +269,12 @@ def test_unknown_models_need_a_size_and_coco_has_its_own_bytes(plan_input):
         ("vit_large_patch16_224", 224),
         ("vit_base_patch16_dinov2_512", 512),
         ("resnet152", 224),
+        ("ViT-B/16", 224),
+        ("ViT-L-14", 224),
+        ("ViT-L/14@336px", 336),
+        ("ViT-B-16-SigLIP-384", 384),
+        ("google/vit-base-patch16-384", 384),
+        ("ResNet-50", 224),
         *((name, 448 if "_dec" in name else 224) for name in OUR_MODELS),
     ],
 )
@@ -279,7 +285,11 @@ def test_the_image_size_is_that_of_the_models_name(plan_input, model, pixels):
 
 
 @pytest.mark.parametrize(
-    "model", ["vit_base_patch14_dinov2", "vit_large_patch14_clip", "resnet_152", "resnetv2_50x1_bit"]
+    "model",
+    [
+        *("vit_base_patch14_dinov2", "vit_large_patch14_clip", "resnet_152", "resnetv2_50x1_bit"),
+        *("DenseNet-121", "ResNet-v2-152", "ViT-H/14-CLIP"),
+    ],
 )
 def test_a_name_that_may_mean_another_size_is_not_guessed(plan_input, model):
     with pytest.raises(UsageError, match=f"image size of {model} is not known; give --image-size"):

@@ -9,6 +9,7 @@ from dataprep.cloud.region import placement
 from dataprep.cloud.ways import Use
 from dataprep.commands.plan_places import cache_gbps, first_requests_per_s, parse_location, priced_places
 from dataprep.errors import UsageError
+from dataprep.messages import usd
 
 TIB = 2**40
 
@@ -63,3 +64,28 @@ def test_the_document_says_with_what_the_prices_were_calculated():
     ).document()
     assert (document["verdict"], document["passes"], document["months"]) == ("paid", 2, 3)
     assert document["prices_as_of"]["cache_prices.csv"] == "2026-09-20"
+
+
+@pytest.mark.parametrize(
+    ("place", "zone", "passes", "objects", "is_packed"),
+    [
+        ("us-central1", "europe-west4", 90, 1_281_167, True),
+        ("US", "europe-west4", 90, 1_281_167, True),
+        ("us-central1", "us-central1-a", 90, 1_281_167, True),
+        ("us-central1", "us-central1-a", 1, 1_281_167, False),  # the packing reads each picture, too
+        ("us-central1", "europe-west4", 1, 1_281_167, False),
+        ("us-central1", "europe-west4", 90, 1000, False),
+        ("us-central1", "europe-west4", 90, None, False),
+    ],
+)
+def test_loose_pictures_are_priced_in_shards_where_that_saves_half(place, zone, passes, objects, is_packed):
+    bucket, use, prices = parse_location(place), Use(passes=passes), published_prices()
+    loose = priced_places(bucket, zone, 147_897_870_000, use, prices, objects=objects)
+    shards = priced_places(bucket, zone, 147_897_870_000, use, prices)
+    assert (loose.packed is not None) == is_packed == bool(loose.pack_line) == bool(loose.document()["packed"])
+    if loose.packed is not None:
+        cheapest, in_shards = (min(way.total for way in each.ways) for each in (loose, shards))
+        assert loose.packed.total == pytest.approx(in_shards + objects * 0.0004 / 1000)
+        assert loose.packed.total <= cheapest / 2
+        assert f"cost {usd(loose.packed.total)} in place of {usd(cheapest)}: $0.51 for the requests" in loose.pack_line
+        assert ("multi-region" in loose.pack_line) == (place == "US")

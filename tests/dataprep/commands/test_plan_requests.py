@@ -7,13 +7,15 @@ import json
 import pytest
 
 from dataprep.commands.plan_input import command
-from dataprep.commands.plan_requests import PACK, BucketLoad
+from dataprep.commands.plan_places import PACK
+from dataprep.commands.plan_requests import BucketLoad
 from dataprep.errors import UndecidedError
 
 V5E = ("--accelerator", "v5e-64", "--model", "vit_large")
 PLACES = ("--bucket-location", "us-central1", "--zone", "us-central1-a")
 LOOSE = ("--dataset-bytes", "1.3 TB", "--objects", 14_000_000)
 SHARDS = ("--dataset-bytes", "1.3 TB", "--bytes-per-image", "100kB")
+SLOW = ("--images-per-s", 1000)
 BEYOND = "beyond the 5,000 of a bucket that has not grown yet"
 
 
@@ -55,6 +57,17 @@ def test_without_the_rate_loose_pictures_are_told_to_be_packed(undecided):
     assert "of which a bucket serves about 5,000 at first, and more only as the load grows: pack them" in lines[-2]
     assert lines[-1] == f"pack: {PACK}"
     assert "pack them" not in undecided(*SHARDS)
+
+
+def test_pictures_whose_requests_cost_most_are_told_once_to_be_packed(undecided, capsys):
+    more = ("--epochs", 90, *LOOSE)
+    for out in (undecided(*more), planned(capsys, *more, "--images-per-s", 50_000), planned(capsys, *more, *SLOW)):
+        saved, command_line = out.splitlines()[-2:]
+        assert saved.startswith("Packed into shards in the bucket's region first, the data cost $")
+        assert command_line == f"pack: {PACK}"
+        assert out.count("pack: ") == 1
+    command.main([str(each) for each in (*PLACES, *more)], standalone_mode=False)
+    assert capsys.readouterr().out.splitlines()[-1] == f"pack: {PACK}"
 
 
 def test_a_rate_that_a_new_bucket_serves_needs_no_growth(undecided):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+import shlex
 import tarfile
 import zipfile
 from collections import Counter
@@ -233,13 +234,29 @@ def test_a_share_that_leaves_a_split_empty_is_answered_with_one_that_works(tmp_p
     assert sorted(opened(tmp_path, val_fraction=fraction).found) == ["train", "val"]
 
 
-def test_a_table_that_is_passed_over_is_answered_with_the_names_that_are_read(tmp_path):
-    write_files(tree(tmp_path, "1.jpg"), {"captions.csv": "file,caption\n1.jpg,a cat\n"})
-    (note,) = opened(tmp_path).notes
-    assert note.startswith(
-        "passed over: 1 .csv; 'captions.csv' is no metadata by its name: a table with a column file_name"
-    )
-    assert "metadata.csv" in note and note.endswith("by dataprep build table")
+@pytest.mark.parametrize("name", ["captions.csv", "my captions.tsv", "a.parquet", "lists/a.jsonl"])
+def test_a_table_that_is_passed_over_is_answered_with_the_command_that_reads_it(tmp_path, name):
+    write_files(tree(tmp_path, "1.jpg"), {name: "file,caption\n1.jpg,a cat\n"})
+    passed_over, note = opened(tmp_path).notes
+    assert passed_over == f"passed over: 1 .{name.rpartition('.')[2]}"
+    source = f"{tmp_path} --table {name}" if "/" in name else shlex.quote(f"{tmp_path}/{name}")
+    command = f"dataprep build table --source {source}"
+    assert note.startswith(f"{name!r} is no metadata by its name: {command} builds the pictures that it names")
+    assert "metadata.csv" in note
+    with pytest.raises(UsageError) as error:
+        opened(tmp_path, label_from="caption")
+    assert str(error.value).startswith(f"--label-from: {tmp_path} has no metadata.csv, metadata.jsonl or ")
+    assert str(error.value).endswith(f"with columns; a table of another name is read by {command}")
+
+
+def test_a_table_in_an_archive_is_answered_with_the_names_that_are_read(tmp_path):
+    with zipfile.ZipFile(tmp_path / "pets.zip", "w") as archive:
+        archive.writestr("pets/labels.csv", "file,label\n1.jpg,cat\n")
+        archive.writestr("pets/1.jpg", JPEG)
+    note = opened(tmp_path).notes[1]
+    assert note.startswith("'pets/labels.csv' is no metadata by its name: unpacked, dataprep build table builds the")
+    with pytest.raises(UsageError, match=r"with columns; a table of another name is read by dataprep build table$"):
+        opened(tmp_path, label_from="label")
 
 
 def test_metadata_of_two_kinds(tmp_path):

@@ -67,6 +67,7 @@ def test_the_time_of_a_transform_is_counted_as_a_part_of_decoding(dataset, way):
     assert decode["cpu_s"] is None
 
 
+OWN_LOOP = (ROOT / "docs/bottleneck.md").read_text().split("## Your own loop")[1].split("```")[0]
 MEASURED = {
     "plan": {"busy_s", "put_wait_s"},
     "fetch": {"get_wait_s"},
@@ -85,14 +86,20 @@ def test_a_time_that_no_stage_measures_is_null_without_percentiles_as_the_docume
         assert [json.loads(json.dumps(stage))[time] for time in unmeasured] == [None] * len(unmeasured)
         assert all(stage[time] is not None for time in MEASURED[name])
     sentence = "A time of which a stage measured nothing is None and has no entry in its `percentiles`"
-    own_loop = (ROOT / "docs/bottleneck.md").read_text().split("## Your own loop")[1].split("```")[0]
-    assert sentence in " ".join(own_loop.split())
+    assert sentence in " ".join(OWN_LOOP.split())
     assert sentence in " ".join((Loader.stats.__doc__ or "").split())
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_counted_without_a_transform(dataset, way):
     assert "transform" not in stages_after(WAYS[way](str(dataset("webdataset"))))
+
+
+def test_a_stage_that_did_nothing_is_absent_as_the_documents_say(dataset):
+    with open_loader(str(dataset("webdataset")), batch_size=4, image_size=32) as loader:
+        assert loader.stats()["stages"] == {}
+    sentence = "A stage that did nothing yet is left out, and so is `transform` of a loader that has none"
+    assert sentence in " ".join(OWN_LOOP.split())
 
 
 # What goes wrong in the middle of an epoch

@@ -229,6 +229,16 @@ def test_changed_flags_are_reported_as_the_entry_spells_them(tmp_path, capsys):
     assert "note: --config.flag was 1, is now 2" in capsys.readouterr().err
 
 
+def test_a_changed_number_is_shown_without_the_error_of_its_last_digit(tmp_path, capsys):
+    first = opened(tmp_path, Counter(), max_steps=1)
+    first.description = {"warmup_epochs": 0.1 + 0.2}
+    assert first.run() == 0
+    training = opened(tmp_path, Counter())
+    training.description = {"warmup_epochs": 0.9}
+    training.resume("automatic")
+    assert "note: --warmup_epochs was 0.3, is now 0.9\n" in capsys.readouterr().err
+
+
 def test_a_flag_that_was_not_given_is_reported_so_and_resume_itself_is_not(tmp_path, capsys):
     first = opened(tmp_path, Counter(), max_steps=1)
     first.description = {"aa": "", "wandb": None, "resume": ""}
