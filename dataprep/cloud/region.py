@@ -148,6 +148,18 @@ def check_place(text: str) -> str:
     raise UsageError(f"{text!r} is no zone or region; expected e.g. us-central1-a or europe-west4{guess}")
 
 
+def unknown_regions(places: Iterable[str]) -> list[str]:
+    """Return a note for each region of the places that is in no table: it may be mistyped, or newer than the tables."""
+    known = {row["region"]: None for row in table("cloud_regions.csv")}
+    known |= {region_of(row["zone"]): None for row in table("tpu_zones.csv")}
+    regions = dict.fromkeys(map(region_of, places))
+    return [
+        f"{region} is no region that dataprep knows{did_you_mean(region, known)}"
+        for region in regions
+        if region not in known
+    ]
+
+
 def area_of(place: str) -> str | None:
     """Return the area whose transfer prices apply to a zone, region or multi-region; None if unknown."""
     found = _area_row(place)

@@ -12,7 +12,7 @@ from dataprep.arguments import StrictCommand
 from dataprep.cloud.cost import Cost
 from dataprep.cloud.machine import this_machine
 from dataprep.cloud.prices import price_dates, published_prices, read_prices
-from dataprep.cloud.region import PAID, UNKNOWN, describe
+from dataprep.cloud.region import PAID, UNKNOWN, describe, placement, unknown_regions
 from dataprep.cloud.ways import CACHE
 from dataprep.commands.options import COUNT, Bytes, json_option
 from dataprep.commands.plan_places import parse_location
@@ -116,9 +116,11 @@ def command(
         num_bytes=num_bytes,
         objects=objects,
     )
+    named = () if located is None else placement(located)[1]
+    unknown = unknown_regions(named if where is None else (*named, where))
     reports = [examine(url, where, training, prices, replicas=replicas, located=located) for url in urls]
     if as_json:
-        found = {"reader": where, "training": asdict(training), "urls": [_json(each) for each in reports]}
+        found = {"reader": where, "training": asdict(training), "urls": [_json(each, unknown) for each in reports]}
         dates = {name: read.isoformat() for name, read in price_dates().items()}
         click.echo(json.dumps({**found, "prices_as_of": dates}))
     else:
@@ -130,7 +132,7 @@ def command(
     click.get_current_context().exit(code)
 
 
-def _json(report: RegionReport) -> dict[str, object]:
+def _json(report: RegionReport, unknown: list[str]) -> dict[str, object]:
     found, reading = report.placement.verdict, report.reading
     return {
         "url": report.placement.url,
@@ -150,7 +152,7 @@ def _json(report: RegionReport) -> dict[str, object]:
         "readable": report.readable,
         "replica": None if report.replica is None else {"url": report.replica[0].url, **asdict(report.replica[1])},
         "commands": report.commands,
-        "notes": report.notes,
+        "notes": [*report.notes, *unknown],
     }
 
 

@@ -22,7 +22,6 @@ from dataprep.cloud.accelerators import (
     zone_note,
 )
 from dataprep.cloud.prices import published_prices, read_prices
-from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.plan_data import GIVEN, MEAN_OF, STORED_SIDES, PlannedData
@@ -30,7 +29,7 @@ from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document
 from dataprep.commands.plan_places import PricedPlaces, cache_gbps, parse_location, priced_places, print_places
 from dataprep.commands.plan_report import SCHEMA_VERSION, Deliverable, Found, pack_lines, print_found
 from dataprep.commands.plan_requests import BucketLoad
-from dataprep.commands.region_options import months_option, objects_option, prices_option
+from dataprep.commands.region_options import months_option, named_place, objects_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.host.piped import open_console, print_table
 
@@ -256,7 +255,7 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
     The cost of an image comes from dataprep's own measurements unless yours are given. `dataprep diagnose` measures on
     one host how many images a second the accelerator takes; multiply that by the number of hosts.
     """
-    options = _Options(**given)
+    options = _Options(**given | {"zone": named_place(given["zone"], None)})
     if options.accelerator is None:
         context.exit(_price(context, options, as_json=as_json))
     if options.accelerator.strip().lower() == _ALL:
@@ -371,8 +370,7 @@ def _list(context: click.Context, options: _Options, *, as_json: bool) -> int:
 def _plan(options: _Options, accelerator: Accelerator) -> Found:
     from loaders.capacity.plan import StoredImages, plan_capacity
 
-    zone = check_place(options.zone) if options.zone else None
-    for line in (accelerator.note, zone_note(accelerator, zone) if zone else ""):
+    for line in (accelerator.note, zone_note(accelerator, options.zone) if options.zone else ""):
         if line:
             click.echo(f"note: {line}", err=True)
     images_per_s = _images_per_s(options)
@@ -428,9 +426,8 @@ def _priced(options: _Options, num_bytes: float) -> PricedPlaces:
         raise UsageError("to price the reading, give both --bucket-location and --zone")
     use = Use(passes=options.epochs * options.data.repeats, months=options.months)
     prices = published_prices() if options.prices_file is None else read_prices(options.prices_file)
-    zone = check_place(options.zone)
     bucket = parse_location(options.bucket_location, hns=options.hns)
-    return priced_places(bucket, zone, round(num_bytes), use, prices, objects=options.objects)
+    return priced_places(bucket, options.zone, round(num_bytes), use, prices, objects=options.objects)
 
 
 def _only_price_is_known(options: _Options) -> bool:

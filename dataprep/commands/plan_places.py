@@ -21,11 +21,13 @@ from dataprep.cloud.region import (
     check_place,
     is_zone,
     placement,
+    unknown_regions,
     verdict,
 )
 from dataprep.cloud.tables import fact, table
 from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
 from dataprep.commands.plan_data import is_loose
+from dataprep.commands.region_options import note_unknown_regions
 from dataprep.commands.region_report import Reading, gib, given_reading
 from dataprep.commands.region_ways import (
     copy_commands,
@@ -135,7 +137,7 @@ class PricedPlaces:
             "packed": self.packed.document() if self.packed else None,
             "commands": self.commands,
             "cache_command": self.cache_command,
-            "notes": self.notes,
+            "notes": [*unknown_regions([*placement(self.bucket)[1], self.zone]), *self.notes],
             "prices_as_of": {name: read.isoformat() for name, read in price_dates().items()},
         }
 
@@ -175,7 +177,8 @@ def _cheapest(priced: Iterable[Way]) -> Way:
 def parse_location(text: str, *, hns: bool = False) -> BucketLocation:
     """Parse the location of a bucket: a region, a zone, `NAM4`, `US`, or two regions of a configurable dual-region.
 
-    A bucket in a zone has the class Rapid; of others the class stays unknown.
+    A bucket in a zone has the class Rapid; of others the class stays unknown. A note says if dataprep does not know a
+    region of the location.
 
     Raises:
         UsageError: There is no such location.
@@ -189,6 +192,7 @@ def parse_location(text: str, *, hns: bool = False) -> BucketLocation:
             raise UsageError(
                 f"--bucket-location {text}: a dual-region is two regions of an area, as us-central1+us-west1"
             )
+        note_unknown_regions(regions)
         return BucketLocation(
             location=code.upper(), location_type=DUAL_REGION, data_locations=regions, hierarchical=hns
         )
@@ -200,6 +204,7 @@ def parse_location(text: str, *, hns: bool = False) -> BucketLocation:
             f"a dual-region ({', '.join(pairs)}, or two regions as us-central1+us-west1), or a region or zone"
             f"{did_you_mean(code, (row['zone'] for row in table('tpu_zones.csv')))}"
         )
+    note_unknown_regions(placement(bucket)[1])
     return replace(bucket, storage_class="RAPID") if placement(bucket)[0] == ZONE else bucket
 
 

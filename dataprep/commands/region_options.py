@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import click
 
 from dataprep.cloud.placement import POLICIES
-from dataprep.cloud.region import check_place
+from dataprep.cloud.region import check_place, unknown_regions
 from dataprep.commands.options import COUNT, Finite
 
 beside_option = click.option("--beside", metavar="ZONE", help="Zone or region in which --output will be read.")
@@ -53,11 +53,13 @@ _RUNNERS_HERE = ("local", "FnApiRunner")
 def named_place(zone: str | None, tpu: str | None) -> str | None:
     """Return the zone or region that the options name; None if they name none, which means this machine.
 
+    A note says if dataprep does not know the region of --zone.
+
     Raises:
         UsageError: There is no such TPU, or a zone is malformed.
         UndecidedError: `gcloud` could not answer.
     """
-    checked = None if zone is None else check_place(zone)
+    checked = None if zone is None else _noted(check_place(zone))
     if tpu is None:
         return checked
     from dataprep.cloud.tpu.find import find_zone
@@ -77,4 +79,15 @@ def place_of_workers(beam_options: Sequence[str]) -> str | None:
         name, equals, value = option.partition("=")
         given[name] = value if equals or following.startswith("--") else following
     place = next((given[name] for name in _WORKER_PLACES if given.get(name)), None)
-    return None if place is None else check_place(place)
+    return None if place is None else _noted(check_place(place))
+
+
+def note_unknown_regions(places: Iterable[str]) -> None:
+    """Print a note on stderr for each region that dataprep does not know."""
+    for line in unknown_regions(places):
+        click.echo(f"note: {line}", err=True)
+
+
+def _noted(place: str) -> str:
+    note_unknown_regions([place])
+    return place

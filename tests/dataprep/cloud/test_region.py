@@ -19,6 +19,7 @@ from dataprep.cloud.region import (
     describe,
     is_ai_zone,
     region_of,
+    unknown_regions,
     verdict,
 )
 from dataprep.cloud.tables import table
@@ -181,6 +182,28 @@ def test_a_misspelt_zone_is_refused_with_the_nearest():
         check_place("us-central1a")
     with pytest.raises(UsageError, match=r"expected e\.g\. us-central1-a"):
         check_place("--zone")
+
+
+@pytest.mark.parametrize(
+    ("places", "notes"),
+    [
+        (("us-central1-a", "EUROPE-WEST4", "us-central2-b", "me-west1"), []),
+        (("us-cental1", "us-central1-a"), ["us-cental1 is no region that dataprep knows; did you mean us-central1?"]),
+        (("europe-west44-b",), ["europe-west44 is no region that dataprep knows; did you mean europe-west4?"]),
+        (("us-cental2-b", "us-cental2"), ["us-cental2 is no region that dataprep knows; did you mean us-central2?"]),
+        (("moon-crater7",), ["moon-crater7 is no region that dataprep knows"]),
+    ],
+)
+def test_a_region_that_no_table_has_is_noted_once_with_the_nearest(places, notes):
+    assert unknown_regions(places) == notes
+
+
+def test_the_regions_of_all_tables_are_known():
+    rows = [*table("dual_regions.csv"), *table("ai_zones.csv"), *table("tpu_zones.csv")]
+    places = [place for row in rows for place in row.get("regions", row.get("zone", "")).split()]
+    places += [row["prefix"] for row in table("regions.csv") if row["prefix"][-1].isdigit()]
+    assert len(places) > 50
+    assert unknown_regions(places) == []
 
 
 def test_areas_follow_from_the_first_part_of_a_name():

@@ -114,6 +114,21 @@ def test_both_missing_permissions_are_named():
     assert "storage.buckets.get is missing, and so is storage.objects.list" in found["reason"]
 
 
+def test_a_mistyped_region_is_priced_with_a_note_that_names_the_nearest():
+    words = ("gs://bucket", "--bucket-location", "us-cental1", "--zone", "europe-west44-b", "--bytes", "1GB")
+    result = check(*words)
+    assert (result.exit_code, result.stderr.splitlines()) == (
+        1,
+        [
+            "note: us-cental1 is no region that dataprep knows; did you mean us-central1?",
+            "note: europe-west44 is no region that dataprep knows; did you mean europe-west4?",
+        ],
+    )
+    assert [f"note: {note}" for note in checked(*words)["notes"][-2:]] == result.stderr.splitlines()
+    right = check("gs://bucket", "--bucket-location", "us-central1", "--zone", "europe-west4-b", "--bytes", "1GB")
+    assert right.stderr == ""
+
+
 def test_a_bucket_that_does_not_exist_is_bad_input(gcs):
     run = dataprep("check-region", "gs://no-such-bucket", "--zone", "us-central1-a")
     assert run.returncode == 2

@@ -183,6 +183,11 @@ def test_a_dry_run_shows_the_commands_and_asks_nobody(name, cloud, gcs):
     assert cloud.calls() == []
 
 
+def test_a_mistyped_region_gets_a_note_before_anything_is_created(name):
+    result = create(f"gs://{name}", "--beside", "us-cental2-b", "--project", "proj", "--dry-run")
+    assert result.stderr == "note: us-cental2 is no region that dataprep knows; did you mean us-central2?\n"
+
+
 def test_a_cache_and_a_hierarchical_namespace_are_requested_and_named(name):
     words = (f"gs://{name}", "--beside", "us-central1-ai1a", "--cache", "us-central1-ai1a", "--hns")
     assert "cache       in us-central1-ai1a\n" in create(*words, "--dry-run").stdout

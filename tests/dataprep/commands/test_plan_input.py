@@ -530,3 +530,17 @@ def test_vcpus_that_no_source_states_must_be_given(plan_input, capsys):
         plan_input(*one)
     assert "note: tpu7x-2 is xpk's name for 2 TensorCores" in capsys.readouterr().err
     assert plan_input(*one, "--vcpus", 50)[0] == 0
+
+
+def test_a_mistyped_region_is_priced_with_a_note_that_names_the_nearest(capsys):
+    places = ("--bucket-location", "us-cental1", "--zone", "us-central22-b")
+    notes = [
+        "us-central22 is no region that dataprep knows; did you mean us-central2?",
+        "us-cental1 is no region that dataprep knows; did you mean us-central1?",
+    ]
+    command.main([*places, "--json"], standalone_mode=False)
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [f"note: {each}" for each in notes]
+    assert set(notes) <= set(json.loads(printed.out)["places"]["notes"])
+    command.main([*RESNET, "--images-per-s", "1000", "--zone", "us-central22-b"], standalone_mode=False)
+    assert f"note: {notes[0]}\n" in capsys.readouterr().err

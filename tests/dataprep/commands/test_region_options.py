@@ -13,6 +13,15 @@ def test_a_zone_or_region_is_checked_and_lower_case():
         named_place("nowhere", None)
 
 
+def test_a_region_that_is_not_known_is_used_with_a_note(capsys):
+    assert named_place("us-cental2-b", None) == "us-cental2-b"
+    assert capsys.readouterr().err == "note: us-cental2 is no region that dataprep knows; did you mean us-central2?\n"
+    assert place_of_workers(("--region=us-eastt1",)) == "us-eastt1"
+    assert "did you mean us-east1?" in capsys.readouterr().err
+    assert named_place("us-central2-b", None) == "us-central2-b"
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("options", "place"),
     [
