@@ -153,8 +153,9 @@ def _of_plan(plan: Plan) -> _Facts:
 def _of_manifest(manifest: Manifest) -> _Facts:
     options = dict(manifest.options)
     options.pop("allow_networks", None)
-    details = options.pop(built_as(manifest), None)
-    if isinstance(details, dict):
+    details = options.get(built_as(manifest))
+    if isinstance(details, dict) and "rows" in details:  # of a table of URLs; "converted" is an option of that name
+        del options[built_as(manifest)]
         options |= {name: details[name] for name in ("rows", "columns", "rows_per_shard") if name in details}
     splits = {}
     for split in manifest.splits:

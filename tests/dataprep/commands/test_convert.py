@@ -41,6 +41,15 @@ def test_a_dataset_is_converted_with_its_licence_and_origin(pets, tmp_path):
     assert dataprep("verify", tmp_path / "out", "--deep").returncode == 0
 
 
+@pytest.mark.parametrize("name", [(), ("--name", "smaller")])
+def test_a_refusal_names_only_the_options_that_differ(pets, tmp_path, name):
+    words = ["convert", pets, "--output", tmp_path / "out", "--format", "tfrecord", "--workers", 1, *name, "--resize"]
+    assert dataprep(*words, 8).returncode == 0
+    refused = dataprep(*words, 6)
+    assert refused.returncode == 2
+    assert "): --resize is 8 there, 6 here; choose another --output" in refused.stderr
+
+
 def test_that_a_dataset_is_partial_stays(originals, tmp_path):
     build = ("--source", originals["coco"], "--split", "train", "--allow-partial", "--max-reject-ratio", 1)
     built = dataprep("build", "coco-dup5", *build, "--output", tmp_path / "coco", "--format", "webdataset")
