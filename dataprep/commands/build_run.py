@@ -362,7 +362,10 @@ def _print_result(
     for split in manifest.splits:
         click.echo(split_line(split))
     if not (result.shards_built or result.assembled):
-        click.echo(f"{output} was whole already; nothing was done{_rejected_before(manifest, request)}")
+        click.echo(
+            f"{output} was whole already; nothing was done{_rejected_before(manifest, request)}. The contents were not "
+            f"compared; check them with: dataprep verify {output}"
+        )
         return
     samples = counted(sum(split.samples for split in manifest.splits), "sample")
     is_bare = request.options.own is not None and not manifest.classes

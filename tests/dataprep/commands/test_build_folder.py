@@ -231,6 +231,22 @@ def test_a_rejected_picture_is_named_as_the_user_knows_it_and_early(tmp_path):
     assert "was whole already; nothing was done" in third.stdout
 
 
+def test_a_build_over_damaged_contents_says_that_it_did_not_compare_them(tmp_path):
+    words = command(class_folders(tmp_path / "pets"), tmp_path / "out", "--workers", 1)
+    assert dataprep(*words).returncode == 0
+    shard = min((tmp_path / "out" / "train").glob("*.tar"))
+    data = bytearray(shard.read_bytes())
+    data[600] ^= 1
+    shard.write_bytes(data)
+    again = dataprep(*words)
+    assert (again.returncode, again.stdout.splitlines()[-1]) == (
+        0,
+        f"{tmp_path / 'out'} was whole already; nothing was done. The contents were not compared; check them with: "
+        f"dataprep verify {tmp_path / 'out'}",
+    )
+    assert dataprep("verify", tmp_path / "out").returncode == 1
+
+
 def test_what_was_found_is_said_once_where_remains_are_overwritten(tmp_path):
     source = write_files(tmp_path / "pets", {f"{kind}/1.jpg": picture(n) for n, kind in enumerate(("cat", "dog"))})
     arguments = command(source, tmp_path / "out", "--workers", 1)
