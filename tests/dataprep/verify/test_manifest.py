@@ -30,6 +30,29 @@ def test_a_reformatted_manifest_is_found(damaged):
     assert "manifest dataset.json: other bytes than a build writes" in details(verify_here(copy.root))
 
 
+@pytest.mark.parametrize(
+    ("verdict", "changes"),
+    [
+        ("whole", {"licence": "MIT"}),
+        ("whole", {"origin": "elsewhere"}),
+        ("whole", {"options": {"seed": 5}}),
+        ("differs", {"name": "other"}),
+        ("differs", {"splits": 0}),
+    ],
+)
+def test_a_changed_option_origin_or_licence_is_not_found(damaged, verdict, changes):
+    copy = damaged("imagenet-webdataset")
+    manifest = read_manifest(open_storage(str(copy.root)))
+    first = manifest.splits[0]
+    values = {
+        "options": {**manifest.options, **changes.get("options", {})},
+        "splits": (replace(first, samples=first.samples - 1), *manifest.splits[1:]),
+    }
+    changed = replace(manifest, **{name: values.get(name, value) for name, value in changes.items()})
+    copy.write("dataset.json", manifest_bytes(changed))
+    assert verify_here(copy.root).verdict == verdict
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
