@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import functools
-import itertools
 import os
 import re
 import shutil
@@ -61,7 +60,9 @@ class SpoolFolder:
             UsageError: A link is on the way to the folder.
         """
         self._close_removed()
-        for tries in itertools.count(1):
+        tries = 0
+        while True:
+            tries += 1
             leaf = f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid.uuid4().hex}"
             try:
                 with self._folders.opened(self._name, make=True, required=self._required) as folder:
