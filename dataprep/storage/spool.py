@@ -17,6 +17,7 @@ import weakref
 from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
 
+from dataprep.errors import StorageError
 from dataprep.storage.folders import Folders
 from dataprep.storage.messages import missing
 
@@ -24,6 +25,8 @@ from dataprep.storage.messages import missing
 NAME_CHARACTERS = 48
 SPOOL_NAME = re.compile(rf".{{1,{NAME_CHARACTERS}}}-[0-9a-f]{{32}}", re.DOTALL)
 TEMPORARY_PREFIX = "dataprep-spool-"
+MOST_TRIES = 100
+"""Attempts to create a file whose folder other processes may remove as stale each time."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _making = threading.Lock()  # only one object for the process's folder: a second one, when dropped, would release locks
 
@@ -52,11 +55,14 @@ class SpoolFolder:
 
         Raises:
             FileNotFoundError: The folder that must exist is gone.
+            StorageError: The file system keeps no folder here, as that of /proc.
             OSError: The file cannot be created.
             UsageError: A link is on the way to the folder.
         """
         self._close_removed()
+        tries = 0
         while True:
+            tries += 1
             leaf = f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid.uuid4().hex}"
             try:
                 with self._folders.opened(self._name, make=True, required=self._required) as folder:
@@ -64,6 +70,8 @@ class SpoolFolder:
             except FileNotFoundError:
                 if self._required and not (self._folders.root / self._required).is_dir():
                     raise
+                if tries == MOST_TRIES:
+                    raise StorageError(f"{self.folder}: no folder can be made here; choose another place") from None
                 continue  # another process removed the folder as stale meanwhile
             _lock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 
+from dataprep.errors import StorageError
 from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.local import LocalStorage
 from tests.support.storages import SPAWN, run_python, spool_files
@@ -80,6 +81,12 @@ def test_a_spool_file_taken_before_it_was_locked_is_made_again(
     spool = storage.spool_path("x")
     assert spool.exists()
     assert spool not in taken
+
+
+@pytest.mark.timeout(60)
+def test_a_file_system_that_keeps_no_folders_is_an_error() -> None:
+    with pytest.raises(StorageError, match=r"/proc/no-such/.*: no folder can be made here; choose another place"):
+        LocalStorage(Path("/proc/no-such")).create("x", b"data")
 
 
 def test_without_locks_no_spool_file_is_removed(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
