@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
+from dataprep.build.finished import dataset_of
 from dataprep.build.merge import build_manifest, merge_split
 from dataprep.build.open_build import OpenBuild
 from dataprep.dataset.manifest import bytes_entry, source_entry
@@ -20,7 +21,8 @@ from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import LaionOptions, laion_of
 from dataprep.formats.img2dataset import SUCCESS
 from dataprep.sources.base import Dataset
-from dataprep.sources.laion import LAION, SPLIT, named
+from dataprep.sources.laion import LAION, SPLIT, UNNAMED
+from dataprep.sources.own import UNSTATED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,8 +41,8 @@ def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
     """
     build.check()
     storage, plan = build.storage, build.plan
-    _, options = laion_of(plan)
-    dataset = named(plan.options.own)
+    tables, options = laion_of(plan)
+    dataset = tables.facts(plan.options.own)
     names = built_names(dataset.name, plan.options.format, SPLIT, options.shard_digits)
     places = Places(root=build.root, names=names)
     place, indexes = placing(storage), count()
@@ -102,6 +104,12 @@ def nothing_came(url: str, split: SplitManifest) -> BuildError:
         f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), and "
         f"nothing is kept; {advice}"
     )
+
+
+def facts_of(manifest: Manifest) -> Dataset:
+    """Return the facts about a finished dataset that its TFDS files have."""
+    dataset = dataset_of(manifest)
+    return UNNAMED if dataset == LAION and manifest.licence == UNSTATED else dataset
 
 
 def tfds_files(dataset: Dataset, format_name: str, options: LaionOptions, split: SplitManifest) -> dict[str, bytes]:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dataprep.build.finished import dataset_of
 from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.fetched.finish import tfds_files
+from dataprep.fetched.finish import facts_of, tfds_files
 from dataprep.fetched.manifest import laion_options, sidecars_of
 from dataprep.fetched.names import ShardNames, built_names
 from dataprep.fetched.plan import LaionOptions
@@ -50,7 +49,7 @@ class Layout:
 
 def built_layout(manifest: Manifest) -> Layout:
     """Return the layout that `dataprep build` writes. Expects a manifest without faults."""
-    options, dataset, (split,) = laion_options(manifest), dataset_of(manifest), manifest.splits
+    options, dataset, (split,) = laion_options(manifest), facts_of(manifest), manifest.splits
     places = range(len(split.shards))
 
     def described(grown: SplitManifest) -> dict[str, Replacement]:

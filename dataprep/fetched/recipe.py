@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import lru_cache
 
 from dataprep.build.claim import Claim
-from dataprep.build.finished import dataset_of, planned_metadata
+from dataprep.build.finished import planned_metadata
 from dataprep.build.job import BuildJob
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.overwrite import remove_unfinished
@@ -22,7 +22,7 @@ from dataprep.build.traffic import Traffic
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import UsageError
-from dataprep.fetched.finish import finish_tables, nothing_came, tfds_files
+from dataprep.fetched.finish import facts_of, finish_tables, nothing_came, tfds_files
 from dataprep.fetched.manifest import (
     file_of,
     laion_options,
@@ -35,6 +35,11 @@ from dataprep.fetched.plan import FetchRequest, laion_of, plan_tables
 from dataprep.fetched.shards import FetchJob, ShardFetcher
 from dataprep.fetched.traffic import fetched_traffic, tables_traffic, web_bytes
 from dataprep.storage import Storage, open_storage
+
+_UNNAMED = (
+    "the table's columns are not LAION's: a new dataset is called laion all the same, of unknown origin and licence; "
+    "--name NAME, --origin and --licence say what it is"
+)
 
 
 class WebRecipe:
@@ -52,7 +57,10 @@ class WebRecipe:
         """Measure the tables, and plan a shard for each range of their rows."""
         asked = _fetch_request(request)
         progress.enumerating(request.options.splits[0])
-        return Planned(plan_tables(asked.tables, request.options, progress.reading), _mark_begun)
+        plan = plan_tables(asked.tables, request.options, progress.reading)
+        if request.options.own is None and not laion_of(plan)[0].is_laion:
+            progress.log(_UNNAMED)
+        return Planned(plan, _mark_begun)
 
     def job(self, request: BuildRequest, root: str, shards: int) -> FetchJob:
         """Return what a worker needs besides a shard's index, including its limits for fetching."""
@@ -115,7 +123,7 @@ class WebRecipe:
 
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
         """Return TFDS's files for the counts of the manifest."""
-        return tfds_files(dataset_of(manifest), manifest.format, laion_options(manifest), manifest.splits[0])
+        return tfds_files(facts_of(manifest), manifest.format, laion_options(manifest), manifest.splits[0])
 
     def is_shuffled(self, manifest: Manifest) -> bool:
         """Return False: rows keep the order of their table."""

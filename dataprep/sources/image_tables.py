@@ -227,7 +227,8 @@ def choose_image_column(
         )
     raise SourceError(
         f"{table.url}: no column of images: it has {known}; expected image bytes, or paths: name their column with "
-        f"--image-column NAME; a table of URLs is built by dataprep build laion --source {named_url(table.root, only)}"
+        f"--image-column NAME; a table of URLs is built by dataprep build laion --source {named_url(table.root, only)} "
+        "--name NAME"
     )
 
 

@@ -18,7 +18,7 @@ from dataprep.dataset.records import Enumeration, PlannedSource
 from dataprep.errors import SourceError, UsageError
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import SplitFacts, Wanted
-from dataprep.sources.own import NamedDataset, OwnData
+from dataprep.sources.own import UNSTATED, NamedDataset, OwnData
 from dataprep.sources.tables import Column, Kind, TableFile, Value, is_table, measure_table, read_part
 from dataprep.storage import Storage, open_originals
 
@@ -31,6 +31,12 @@ NAMED_DESCRIPTION = "Images fetched from a table of URLs, with their captions an
 CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024."
 LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
 ORIGIN = "https://laion.ai"
+LAION_COLUMNS = (
+    frozenset({"URL", "TEXT", "LICENSE", "similarity"}),
+    frozenset({"hash", "punsafe", "pwatermark"}),
+)
+"""Names of columns that together only LAION's tables have: LAION-400M and the first LAION-5B; LAION-5B with the guesses
+of models, and Re-LAION."""
 SPLIT = "train"
 """Name of the only split."""
 
@@ -66,7 +72,7 @@ RENAMED = frozenset({"url", "caption"})
 class LaionDataset(NamedDataset):
     """The facts about a table of URLs that a manifest and its readers need; tables have no references.
 
-    Without a name of the user's own it is LAION's.
+    Without a name of the user's own it is LAION's if its columns are.
     """
 
     recipe: ClassVar[str] = "web"
@@ -92,11 +98,8 @@ LAION = LaionDataset(
     facts={SPLIT: SplitFacts(samples=None)},
     default_splits=(SPLIT,),
 )
-
-
-def named(own: OwnData | None) -> LaionDataset:
-    """Return the facts about a table: those that the user stated, or LAION's."""
-    return LAION if own is None else LAION.described_by(own)
+UNNAMED = replace(LAION, description=NAMED_DESCRIPTION, citation="", licence=UNSTATED, origin=UNSTATED)
+"""Facts about a table that has no name and is not LAION's by its columns."""
 
 
 class Row(NamedTuple):
@@ -117,6 +120,17 @@ class LaionTables:
     columns: dict[str, str]
     """Column name by role."""
     rows_per_shard: int
+
+    @property
+    def is_laion(self) -> bool:
+        """Whether the tables are LAION's by their columns."""
+        return any(columns <= {column.name for column in self.files[0].columns} for columns in LAION_COLUMNS)
+
+    def facts(self, own: OwnData | None) -> LaionDataset:
+        """Return the facts about the tables: those that the user stated, or LAION's if they are LAION's."""
+        if own is not None:
+            return LAION.described_by(own)
+        return LAION if self.is_laion else UNNAMED
 
     @property
     def rows(self) -> int:

@@ -55,7 +55,7 @@ class LocatedImages:
         if path.lower().startswith(_WEB):
             raise SourceError(
                 f"{shown(path)} is on the web; expected a file below {self._root.url}: a table of URLs is built by "
-                f"dataprep build laion --source {self._named}"
+                f"dataprep build laion --source {self._named} --name NAME"
             )
         if path.startswith("/") or "://" in path:
             raise SourceError(

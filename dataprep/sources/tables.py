@@ -7,6 +7,7 @@ note at which byte each part begins. At most one part is in memory.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import hashlib
 import io
@@ -101,7 +102,7 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
         progress: Called with the bytes read of a text file.
 
     Raises:
-        SourceError: The file is absent or damaged, or has no columns or the same one twice.
+        SourceError: The file is absent, damaged or a text that is not UTF-8, or has no columns or the same one twice.
         UsageError: The file's suffix is not that of a table.
     """
     if not is_table(name):
@@ -281,18 +282,20 @@ def _measure_jsonl(storage: Storage, name: str, part_rows: int, progress: Progre
 def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progress | None, *, quoted: bool) -> TableFile:
     header = 1 if quoted else 0
     scan = _LineScan(part_rows, header_rows=header, quoted=quoted)
-    digest = hashlib.sha256()
+    digest, utf8 = hashlib.sha256(), _Utf8Check(storage.url_of(name))
     head = b""
     try:
         with storage.open(name) as stream:
             while chunk := stream.read(_SCAN_BYTES):
                 head = head or chunk
                 digest.update(chunk)
+                utf8.add(chunk)
                 scan.add(chunk)
                 if progress is not None:
                     progress(name, scan.num_bytes, scan.num_bytes)
     except FileNotFoundError as error:
         raise SourceError(f"{storage.url_of(name)} does not exist; check --source") from error
+    utf8.add(b"", is_last=True)
     scan.close()
     if scan.in_quotes:
         raise SourceError(f"{storage.url_of(name)} ends inside a quoted field; fetch it again or convert it to parquet")
@@ -307,6 +310,21 @@ def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progres
         sha256=digest.hexdigest(),
         part_starts=(*scan.starts, scan.num_bytes),
     )
+
+
+class _Utf8Check:
+    """Raises SourceError for the first line of a stream of bytes that is not UTF-8."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._lines, self._decoder = url, 0, codecs.getincrementaldecoder("utf-8")()
+
+    def add(self, chunk: bytes, *, is_last: bool = False) -> None:
+        try:
+            self._decoder.decode(chunk, is_last)
+        except UnicodeDecodeError as error:
+            number = self._lines + error.object.count(b"\n", 0, error.start) + 1
+            raise SourceError(f"{self._url} line {number:,}: not UTF-8; save the file as UTF-8") from error
+        self._lines += chunk.count(b"\n")
 
 
 class _LineScan:

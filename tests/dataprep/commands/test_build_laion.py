@@ -18,6 +18,8 @@ from dataprep.commands.progress import VerifyProgress
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.inspection.inspect import inspect_dataset
+from dataprep.sources.laion import CITATION, LICENCE, ORIGIN
+from dataprep.sources.own import UNSTATED
 from dataprep.storage import open_storage
 from dataprep.verify.run import verify
 from loaders import open_loader
@@ -339,6 +341,37 @@ def test_a_named_table_has_its_name_everywhere(table, tmp_path):
     assert verify_here(output).verdict == "whole"
     with open_loader(str(output), batch_size=4, image_size=32) as loader:
         assert next(iter(loader)).images.shape == (4, 32, 32, 3)
+
+
+def test_a_table_without_laions_columns_and_without_a_name_has_an_unknown_origin(tmp_path):
+    table, output = tmp_path / "my_urls.csv", tmp_path / "out"
+    with picture_web() as web:
+        web.faults = {2: 503}
+        lines = "".join(f"http://127.0.0.1:{web.port}/{number}.jpg,{number}\n" for number in range(4))
+        table.write_text(f"url,caption\n{lines}")
+        run = dataprep(*laion_arguments(table, output, "tfrecord"))
+        assert run.returncode == 0, run.stderr
+        manifest = read_manifest(open_storage(str(output)))
+        assert (manifest.name, manifest.licence, manifest.origin) == ("laion", UNSTATED, UNSTATED)
+        assert "columns are not LAION's" in json.loads(run.stdout)["notes"][0]
+        assert "--name NAME" in json.loads(run.stdout)["notes"][0]
+        info = json.loads((output / "dataset_info.json").read_text())
+        assert (info["redistributionInfo"]["license"], info.get("citation", "")) == (UNSTATED, "")
+        assert not any("laion.ai" in (output / name).read_text() for name in ("README.md", "croissant.json"))
+        assert verify_here(output).verdict == "whole"
+        web.faults = {}
+        again = dataprep("retry-failed", output, *WEB)
+    assert again.returncode == 0, again.stderr
+    assert read_manifest(open_storage(str(output))).revision == 2
+    assert verify_here(output).verdict == "whole"
+
+
+def test_a_table_with_laions_columns_has_its_origin(built):
+    fmt, output, summary = built
+    assert (summary["licence"], summary["origin"]) == (LICENCE, ORIGIN)
+    if fmt == "tfrecord":
+        assert json.loads((output / "dataset_info.json").read_text())["citation"] == CITATION
+    assert not any("--name" in note for note in summary["notes"])
 
 
 @pytest.mark.parametrize(

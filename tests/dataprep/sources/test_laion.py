@@ -47,6 +47,22 @@ def test_columns_of_laion_400m_get_their_roles():
     }
 
 
+@pytest.mark.parametrize(
+    ("names", "is_laion"),
+    [
+        (LAION_400M, True),
+        (RELAION, True),
+        (["URL", "TEXT", "WIDTH", "HEIGHT", "similarity", "hash", "punsafe", "pwatermark"], True),
+        (["url", "caption"], False),
+        (["url", "text", "license", "similarity"], False),
+        (["uid", "url", "text", "original_width", "clip_b32_similarity_score", "sha256"], False),
+    ],
+)
+def test_laions_tables_are_known_by_their_columns(tmp_path, names, is_laion):
+    pq.write_table(pa.table({name: ["x"] for name in names}), tmp_path / "a.parquet")
+    assert measure_tables(open_storage(str(tmp_path)), ["a.parquet"]).is_laion == is_laion
+
+
 def test_columns_of_relaion_get_their_roles_and_its_hash_is_not_verified():
     found = roles_of(RELAION, {})
     assert found["width"] == "original_width"

@@ -47,7 +47,7 @@ def test_absolute_paths_are_below_the_source(tmp_path):
         ("x/../../../secret.jpg", "climbs out of"),
         ("gs://other-bucket/1.jpg", "is not below"),
         ("file:///etc/passwd", "is not below"),
-        ("https://example.org/1.jpg", "is on the web; .* dataprep build laion --source"),
+        ("https://example.org/1.jpg", "is on the web; .* dataprep build laion --source \\S+ --name NAME$"),
         ("a\\b.jpg", "backslash"),
         ("a\nb.jpg", "line end"),
         ("a\0b.jpg", "NUL"),

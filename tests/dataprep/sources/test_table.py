@@ -211,7 +211,7 @@ def test_a_table_of_urls_is_named_to_build_laion_as_it_was_given(tmp_path, rows,
     (tmp_path / "x.csv").write_text("\n".join(rows))
     with pytest.raises(DataprepError, match="a table of URLs is built by") as raised:
         opened(tmp_path, archive=table)
-    assert str(raised.value).endswith(f"dataprep build laion --source {tmp_path}{named}")
+    assert str(raised.value).endswith(f"dataprep build laion --source {tmp_path}{named} --name NAME")
 
 
 def test_tables_of_different_columns(tmp_path):

@@ -126,6 +126,23 @@ def test_files_that_are_no_table_are_refused(tmp_path, name, data, text):
 
 
 @pytest.mark.parametrize(
+    ("name", "data", "line"),
+    [
+        ("t.csv", "URL,TEXT\na,Bär\n".encode("latin-1"), 2),
+        ("t.tsv", "URL\tTEXT\n\na\tb\nc\tGrün".encode("latin-1"), 4),
+        ("t.jsonl", '{"URL": "a"}\n{"URL": "ä"}\n'.encode("latin-1"), 2),
+        ("t.csv", "URL,TEXT\na,b\n".encode("utf-16"), 1),
+        ("t.csv", "URL,TEXT\na,b\nc,ä".encode()[:-1], 3),
+    ],
+)
+def test_text_that_is_not_utf_8_is_refused_by_its_line(tmp_path, monkeypatch, name, data, line):
+    monkeypatch.setattr(tables, "_SCAN_BYTES", 9)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=rf"{name} line {line}: not UTF-8; save the file as UTF-8$"):
+        measure_table(open_storage(str(tmp_path)), name, 10)
+
+
+@pytest.mark.parametrize(
     ("name", "data", "text"),
     [
         ("t.csv", b"URL,TEXT\na,b\nc\n", "row 1 has 1 fields, the header 2"),
