@@ -42,7 +42,7 @@ class AdoptProgress(ImageProgress):
     def shard_done(self, samples: int, num_bytes: int) -> None:
         self._read_shards += 1
         self._read_bytes += num_bytes
-        self.reading(f"{self._read_shards:,} of {self._shards:,} shards", self._read_bytes, self._total_bytes)
+        self.reading(f"{self._read_shards:,} of {counted(self._shards, 'shard')}", self._read_bytes, self._total_bytes)
 
 
 @click.command("adopt", cls=StrictCommand, epilog=EPILOG)
