@@ -95,9 +95,13 @@ def sufficient_ratio(rejected: int, total: int) -> float:
 def described_fields(fields: Mapping[str, int], samples: int) -> str:
     """Write fields as `caption, score (98 of 100 images)`, with the number of samples where not all have a field."""
     return ", ".join(
-        name if count == samples else f"{name} ({count:,} of {counted(samples, 'image')})"
-        for name, count in fields.items()
+        name if count == samples else f"{name} ({of_images(count, samples)})" for name, count in fields.items()
     )
+
+
+def of_images(count: int, samples: int) -> str:
+    """Write how many of all images are meant, as `98 of 100 images`."""
+    return f"{count:,} of {counted(samples, 'image')}"
 
 
 def human_bytes(count: float) -> str:

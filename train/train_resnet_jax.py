@@ -272,10 +272,10 @@ def open_training(config: Config, workdir: str) -> Training[JaxBackend]:
     """Open all that a run needs: devices, loaders, model; nothing is trained yet.
 
     Raises:
-        UsageError: The data do not exist, have no labels, or have no split to evaluate on.
+        UsageError: The data do not exist, have no labels, have images without one, or have no split to evaluate on.
     """
     from loaders.jax import host_rank
-    from train.batches.data import open_data
+    from train.batches.data import classes_of, open_data
     from train.checkpoints.checkpoint import CheckpointFolder
     from train.checkpoints.files import NUMPY
     from train.loops.jax import JaxBackend
@@ -286,8 +286,7 @@ def open_training(config: Config, workdir: str) -> Training[JaxBackend]:
     rank, world_size = host_rank()
     path = config.data_path()
     data = open_data(path, index_dir=config.dataset.index_dir, region_policy=config.dataset.region_policy)
-    if data.num_classes is None:
-        raise UsageError(f"{path}: no labels; a classifier needs a dataset with classes")
+    num_classes = classes_of(data, None, evaluates=config.eval_per_epoch != NEVER)
     settings = config.loader_config(rank=rank, world_size=world_size)
     validation = None if config.eval_per_epoch == NEVER else data.validation_loader(settings)
     if validation is None and config.eval_per_epoch != NEVER:
@@ -296,7 +295,7 @@ def open_training(config: Config, workdir: str) -> Training[JaxBackend]:
             "--config.eval_per_epoch=-1"
         )
     mesh = all_devices()
-    steps = open_steps(config, mesh, num_classes=data.num_classes)
+    steps = open_steps(config, mesh, num_classes=num_classes)
     return Training(
         config=config.loop_config(),
         backend=JaxBackend(

@@ -239,7 +239,8 @@ def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
     compressed = next((name for name in names if _COMPRESSED.search(name)), None)
     if compressed and not found:
         raise UsageError(
-            f"{storage.url_of(compressed)}: compressed; only plain tars and TFRecords can be read in parts"
+            f"{storage.url_of(compressed)}: compressed; only plain tars and TFRecords can be read in parts: "
+            "uncompress it first, such as with gunzip"
         )
     return found[0] if found else "imagefolder"
 

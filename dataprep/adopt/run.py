@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dataprep.adopt.find import Found, FoundShard, find
 from dataprep.adopt.rows import distinct_key, key_hash, listed_fields
 from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
+from dataprep.adopt.tars import APART, DOTTED
 from dataprep.adopt.tfds import Description, describe
 from dataprep.dataset.changes import changes_of
 from dataprep.dataset.columns import strings
@@ -126,10 +127,16 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         results = read_shards(job, Path(folder), progress, workers)
         if not any(result.samples for result in results):
             shards = counted(len(results), "shard")
-            raise SourceError(f"{data.url}: no image in {shards}; {_reasons(results)}; check --format")
+            raise SourceError(f"{data.url}: no image in {shards}; {_reasons(results)}")
         results, texts = with_classes(data.url, results)
         read = _ReadData(found, results, texts or _classes(found, results), _describe(index, data, found, results))
-        notes = (*_skipped(found), *_labels(read, texts), *_uncounted(results), *read.description.remarks)
+        notes = (
+            *_skipped(found),
+            *_apart(results),
+            *_labels(read, texts),
+            *_uncounted(results),
+            *read.description.remarks,
+        )
         for line in notes:
             progress.log(line)
         progress.step("writing index and manifest")
@@ -186,6 +193,16 @@ def _skipped(found: Found) -> Iterator[str]:
             yield f"{split}: {counted(images.skipped, 'file')} skipped: hidden, no image, or in no class folder"
 
 
+def _apart(results: Sequence[ReadShard]) -> Iterator[str]:
+    """Yield a line if members of samples lie elsewhere in a tar than their image."""
+    count = sum(event.reason == APART for result in results for event in result.events)
+    if count:
+        yield (
+            f"members of {counted(count, 'sample')}, such as labels, were not taken: the members of a sample must "
+            "follow each other in a tar"
+        )
+
+
 def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
     """Yield a line if labels are numbered by their texts, or if some of the numbers below the largest do not occur."""
     if texts:
@@ -232,8 +249,12 @@ def _is_described(index: Storage) -> bool:
 
 
 def _reasons(results: Sequence[ReadShard]) -> str:
-    counts = Counter(event.reason for result in results for event in result.events)
-    return ", ".join(f"{count:,} samples: {reason}" for reason, count in counts.most_common()) or "they are empty"
+    """Return why no sample has an image, and what to do about it."""
+    events = [event for result in results for event in result.events]
+    dotted = next((event.detail for event in events if event.reason == DOTTED), "")
+    counts = Counter(event.reason for event in events).most_common()
+    reasons = ", ".join(f"{counted(count, 'sample')}: {reason}" for reason, count in counts)
+    return dotted or f"{reasons or 'they are empty'}; check --format"
 
 
 # Index and manifest

@@ -21,7 +21,7 @@ from dataprep.adopt.folder import folder_rows
 from dataprep.adopt.img2dataset import RowCounts, count_rows
 from dataprep.adopt.labels import MAX_CLASSES, LabelReader, ShardLabels, text_classes, too_many_texts
 from dataprep.adopt.rows import key_hash, listed_fields
-from dataprep.adopt.tars import tar_rows
+from dataprep.adopt.tars import tar_rows, told_apart
 from dataprep.adopt.tfds import FeatureShape
 from dataprep.adopt.tfrecords import tfrecord_rows
 from dataprep.build.pool import Pool
@@ -213,6 +213,8 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
                 events.append(row)
             else:
                 rows.append(row)
+    if events and job.found.format == "webdataset":
+        events = told_apart(events, {row.key for row in rows})
     if shard.samples not in (None, len(rows) + len(events)):
         raise SourceError(
             f"{job.data_url}/{shard.name}: {len(rows) + len(events):,} records, its description says "

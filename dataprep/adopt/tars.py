@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from dataprep.adopt.labels import LabelReader
 from dataprep.adopt.rows import key_from, read_small, side_from
@@ -20,6 +20,9 @@ from dataprep.storage.checksums import crc32c_of
 
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
 """Extensions of the member that is the image; the first one that a sample has is used."""
+NO_IMAGE, DOTTED, APART = "no image", "dot in its key", "apart from its image"
+"""Reasons of samples that have no image: in general, with an image whose extension has a dot, and with a key that is
+also that of an image elsewhere in the tar."""
 MAX_TEXT_BYTES = 1 << 20
 """Maximum size of a .json or .cls member."""
 # webdataset skips names that begin with a component of this form.
@@ -83,9 +86,7 @@ def tar_rows(
         key = key_from(sample.base)
         image = next((sample.members[suffix] for suffix in IMAGE_MEMBERS if suffix in sample.members), None)
         if image is None or not image.num_bytes:
-            members = ", ".join(f".{suffix}" for suffix in sample.members)
-            detail = f"its image has no bytes ({image.name})" if image else f"members {members}"
-            yield Event(key, "rejected", "empty" if image else "no image", shown(detail))
+            yield _without_image(key, sample, image)
             continue
         document = _document(reader, sample.members.get("json"))
         label = _label(reader, sample, document, labels)
@@ -102,6 +103,29 @@ def tar_rows(
             height=side_from(document.get("height")),
             width=side_from(document.get("width")),
         )
+
+
+def told_apart(events: Iterable[Event], keys: Collection[str]) -> list[Event]:
+    """Return the events of a tar, in which a sample without an image has its own reason if its key is that of an
+    image."""
+    return [
+        replace(event, reason=APART) if event.reason == NO_IMAGE and event.key in keys else event for event in events
+    ]
+
+
+def _without_image(key: str, sample: TarSample, image: Member | None) -> Event:
+    """Return the event of a sample without an image, or with an empty one."""
+    if image is not None:
+        return Event(key, "rejected", "empty", shown(f"its image has no bytes ({image.name})"))
+    for suffix, member in sample.members.items():
+        if suffix.rpartition(".")[2] in IMAGE_MEMBERS:
+            detail = (
+                f"{shown(member.name)}: a key ends at the first dot of its name, so this is a member {shown(suffix)} "
+                f"of {shown(sample.base)}, expected {', '.join(IMAGE_MEMBERS[:-1])} or {IMAGE_MEMBERS[-1]}"
+            )
+            return Event(key, "rejected", DOTTED, detail)
+    members = ", ".join(f".{suffix}" for suffix in sample.members)
+    return Event(key, "rejected", NO_IMAGE, shown(f"members {members}"))
 
 
 def _document(reader: ByteReader, member: Member | None) -> JsonObject:

@@ -14,9 +14,10 @@ from dataprep.adopt.shards import ReadJob, read_first
 from dataprep.arguments import StrictCommand
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import ImageProgress
+from dataprep.dataset.labels import labelled
 from dataprep.dataset.links import adopted_fields, is_adopted, open_linked
 from dataprep.errors import UsageError
-from dataprep.messages import counted, described_fields, human_bytes, printable
+from dataprep.messages import counted, described_fields, human_bytes, of_images, printable
 
 EPILOG = f"""\b
 Examples:
@@ -41,7 +42,7 @@ class AdoptProgress(ImageProgress):
     def shard_done(self, samples: int, num_bytes: int) -> None:
         self._read_shards += 1
         self._read_bytes += num_bytes
-        self.reading(f"{self._read_shards:,} of {self._shards:,} shards", self._read_bytes, self._total_bytes)
+        self.reading(f"{self._read_shards:,} of {counted(self._shards, 'shard')}", self._read_bytes, self._total_bytes)
 
 
 @click.command("adopt", cls=StrictCommand, epilog=EPILOG)
@@ -157,6 +158,8 @@ class _FirstShard(TypedDict):
     samples: int
     labels: str
     """`text`, `number` or `none`."""
+    labelled: int
+    """Number of its samples that have a label."""
     fields: dict[str, int]
     """Number of its samples that have each field beside the image."""
 
@@ -171,6 +174,8 @@ class _Summary(TypedDict):
     revision: NotRequired[int]
     already: NotRequired[bool]
     classes: NotRequired[int]
+    labelled: NotRequired[int]
+    """Number of samples that have a label."""
     fields: NotRequired[dict[str, int]]
     """Number of samples that have each field beside the image."""
     notes: NotRequired[tuple[str, ...]]
@@ -191,7 +196,13 @@ def _first_shard(job: ReadJob) -> _FirstShard:
     first = read_first(job)
     form = "text" if first.kind.texts else "number" if first.labels else "none"
     file = job.found.shards[0].name
-    return {"file": file, "samples": first.samples, "labels": form, "fields": dict(first.fields)}
+    return {
+        "file": file,
+        "samples": first.samples,
+        "labels": form,
+        "labelled": first.labels.total(),
+        "fields": dict(first.fields),
+    }
 
 
 def _summary(adoption: Adoption) -> _Summary:
@@ -204,6 +215,7 @@ def _summary(adoption: Adoption) -> _Summary:
         "revision": manifest.revision,
         "already": adoption.already,
         "classes": len(manifest.classes),
+        "labelled": labelled(manifest),
         "fields": adopted_fields(manifest),
         "notes": adoption.notes,
         "splits": [
@@ -228,11 +240,16 @@ def _lines(summary: _Summary) -> Sequence[str]:
         line = f"  {split['name']}: {samples}{counted(split['shards'], 'shard')}, {human_bytes(split['bytes'])}"
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in split.get("rejected", {}).items())
         lines.append(printable(f"{line}; left out: {left_out}" if left_out else line))
+    total = sum(split.get("samples", 0) for split in summary["splits"])
+    if summary.get("classes") and summary["labelled"] < total:
+        lines.append(f"  labels: {of_images(summary['labelled'], total)} have one")
     if fields := summary.get("fields"):
-        total = sum(split.get("samples", 0) for split in summary["splits"])
         lines.append(printable(f"  fields: {described_fields(fields, total)}"))
     if first := summary.get("first_shard"):
         named = described_fields(first["fields"], first["samples"]) or "none"
         samples = counted(first["samples"], "image")
-        lines.append(printable(f"  in {first['file']}: {samples}; labels: {first['labels']}; fields: {named}"))
+        labels = first["labels"]
+        if 0 < first["labelled"] < first["samples"]:
+            labels += f" ({of_images(first['labelled'], first['samples'])})"
+        lines.append(printable(f"  in {first['file']}: {samples}; labels: {labels}; fields: {named}"))
     return lines

@@ -216,6 +216,6 @@ def _print(url: str, retried: Retried, elapsed_s: float, as_json: bool) -> None:
     else:
         click.echo(
             f"{url} is whole at revision {manifest.revision}: {retried.came:,} of {retried.rows:,} rows were fetched, "
-            f"in {retried.shards:,} new shards and {elapsed_s:.1f} s"
+            f"in {counted(retried.shards, 'new shard')} and {elapsed_s:.1f} s"
         )
     click.echo("\n".join(count_lines(split.statuses, split.reasons)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataprep.dataset.records import NO_LABEL
+from dataprep.dataset.records import NO_LABEL, Manifest
 from dataprep.messages import shortened
 
 _DIGITS = 20
@@ -15,6 +15,20 @@ def class_name_of(label: int, classes: tuple[str, ...]) -> str | None:
     if not classes:
         return "" if label == NO_LABEL else None
     return classes[label] if 0 <= label < len(classes) else None
+
+
+def labelled(manifest: Manifest) -> int:
+    """Return the number of samples of all splits that have a label."""
+    return sum(sum(split.class_counts) for split in manifest.splits)
+
+
+def unlabelled(manifest: Manifest) -> dict[str, int]:
+    """Return the number of samples without a label by split; splits without such samples are left out.
+
+    Only data that other tools wrote have such samples beside others with a label.
+    """
+    counts = {split.name: split.samples - sum(split.class_counts) for split in manifest.splits}
+    return {name: count for name, count in counts.items() if count > 0}
 
 
 def renumbering(classes: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.events import open_events
 from dataprep.dataset.features import described
 from dataprep.dataset.index import Index, open_index
+from dataprep.dataset.labels import labelled
 from dataprep.dataset.links import adopted_fields, is_adopted
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.prints import Prints, SharedImages, shared_images
@@ -139,6 +140,8 @@ class Inspection:
     """Number of samples that have each field, such as a caption, in adopted data; empty elsewhere."""
     samples: int
     """Number of samples of all splits, also of those that are not inspected."""
+    labelled: int
+    """Number of those samples that have a label."""
     is_adopted: bool
     """Whether another tool wrote the data, so that no image was decoded or copied."""
     splits: tuple[SplitInspection, ...]
@@ -174,6 +177,7 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
         features={name: described(feature) for name, feature in sorted(manifest.features.items())},
         fields=adopted_fields(manifest),
         samples=sum(found.samples for found in manifest.splits),
+        labelled=labelled(manifest),
         is_adopted=is_adopted(manifest),
         splits=splits,
         shared=_shared(storage, chosen, prints),

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dataprep.adopt import AdoptRequest, adopt
 from dataprep.cloud.placement import guard, url_to_read
 from dataprep.dataset.changes import refuse_changed
+from dataprep.dataset.labels import unlabelled
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.trust import open_named_data
 from dataprep.errors import UsageError
 from dataprep.host.heartbeat import STALL_S
-from dataprep.messages import human_bytes
+from dataprep.messages import counted, human_bytes
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
 from loaders.dataset import MIXTURE_SUFFIX, open_dataset
@@ -45,6 +46,8 @@ class Data:
     """Number of classes; None where the data have no labels."""
     mixture: Mixture | None = None
     """The datasets of which the data are a mixture."""
+    unlabelled: Mapping[str, int] = field(default_factory=dict)
+    """Number of images without a label, for each split that has some."""
 
     def training_loader(self, config: LoaderConfig) -> Loader:
         """Open a shuffled loader over the split `train`, or over the only split.
@@ -52,7 +55,7 @@ class Data:
         Raises:
             UsageError: There are several splits and none of them is `train`.
         """
-        split = self.splits[0] if len(self.splits) == 1 else self._first_of(TRAIN)
+        split = self.trained_split()
         if split is None:
             named = ", ".join(self.splits)
             raise UsageError(f"{self.url}: no split {TRAIN[0]!r} among {named}; give one by its own folder")
@@ -63,8 +66,16 @@ class Data:
 
         Images are neither shuffled nor augmented, whatever the settings say.
         """
-        split = self._first_of(VALIDATION)
+        split = self.evaluated_split()
         return None if split is None else self._loader(split, replace(config, shuffle=False, augment=False))
+
+    def trained_split(self) -> str | None:
+        """Return the name of the split that is trained on; None if several could be meant."""
+        return self.splits[0] if len(self.splits) == 1 else self._first_of(TRAIN)
+
+    def evaluated_split(self) -> str | None:
+        """Return the name of the split that is evaluated on; None if there is none."""
+        return self._first_of(VALIDATION)
 
     def tell_no_evaluation(self, config: LoaderConfig) -> None:
         """Say in a line on stderr that the run does not evaluate, and how to get a split for that; rank 0 says it."""
@@ -106,21 +117,30 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     manifest = read_manifest(with_deadline(open_storage(url), DEADLINE_S))
     if manifest is None:
         raise UsageError(f"{data_path}: no data found; give a dataset, an image folder, tars, or a TFDS directory")
-    return Data(url, tuple(split.name for split in manifest.splits), len(manifest.classes) or None)
+    splits = tuple(split.name for split in manifest.splits)
+    return Data(url, splits, len(manifest.classes) or None, unlabelled=unlabelled(manifest))
 
 
-def classes_of(data: Data, num_classes: int | None) -> int:
+def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -> int:
     """Return the number of a model's logits.
 
     Args:
         data: Data with labels.
         num_classes: Number that the user gave; None: the number of classes in the data.
+        evaluates: Whether the run also reads the split for evaluation.
 
     Raises:
-        UsageError: The data have no labels, or more classes than logits.
+        UsageError: The data have no labels, images without one, or more classes than logits.
     """
     if data.num_classes is None:
         raise UsageError(f"{data.url}: no labels; a classifier needs an image folder, or a dataset with classes")
+    for split in (data.trained_split(), data.evaluated_split() if evaluates else None):
+        if split is not None and (without := data.unlabelled.get(split)):
+            raise UsageError(
+                f"{data.url}: {counted(without, 'image')} of {split} without a label; a classifier "
+                "needs one of every image: leave the others out of the data, or name the field that holds it with "
+                "dataprep adopt --labels FIELD"
+            )
     if num_classes is not None and num_classes < data.num_classes:
         raise UsageError(f"--num_classes {num_classes}, the data have {data.num_classes:,}; give that number, or more")
     return num_classes or data.num_classes
@@ -133,7 +153,14 @@ def _mixed(data_path: str, region_policy: str) -> Data:
     split = next((name for name in TRAIN if name in splits), splits[0] if splits else TRAIN[0])
     opened = found.open_dataset(split, region_policy)
     has_labels = all(part.dataset.manifest.classes for part in opened.parts)
-    return Data(data_path, splits, len(opened.manifest.classes) or None if has_labels else None, found)
+    without = sum(unlabelled(part.dataset.manifest).get(part.dataset.split.name, 0) for part in opened.parts)
+    return Data(
+        data_path,
+        splits,
+        len(opened.manifest.classes) or None if has_labels else None,
+        found,
+        unlabelled={split: without} if without else {},
+    )
 
 
 def _indexed(data_path: str, index_dir: str | None) -> str:

@@ -51,7 +51,10 @@ def test_splits_are_found_by_file_names_or_given_patterns(tmp_path):
 
 NOTHING = {
     "empty": ([], "no files found"),
-    "compressed": (["a.tar.gz"], "compressed; only plain tars"),
+    "compressed": (
+        ["a.tar.gz"],
+        "compressed; only plain tars and TFRecords can be read in parts: uncompress it first, such as with gunzip",
+    ),
     "both": (["a.tar", "b.tfrecord"], "webdataset and tfrecord files exist; choose one with --format"),
     "no class folders": (["a.jpg"], "no image in a class folder"),
     "splits beside others": (["train/a/x.jpg", "more/a/x.jpg"], r"folders train beside others \('more'\)"),

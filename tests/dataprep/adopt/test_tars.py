@@ -58,13 +58,30 @@ def test_samples_without_an_image_are_listed(tmp_path):
     assert [(event["key"], event["reason"]) for event in events] == [("y", "no image"), ("z", "empty")]
 
 
+@pytest.mark.parametrize("first", ["jpg", "cls"])
+def test_members_apart_from_their_image_are_counted_as_such(tmp_path, first):
+    members = [(f"{number}.jpg", image_of(number)) for number in range(3)]
+    labels = [(f"{number}.cls", b"1") for number in range(4)]
+    tar_of(tmp_path / "a.tar", members + labels if first == "jpg" else labels + members)
+    adopted = adopt_here(tmp_path)
+    assert adopted.manifest.splits[0].rejected == {"apart from its image": 3, "no image": 1}
+    assert adopted.notes == (
+        "members of 3 samples, such as labels, were not taken: the members of a sample must follow each other in a tar",
+    )
+
+
 FAULTS = {
     "a label that is none": ([("x.jpg", b"j"), ("x.cls", b"0.5")], r"a.tar: member 'x.cls' at byte 1,536: label '0.5'"),
     "a label of a list": ([("x.jpg", b"j"), ("x.json", b'{"label": [1]}')], r"'x.json' at byte 1,536: label '\[1\]'"),
     "a label of an identifier": ([("x.jpg", b"j"), ("x.cls", b"9" * 12)], "expected an integer from 0 to 999,999"),
     "a json that is none": ([("x.jpg", b"j"), ("x.json", b"{")], r"member 'x.json' at byte 1,536: it is no JSON"),
     "an extension twice": ([("x.jpg", b"j"), ("x.JPG", b"j")], r"member 'x.JPG' at byte 1,536: it occurs twice"),
-    "no image at all": ([("x.txt", b"j")], "no image in 1 shard; 1 samples: no image"),
+    "a dot in the key": (
+        [("a/IMG_1.00003.jpg", b"j"), ("a/IMG_1.00004.jpg", b"j")],
+        r"no image in 1 shard; 'a/IMG_1\.00003\.jpg': a key ends at the first dot of its name, so this is a member "
+        r"'00003\.jpg' of 'a/IMG_1', expected jpg, jpeg, png or webp$",
+    ),
+    "no image at all": ([("x.txt", b"j")], "no image in 1 shard; 1 sample: no image; check --format"),
 }
 
 

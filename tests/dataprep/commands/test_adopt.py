@@ -111,6 +111,31 @@ def test_the_fields_of_adopted_data_are_listed(pairs):
     assert re.search(r"fields +score \(1 of 2 images\), txt *\n", run("inspect", pairs).stdout)
 
 
+@pytest.fixture
+def half_labelled(tmp_path):
+    """A tar of six images, three of which have a label."""
+    members = [(f"{number}.jpg", image_of(number)) for number in range(6)]
+    for number in (4, 2, 0):
+        members.insert(number + 1, (f"{number}.cls", b"cat" if number else b"dog"))
+    (tmp_path / "half").mkdir()
+    tar_of(tmp_path / "half/a.tar", members)
+    return tmp_path / "half"
+
+
+def test_labels_that_only_some_images_have_are_counted(half_labelled, pairs):
+    text = run("adopt", half_labelled, "--dry-run").stdout
+    assert "  in a.tar: 6 images; labels: text (3 of 6 images); fields: " in text
+    assert json.loads(run("adopt", half_labelled, "--dry-run", "--json").stdout)["first_shard"]["labelled"] == 3
+    line = "\n  labels: 3 of 6 images have one\n"
+    assert line in run("adopt", half_labelled).stdout
+    assert line in run("adopt", half_labelled).stdout
+    assert json.loads(run("adopt", half_labelled, "--json").stdout)["labelled"] == 3
+    assert re.search(r"labels +3 of 6 images have one *\n", run("inspect", half_labelled).stdout)
+    assert json.loads(run("inspect", half_labelled, "--json").stdout)["labelled"] == 3
+    assert "  labels: " not in run("adopt", pairs).stdout
+    assert json.loads(run("inspect", pairs, "--json").stdout)["labelled"] == 0
+
+
 def test_lines_about_labels_are_in_the_json_result(pairs):
     done = dataprep("adopt", pairs, "--labels", "txt", "--index", pairs.parent / "index", "--workers", 1)
     assert done.returncode == 0, done.stderr

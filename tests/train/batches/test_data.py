@@ -7,7 +7,8 @@ import pytest
 
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
-from train.batches.data import Data, open_data
+from tests.support.adoption import adopt_here, image_of, tar_of
+from train.batches.data import Data, classes_of, open_data
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32)
 
@@ -57,6 +58,38 @@ def test_a_mixtures_file_is_trained_on(dataset, tmp_path):
     (tmp_path / "mix.json").write_text(json.dumps({"version": 1, "datasets": datasets}))
     with open_data(str(tmp_path / "mix.json")).validation_loader(CONFIG) as loader:
         assert loader.dataset.split.name == "val"
+
+
+def half_labelled(folder, *splits):
+    """A tar of three images for each split; the first one has a label, and those of `train-whole` all have one."""
+    folder.mkdir()
+    for split in splits:
+        members = [(f"{number}.jpg", image_of(number)) for number in range(3)]
+        for number in (2, 1, 0) if split.endswith("whole") else (0,):
+            members.insert(number + 1, (f"{number}.cls", b"1"))
+        tar_of(folder / f"{split}.tar", members)
+    return str(folder)
+
+
+def test_a_classifier_refuses_images_without_a_label(tmp_path):
+    data = open_data(half_labelled(tmp_path / "half", "train"), index_dir=str(tmp_path / "index"))
+    with pytest.raises(UsageError, match=r"index: 2 images of train without a label; a classifier needs one of every"):
+        classes_of(data, 5)
+    assert data.training_loader(LoaderConfig(batch_size=1, image_size=32)).dataset.split.samples == 3  # as MAE needs it
+    evaluated = half_labelled(tmp_path / "other", "train-whole", "test")
+    adopt_here(evaluated)
+    with pytest.raises(UsageError, match="2 images of test without a label"):
+        classes_of(open_data(evaluated), None)
+    assert classes_of(open_data(evaluated), None, evaluates=False) == 2
+
+
+def test_a_classifier_refuses_a_mixture_with_images_without_a_label(tmp_path):
+    for name in ("one", "two"):
+        adopt_here(half_labelled(tmp_path / name, f"train-{name}"))
+    datasets = [{"url": str(tmp_path / name), "weight": 1} for name in ("one", "two")]
+    (tmp_path / "mix.json").write_text(json.dumps({"version": 1, "datasets": datasets}))
+    with pytest.raises(UsageError, match=r"mix\.json: 4 images of train without a label"):
+        classes_of(open_data(str(tmp_path / "mix.json")), None)
 
 
 def test_what_goes_on_while_plain_data_are_indexed_is_said(photographs, tmp_path, capsys):
