@@ -243,7 +243,9 @@ def _own_data(values: _Options) -> OwnData | None:
     name, stated = values["name"], {key: values[key] for key in ("licence", "origin") if values[key] is not None}
     if name is None:
         if stated:
-            raise UsageError(f"--{next(iter(stated))}: without --name the table is LAION's, with its own; add --name")
+            raise UsageError(
+                f"--{next(iter(stated))}: a dataset that states this needs a name of its own; add --name NAME"
+            )
         return None
     if fault := own_name_fault(name):
         raise UsageError(f"{fault}; choose another with --name")

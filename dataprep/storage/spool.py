@@ -60,9 +60,7 @@ class SpoolFolder:
             UsageError: A link is on the way to the folder.
         """
         self._close_removed()
-        tries = 0
-        while True:
-            tries += 1
+        for _ in range(MOST_TRIES):
             leaf = f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid.uuid4().hex}"
             try:
                 with self._folders.opened(self._name, make=True, required=self._required) as folder:
@@ -70,8 +68,6 @@ class SpoolFolder:
             except FileNotFoundError:
                 if self._required and not (self._folders.root / self._required).is_dir():
                     raise
-                if tries == MOST_TRIES:
-                    raise StorageError(f"{self.folder}: no folder can be made here; choose another place") from None
                 continue  # another process removed the folder as stale meanwhile
             _lock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
@@ -80,6 +76,7 @@ class SpoolFolder:
                     self._locks[path] = descriptor
                 return path
             os.close(descriptor)  # another process removed the file as stale before it was locked
+        raise StorageError(f"{self.folder}: no folder can be made here; choose another place")
 
     def sync(self, path: Path) -> int | None:
         """Make a spool file durable and return its size in bytes; None for a file that is not one of this object's.

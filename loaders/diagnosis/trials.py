@@ -93,8 +93,8 @@ def _try_leading(
     left = ranked([fix for fix in found if fix.gain >= MIN_GAIN])
     if not left or not left[0].is_tried or left[0].gain >= SMALL_GAIN:
         return left
-    faster = max(observed, observe_again())
-    return [fix for fix in left if not fix.is_tried or fix.images_per_s >= MIN_GAIN * faster]
+    unchanged = max(observed, observe_again())
+    return [fix for fix in left if not fix.is_tried or fix.images_per_s >= MIN_GAIN * unchanged]
 
 
 def _tried(stages: Stages, fix: Fix) -> float | None:
