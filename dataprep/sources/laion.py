@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from dataprep.dataset.documents import convert
 from dataprep.dataset.records import Enumeration, PlannedSource
 from dataprep.errors import SourceError, UsageError
+from dataprep.messages import shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import SplitFacts, Wanted
 from dataprep.sources.own import UNSTATED, NamedDataset, OwnData
@@ -249,8 +250,14 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
         overrides: Column name by role, for columns that have none of the role's aliases.
 
     Raises:
-        UsageError: There is no column of URLs, two differ only in case, or an override names an unknown role or column.
+        UsageError: There is no header or no column of URLs, two differ only in case, or an override names an unknown
+            role or column.
     """
+    if row := next((name for name in names if name.lower().startswith(("http://", "https://"))), None):
+        raise UsageError(
+            f"the first line has a URL where the name of a column is expected: {shown(row)}; add a first line that "
+            "names the columns, such as url,caption"
+        )
     for role, name in overrides.items():
         if role not in ROLES:
             raise UsageError(f"--column {role}={name}: expected one of {', '.join(ROLES)} before the =")
@@ -268,7 +275,8 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
                 found[role] = same[0]
                 break
     if "url" not in found:
-        raise UsageError(f"no column of URLs among {', '.join(names)}; say which one with --column url=NAME")
+        parted = "; columns are parted by commas, in .tsv files by tabs" if any(";" in name for name in names) else ""
+        raise UsageError(f"no column of URLs among {', '.join(names)}; say which one with --column url=NAME{parted}")
     return {role: found[role] for role in ROLES if role in found}
 
 
