@@ -59,6 +59,10 @@ _AS_MEASURED = "assumed, because the core that measured is not known: --core-spe
 """Basis of the speed of the hosts' cores where the cost of an image is the user's."""
 _SIZE_IN_NAME = re.compile(r"_(\d{3,4})(px)?$")
 """Image size at the end of timm's name of a model, or of its weights after a dot."""
+_OTHER_NUMBER_IN_NAME = re.compile(
+    r"(tf_)?(resnet(v2)?|regnet[a-z]|levit|mobilevit(v2)?|\w*(fb|ghost|lc|mnas|mobile|pnas|rex)net\w*?)_"
+)
+"""Beginnings of timm's names of models that end with a depth, a width or a share of a width in place of a size."""
 _AT_224_PIXELS = re.compile(
     r"_?(mae_)?vit_[a-z0-9]+(_(patch)?\d{1,2})?|deit3?_[a-z]+(_distilled)?(_patch\d+)?|resnet-?\d+|resnext\d+_\d+x\d+d"
 )
@@ -457,9 +461,9 @@ def _image_size(options: _Options) -> int:
     model = (options.model or "").lower()
     if _VIT_OF_PAPERS.match(model):
         model = re.sub("[-/@]", "_", model)
-    for name in (model, model.partition(".")[0]):
-        named = _SIZE_IN_NAME.search(name)
-        if named and not name.startswith("resnet_"):  # resnet_152 has 152 layers
+    architecture, _, weights = model.partition(".")
+    for name in (weights, "" if _OTHER_NUMBER_IN_NAME.match(architecture) else architecture):
+        if named := _SIZE_IN_NAME.search(name):
             return int(named[1])
     if re.match(r"mae_vit_.*_dec\d+d", model):
         return 448

@@ -275,6 +275,11 @@ def test_unknown_models_need_a_size_and_coco_has_its_own_bytes(plan_input):
         ("ViT-B-16-SigLIP-384", 384),
         ("google/vit-base-patch16-384", 384),
         ("ResNet-50", 224),
+        ("swin_tiny_patch4_window7_224", 224),
+        ("xcit_small_12_p16_384", 384),
+        ("botnet26t_256", 256),
+        ("coatnet_0_rw_224", 224),
+        ("mobilevitv2_150.cvnets_in22k_ft_in1k_384", 384),
         *((name, 448 if "_dec" in name else 224) for name in OUR_MODELS),
     ],
 )
@@ -288,7 +293,10 @@ def test_the_image_size_is_that_of_the_models_name(plan_input, model, pixels):
     "model",
     [
         *("vit_base_patch14_dinov2", "vit_large_patch14_clip", "resnet_152", "resnetv2_50x1_bit"),
-        *("DenseNet-121", "ResNet-v2-152", "ViT-H/14-CLIP"),
+        *("DenseNet-121", "ResNet-v2-152", "ViT-H/14-CLIP", "resnetv2_152", "regnety_160", "regnetx_032.pycls_in1k"),
+        *("mobilenetv3_large_100", "tf_mobilenetv3_small_minimal_100", "mobilevitv2_200", "mobilenet_edgetpu_100"),
+        *("levit_384", "levit_conv_256", "rexnet_150", "ghostnetv2_130", "semnasnet_140", "spnasnet_100", "fbnetc_100"),
+        *("lcnet_050", "repghostnet_111"),
     ],
 )
 def test_a_name_that_may_mean_another_size_is_not_guessed(plan_input, model):
