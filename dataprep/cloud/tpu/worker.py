@@ -304,7 +304,7 @@ def holders(_options: argparse.Namespace) -> Holders:
     complete = True
     for pid in _pids():
         try:
-            devices = {str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+            devices = _open_files(pid)
         except PermissionError:
             complete = False
             continue
@@ -373,11 +373,15 @@ def unpack(options: argparse.Namespace) -> dict[str, str]:
             digest = _sha256(archive)
             if digest != options.sha256:
                 raise Failure(f"{archive} has sha256 {digest}, expected {options.sha256}; run setup again")
-            partial = base / "code" / f".part-{os.getpid()}"
-            with tarfile.open(archive) as tar:
-                safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-                tar.extractall(partial, **safe)  # type: ignore[arg-type]
-            partial.rename(target)
+            partial = base / "code" / f".part-{options.name}"
+            shutil.rmtree(partial, ignore_errors=True)  # a call that was killed left it
+            try:
+                with tarfile.open(archive) as tar:
+                    safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                    tar.extractall(partial, **safe)  # type: ignore[arg-type]
+                partial.rename(target)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             archive.unlink()
         fresh = base / f".current-{os.getpid()}"
@@ -496,6 +500,15 @@ def alive(known: Identity) -> bool:
 def _pids() -> list[int]:
     """List all processes but init, which opens no chip, and which root in some containers may not examine."""
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and entry.name != "1"]
+
+
+def _open_files(pid: int) -> set[str]:
+    """Return what a process has open, but for files that it closes meanwhile."""
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(entry.readlink()))
+    return found
 
 
 def _mark(pid: int) -> str | None:
