@@ -391,14 +391,14 @@ def unpack(options: argparse.Namespace) -> dict[str, str]:
 
 
 def environment(options: argparse.Namespace) -> dict[str, str | bool]:
-    """Create a virtual environment in the staged code from pinned requirements, unless it exists."""
+    """Create a virtual environment in the staged code from pinned requirements and a Python, unless it exists."""
     code = (_base(options) / "current").resolve()
     requirements = Path(options.requirements)
-    digest = _sha256(requirements)
+    wanted = f"{_sha256(requirements)} {options.python}"
     done = code / ".venv" / "dataprep-complete"
     python = str(code / ".venv/bin/python")
     with _lock(code.parent / f".{code.name}.lock"):
-        if done.exists() and done.read_text() == digest:
+        if done.exists() and done.read_text() == wanted:
             return {"environment": str(code / ".venv"), "made": False}
         uv = shutil.which("uv") or str(_base(options) / "uv/bin/uv")
         if not Path(uv).exists():
@@ -409,7 +409,7 @@ def environment(options: argparse.Namespace) -> dict[str, str | bool]:
         _call([uv, "pip", "install", "--quiet", "--python", python, "-r", str(requirements)])
         if any((code / name).exists() for name in ("pyproject.toml", "setup.py")):
             _call([uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "-e", str(code)])
-        done.write_text(digest)
+        done.write_text(wanted)
     return {"environment": str(code / ".venv"), "made": True}
 
 
