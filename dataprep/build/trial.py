@@ -7,7 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -79,14 +79,15 @@ def try_images(plan: Plan, source: Originals, refs: Sequence[SampleRef], scratch
         half = len(refs) // 2
         chunks = [refs[: max(1, half)], refs[half : half + 1], refs[half + 1 :]]
     rows = IndexRows(0, with_annotations=bool(plan.features))
-    with disk_errors(scratch or "."), _Scratch(scratch) as written:
-        stream = HashingWriter(written.file)
+    with disk_errors(scratch or "."), _scratch_file(scratch) as file:
+        stream = HashingWriter(file)
         write_samples(plan, cast(BinaryIO, stream), trial.samples(chunks), rows)
         if not trial.measured:
             raise trial.fault or SourceError("there is no image")
         found = tried_of(trial.measured, source.reads_in_flight)
-        sync_s = written.sync_s(stream.num_bytes)
-    return found if sync_s is None else replace(found, sync_s=sync_s * found.images / len(rows))
+        if file is None:
+            return found
+        return replace(found, sync_s=_sync_s(file, stream.num_bytes) * found.images / len(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,37 +159,23 @@ class _Trial:
             is_first = False
 
 
-class _Scratch:
-    """A file without a name, which is gone when it is closed, on the disk that a build writes to.
-
-    Args:
-        folder: A folder on the disk; None, or one that takes no file: nothing is written.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self.file: BinaryIO | None = None
+@contextmanager
+def _scratch_file(folder: Path | None) -> Iterator[BinaryIO | None]:
+    """Open a file without a name, which is gone when it is closed; None where the folder is None or takes no file."""
+    with ExitStack() as stack:
+        file = None
         if folder is not None:
             with suppress(OSError):
-                self.file = cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
+                file = cast(BinaryIO, stack.enter_context(tempfile.TemporaryFile(dir=folder)))
+        yield file
 
-    def __enter__(self) -> _Scratch:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.file is not None:
-            self.file.close()
-
-    def sync_s(self, num_bytes: int) -> float | None:
-        """Return the time in which the disk takes what was written, of so many bytes; None if nothing was.
-
-        A build asks the disk once for every SYNC_BYTES.
-        """
-        if self.file is None:
-            return None
-        all_s = _synced_s(self.file)
-        self.file.write(b"\0")
-        latency_s = _synced_s(self.file)
-        return latency_s * num_bytes / SYNC_BYTES + max(0.0, all_s - latency_s)
+def _sync_s(file: BinaryIO, num_bytes: int) -> float:
+    """Return the time in which the disk takes what was written, of so many bytes, asked once for every SYNC_BYTES."""
+    all_s = _synced_s(file)
+    file.write(b"\0")
+    latency_s = _synced_s(file)
+    return latency_s * num_bytes / SYNC_BYTES + max(0.0, all_s - latency_s)
 
 
 def _synced_s(file: BinaryIO) -> float:

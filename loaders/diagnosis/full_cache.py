@@ -15,7 +15,6 @@ from loaders.diagnosis.fetch_rate import fetch_all_once
 from loaders.diagnosis.slow_link import Attempt, wait_for_reads_left_behind
 from loaders.loader import Loader
 
-
 FILL_S = 600.0
 """Longest time for filling a cache: enough for 60 GB at 100 MB/s."""
 
@@ -37,7 +36,7 @@ def with_full_cache(
     Raises:
         DataprepError: The data cannot be read.
     """
-    setup, config = attempt.setup, attempt.setup.config
+    config = attempt.setup.config
     if config.cache_dir is None or loader.dataset.is_local:
         return attempt
     split_bytes = loader.dataset.split.num_bytes

@@ -100,7 +100,7 @@ def scaled_lr(base_lr: float, effective_batch_size: int) -> float:
     lr = base_lr * effective_batch_size / BASE_BATCH
     if not math.isfinite(lr):
         raise UsageError(
-            f"a learning rate of {base_lr:g} for {BASE_BATCH} images is beyond all numbers for {effective_batch_size:,}; "
-            "choose a lower one"
+            f"a learning rate of {base_lr:g} for {BASE_BATCH} images is beyond all numbers for "
+            f"{effective_batch_size:,}; choose a lower one"
         )
     return lr

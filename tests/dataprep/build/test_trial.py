@@ -73,7 +73,9 @@ def test_writing_goes_to_the_disk_of_the_output_and_its_cpu_time_counts(tmp_path
     assert scratch_folder(plan, open_storage(str(tmp_path / "disk"))) == tmp_path / "disk"
     refs = [SampleRef(path.stem, path.name, 0, path.stat().st_size) for path in sorted(source.iterdir())]
     without, written = (
-        min((try_images(plan, open_storage(str(source)), refs, folder) for _ in range(3)), key=lambda tried: tried.cpu_s)
+        min(
+            (try_images(plan, open_storage(str(source)), refs, folder) for _ in range(3)), key=lambda tried: tried.cpu_s
+        )
         for folder in (None, tmp_path / "disk")
     )
     assert (without.sync_s, written.sync_s is not None) == (None, True)
@@ -96,7 +98,7 @@ def test_writing_is_not_tried_to_a_bucket_to_an_image_folder_or_without_permissi
 
 def test_a_full_disk_is_the_reason_for_no_estimate(tmp_path, monkeypatch):
     source = many(tmp_path / "in", 3)
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Path("/dev/full").open("wb", buffering=0))
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Path("/dev/full").open("wb", buffering=0))  # noqa: SIM115 (the trial closes it)
     with pytest.raises(StorageError, match=f"^{tmp_path}: .*full"):
         prepared(source, output=tmp_path / "out").try_images()
 

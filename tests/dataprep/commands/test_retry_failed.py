@@ -51,7 +51,9 @@ def test_a_mistyped_reason_is_an_error_and_one_that_no_row_has_is_not(fetched):
         run = dataprep("retry-failed", url, "--reason", "tiemout", *WEB, *words)
         assert run.returncode == 2
         line = run.stderr.splitlines()[-1]
-        assert line.startswith("dataprep: --reason 'tiemout': no row fails for this reason, expected http and a status ")
+        assert line.startswith(
+            "dataprep: --reason 'tiemout': no row fails for this reason, expected http and a status "
+        )
         assert " host busy, " in line
         assert line.endswith("; did you mean timeout?")
     assert called(url, "--reason", "timeout", "--workers", 1).startswith(f"{url}: no rows to try; revision 1 stays\n")
