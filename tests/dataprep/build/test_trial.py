@@ -8,7 +8,7 @@ import pytest
 from dataprep.build import trial
 from dataprep.build.driver import prepare
 from dataprep.build.images import ImagePolicy
-from dataprep.build.trial import Measured, sample_refs, scratch_folder, tried_of, try_images
+from dataprep.build.trial import Measured, sample_refs, tried_of, try_images
 from dataprep.dataset.records import SampleRef
 from dataprep.dataset.references import spilled
 from dataprep.errors import SourceError, StorageError
@@ -65,27 +65,28 @@ def test_what_the_options_ask_for_is_done(tmp_path):
     assert smaller.cpu_s > 10 * plain.cpu_s
 
 
-def test_writing_goes_to_the_disk_of_the_output_and_its_cpu_time_counts(tmp_path):
-    source = write_files(tmp_path / "in", {f"{number:02d}.jpg": noise(number) for number in range(40)})
-    (tmp_path / "disk").mkdir()
-    plan = prepared(source, options={"images": ImagePolicy(check="none")}).plan
-    assert scratch_folder(plan, open_storage(str(tmp_path / "disk" / "a" / "out"))) == tmp_path / "disk"
-    assert scratch_folder(plan, open_storage(str(tmp_path / "disk"))) == tmp_path / "disk"
-    refs = [SampleRef(path.stem, path.name, 0, path.stat().st_size) for path in sorted(source.iterdir())]
-    without, written = (
-        min(
-            (try_images(plan, open_storage(str(source)), refs, folder) for _ in range(3)), key=lambda tried: tried.cpu_s
-        )
-        for folder in (None, tmp_path / "disk")
-    )
-    assert (without.sync_s, written.sync_s is not None) == (None, True)
-    assert written.cpu_s > 1.1 * without.cpu_s
-    assert list((tmp_path / "disk").iterdir()) == []
+def test_the_images_are_written_to_the_disk_of_the_output(tmp_path, monkeypatch):
+    source, disk = many(tmp_path / "in", 12), tmp_path / "disk"
+    disk.mkdir()
+    asked = []
+
+    def named_file(dir):
+        asked.append(dir)
+        return (dir / "kept").open("w+b")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", named_file)
+    for output in (disk / "a" / "out", disk):
+        found = prepared(source, output=output).try_images()
+        assert (asked.pop(), asked, found.images) == (disk, [], 12)
+        assert (disk / "kept").stat().st_size > found.num_bytes
+        (disk / "kept").unlink()
 
 
-def noise(seed):
-    """A file of 200 kB that begins like a JPEG."""
-    return picture(seed) + bytes(200_000)
+def test_a_trial_leaves_no_file_and_needs_no_name(tmp_path):
+    source, disk = many(tmp_path / "in", 12), tmp_path / "disk"
+    disk.mkdir()
+    assert prepared(source, output=disk).try_images().sync_s > 0
+    assert list(disk.iterdir()) == []
 
 
 def test_writing_is_not_tried_to_a_bucket_to_an_image_folder_or_without_permission(tmp_path, bucket_url, gcs):

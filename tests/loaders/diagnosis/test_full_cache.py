@@ -1,7 +1,6 @@
 """Runs with a cache on a local disk: all of their rates are those of the epochs after the first."""
 
 import re
-import time
 from dataclasses import replace
 from functools import partial
 
@@ -82,9 +81,7 @@ def test_a_cache_that_is_not_full_in_time_is_left_out_and_the_next_diagnosis_fil
     asked = []
     with setup.open() as loader:
         total = loader.order.num_samples
-        started_s = time.monotonic()
         attempt = with_full_cache(Attempt(setup), loader, asked.append, fill_s=0.5)
-        assert time.monotonic() - started_s < 5
         kept = {path.name for path in (tmp_path / "cache").glob("*.piece")}
         assert 0 < len(kept) < total
         assert asked[0].endswith(", for at most 0 s") and asked[0].startswith("filling the cache: ")
