@@ -54,7 +54,7 @@ class Planned:
     kept: Callable[[], None] = lambda: None
     """Waits until the lists of originals are stored, which in a bucket goes on while shards are built."""
     try_images: Callable[[], Tried] | None = None
-    """Does the work of a worker on a few images and writes nothing, to find out how long the build takes; raises
+    """Does the work of a worker on a few images and leaves nothing behind, to find out how long the build takes; raises
     DataprepError if no image can be read. None for a build whose time depends on servers of others."""
 
 
