@@ -21,7 +21,6 @@ from loaders.diagnosis.observed_run import RunSetup
 from loaders.fetch.cache import DiskCache
 from loaders.report.wording import limiting_stages
 from tests.support.disturbed_device import SLOW_STEP_S, CrowdedDevice, DisturbedDevice, LateDevice
-from tests.support.given_rates import GivenRates, give_rates
 from tests.support.slow_transforms import computing, one_at_a_time
 from train.loops.workload import training_workload
 
@@ -30,17 +29,6 @@ SMALL = {"batch_size": 8, "image_size": 32, "threads": 2}
 BYTES_PER_S = 8e6
 CLOSE = 0.25
 """Between predicted and measured, where a run is watched: benchmarks/diagnose.py is stricter."""
-
-
-@pytest.fixture(params=["given", pytest.param("watched", marks=pytest.mark.long)])
-def rates(request, monkeypatch):
-    """Function that gives the rates of all that is measured, unless this machine is watched."""
-
-    def give(**given):
-        if request.param == "given":
-            give_rates(monkeypatch, GivenRates(**given))
-
-    return give
 
 
 def run(url, device, *, transfer_ahead=2, **settings):
