@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from loaders.config import LoaderConfig
-from loaders.diagnosis import diagnose, stages
+from loaders.diagnosis import diagnose, fixes, stages
 from loaders.diagnosis.devices import Device, Simulated, using_threads
 from loaders.diagnosis.feed import FedStep
 from loaders.diagnosis.fetch_rate import Fetched, fetch_rate_alone
@@ -49,6 +49,10 @@ class GivenRates:
     """Seconds of a step in a run; None: as alone."""
     prepare: Callable[[LoaderConfig], float] = lambda config: FAST
     """Images/s of preparing with such settings."""
+    fetch: Callable[[LoaderConfig], float] = lambda config: FAST
+    """Images/s of fetching with such settings."""
+    latency_s: float | None = None
+    """Latency of a read from a bucket; None: it is measured."""
     transform: TransformCost | None = None
     """Cost of the user's transform, in settings that have one."""
 
@@ -65,9 +69,10 @@ class GivenRates:
         return Prepared(rate, (1.0,), self.transform if any(config.transforms) else None, 0.0)
 
     def fetch_rate(self, loader: Loader, config: LoaderConfig, *_: float, **more: Any) -> Fetched:
-        """Fetch some images, which need not take long, as fast as nothing waits for."""
-        rate = StageRate(name="fetch", images_per_s=FAST, cpu_s_per_image=0.0)
-        return replace(fetch_rate_alone(loader, config, 0.0, 0.0, **more), rate=rate, own_cores=0.0)
+        """Fetch some images, however long that takes."""
+        rate = StageRate(name="fetch", images_per_s=self.fetch(config), cpu_s_per_image=0.0)
+        found = fetch_rate_alone(loader, config, 0.0, 0.0, **more)
+        return replace(found, rate=rate, own_cores=0.0, one_process_images_per_s=rate.images_per_s)
 
     def observe(self, setup: RunSetup, device: Device, seconds: float) -> ObservedRun:
         """Return a run that is as fast as its slowest stage, with its steps."""
@@ -101,3 +106,6 @@ def give_rates(monkeypatch: pytest.MonkeyPatch, given: GivenRates) -> None:
     monkeypatch.setattr(stages, "transfer_rate", given.transfer_rate)
     monkeypatch.setattr(stages, "prepare_rate", given.prepare_rate)
     monkeypatch.setattr(stages, "fetch_rate_alone", given.fetch_rate)
+    if given.latency_s is not None:
+        monkeypatch.setattr(stages, "request_latency_s", lambda loader: given.latency_s)
+        monkeypatch.setattr(fixes, "request_latency_s", lambda loader: given.latency_s)
