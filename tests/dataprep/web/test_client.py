@@ -230,13 +230,13 @@ def test_slow_bodies_take_memory_only_for_what_has_come(web, limits, monkeypatch
 
 
 def test_time_spent_waiting_for_the_caller_is_no_timeout_of_the_host(web, limits):
-    tight = limits(body_bytes=len(picture("png")), memory_bytes=len(picture("png")), answer_s=1.0)
+    tight = limits(body_bytes=len(picture("png")), memory_bytes=len(picture("png")), answer_s=4.0)
 
     async def slowly():
         requests = [Request(row, web.url(f"/png/{row}")) for row in range(12)]
         async with contextlib.aclosing(fetch_many(requests, tight)) as outcomes:
             first = await anext(outcomes)
-            await asyncio.sleep(2)
+            await asyncio.sleep(5)
             return [first.status, *[outcome.status async for outcome in outcomes]]
 
     assert asyncio.run(slowly()) == [Status.SUCCESS] * 12
