@@ -109,7 +109,7 @@ LONG_TESTS = {
     "benchmarks/test_own_data_benchmark.py": "a table of a benchmark",
     "benchmarks/test_resume_benchmark.py": "peers of the environment of benchmarks that import torch",
     "benchmarks/test_restart_benchmark.py": "a table of a benchmark",
-    "benchmarks/test_situations.py": "a situation of each kind where one shows the judge, and a stored truth",
+    "benchmarks/test_situations.py": "rates of this machine, where shorter tests have exact ones, and a stored truth",
     "benchmarks/test_views_benchmark.py": "a table of a benchmark",
     "dataprep/adopt/test_img2dataset.py": "img2dataset itself, and TFDS as its reader, which change when their pins do",
     "dataprep/adopt/test_tfrecords.py": "on disk what is read in a bucket, too",

@@ -51,10 +51,10 @@ class VirtualThreads:
     def sleep(self, seconds: float) -> None:
         self._of_thread.now_s = self.perf_counter() + seconds
 
-    def SimpleQueue(self) -> _Queue:  # noqa: N802  as in the module
+    def SimpleQueue(self) -> _Queue:
         return _Queue(self)
 
-    def Semaphore(self, count: int) -> _Semaphore:  # noqa: N802  as in the module
+    def Semaphore(self, count: int) -> _Semaphore:
         return _Semaphore(self, count)
 
     def wait_until(self, now_s: float) -> None:

@@ -1,7 +1,7 @@
 """Runs with one planted limit each: it is named, and the change that lifts it is what is measured afterwards.
 
-Each is judged from given rates, and by `make soak SHOW=long-tests` once more from those that this machine reaches, which
-agree with each other only while it is otherwise idle.
+Each is judged from given rates, and by `make soak SHOW=long-tests` once more from those that this machine reaches,
+which agree with each other only while it is otherwise idle.
 """
 
 import re
