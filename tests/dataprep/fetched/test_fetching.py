@@ -18,6 +18,7 @@ from dataprep.web.resolver import CheckedResolver
 from tests.support.fetching import loopback_limits
 from tests.support.hostile_urls import ADDRESSES
 from tests.support.name_server import name_server
+from tests.support.waiting import wait_for
 from tests.support.web_pages import DOMAIN
 from tests.support.web_server import addresses_of, mixture, web_server, web_server_process
 
@@ -106,7 +107,8 @@ def test_no_request_is_sent_while_outcomes_are_not_taken():
     with web_server() as web, name_server(addresses_of) as names:
         outcomes = web_fetch(loopback_limits(names.address, in_flight=10))(requests(web))
         next(outcomes)
-        threading.Event().wait(0.5)
+        wait_for(lambda: len(drawn) > OUTCOMES_AHEAD)
+        threading.Event().wait(0.5)  # to find more than is allowed
         begun = len(drawn)
         outcomes.close()
     assert OUTCOMES_AHEAD < begun <= OUTCOMES_AHEAD + 12
