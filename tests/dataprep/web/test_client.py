@@ -20,7 +20,7 @@ from tests.support.web_server import web_server
 
 
 def test_each_row_of_a_mixed_table_ends_with_the_right_status():
-    mixed = fetch_mixture(500, 100, answer_s=3.0)
+    mixed = fetch_mixture(500, 100)
     assert not mixed.wrong
     assert len({outcome.status for outcome in mixed.outcomes}) >= 15
     for outcome in mixed.outcomes:
@@ -114,7 +114,7 @@ def test_a_host_that_stalls_does_not_hold_the_others(web, limits):
 
 
 def test_rows_that_wait_for_a_host_that_stalls_end_without_being_asked_for(web, fetch):
-    outcomes = fetch(stalled_and_quick(web), in_flight=500, read_s=0.3, row_s=1.5, host_failures=1_000)
+    outcomes = fetch(stalled_and_quick(web), in_flight=500, read_s=3.0, row_s=8.0, host_failures=1_000)
     assert {outcome.status for outcome in outcomes[:400]} == {Status.TIMEOUT, Status.HOST_BUSY}
     assert {outcome.status for outcome in outcomes[400:]} == {Status.SUCCESS}
     assert sum(web.asked[f"slow.{DOMAIN}", f"/stall/{row}"] for row in range(400)) < 400
