@@ -197,6 +197,16 @@ def test_a_run_in_the_background_of_a_shell_can_still_test_ctrl_c(tmp_path: Path
     assert run.returncode == 0, run.stdout
 
 
+def test_no_decorator_is_given_twice():
+    found = []
+    for path in PYTHON:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                given = list(map(ast.unparse, node.decorator_list))
+                found += [f"{path.relative_to(ROOT)} {node.name}"] * (len(given) != len(set(given)))
+    assert found == []
+
+
 MAY_BE_TIMED = {
     "attacks/hosts.py _fetch": "an event loop that stands still for 5 s hangs: it comes round every 10 ms",
     "support/fuzz_jpeg.py main": "an image that takes 20 s makes the decoder hang: one of 100 Mpixel takes a few",

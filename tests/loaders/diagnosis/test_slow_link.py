@@ -63,7 +63,7 @@ def test_a_link_too_slow_for_the_reads_in_flight_is_diagnosed_with_fewer_of_them
 
 
 def test_a_read_that_is_too_slow_alone_gets_a_longer_deadline(bucket_dataset, gcs):
-    """So long that a machine which stands still for two seconds does not decide which reads are in time."""
+    """A machine that stands still for two seconds does not decide which reads are in time."""
     config = replace(CONFIG, deadline_s=0.75)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
     gcs.set_latency(900)
