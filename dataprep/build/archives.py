@@ -44,7 +44,7 @@ from dataprep.build.request import BuildRequest, Progress
 from dataprep.build.shard import ShardBuilder, shard_builder
 from dataprep.build.source_listing import SourceListing, list_source, load_listing
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
-from dataprep.build.trial import sample_refs, try_images
+from dataprep.build.trial import sample_refs, scratch_folder, try_images
 from dataprep.dataset.features import Features
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.keys import named
@@ -94,7 +94,8 @@ class ArchiveRecipe:
         store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
 
         def tried() -> Tried:
-            return try_images(plan, self._source(request), sample_refs([order.refs for order in orders]))
+            scratch = scratch_folder(plan, open_storage(request.output_url))
+            return try_images(plan, self._source(request), sample_refs([order.refs for order in orders]), scratch)
 
         return Planned(plan, store, repair, keeping.wait, tried)
 

@@ -1,7 +1,8 @@
 """The protocol of every build: the steps from one kind of originals to a dataset.
 
 A dataset names its recipe (`Dataset.recipe`); RECIPES says where it is. The code that plans, builds, assembles,
-estimates, overwrites or verifies calls the recipe, and contains no dataset's name.
+estimates, overwrites or verifies calls the recipe, and asks for no dataset's name. Only `finished.py` knows two
+datasets, those whose manifest records options that change the dataset itself.
 
     request ─plan─▶ Plan ─build_shard, once a shard─▶ receipts ─assemble─▶ Manifest
 """

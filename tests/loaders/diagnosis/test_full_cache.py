@@ -1,13 +1,15 @@
 """Runs with a cache on a local disk: all of their rates are those of the epochs after the first."""
 
+import re
 from dataclasses import replace
+from functools import partial
 from urllib.parse import unquote
 
 import pytest
 
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import parse_simulated
-from loaders.diagnosis.diagnose import diagnose
+from loaders.diagnosis.diagnose import apply_best, diagnose
 from loaders.diagnosis.fetch_rate import fetch_rate_alone
 from loaders.diagnosis.full_cache import with_full_cache
 from loaders.diagnosis.observed_run import RunSetup
@@ -99,6 +101,47 @@ def test_a_cache_that_cannot_hold_the_split_is_left_out(bucket_dataset, tmp_path
         attempt = with_full_cache(Attempt(setup), loader, lambda what: None)
     assert attempt.setup == replace(setup, config=replace(config, cache_dir=None))
     assert attempt.cache.startswith("Measured without the cache, as in the first epoch: it holds at most 20.0 kB of ")
+
+
+def test_a_cache_that_is_not_full_in_time_is_left_out_and_the_next_diagnosis_fills_it(far_url, gcs, tmp_path):
+    config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
+    setup = RunSetup(url=far_url, split="train", config=config)
+    asked = []
+    with setup.open() as loader:
+        total = loader.order.num_samples
+        attempt = with_full_cache(Attempt(setup), loader, asked.append, fill_s=0.5)
+        kept = {path.name for path in (tmp_path / "cache").glob("*.piece")}
+        assert 0 < len(kept) < total
+        assert asked[0].endswith(", for at most 0 s") and asked[0].startswith("filling the cache: ")
+        assert attempt.setup == replace(setup, config=replace(config, cache_dir=None))
+        found = re.fullmatch(
+            r"Measured without the cache, as in the first epoch: in 0 s it got (\d+) of (\d+) images\. It keeps them; "
+            r"the next diagnosis continues from there\.",
+            attempt.cache,
+        )
+        assert found and 0 < int(found[1]) <= len(kept) and int(found[2]) == total
+        gcs.set_latency(0)
+        assert with_full_cache(Attempt(setup), loader, asked.append).cache == NOTE
+    assert kept < {path.name for path in (tmp_path / "cache").glob("*.piece")}
+
+
+def test_of_a_run_whose_cache_is_left_out_no_cache_is_advised(far_url, tmp_path, monkeypatch):
+    monkeypatch.setattr("loaders.diagnosis.diagnose.with_full_cache", partial(with_full_cache, fill_s=0.3))
+    config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
+    setup, device = RunSetup(url=far_url, split="train", config=config), parse_simulated("simulated:120")
+    found = diagnose(setup, device, seconds=0.4)
+    assert found.cache in found.verdict and "it got" in found.cache
+    assert found.observed_images_per_s < 2 * FIRST_EPOCH
+    assert "cache" not in {fix.name for fix in found.fixes}
+
+
+def test_a_cache_that_is_advised_but_not_full_in_time_is_not_tried(far_url):
+    setup, device = RunSetup(url=far_url, split="train", config=CONFIG), parse_simulated("simulated:120")
+    found = diagnose(setup, device, seconds=0.4)
+    (advised,) = [fix for fix in found.fixes if fix.name == "cache"]
+    tried = apply_best(setup, device, replace(found, fixes=(advised,)), seconds=0.4, fill_s=0.3)
+    assert tried.applied is None
+    assert re.search(r" The cache was not tried: in 0 s it got \d+ of \d+ images\.$", tried.verdict)
 
 
 def test_a_run_without_a_cache_or_from_a_disk_stays_as_it_is(bucket_dataset, dataset, tmp_path):
