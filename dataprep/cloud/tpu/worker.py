@@ -247,16 +247,21 @@ def kill(options: argparse.Namespace) -> Killed:
     ended = {process["pid"] for process in _members(run)}
     started: Started | None = _read(run / "started.json")
     if started and alive(started):
-        os.kill(started["pid"], signal.SIGTERM)
+        _signal(started["pid"], signal.SIGTERM)
         _wait_until(lambda: not alive(started), options.grace_s)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in _members(run):
             ended.add(process["pid"])
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process["pid"], number)
+            _signal(process["pid"], number)
         _wait_until(lambda: not _members(run), 2.0)
     _wait_until(lambda: _state(run)["state"] != "running", 2.0)
     return {"ended": sorted(ended), "left": [process["pid"] for process in _members(run)], **_state(run)}
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it has just ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _state(run: Path) -> RunState:
@@ -325,9 +330,9 @@ def end(options: argparse.Namespace) -> dict[str, list[int]]:
     holder = next((each for each in holders(options)["holders"] if (each["pid"], each["start_ticks"]) == wanted), None)
     if holder is None:
         return {"ended": []}
-    os.kill(options.pid, signal.SIGTERM)
+    _signal(options.pid, signal.SIGTERM)
     if not _wait_until(lambda: not alive(holder), options.grace_s):
-        os.kill(options.pid, signal.SIGKILL)
+        _signal(options.pid, signal.SIGKILL)
         _wait_until(lambda: not alive(holder), 5.0)
     return {"ended": [options.pid]}
 
@@ -441,7 +446,8 @@ def mount(options: argparse.Namespace) -> dict[str, str | int]:
 
 
 def _mounted(target: str) -> str | None:
-    for line in (ROOT / "proc/mounts").read_text().splitlines():
+    """Return what is mounted on a folder; of several mounts on it the last one, which hides the others."""
+    for line in reversed((ROOT / "proc/mounts").read_text().splitlines()):
         source, place, *_ = line.split()
         if place.replace("\\040", " ") == target.rstrip("/"):
             return source

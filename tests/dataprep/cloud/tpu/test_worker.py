@@ -254,6 +254,16 @@ def test_a_folder_with_another_share_is_left_alone(machine, share):
     assert "server:/vol" in (machine / "root/proc/mounts").read_text()
 
 
+def test_of_two_mounts_on_a_folder_the_last_one_counts(machine, share):
+    lines = [f"server:/{name} {share} nfs rw 0 0\n" for name in ("hidden", "vol")]
+    (machine / "root/proc/mounts").write_text("".join(lines))
+    share.mkdir()
+    (share / "served").touch()
+    assert call(machine, "mount", "server:/vol", str(share), "--delay-s=0") == {"mount": "fine"}
+    said = call(machine, "mount", "server:/hidden", str(share), "--delay-s=0")["error"]
+    assert said.startswith(f"{share} is server:/vol, expected server:/hidden")
+
+
 @pytest.fixture
 def open_folder():
     """A folder that every user may enter and write to; those of pytest are their owner's."""
