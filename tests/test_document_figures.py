@@ -13,7 +13,10 @@ from click.testing import CliRunner
 
 from benchmarks.tables import TABLES, arena_verdicts, recorded, recorded_lines, spread, unseen_table
 from dataprep.cli import group
+from dataprep.messages import duration
 from dataprep.sources import DATASETS
+from loaders.diagnosis.full_cache import FILL_S
+from loaders.diagnosis.prediction import COMPUTE_BOUND
 from tests.benchmarks import test_engines_benchmark as engines_benchmark
 from tests.benchmarks import test_views_benchmark as views_benchmark
 from tests.benchmarks.test_own_data_benchmark import check_ratios
@@ -282,6 +285,16 @@ def test_busy_threads_with_little_cpu_time_have_a_row_for_each_cause_and_for_wha
     assert "`transform.holds_lock` of `dataprep diagnose --json`" in lock
     schema = json.loads((ROOT / "docs/diagnose.schema.json").read_text())
     assert "holds_lock" in json.dumps(schema), "the name in the JSON"
+
+
+def test_rates_alone_are_marked_from_the_documented_share_on():
+    text = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")
+    assert f"marks one that was more than {round(100 * (1 - COMPUTE_BOUND))} % slower alone than in the run" in text
+
+
+def test_the_limit_for_filling_a_cache_is_documented():
+    text = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")
+    assert f"is read from its bucket into DIR first, for at most {duration(FILL_S)}, and" in text
 
 
 def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():

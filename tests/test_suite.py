@@ -109,7 +109,7 @@ LONG_TESTS = {
     "benchmarks/test_own_data_benchmark.py": "a table of a benchmark",
     "benchmarks/test_resume_benchmark.py": "peers of the environment of benchmarks that import torch",
     "benchmarks/test_restart_benchmark.py": "a table of a benchmark",
-    "benchmarks/test_situations.py": "a situation of each kind where one shows the judge, and a stored truth",
+    "benchmarks/test_situations.py": "rates of this machine, where shorter tests have exact ones, and a stored truth",
     "benchmarks/test_views_benchmark.py": "a table of a benchmark",
     "dataprep/adopt/test_img2dataset.py": "img2dataset itself, and TFDS as its reader, which change when their pins do",
     "dataprep/adopt/test_tfrecords.py": "on disk what is read in a bucket, too",
@@ -131,9 +131,15 @@ LONG_TESTS = {
     "loaders/capacity/test_traffic.py": "a format whose requests are those of another",
     "loaders/decode/test_annotations.py": "libraries in worker processes, which unpickle what a shorter test unpickles",
     "loaders/decode/test_pil_transform.py": "TensorFlow as the writer of captions that other tests write themselves",
+    "loaders/diagnosis/conftest.py": "rates of this machine, where a shorter test has given ones",
     "loaders/diagnosis/test_diagnose.py": "limits of a bucket, which test_stages.py has for their predictions",
-    "loaders/diagnosis/test_observed_run.py": "another number of reads at once",
+    "loaders/diagnosis/test_fetch_rate.py": "rates of this machine, where shorter tests count reads and bytes",
+    "loaders/diagnosis/test_full_cache.py": "rates of this machine, where a shorter test counts reads",
+    "loaders/diagnosis/test_observed_run.py": "rates of this machine, where shorter tests have steps at given times",
+    "loaders/diagnosis/test_rehearsal.py": "how slow at most, which only an idle machine shows",
     "loaders/diagnosis/test_slow_link.py": "a whole diagnosis over a narrow link, whose steps are tested beside it",
+    "loaders/diagnosis/test_stages.py": "a disk for which this machine waits, where shorter tests have virtual time",
+    "loaders/diagnosis/test_transforms.py": "idle cores, where a shorter test has given times",
     "loaders/engine/test_watch.py": "in worker processes what hangs in threads, too",
     "loaders/fetch/test_bucket.py": "a server that refuses, as one that is silent",
     "loaders/metrics/test_callback.py": "wandb itself, which changes when its pin does",
@@ -189,6 +195,16 @@ def test_a_run_in_the_background_of_a_shell_can_still_test_ctrl_c(tmp_path: Path
     command = ["sh", "-c", '"$@" & wait $!', "sh", *words, tmp_path]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
+
+
+def test_no_decorator_is_given_twice():
+    found = []
+    for path in PYTHON:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                given = list(map(ast.unparse, node.decorator_list))
+                found += [f"{path.relative_to(ROOT)} {node.name}"] * (len(given) != len(set(given)))
+    assert found == []
 
 
 MAY_BE_TIMED = {

@@ -7,21 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dataprep.build.annotations import annotation_files, publish_annotations
 from dataprep.build.claim import Claim
 from dataprep.build.duration import Tried
-from dataprep.build.enumerations import (
-    Kept,
-    enumeration_file,
-    listing_file,
-    load_enumeration,
-    load_splits,
-    splits_file,
-)
+from dataprep.build.enumerator import Enumerator
 from dataprep.build.finished import dataset_of, metadata_of, planned_metadata
 from dataprep.build.image_folder import image_names, images_to_place, link_names
 from dataprep.build.job import BuildJob
@@ -42,9 +35,8 @@ from dataprep.build.references import (
 )
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.build.shard import ShardBuilder, shard_builder
-from dataprep.build.source_listing import SourceListing, list_source, load_listing
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
-from dataprep.build.trial import sample_refs, try_images
+from dataprep.build.trial import sample_refs, scratch_folder, try_images
 from dataprep.dataset.features import Features
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.keys import named
@@ -63,9 +55,8 @@ from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import DataprepError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
-from dataprep.messages import quoted, shown
+from dataprep.messages import quoted
 from dataprep.sources import Dataset, configured
-from dataprep.sources.base import Reading
 from dataprep.sources.duplicates import same_names
 from dataprep.sources.unpacked import unpacked_sources
 from dataprep.storage import Storage, open_originals, open_storage
@@ -94,7 +85,8 @@ class ArchiveRecipe:
         store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
 
         def tried() -> Tried:
-            return try_images(plan, self._source(request), sample_refs([order.refs for order in orders]))
+            scratch = scratch_folder(plan, open_storage(request.output_url))
+            return try_images(plan, self._source(request), sample_refs([order.refs for order in orders]), scratch)
 
         return Planned(plan, store, repair, keeping.wait, tried)
 
@@ -114,9 +106,9 @@ class ArchiveRecipe:
             keeping: Stores the lists of originals, and has those that an earlier run stored.
         """
         options = request.options
-        enumerate_split = _Enumerator(
+        enumerate_split = Enumerator(
             dataset=self._dataset(request),
-            source=_expected(self._source(request)),
+            source=self._source(request),
             keeping=keeping,
             options=options,
             progress=progress,
@@ -279,162 +271,9 @@ def _configured(options: BuildOptions) -> Dataset:
     )
 
 
-@dataclass(kw_only=True, slots=True)
-class _Enumerator:
-    """Lists the originals of a build's splits, or reads the list that an earlier run has stored."""
-
-    dataset: Dataset
-    """The dataset; a user's own data are opened when they are first needed."""
-    source: Storage
-    keeping: Keeping
-    options: BuildOptions
-    progress: Progress
-    overwrite: bool
-    max_reject_ratio: float
-    _listing: SourceListing | None = None
-    """What the source has now, if it is compared as a whole and differs from what an earlier run listed."""
-    _listing_file: str = ""
-    _is_compared: bool = False
-    """Whether the source is compared as a whole, so that images in folders are known to be the same."""
-    _may_keep: bool = True
-    """Whether lists may be stored; those of a build that is under way stay as it has listed them."""
-    _told: bool = False
-    """Whether the user knows that an earlier list is used."""
-    _found: dict[str, Enumeration] = field(default_factory=dict)
-    """Lists of this run, by the names under which they are stored."""
-
-    @property
-    def afresh(self) -> bool:
-        """Whether lists of an earlier run are ignored, because a user's own files have changed, or may have."""
-        return (self.overwrite and self.options.own is not None) or self._listing is not None
-
-    def compare(self) -> None:
-        """Compare the files of a local source with those that an earlier run listed."""
-        if not self.source.is_local or not self.keeping.is_allowed():
-            return
-        found = list_source(self.source, self.dataset)
-        if found is None:
-            return
-        name = self._listing_file = listing_file(self.source, self.dataset)
-        earlier = self.keeping.earlier
-        before = None if earlier is None else load_listing(earlier, name)
-        self._is_compared = True
-        if found == before and not self.overwrite:
-            return
-        self._listing = found
-        self._may_keep = self.overwrite or before is None or not self.keeping.is_under_way()
-        if self._may_keep and earlier is not None:
-            earlier.delete(name)
-        elif before is not None and found.names == before.names:
-            self.progress.log(
-                f"warning: {self.source.url}: files were written again since this build has listed them, with the same "
-                f"names and sizes (the newest is {shown(found.newest)}); shards that are done have the old ones: "
-                "--overwrite builds all of them again"
-            )
-
-    def note(self) -> None:
-        """Store what the source had, now that all lists are stored."""
-        if self._listing is not None and self._may_keep:
-            self.keeping.note(self._listing_file, self._listing)
-
-    def splits(self) -> tuple[str, ...]:
-        """Return the splits to build: those that were requested, or all that are found in a user's own data."""
-        if self.options.splits or self.dataset.is_published:
-            return self.options.splits
-        name, earlier = splits_file(self.source, self.dataset), self.keeping.earlier
-        kept = () if earlier is None or self.afresh else load_splits(earlier, name)
-        if kept:
-            return kept
-        splits = self._opened(may_keep=self.keeping.is_allowed()).splits
-        if self._may_keep and self.keeping.is_allowed():
-            if earlier is not None:
-                earlier.delete(name)
-            for split in splits:
-                self(split, None)
-            self.keeping.keep_splits(name, splits)
-        return splits
-
-    def _opened(self, *, may_keep: bool) -> Dataset:
-        # What --overwrite removes stays until the plan is known, but images are unpacked before.
-        unpack_to = self.keeping.storage if self.overwrite or may_keep else None
-        reading = Reading(
-            progress=self.progress.reading,
-            unpack_to=unpack_to,
-            splits=self.options.splits,
-            max_reject_ratio=self.max_reject_ratio,
-        )
-        opened = self.dataset.opened(self.source, reading)
-        if opened is not self.dataset:
-            for note in opened.notes:
-                self.progress.log(note)
-            self.dataset = opened
-        return opened
-
-    def __call__(self, split: str, classes: tuple[str, ...] | None) -> Enumeration:
-        """Return the enumeration of a split; `classes` is the class list, if another split's enumeration has it."""
-        allow_partial = self.options.allow_partial
-        if not self.dataset.is_published:
-            classes = None  # classes are found over all splits together
-        name = enumeration_file(self.source, self.dataset, split, classes, allow_partial=allow_partial)
-        if name not in self._found:
-            self._found[name] = self._enumeration(name, split, classes)
-        return self._found[name]
-
-    def _enumeration(self, name: str, split: str, classes: tuple[str, ...] | None) -> Enumeration:
-        with ThreadPoolExecutor(2) as threads:  # over a network concurrently
-            may_keep = threads.submit(self.keeping.is_allowed)
-            if not self.source.is_local:
-                threads.submit(self._expect_archives)
-            kept, earlier = None, self.keeping.earlier
-            if earlier is not None and not self.afresh:
-                are_same = self._is_compared or not self.source.is_local or self.options.converted is not None
-                kept = load_enumeration(earlier, self.source, name, self.progress.log, folders_are_same=are_same)
-        if kept is not None:
-            self._tell_of(kept)
-            return kept.enumeration
-        enumeration = self._opened(may_keep=may_keep.result()).enumerate(
-            self.source,
-            split,
-            allow_partial=self.options.allow_partial,
-            classes=classes,
-            progress=self.progress.reading,
-        )
-        for note in enumeration.notes:
-            self.progress.log(note)
-        if self._may_keep and may_keep.result():
-            self.keeping.keep(name, enumeration, afresh=self.afresh)
-        return enumeration
-
-    def _tell_of(self, kept: Kept) -> None:
-        """Say once that a list of folders is used that were not compared."""
-        if self._told or self._is_compared or not kept.has_folders or self.options.converted is not None:
-            return
-        self._told = True
-        self.progress.log(
-            f"continuing with the listing of {kept.listed or 'an earlier run'}; pictures added or replaced since are "
-            "not seen (--overwrite lists again)"
-        )
-
-    def _expect_archives(self) -> None:
-        """Look for the archives that a published dataset has, before it is opened."""
-        from dataprep.storage.gcs_expected import ExpectedGCS
-
-        if isinstance(self.source, ExpectedGCS):
-            archives = (archive for facts in self.dataset.facts.values() for archive in facts.archives)
-            self.source.expect([archive.name for archive in archives])
-
-
 def _tables(plan: Plan, orders: Iterable[OrderedSplit]) -> Iterator[pa.Table]:
     checked = _is_checked(plan)
     return (table for order in orders for table in order.shards(checked=checked))
-
-
-def _expected(source: Storage) -> Storage:
-    if source.is_local:
-        return source
-    from dataprep.storage.gcs_expected import expected
-
-    return expected(source)
 
 
 def _ordered(

@@ -1,7 +1,8 @@
 """The protocol of every build: the steps from one kind of originals to a dataset.
 
 A dataset names its recipe (`Dataset.recipe`); RECIPES says where it is. The code that plans, builds, assembles,
-estimates, overwrites or verifies calls the recipe, and contains no dataset's name.
+estimates, overwrites or verifies calls the recipe, and asks for no dataset's name. Only `finished.py` knows two
+datasets, those whose manifest records options that change the dataset itself.
 
     request ─plan─▶ Plan ─build_shard, once a shard─▶ receipts ─assemble─▶ Manifest
 """
@@ -53,7 +54,7 @@ class Planned:
     kept: Callable[[], None] = lambda: None
     """Waits until the lists of originals are stored, which in a bucket goes on while shards are built."""
     try_images: Callable[[], Tried] | None = None
-    """Does the work of a worker on a few images and writes nothing, to find out how long the build takes; raises
+    """Does the work of a worker on a few images and leaves nothing behind, to find out how long the build takes; raises
     DataprepError if no image can be read. None for a build whose time depends on servers of others."""
 
 

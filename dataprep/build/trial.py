@@ -1,26 +1,34 @@
-"""Does a worker's work on a few originals, and writes nothing, to find out how long a build takes."""
+"""Does a worker's work on a few originals, and leaves nothing behind, to find out how long a build takes."""
 
 from __future__ import annotations
 
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import BinaryIO, cast
 
 from dataprep.build.duration import Tried
 from dataprep.build.plan import Plan
 from dataprep.build.read_ahead import READS_FACTOR
 from dataprep.build.shard import checked_samples, write_samples
+from dataprep.build.writeback import SYNC_BYTES
 from dataprep.dataset.index_rows import IndexRows
 from dataprep.dataset.records import Sample, SampleRef
 from dataprep.dataset.references import SpilledReferences
 from dataprep.dataset.spread import spread
 from dataprep.errors import DataprepError, SourceError
+from dataprep.formats import FORMATS
 from dataprep.messages import human_bytes
 from dataprep.sources.unpacked import unpacked_sources
+from dataprep.storage import Storage
 from dataprep.storage.base import Originals
 from dataprep.storage.checksums import HashingWriter
+from dataprep.storage.disk_errors import disk_errors
 
 MAX_IMAGES = 64
 MAX_S = 2.0
@@ -36,8 +44,19 @@ def sample_refs(splits: Sequence[SpilledReferences]) -> list[SampleRef]:
     return [found[position] for position in spread(len(found), MAX_IMAGES)]
 
 
-def try_images(plan: Plan, source: Originals, refs: Sequence[SampleRef]) -> Tried:
-    """Read, check, encode and digest some images as a worker does, and measure that.
+def scratch_folder(plan: Plan, output: Storage) -> Path | None:
+    """Return the folder on the output's disk in which a trial writes; None if it does not write.
+
+    It does not write to a bucket, which would be charged, nor files of one image each, which need names.
+    """
+    if not output.is_local or FORMATS[plan.options.format].one_file_per_image:
+        return None
+    folder = Path(output.url)
+    return next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
+
+
+def try_images(plan: Plan, source: Originals, refs: Sequence[SampleRef], scratch: Path | None = None) -> Tried:
+    """Read, check, encode, digest and write some images as a worker does, and measure that.
 
     The first images are not counted, because modules are imported and connections opened for them.
 
@@ -45,6 +64,7 @@ def try_images(plan: Plan, source: Originals, refs: Sequence[SampleRef]) -> Trie
         plan: Plan of the build.
         source: The originals.
         refs: The images, of which only as many are tried as the limits on time and bytes allow.
+        scratch: Folder on the disk that is written to, into a file without a name; None: nothing is written.
 
     Raises:
         DataprepError: No image can be read; says why.
@@ -59,10 +79,15 @@ def try_images(plan: Plan, source: Originals, refs: Sequence[SampleRef]) -> Trie
         half = len(refs) // 2
         chunks = [refs[: max(1, half)], refs[half : half + 1], refs[half + 1 :]]
     rows = IndexRows(0, with_annotations=bool(plan.features))
-    write_samples(plan, cast(BinaryIO, HashingWriter(None)), trial.samples(chunks), rows)
-    if not trial.measured:
-        raise trial.fault or SourceError("there is no image")
-    return tried_of(trial.measured, source.reads_in_flight)
+    with disk_errors(scratch or "."), _scratch_file(scratch) as file:
+        stream = HashingWriter(file)
+        write_samples(plan, cast(BinaryIO, stream), trial.samples(chunks), rows)
+        if not trial.measured:
+            raise trial.fault or SourceError("there is no image")
+        found = tried_of(trial.measured, source.reads_in_flight)
+        if file is None:
+            return found
+        return replace(found, sync_s=_sync_s(file, stream.num_bytes) * found.images / len(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +157,33 @@ class _Trial:
                 if not is_first:
                     self.measured.append(Measured(len(refs), num_bytes, cpu_s, tuple(self._reads.waits_s)))
             is_first = False
+
+
+@contextmanager
+def _scratch_file(folder: Path | None) -> Iterator[BinaryIO | None]:
+    """Open a file without a name, which is gone when it is closed; None where the folder is None or takes no file."""
+    with ExitStack() as stack:
+        file = None
+        if folder is not None:
+            with suppress(OSError):
+                file = cast(BinaryIO, stack.enter_context(tempfile.TemporaryFile(dir=folder)))
+        yield file
+
+
+def _sync_s(file: BinaryIO, num_bytes: int) -> float:
+    """Return the time in which the disk takes what was written, of so many bytes, asked once for every SYNC_BYTES."""
+    all_s = _synced_s(file)
+    file.write(b"\0")
+    latency_s = _synced_s(file)
+    return latency_s * num_bytes / SYNC_BYTES + max(0.0, all_s - latency_s)
+
+
+def _synced_s(file: BinaryIO) -> float:
+    """Wait until the disk has what was written; return how long that took."""
+    file.flush()
+    started_s = time.monotonic()
+    os.fsync(file.fileno())
+    return time.monotonic() - started_s
 
 
 class _TimedReads:

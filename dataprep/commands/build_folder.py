@@ -11,7 +11,7 @@ from dataprep.commands.build_options import image_options, shard_options
 from dataprep.commands.build_own import RERUN, build_own, own_options, place_of
 from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
 from dataprep.sources.text_files import text_files
-from dataprep.sources.tree import ARCHIVES
+from dataprep.sources.tree import ARCHIVES, PACKED
 
 TextFiles = tuple[tuple[str, str], ...]
 
@@ -83,5 +83,5 @@ def command(engine_options: tuple[str, ...], run: Run, source: str, **options: A
     are re-encoded as JPEG; those that cannot be decoded are rejected and listed.
     """
     refuse_unknown_runner(run, engine_options)
-    place = place_of(source, lambda url: url.lower().rpartition(".")[2] in ARCHIVES)
+    place = place_of(source, lambda url: url.lower().rpartition(".")[2] in ARCHIVES | PACKED)
     build_own("folder", place, run, engine_options, options)

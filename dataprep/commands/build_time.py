@@ -50,10 +50,13 @@ class PlannedTime:
         length = f"about {duration(seconds)}" if seconds >= _SHOWN_S else "less than a minute"
         reading_ms = 1000 * max(tried.wait_s, tried.transfer_s) / tried.images
         limit = f", limited by reading, {reading_ms:.1f} ms an image" if self.duration.reading_limits else ""
+        if self.duration.writing_limits:
+            limit = f", limited by writing, {1000 * (tried.sync_s or 0.0) / tried.images:.1f} ms an image"
+        left_out = "writing was not tried and adds to it; " if tried.sync_s is None else ""
         return (
             f"  time: {length} with {self.crew.text}{limit} ({1000 * tried.cpu_s / tried.images:.1f} ms of CPU and "
             f"{human_bytes(tried.num_bytes / tried.images)} an image, {counted(tried.images, 'image')} sampled); "
-            "writing, other programs and a slow disk or network can make it longer"
+            f"{left_out}other programs and a slow disk or network can make it longer"
         )
 
     def document(self) -> dict[str, object]:
@@ -63,9 +66,11 @@ class PlannedTime:
             "seconds": round(self.duration.seconds, 1),
             "workers": self.crew.workers,
             "limited_by_reading": self.duration.reading_limits,
+            "limited_by_writing": self.duration.writing_limits,
             "cpu_ms_per_image": round(1000 * tried.cpu_s / tried.images, 4),
             "wait_ms_per_image": round(1000 * tried.wait_s / tried.images, 4),
             "transfer_ms_per_image": round(1000 * tried.transfer_s / tried.images, 4),
+            "sync_ms_per_image": None if tried.sync_s is None else round(1000 * tried.sync_s / tried.images, 4),
             "bytes_per_image": round(tried.num_bytes / tried.images),
             "images_sampled": tried.images,
         }

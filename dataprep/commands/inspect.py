@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dataprep.arguments import StrictCommand
 from dataprep.build.finished import readable_manifest
-from dataprep.commands.inspect_html import class_caption, duplicates_text, render_html, shared_text
+from dataprep.commands.inspect_html import class_caption, duplicates_text, labels_text, render_html, shared_text
 from dataprep.commands.options import json_option
 from dataprep.dataset.events import events_file
 from dataprep.dataset.keys import readable
@@ -24,7 +24,7 @@ from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset
 from dataprep.inspection.rejected import Rejected, rejected
-from dataprep.messages import counted, described_fields, human_bytes, of_images, printable
+from dataprep.messages import counted, described_fields, human_bytes, printable
 from dataprep.pages.page import require_report_packages, write_page
 from dataprep.storage import open_storage
 
@@ -135,8 +135,8 @@ def _print(inspection: Inspection) -> None:
         facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in inspection.features.items())
     if inspection.fields:
         facts["fields"] = described_fields(inspection.fields, inspection.samples)
-    if 0 < inspection.labelled < inspection.samples:
-        facts["labels"] = f"{of_images(inspection.labelled, inspection.samples)} have one"
+    if labels := labels_text(inspection):
+        facts["labels"] = labels
     print_table(console, _facts(facts.items()))
     if inspection.shared:
         console.print()

@@ -14,7 +14,7 @@ from dataprep.dataset.prints import also_in
 from dataprep.inspection.contact_sheet import Picture, Sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, Shared, SplitInspection
-from dataprep.messages import counted, human_bytes, shortened
+from dataprep.messages import counted, described_fields, human_bytes, of_images, shortened
 from dataprep.pages.charts import area_chart, histogram_bins
 from dataprep.pages.page import render_page
 
@@ -37,6 +37,8 @@ def render_html(inspection: Inspection, sheets: Mapping[str, Sheet]) -> str:
         script=SCRIPT,
         dataset=inspection,
         tags=_tags(inspection),
+        fields=described_fields(inspection.fields, inspection.samples),
+        labels=labels_text(inspection),
         splits=[_split(split, sheets[split.name]) for split in inspection.splits],
         shared=[shared_text(shared) for shared in inspection.shared],
     )
@@ -97,6 +99,12 @@ def _duplicates_text(split: SplitInspection, sheet: Sheet) -> str:
     text = duplicates_text(split)
     shown = f" The first {len(sheet.duplicates)} groups, whose bytes were compared:" if sheet.duplicates else ""
     return f"{text[:1].upper()}{text[1:]}.{shown}"
+
+
+def labels_text(inspection: Inspection) -> str:
+    """Say how many images have a label; nothing where all have one, or none."""
+    is_mixed = 0 < inspection.labelled < inspection.samples
+    return f"{of_images(inspection.labelled, inspection.samples)} have one" if is_mixed else ""
 
 
 def duplicates_text(split: SplitInspection) -> str:

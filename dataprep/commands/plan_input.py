@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from dataprep.cloud.accelerators import (
 )
 from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.ways import Use
+from dataprep.commands.model_sizes import image_size_of
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.plan_data import GIVEN, MEAN_OF, STORED_SIDES, PlannedData
 from dataprep.commands.plan_hosts import CoreSpeed, enough_hosts, hosts_document, hosts_notes, hosts_table
@@ -57,14 +57,6 @@ _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
 _LOADERS = ("dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain")
 _AS_MEASURED = "assumed, because the core that measured is not known: --core-speed"
 """Basis of the speed of the hosts' cores where the cost of an image is the user's."""
-_SIZE_IN_NAME = re.compile(r"_(\d{3,4})(px)?$")
-"""Image size at the end of timm's name of a model, or of its weights after a dot."""
-_AT_224_PIXELS = re.compile(
-    r"_?(mae_)?vit_[a-z0-9]+(_(patch)?\d{1,2})?|deit3?_[a-z]+(_distilled)?(_patch\d+)?|resnet-?\d+|resnext\d+_\d+x\d+d"
-)
-"""Names whose recipes have 224 pixels. What follows in other names (`_dinov2`, `_clip`) may mean another size."""
-_VIT_OF_PAPERS = re.compile(r"(\w+/)?vit-")
-"""How ViT-B/16, ViT-L/14@336px and google/vit-base-patch16-224 begin, which have `_` between their parts here."""
 _RATE_IS_MISSING = (
     "the images/s of the accelerator are missing: give --images-per-s, or --step-ms and --global-batch; "
     "`dataprep diagnose URL --model NAME` measures it on one host"
@@ -448,24 +440,7 @@ def _images_per_s(options: _Options) -> float:
 
 
 def _image_size(options: _Options) -> int:
-    """Return the image size: the one at the end of the model's name, as timm writes it, or that of its recipe.
-
-    Models for long sequences, at 448 pixels, are those with a decoder in their names.
-    """
-    if options.image_size is not None:
-        return options.image_size
-    model = (options.model or "").lower()
-    if _VIT_OF_PAPERS.match(model):
-        model = re.sub("[-/@]", "_", model)
-    for name in (model, model.partition(".")[0]):
-        named = _SIZE_IN_NAME.search(name)
-        if named and not name.startswith("resnet_"):  # resnet_152 has 152 layers
-            return int(named[1])
-    if re.match(r"mae_vit_.*_dec\d+d", model):
-        return 448
-    if _AT_224_PIXELS.fullmatch(model):
-        return 224
-    raise UsageError(f"the image size of {options.model or 'the model'} is not known; give --image-size")
+    return image_size_of(options.model or "") if options.image_size is None else options.image_size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

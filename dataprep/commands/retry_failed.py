@@ -25,6 +25,7 @@ from dataprep.fetched.encode import RESIZE_MODES, ResizeMode
 from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.making import HowMade
 from dataprep.fetched.newest import Choice, rows_to_try
+from dataprep.fetched.reasons import check_reasons
 from dataprep.fetched.retry import Engine, Retried, retry_failed
 from dataprep.fetched.retry_shards import RetryJob, retry_shard
 from dataprep.messages import counted
@@ -43,7 +44,7 @@ After an interruption run the same command again: it continues where it stopped.
 
 \b
 Exit codes: 0 done, whether any row could be fetched or not; 1 a disk or bucket failed, or another process changed the
-dataset; 2 no such dataset.
+dataset; 2 no such dataset, or no such reason.
 """
 _WORKER_MODULES = (
     "dataprep.fetched.retry_shards", "dataprep.fetched.fetching", "numpy",
@@ -120,7 +121,7 @@ def _making_options(command: Callable[..., None]) -> Callable[..., None]:
     "reasons",
     multiple=True,
     metavar="TEXT",
-    help="Fetch only rows that failed for this reason; may be repeated.",
+    help="Fetch only rows that failed for this reason, as the dataset's counts name it; may be repeated.",
 )
 @click.option("--all", "everything", is_flag=True, help="Fetch every failed row, whatever the reason.")
 @_making_options
@@ -160,6 +161,7 @@ def command(
         progress.step("looking for failed rows")
         if dry_run:
             dataset = open_fetched(url)
+            check_reasons(choice, dataset.manifest)
             counts = Counter(place.reason for place in rows_to_try(dataset.storage, dataset.layout, choice))
             progress.stop()
             _print_choice(dataset.storage.url, dict(counts.most_common()), as_json)

@@ -22,7 +22,7 @@ from dataprep.host.heartbeat import beat
 from dataprep.sources.laion import Row
 from dataprep.web.outcomes import Outcome, Request, Status
 
-HASH_MISMATCH = "hash mismatch"
+HASH_MISMATCH, NO_ANSWER = "hash mismatch", "no answer"
 VERIFIED_HASHES = ("md5", "sha256")
 DIGESTS = ("md5", "sha256", "sha512")
 """Names of columns that hold a hash of the downloaded bytes."""
@@ -102,7 +102,7 @@ def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: Binar
         beat()
     for result in results:
         if not result.status:
-            result.status, result.reason = FAILED_TO_DOWNLOAD, "no answer"
+            result.status, result.reason = FAILED_TO_DOWNLOAD, NO_ANSWER
     _mark_duplicates(rows, results, options.duplicates)
     return results
 
@@ -128,7 +128,12 @@ def failure_reason(outcome: Outcome) -> str:
     """Return why a download failed, as a fixed phrase without details that differ from run to run."""
     if outcome.status is Status.HTTP:
         return f"http {outcome.http_code}"
-    return outcome.status.value.replace("_", " ")
+    return status_reason(outcome.status)
+
+
+def status_reason(status: Status) -> str:
+    """Return the reason of a row whose request had another status than `http`."""
+    return status.value.replace("_", " ")
 
 
 def _reason_not_to_fetch(row: Row, options: RowOptions) -> str:

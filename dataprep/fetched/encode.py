@@ -56,7 +56,9 @@ _MAX_TAG_CHARACTERS = 200
 # Number of pixels blended over white at once, as doubles: 100 Mpixel would take 5 GB.
 _STRIP_PIXELS = 2**20
 _WHITE = (255, 255, 255)
-_REASONS: dict[Fault, str] = {
+CANNOT_BE_ENCODED = "cannot be encoded"
+"""Reason for an image that became too long or flat for its format."""
+FAULT_REASONS: dict[Fault, str] = {
     "empty": "empty",
     "too-large": "too large",
     "no-pixels": "undecodable",
@@ -127,7 +129,7 @@ def encode_image(
     try:
         file_format, pixels = _decode(data)
     except UnusableImageError as error:
-        raise RejectedImageError(_REASONS[error.fault] if data else "empty") from error
+        raise RejectedImageError(FAULT_REASONS[error.fault] if data else "empty") from error
     kept_format = file_format
     if pixels.ndim == 3 and pixels.shape[2] == 4:
         pixels, kept_format = _over_white(pixels), ""
@@ -162,7 +164,7 @@ def resize(pixels: Pixels, options: EncodeOptions) -> Pixels:
     scale = side / measured
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     if max(size) > MAX_SIDE or size[0] * size[1] > MAX_PIXELS:
-        raise RejectedImageError("cannot be encoded")  # 640 x 1 enlarged by its shorter side to 256
+        raise RejectedImageError(CANNOT_BE_ENCODED)  # 640 x 1 enlarged by its shorter side to 256
     if size != (width, height):
         pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if downscale else cv2.INTER_LANCZOS4)
     if mode == "center_crop":
@@ -321,8 +323,8 @@ def _encoded(pixels: Pixels, options: EncodeOptions) -> bytes:
     try:
         written, encoded = cv2.imencode(f".{options.encode_format}", pixels, params)
     except cv2.error as error:  # e.g. WebP over 16,383 pixels
-        raise RejectedImageError("cannot be encoded") from error
+        raise RejectedImageError(CANNOT_BE_ENCODED) from error
     if not written:
-        raise RejectedImageError("cannot be encoded")
+        raise RejectedImageError(CANNOT_BE_ENCODED)
     data: bytes = encoded.tobytes()
     return data

@@ -43,6 +43,12 @@ class RowFilter:
             raise UsageError(f"--max-aspect-ratio must be 1 or more, got {self.max_aspect_ratio:g}")
 
 
+TOO_SMALL, AREA_TOO_LARGE, RATIO_TOO_LARGE = SIZE_REASONS = (
+    "image too small",
+    "image area too large",
+    "aspect ratio too large",
+)
+"""Reasons for refusing an image by its size, in img2dataset's words."""
 LIMITED_ROLES = {
     "similarity": "min_similarity",
     "punsafe": "max_punsafe",
@@ -90,15 +96,14 @@ def filter_reason(roles: Mapping[str, Value], row_filter: RowFilter) -> str:
 
 
 def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
-    """Return why an image of this size, in pixels, is refused, in img2dataset's words; an empty text if it is
-    accepted."""
+    """Return which of SIZE_REASONS refuses an image of this size, in pixels; an empty text if it is accepted."""
     if min(width, height) < row_filter.min_image_size:
-        return "image too small"
+        return TOO_SMALL
     if row_filter.max_image_area is not None and width * height > row_filter.max_image_area:
-        return "image area too large"
+        return AREA_TOO_LARGE
     ratio = max(width, height) / min(width, height)
     if row_filter.max_aspect_ratio is not None and ratio > row_filter.max_aspect_ratio:
-        return "aspect ratio too large"
+        return RATIO_TOO_LARGE
     return ""
 
 

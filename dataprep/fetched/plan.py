@@ -18,6 +18,7 @@ from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.make import refuse_unfit
 from dataprep.fetched.shard import ShardSchema, schema_with
 from dataprep.host.versions import codec_versions
+from dataprep.messages import counted
 from dataprep.sources.archives import Progress
 from dataprep.sources.laion import (
     DEFAULT_ROWS_PER_SHARD,
@@ -138,7 +139,7 @@ def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress
     )
     refuse_unfit(tables, request.rows, options.format)
     if not tables.rows:
-        raise SourceError(f"{storage.url}: no row in {len(names):,} tables; check --source")
+        raise SourceError(f"{storage.url}: no row in {counted(len(names), 'table')}; check --source")
     sources = tuple(source_entries(tables))
     split = PlannedSplit(
         name=SPLIT,

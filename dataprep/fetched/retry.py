@@ -37,6 +37,7 @@ from dataprep.fetched.making import HowMade, rows_as_made
 from dataprep.fetched.manifest import laion_options
 from dataprep.fetched.newest import Choice, RowPlaces, rows_to_try
 from dataprep.fetched.plan import laion_codecs
+from dataprep.fetched.reasons import check_reasons
 from dataprep.fetched.retry_plan import RETRY_JSON, ChoiceEntry, RetryPlan, clean_up, no_plan, read_plan, rows_file
 from dataprep.fetched.retry_shards import RetryJob
 from dataprep.fetched.revision import publish_revision
@@ -94,10 +95,12 @@ def retry_failed(
             own.
 
     Raises:
-        UsageError: There is no dataset of a table of URLs, or options by which its images were made are missing.
+        UsageError: There is no dataset of a table of URLs, no row can have failed for a chosen reason, or options by
+            which its images were made are missing.
         ConflictError: Another process has changed the dataset meanwhile.
     """
     dataset = open_fetched(url)
+    check_reasons(choice, dataset.manifest)
     dataset.storage.remove_stale_spools()
     begun = read_plan(dataset.storage)
     if begun is not None and begun.manifest_sha256 != dataset.sha256:

@@ -111,10 +111,13 @@ def columns_of(table: ImageTable) -> TableColumns:
     """Return the columns of a table: from its schema, its header or its first row.
 
     Raises:
-        SourceError: It cannot be read, or has too many columns or one of them twice.
+        SourceError: It cannot be read, has too many columns or one of them twice, or is a text file without a row.
     """
     if not table.is_parquet:
-        first = next(text_rows(_text_file(table)), (0, {}))[1]
+        row = next(text_rows(_text_file(table)), None)
+        if row is None:
+            raise SourceError(f"{table.url}: no rows; expected one for each image")
+        first = row[1]
         kinds: dict[str, Kind] = {name: "path" if isinstance(value, str) else "other" for name, value in first.items()}
         return TableColumns(kinds, {name: type(value).__name__ for name, value in first.items()})
     with _opened(table) as file:

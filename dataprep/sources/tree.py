@@ -45,6 +45,7 @@ OTHER_PICTURES = frozenset(
     )
 )
 """Suffixes of pictures that are not read: this project has no decoder for them that is safe on hostile bytes."""
+_IS_PACKED = "a compressed archive, in which images cannot be read in place"
 _TEXTS = frozenset({"caption", "txt"})
 """Suffixes that tools give to the text files of pictures."""
 _TABLES = frozenset({"csv", "jsonl", "parquet", "tsv"})
@@ -206,7 +207,7 @@ class Tree:
     def _unreadable(self, original: Original, suffix: str) -> SourceError:
         where = f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))}"
         if suffix in PACKED:
-            what, step = "a compressed archive, in which images cannot be read in place", "unpack it"
+            what, step = _IS_PACKED, "unpack it"
         else:
             what, step = f"a picture of type {suffix}, which is not read", "convert such files to JPEG or PNG"
         return SourceError(f"{where}: {what}; {step}, or leave them out with --pass-over {suffix}")
@@ -290,6 +291,8 @@ def _refuse_large(url: str, original: Original) -> None:
 
 def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None) -> None:
     with open_archive(tree.root, name, progress=progress) as reader:
+        if name.lower().rpartition(".")[2] in PACKED:
+            raise SourceError(f"{reader.archive}: {_IS_PACKED}; unpack it, and give the folder as --source")
         members = zip_members(reader) if name.lower().endswith(".zip") else tar_members(reader)
         stem, is_inside = name.rpartition(".")[0], True
         found = SpilledItems(ORIGINALS)

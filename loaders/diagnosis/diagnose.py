@@ -22,10 +22,9 @@ from dataprep.host.cpu import available_cores, background_cores, cpu_time
 from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device, compute_threads
-from loaders.diagnosis.fetch_rate import fetch_all_once
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
 from loaders.diagnosis.fixes import find_bound, find_fixes, repeated
-from loaders.diagnosis.full_cache import with_full_cache
+from loaders.diagnosis.full_cache import FILL_S, lacking_after, with_full_cache
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
 from loaders.diagnosis.prediction import Prediction, allocate, predict
 from loaders.diagnosis.slow_link import Attempt, gentler
@@ -143,8 +142,13 @@ def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Calla
         return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}{notes}")
 
 
-def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0) -> Diagnosis:
-    """Run with the best fix that needs neither rebuild nor copy; where there is none, return the same diagnosis."""
+def apply_best(
+    setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0, fill_s: float = FILL_S
+) -> Diagnosis:
+    """Run with the best fix that needs neither rebuild nor copy; where there is none, return the same diagnosis.
+
+    A cache that is not full after `fill_s` seconds is not tried; the verdict says so.
+    """
     # Over a slow link, or with a cache that is too small, they are not those that the run is set up with.
     borne: Any = {name: found.settings[name] for name in ("reads_in_flight", "deadline_s", "batch_size", "cache_dir")}
     setup = replace(setup, config=replace(setup.config, **borne))
@@ -155,7 +159,9 @@ def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: fl
                 if fix.name == "cache":
                     changed = setup.changed({**fix.settings, "cache_dir": folder})
                     with changed.open() as loader:
-                        fetch_all_once(loader, changed.config)
+                        lacking = lacking_after(loader, changed.config, fill_s)
+                    if lacking:
+                        return replace(found, verdict=f"{found.verdict} The cache was not tried: {lacking}.")
                 rate = observe(changed, device, seconds).images_per_s
             return replace(
                 found,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -107,19 +108,23 @@ def fetch_rate_alone(
     )
 
 
-def fetch_all_once(loader: Loader, config: LoaderConfig) -> None:
-    """Fetch every image of a split, which fills the cache that the config names.
+def fetch_all_once(loader: Loader, config: LoaderConfig, limit_s: float = math.inf) -> int:
+    """Fetch every image of a split, which fills the cache that the config names; return how many were fetched.
 
-    This has no time limit: the rate of a cache can be measured only when it is full.
+    Args:
+        loader: Loader of the dataset and the order; it need not run.
+        config: How to fetch.
+        limit_s: Time after which no further batch is waited for. What was fetched by then stays in the cache.
     """
     storage, index = loader.dataset.storage, loader.index
     batches = _batches(loader, replace(config, rank=0, world_size=1))
+    until_s, taken = time.monotonic() + limit_s, 0
     with open_fetcher(storage, index, fetch_settings(config, whole_records=bool(config.fields))) as fetcher:
         arrivals = _arrivals(fetcher, index, batches, config)
-        taken = 0
-        while taken < loader.order.num_samples:
+        while taken < loader.order.num_samples and time.monotonic() < until_s:
             taken += len(next(arrivals))
         arrivals.close()
+    return min(taken, loader.order.num_samples)
 
 
 class _ShortReads:

@@ -271,7 +271,7 @@ def _more_ahead(stages: Stages) -> Iterator[_Change]:
 
 def _local_cache(stages: Stages) -> Iterator[_Change]:
     config = stages.setup.config
-    if stages.is_local or config.cache_dir is not None:
+    if stages.is_local or config.cache_dir is not None or stages.attempt.cache:  # the run has one, or cannot use it
         return
     needed = stages.loader.dataset.split.num_bytes // config.world_size
     if needed > config.cache_bytes:

@@ -33,6 +33,9 @@ from benchmarks.situations.situation import (
 )
 from benchmarks.situations.training_loop import Measured
 from dataprep.errors import DataprepError
+from loaders import open_loader
+from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.stage_rates import request_latency_s
 from tests.support.small_situations import small_set
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/diagnose.py"
@@ -66,10 +69,36 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 # The judge
 
-LONG = ("device", "serial", "transfer")
+LOADER_IMAGES_PER_S = 2000.0
 
 
-@pytest.mark.parametrize("name", ["step-overhead", *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
+def exactly(situation: Situation, seconds: float) -> Measured:
+    """Return what a machine would measure on which nothing but the simulated device and the loader takes time."""
+    device, images = parse_simulated(situation.device), situation.batch_size
+    transfer_s = device.transfer_s + images / device.transfer_images_per_s
+    step_s = device.step_s + images / device.images_per_s
+    busy_s = max(transfer_s, step_s) if situation.transfer_ahead else transfer_s + step_s
+    return Measured(images, max(busy_s, images / LOADER_IMAGES_PER_S))
+
+
+@pytest.mark.parametrize("name", ["device", "transfer", "step-overhead", "transfer-overhead"])
+def test_the_judge_finds_the_best_change_that_exact_rates_imply(name: str) -> None:
+    known = KNOWN[name]
+    changes = possible_changes(known.situation, cores=2, has_extension=True)
+    truth = find_truth(known.situation, changes, exactly, SECONDS, tries=1)
+    assert truth.base == pytest.approx(known.images_per_s, rel=0.01)
+    assert max(rate for _, rate in truth.changes) == pytest.approx(known.best_images_per_s, rel=0.01)
+    assert truth.verdict(known.best) == RIGHT
+
+
+def test_the_judges_loop_waits_for_a_simulated_device(machine: Machine) -> None:
+    """A busy machine wakes up late, never early."""
+    known = KNOWN["step-overhead"]
+    assert 0 < machine.rate(known.situation, SECONDS).images_per_s < 1.05 * known.images_per_s
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["step-overhead", "device", "serial", "transfer"])
 def test_the_judge_finds_the_best_change_that_the_numbers_imply(name: str, machine: Machine) -> None:
     known = KNOWN[name]
     changes = possible_changes(known.situation, cores=2, has_extension=True)
@@ -96,6 +125,16 @@ def cut_off(image_HWC, rng):
 
 
 def test_a_bucket_has_the_latency_that_the_situation_sets(machine: Machine) -> None:
+    def latency_s(situation: Situation) -> float:
+        with machine.into(situation) as url, open_loader(url, batch_size=8, image_size=32) as loader:
+            return request_latency_s(loader, tries=20)
+
+    slow_s = IN_BUCKET.latency_ms / 1e3
+    assert latency_s(LOCATION.applied(IN_BUCKET)) < slow_s <= latency_s(IN_BUCKET)
+
+
+@pytest.mark.long
+def test_a_run_is_as_fast_as_the_bucket_that_the_situation_sets(machine: Machine) -> None:
     def rate(situation: Situation) -> float:
         return machine.rate(situation, SECONDS).images_per_s
 

@@ -107,6 +107,11 @@ class WebServer:
         ready()
         await stopped.wait()
         server.close()
+        # A task that is cancelled while it accepts a connection, or before its first step, leaves the socket open.
+        accepting = {task for task in asyncio.all_tasks() if task.get_coro().__name__ == "_accept_connection2"}
+        if accepting:
+            await asyncio.wait(accepting, timeout=5)
+        await asyncio.sleep(0)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

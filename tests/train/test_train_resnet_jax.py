@@ -204,7 +204,9 @@ def test_the_entry_imports_no_torch(found):
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(found):
-    assert "the loss is nan, expected a finite one; of 8 samples the first are n" in found["errors"]["not finite"]
+    line = found["errors"]["not finite"]
+    assert "the loss is nan, expected a finite one; of 8 samples the first are n" in line
+    assert "; nothing is kept, because no checkpoint was saved; look at the samples, or try a lower" in line
     (report,) = (found["folder"] / "inf").glob("not-finite-*.json")
     assert len(set(json.loads(report.read_text())["keys"])) == 8
     assert not list((found["folder"] / "inf").glob("checkpoint-*"))

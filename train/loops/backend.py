@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dataprep.errors import DataprepError
 from loaders.engine.batch import LoaderState
 from loaders.loader import Loader
 from train.checkpoints.state import State
@@ -40,6 +41,10 @@ class Devices(Protocol):
     @property
     def num_devices(self) -> int:
         """Number of devices among which a batch is shared, of all processes together."""
+
+
+class UpdateOverflowError(DataprepError):
+    """An update exceeds the range of the weights' numbers, because of a flag such as the learning rate."""
 
 
 class DeviceBatch(Protocol):

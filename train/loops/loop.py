@@ -21,7 +21,7 @@ from loaders.loader import Loader
 from loaders.metrics.callback import MetricsCallback
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
 from train.checkpoints.state import CLASSES, STATE_VERSION, State, check_state, taking_position
-from train.loops.backend import Backend, DeviceBatch, Update
+from train.loops.backend import Backend, DeviceBatch, Update, UpdateOverflowError
 from train.loops.config import LoopConfig, ended_epochs, resumed_position, trained_images
 from train.loops.stopping import SIGNALS, STOPPED_EXIT_CODE, Stop, interrupt_as_sigterm, stop_signals
 from train.loops.unread import Unread
@@ -62,7 +62,6 @@ class Training(Generic[BackendT]):
     """Step of the last evaluation."""
     _report_loader: MetricsCallback | None = None
     """Logs numbers of the loader with every log line, where the logs take them."""
-    _saved_step: int = -1
     _saved_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -213,7 +212,10 @@ class Training(Generic[BackendT]):
         first = stop - config.batch_size
         self._lr = self.schedule.at(first / self._epoch_samples)
         positions = range(first + config.rank, stop, config.world_size)
-        numbers = self.backend.update(batch, Update(step=self.step, lr=self._lr, positions=positions))
+        try:
+            numbers = self.backend.update(batch, Update(step=self.step, lr=self._lr, positions=positions))
+        except UpdateOverflowError as error:
+            self._unread.overflowed(stop // config.batch_size, batch.keys, str(error))
         self.step = stop // config.batch_size
         self._loader_state = batch.state
         self._unread.add(self.step, numbers, batch.keys)
@@ -264,12 +266,12 @@ class Training(Generic[BackendT]):
         return self.backend.agree_on_time(elapsed, self.step)
 
     def _save(self) -> None:
-        if self.checkpoints is None or self._saved_step == self.step:
+        if self.checkpoints is None or self._unread.saved_step == self.step:
             return
         self._unread.check()  # a state with a loss that is not finite is not saved; all processes notice it
         if self.backend.is_first or self.checkpoints.takes_parts:
             self._write(self.checkpoints)
-        self._saved_step, self._saved_s = self.step, time.monotonic()
+        self._unread.saved_step, self._saved_s = self.step, time.monotonic()
 
     def _write(self, checkpoints: CheckpointFolder) -> None:
         state = {
@@ -293,7 +295,7 @@ class Training(Generic[BackendT]):
         self.backend.restore(where, state, self._named(changes))
         with taking_position(where):
             self.loader.load_state_dict(state["loader"])
-            self.step = self._saved_step = int(state["step"])
+            self.step = self._unread.saved_step = int(state["step"])
             self._evaluated_step = int(state.get("evaluated_step", self.step))
         if start_epoch := _start_epoch(state["description"]):
             self.description = {**self.description, _START_EPOCH: start_epoch}

@@ -23,7 +23,7 @@ from loaders.torch import TorchBatch
 from train.checkpoints.files import ARRAYS
 from train.checkpoints.restoring import check_model, restore_optimizer
 from train.checkpoints.state import State, taking_position
-from train.loops.backend import Update
+from train.loops.backend import Update, UpdateOverflowError
 from train.loops.compiling import is_compiled
 from train.loops.runtime import Runtime
 from train.optim.optimizer import moments_of
@@ -32,6 +32,9 @@ from train.telemetry.logs import Logs
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_OVERFLOW = "without overflow"
+"""Part of PyTorch's error for a factor that float32 cannot hold."""
 
 
 class Task(ABC):
@@ -211,7 +214,21 @@ class TorchBackend:
             loss = loss + share.detach()
         if self.clip_grad_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
-        self.optimizer.step()
+        self._step()
         self.optimizer.zero_grad()
         self.runtime.end_step()
         return loss
+
+    def _step(self) -> None:
+        """Do the optimiser's step. PyTorch refuses to add a multiple whose factor is beyond the range of float32."""
+        try:
+            self.optimizer.step()
+        except RuntimeError as error:
+            if _OVERFLOW not in str(error):
+                raise
+            rate = max(group["lr"] for group in self.optimizer.param_groups)
+            decay = max(group.get("weight_decay", 0.0) for group in self.optimizer.param_groups)
+            raise UpdateOverflowError(
+                f"the update is beyond the range of float32, with a learning rate of {rate:g} and a weight decay of "
+                f"{decay:g}"
+            ) from error

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dataprep.dataset.keys import named
 from dataprep.errors import DataprepError
@@ -22,6 +22,8 @@ class Unread:
 
     folder: Path | None
     """Folder for a file with the keys of a batch whose loss is not finite."""
+    saved_step: int = -1
+    """Step of the newest checkpoint of the run; -1: there is none."""
     _updates: list[tuple[int, Mapping[str, Any], list[str]]] = field(default_factory=list)
 
     def add(self, step: int, numbers: Mapping[str, Any], keys: list[str]) -> None:
@@ -55,13 +57,34 @@ class Unread:
         names = updates[0][1] if updates else ()
         return {name: math.fsum(float(numbers[name]) for _, numbers, _ in updates) / len(updates) for name in names}
 
-    def _report(self, step: int, loss: float, keys: list[str]) -> None:
+    def overflowed(self, step: int, keys: list[str], why: str) -> NoReturn:
+        """End the run because an update exceeds the range of numbers, unless an earlier loss is not finite.
+
+        Args:
+            step: Number of the update.
+            keys: Keys of the batch's samples.
+            why: What exceeds it.
+
+        Raises:
+            DataprepError: Always.
+        """
+        self.check()
+        self._end(step, f"{why}, expected finite weights", "overflow", keys)
+
+    def _report(self, step: int, loss: float, keys: list[str]) -> NoReturn:
+        self._end(step, f"the loss is {loss}, expected a finite one", str(loss), keys)
+
+    def _end(self, step: int, what: str, loss: str, keys: list[str]) -> NoReturn:
         where = ""
         if self.folder is not None:
             path = self.folder / f"not-finite-{step:09d}.json"
-            path.write_text(json.dumps({"step": step, "loss": str(loss), "keys": keys}) + "\n")
+            path.write_text(json.dumps({"step": step, "loss": loss, "keys": keys}) + "\n")
             where = f", all of them in {path}"
+        kept = "nothing is kept, because no checkpoint was saved"
+        if self.saved_step >= 0:
+            kept = f"nothing after the checkpoint of step {self.saved_step:,} is kept"
         raise DataprepError(
-            f"step {step}: the loss is {loss}, expected a finite one; of {len(keys):,} samples the first are "
-            f"{', '.join(map(named, keys[:_SHOWN_KEYS]))}{where}; look at them, or resume with a lower learning rate"
+            f"step {step}: {what}; of {len(keys):,} samples the first are "
+            f"{', '.join(map(named, keys[:_SHOWN_KEYS]))}{where}; {kept}; look at the samples, or try a lower learning "
+            "rate, a longer warm-up or a lower weight decay"
         )

@@ -92,5 +92,15 @@ class WarmSteps:
 
 
 def scaled_lr(base_lr: float, effective_batch_size: int) -> float:
-    """Return the peak learning rate for a batch over all devices and accumulated parts."""
-    return base_lr * effective_batch_size / BASE_BATCH
+    """Return the peak learning rate for a batch over all devices and accumulated parts.
+
+    Raises:
+        UsageError: It is too large for a number.
+    """
+    lr = base_lr * effective_batch_size / BASE_BATCH
+    if not math.isfinite(lr):
+        raise UsageError(
+            f"a learning rate of {base_lr:g} for {BASE_BATCH} images is beyond all numbers for "
+            f"{effective_batch_size:,}; choose a lower one"
+        )
+    return lr

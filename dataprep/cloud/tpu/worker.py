@@ -304,7 +304,7 @@ def holders(_options: argparse.Namespace) -> Holders:
     complete = True
     for pid in _pids():
         try:
-            devices = {str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+            devices = _open_files(pid)
         except PermissionError:
             complete = False
             continue
@@ -373,11 +373,15 @@ def unpack(options: argparse.Namespace) -> dict[str, str]:
             digest = _sha256(archive)
             if digest != options.sha256:
                 raise Failure(f"{archive} has sha256 {digest}, expected {options.sha256}; run setup again")
-            partial = base / "code" / f".part-{os.getpid()}"
-            with tarfile.open(archive) as tar:
-                safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-                tar.extractall(partial, **safe)  # type: ignore[arg-type]
-            partial.rename(target)
+            partial = base / "code" / f".part-{options.name}"
+            shutil.rmtree(partial, ignore_errors=True)  # a call that was killed left it
+            try:
+                with tarfile.open(archive) as tar:
+                    safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                    tar.extractall(partial, **safe)  # type: ignore[arg-type]
+                partial.rename(target)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             archive.unlink()
         fresh = base / f".current-{os.getpid()}"
@@ -387,14 +391,14 @@ def unpack(options: argparse.Namespace) -> dict[str, str]:
 
 
 def environment(options: argparse.Namespace) -> dict[str, str | bool]:
-    """Create a virtual environment in the staged code from pinned requirements, unless it exists."""
+    """Create a virtual environment in the staged code from pinned requirements and a Python, unless it exists."""
     code = (_base(options) / "current").resolve()
     requirements = Path(options.requirements)
-    digest = _sha256(requirements)
+    wanted = f"{_sha256(requirements)} {options.python}"
     done = code / ".venv" / "dataprep-complete"
     python = str(code / ".venv/bin/python")
     with _lock(code.parent / f".{code.name}.lock"):
-        if done.exists() and done.read_text() == digest:
+        if done.exists() and done.read_text() == wanted:
             return {"environment": str(code / ".venv"), "made": False}
         uv = shutil.which("uv") or str(_base(options) / "uv/bin/uv")
         if not Path(uv).exists():
@@ -405,7 +409,7 @@ def environment(options: argparse.Namespace) -> dict[str, str | bool]:
         _call([uv, "pip", "install", "--quiet", "--python", python, "-r", str(requirements)])
         if any((code / name).exists() for name in ("pyproject.toml", "setup.py")):
             _call([uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "-e", str(code)])
-        done.write_text(digest)
+        done.write_text(wanted)
     return {"environment": str(code / ".venv"), "made": True}
 
 
@@ -496,6 +500,15 @@ def alive(known: Identity) -> bool:
 def _pids() -> list[int]:
     """List all processes but init, which opens no chip, and which root in some containers may not examine."""
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and entry.name != "1"]
+
+
+def _open_files(pid: int) -> set[str]:
+    """Return what a process has open, but for files that it closes meanwhile."""
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(entry.readlink()))
+    return found
 
 
 def _mark(pid: int) -> str | None:

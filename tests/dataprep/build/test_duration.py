@@ -83,3 +83,10 @@ def test_more_workers_than_cores_do_not_compute_faster_but_wait_at_the_same_time
 def test_reading_ahead_hides_the_shorter_of_reading_and_work_and_a_network_is_shared(more, seconds, limits):
     found = build_duration(tried(**more), 600_000, shards=100, workers=2, cores=2)
     assert (found.seconds, found.reading_limits) == (pytest.approx(seconds), limits)
+
+
+def test_a_disk_that_takes_longer_than_all_else_is_the_limit():
+    fast, slow = (build_duration(tried(sync_s=each), 1000, shards=10, workers=2, cores=2) for each in (0.001, 0.5))
+    assert (fast.writing_limits, slow.writing_limits) == (False, True)
+    assert slow.seconds == pytest.approx(1000 / 10 * 0.5)
+    assert fast == build_duration(tried(), 1000, shards=10, workers=2, cores=2)

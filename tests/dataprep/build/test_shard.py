@@ -19,6 +19,7 @@ from dataprep.storage.gcs_staged import StagedGCS
 from dataprep.storage.local import LocalStorage
 from tests.support.builds import digests
 from tests.support.crashes import receipts_of
+from tests.support.waiting import wait_for
 
 
 class _Quiet:
@@ -75,9 +76,7 @@ def test_the_next_shard_is_checked_but_not_written_while_the_last_is_published(
         with ThreadPoolExecutor(1) as thread:
             second = thread.submit(begin_shard, job, 1)
             wanted = checked + (keys if ahead_bytes > 1 else keys[:1])
-            deadline = time.monotonic() + 30
-            while len(checked) < len(wanted) and time.monotonic() < deadline:
-                time.sleep(0.01)
+            wait_for(lambda: len(checked) >= len(wanted))
             time.sleep(0.1)  # to find more than is wanted
             assert checked == wanted
             assert not first.done()
@@ -146,10 +145,12 @@ def test_in_a_bucket_no_more_is_written_ahead_than_allowed(request_in_a_bucket, 
         monkeypatch.setattr(dataprep.build.shard, "check_image", checking)
         with ThreadPoolExecutor(1) as thread:
             third = thread.submit(begin_shard, job, 2)
+            wait_for(lambda: len(checked) >= 1)
             time.sleep(0.5)  # to find more than is allowed
             assert len(checked) == 1
             held[1].set()
             yield second.result()
+            wait_for(lambda: len(checked) >= 2)
             time.sleep(0.5)
             assert len(checked) == 2
             held[0].set()

@@ -8,18 +8,24 @@ import pytest
 from dataprep.build import trial
 from dataprep.build.driver import prepare
 from dataprep.build.images import ImagePolicy
-from dataprep.build.trial import Measured, sample_refs, tried_of
+from dataprep.build.trial import MAX_S, Measured, sample_refs, tried_of, try_images
 from dataprep.dataset.records import SampleRef
 from dataprep.dataset.references import spilled
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, StorageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet
 from tests.support.own_data import class_folders, picture, request, write_files
 from tests.support.tables import hub
 
 
-def prepared(source, **own):
-    return prepare(request(source, "/nowhere/out", **own), Quiet(), keep=False)
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch):
+    """A busy machine decides no number of images."""
+    monkeypatch.setattr(trial, "MAX_S", 3600.0)
+
+
+def prepared(source, output="/nowhere/out", **own):
+    return prepare(request(source, output, **own), Quiet(), keep=False)
 
 
 def many(root, count=100, size=(24, 16)):
@@ -45,10 +51,11 @@ def test_fewer_originals_are_all_in_the_sample_and_none_is_none():
     assert sample_refs([]) == []
 
 
-def test_images_are_read_checked_and_encoded_and_nothing_is_written(tmp_path):
+def test_images_are_read_checked_encoded_and_written_and_nothing_is_left(tmp_path):
     source = class_folders(tmp_path / "pets")
     before = sorted(tmp_path.rglob("*"))
-    found = prepared(source).try_images()
+    found = prepared(source, output=tmp_path / "to" / "out").try_images()
+    assert found.sync_s > 0
     assert found.images == 20
     assert found.num_bytes == sum(path.stat().st_size for path in source.rglob("*") if path.suffix in (".jpeg", ".png"))
     assert found.cpu_s > 0 and found.transfer_s == 0 and not found.reads_ahead
@@ -62,6 +69,45 @@ def test_what_the_options_ask_for_is_done(tmp_path):
         for policy in (ImagePolicy(check="none"), ImagePolicy(short_side=700))
     )
     assert smaller.cpu_s > 10 * plain.cpu_s
+
+
+def test_the_images_are_written_to_the_disk_of_the_output(tmp_path, monkeypatch):
+    source, disk = many(tmp_path / "in", 12), tmp_path / "disk"
+    disk.mkdir()
+    asked = []
+
+    def named_file(dir):
+        asked.append(dir)
+        return (dir / "kept").open("w+b")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", named_file)
+    for output in (disk / "a" / "out", disk):
+        found = prepared(source, output=output).try_images()
+        assert (asked.pop(), asked, found.images) == (disk, [], 12)
+        assert (disk / "kept").stat().st_size > found.num_bytes
+        (disk / "kept").unlink()
+
+
+def test_a_trial_leaves_no_file_and_needs_no_name(tmp_path):
+    source, disk = many(tmp_path / "in", 12), tmp_path / "disk"
+    disk.mkdir()
+    assert prepared(source, output=disk).try_images().sync_s > 0
+    assert list(disk.iterdir()) == []
+
+
+def test_writing_is_not_tried_to_a_bucket_to_an_image_folder_or_without_permission(tmp_path, bucket_url, gcs):
+    source = many(tmp_path / "in", 3)
+    assert prepared(source, output=bucket_url).try_images().sync_s is None
+    assert prepared(source, output=tmp_path / "out", fmt="imagefolder").try_images().sync_s is None
+    refs = [SampleRef("000", "000.jpg", 0, 10)]
+    assert try_images(prepared(source).plan, open_storage(str(source)), refs, tmp_path / "gone").sync_s is None
+
+
+def test_a_full_disk_is_the_reason_for_no_estimate(tmp_path, monkeypatch):
+    source = many(tmp_path / "in", 3)
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Path("/dev/full").open("wb", buffering=0))  # noqa: SIM115 (the trial closes it)
+    with pytest.raises(StorageError, match=f"^{tmp_path}: .*full"):
+        prepared(source, output=tmp_path / "out").try_images()
 
 
 def test_only_some_images_are_tried_and_fewer_when_time_is_up(tmp_path, monkeypatch):
@@ -137,6 +183,6 @@ def test_images_that_were_never_there_take_no_reading():
 def test_the_document_has_the_limits():
     text = " ".join((Path(__file__).parents[3] / "DATA.md").read_text().split())
     assert (
-        f"up to {trial.MAX_IMAGES} images that are spread over the listing, for about {trial.MAX_S:.0f} s and with at "
+        f"up to {trial.MAX_IMAGES} images that are spread over the listing, for about {MAX_S:.0f} s and with at "
         f"most {trial.MAX_NETWORK_BYTES // 10**6} MB from a bucket"
     ) in text

@@ -12,6 +12,7 @@ from dataprep.cli import group
 from dataprep.errors import DataprepError, UsageError
 from tests.support.adoption import image_of, tar_of
 from tests.support.builds import dataprep
+from tests.support.pages import Page
 
 
 @pytest.fixture
@@ -134,6 +135,17 @@ def test_labels_that_only_some_images_have_are_counted(half_labelled, pairs):
     assert json.loads(run("inspect", half_labelled, "--json").stdout)["labelled"] == 3
     assert "  labels: " not in run("adopt", pairs).stdout
     assert json.loads(run("inspect", pairs, "--json").stdout)["labelled"] == 0
+
+
+def test_the_page_shows_fields_and_how_many_images_have_a_label(half_labelled, pairs, tmp_path):
+    cases = ((half_labelled, ["Labels", "3 of 6 images have one"]), (pairs, ["Fields", "score (1 of 2 images), txt"]))
+    for data, facts in cases:
+        run("adopt", data)
+        run("inspect", data, "--html", tmp_path / "page.html")
+        texts = [text.strip() for text in Page((tmp_path / "page.html").read_text()).texts if text.strip()]
+        found = texts.index(facts[0])
+        assert texts[found : found + 2] == facts
+        assert ("Labels" in texts) == (data is half_labelled)
 
 
 def test_lines_about_labels_are_in_the_json_result(pairs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 import zipfile
@@ -98,6 +99,15 @@ def test_one_archive_beside_the_output(tmp_path):
     assert run.returncode == 0, run.stderr
     manifest = read_manifest(open_storage(str(tmp_path / "out")))
     assert (manifest.name, manifest.classes, manifest.splits[0].samples) == ("pets", ("cats", "dogs"), 2)
+
+
+@pytest.mark.parametrize("name", ["pets.tar.gz", "pets.TGZ", "pets.7z"])
+def test_one_compressed_archive_is_called_that(tmp_path, name):
+    (tmp_path / name).write_bytes(gzip.compress(JPEG))
+    run = dataprep(*command(tmp_path / name, tmp_path / "out", "--dry-run"))
+    assert run.returncode == 2
+    text = "a compressed archive, in which images cannot be read in place; unpack it, and give the folder as --source"
+    assert run.stderr == f"dataprep: {tmp_path / name}: {text}\n"
 
 
 def test_a_dry_run_says_what_was_found_and_writes_nothing(tmp_path):

@@ -1,7 +1,9 @@
 """The line of a dry run about the time of the build, and its fields."""
 
 import json
+import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -34,16 +36,18 @@ def large(plan, images):
 def test_the_time_is_a_line_with_what_it_rests_on(plan):
     found = planned_time(of(large(plan, 480_000), lambda: TRIED), TWO)
     assert found.line == (
-        "  time: about 12 min with 2 workers (3.1 ms of CPU and 110.0 kB an image, 64 images sampled); writing, other "
-        "programs and a slow disk or network can make it longer"
+        "  time: about 12 min with 2 workers (3.1 ms of CPU and 110.0 kB an image, 64 images sampled); writing was "
+        "not tried and adds to it; other programs and a slow disk or network can make it longer"
     )
     assert found.document() == {
         "seconds": 744.0,
         "workers": 2,
         "limited_by_reading": False,
+        "limited_by_writing": False,
         "cpu_ms_per_image": 3.1,
         "wait_ms_per_image": 0.0,
         "transfer_ms_per_image": 0.0,
+        "sync_ms_per_image": None,
         "bytes_per_image": 110_000,
         "images_sampled": 64,
     }
@@ -54,6 +58,16 @@ def test_where_reading_takes_longer_the_line_says_so(plan):
     found = planned_time(of(large(plan, 480_000), lambda: slow), TWO)
     assert "about 72 min with 2 workers, limited by reading, 9.0 ms an image (3.1 ms of CPU" in found.line
     assert found.document()["limited_by_reading"] is True
+
+
+def test_where_writing_was_tried_the_line_does_not_leave_it_out(plan):
+    quick, slow = (
+        planned_time(of(large(plan, 480_000), partial(replace, TRIED, sync_s=64 * each)), TWO) for each in (0.001, 0.01)
+    )
+    assert quick.line.endswith(" sampled); other programs and a slow disk or network can make it longer")
+    assert "about 12 min with 2 workers (3.1 ms" in quick.line
+    assert "about 80 min with 2 workers, limited by writing, 10.0 ms an image (3.1 ms of CPU" in slow.line
+    assert (slow.document()["limited_by_writing"], slow.document()["sync_ms_per_image"]) == (True, 10.0)
 
 
 def test_short_builds_are_no_number_and_a_cluster_is_counted_in_cores(plan):
@@ -83,10 +97,10 @@ def test_an_unknown_time_says_why_and_servers_of_others_are_not_estimated(plan):
 def test_a_dry_run_prints_the_time_and_writes_nothing(originals, tmp_path):
     words = build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "webdataset", "--dry-run", "--workers", 2)
     found = json.loads(dataprep(*words).stdout)["time"]
-    assert 0 < found["seconds"] < 60
-    assert (found["workers"], found["images_sampled"]) == (2, 64)
+    assert found["seconds"] > 0
+    assert found["workers"] == 2
+    assert 0 < found["images_sampled"] <= 64  # on a busy machine the time for a sample may be up before
     words.remove("--json")
     shown = dataprep(*words).stdout
-    assert "  time: less than a minute with 2 workers (" in shown
-    assert " an image, 64 images sampled); writing, other programs" in shown
+    assert re.search(r"  time: .+ with 2 workers \(.+ an image, \d+ images? sampled\); other programs", shown)
     assert not (tmp_path / "out").exists()

@@ -11,11 +11,13 @@ from click.testing import CliRunner
 from dataprep.commands import diagnose
 from dataprep.commands.diagnose import command
 from dataprep.errors import UsageError
-from tests.support.disturbed_device import DisturbedDevice
-from tests.support.markdown import is_undecided
+from loaders.diagnosis.findings import TransformCost
+from tests.support.disturbed_device import SLOW_STEP_S, DisturbedDevice
+from tests.support.given_rates import GivenRates, give_rates
 
 
-def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path):
+def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path, monkeypatch):
+    give_rates(monkeypatch, GivenRates())
     page = tmp_path / "report.html"
     words = [str(finished("imagenet-webdataset")), "--device", "simulated:100", "--seconds", "0.3"]
     words += ["--batch-size", "8", "--image-size", "32", "--html", str(page)]
@@ -28,6 +30,7 @@ def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path):
 
 def test_without_a_terminal_no_line_is_wrapped_or_ends_with_spaces(finished, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
+    give_rates(monkeypatch, GivenRates())
     before = tmp_path / "before.json"
     words = [str(finished("imagenet-webdataset")), "--device", "simulated:100", "--seconds", "0.3"]
     words += ["--batch-size", "8", "--image-size", "32"]
@@ -42,6 +45,8 @@ def test_without_a_terminal_no_line_is_wrapped_or_ends_with_spaces(finished, tmp
 
 def test_measurements_that_contradict_each_other_are_undecided(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(diagnose, "open_device", lambda *words: DisturbedDevice())
+    step_s, step_in_run_s = lambda *_: SLOW_STEP_S, lambda device, images: images / 400
+    give_rates(monkeypatch, GivenRates(step_s=step_s, step_in_run_s=step_in_run_s))
     page = tmp_path / "report.html"
     words = [str(finished("imagenet-webdataset")), "--device", "simulated:400", "--seconds", "0.3", "--apply"]
     words += ["--batch-size", "8", "--image-size", "32", "--html", str(page)]
@@ -57,22 +62,44 @@ def test_measurements_that_contradict_each_other_are_undecided(finished, tmp_pat
         assert "the limit" not in text
 
 
-def test_a_slow_transform_is_named_in_sentence_table_json_and_page(finished, tmp_path):
+def test_a_slow_transform_is_named_in_sentence_table_json_and_page(finished, tmp_path, monkeypatch):
     name, page = "tests.support.slow_transforms:computing", tmp_path / "report.html"
+    cost = TransformCost(
+        name=name,
+        s_per_image=0.009,
+        cpu_s_per_image=0.005,
+        prepare_s_per_image=0.01,
+        holds_lock=True,
+        without=None,
+    )
+    prepare = {True: 200.0, False: 2000.0}
+    given = GivenRates(prepare=lambda config: prepare[any(config.transforms)], transform=cost)
+    give_rates(monkeypatch, given)
     words = [str(finished("imagenet-webdataset")), "--device", "simulated:3000", "--seconds", "0.3"]
     words += ["--batch-size", "8", "--image-size", "32", "--transform", name]
     done = CliRunner().invoke(command, [*words, "--html", str(page)], catch_exceptions=False)
     said = " ".join(done.output.split())
 
-    assert re.search(r"Your transform tests\.support\.slow_transforms:computing takes \d+\.\d of the ", said)
+    assert done.exit_code == 0
+    assert "Your transform tests.support.slow_transforms:computing takes 9.0 of the 10.0 ms" in said
     assert re.search(r"^  transform +█", done.output, re.MULTILINE)
     assert f"Your transform {name} takes" in page.read_text()
     assert "No single change" not in said
-    if not is_undecided("dataprep diagnose shards", done.exit_code, done.output):
-        assert "Without it: × " in said
-        assert "a bound for a faster transform; no option brings it." in said
+    assert "Without it: × 10.00" in said
+    assert "a bound for a faster transform; no option brings it." in said
     as_json = CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False)
     assert json.loads(as_json.output)["transform"]["name"] == name
+
+
+def test_a_transform_is_measured_and_named_whatever_else_runs(finished):
+    name = "tests.support.slow_transforms:computing"
+    words = [str(finished("imagenet-webdataset")), "--device", "simulated:3000", "--seconds", "0.3", "--json"]
+    words += ["--batch-size", "8", "--image-size", "32", "--transform", name]
+    done = CliRunner().invoke(command, words, catch_exceptions=False)
+
+    cost = json.loads(done.stdout)["transform"]
+    assert cost["name"] == name
+    assert 0.005 <= cost["cpu_s_per_image"] <= cost["s_per_image"] < cost["prepare_s_per_image"]
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,10 @@ from dataprep.errors import UndecidedError, UsageError
 from loaders.bench.peers import PEERS
 from loaders.capacity.host_cores import host_cores
 from loaders.capacity.input_costs import cost_from_table, measured_here
-from train.models.registry import model_names
 
 MAE = ("--accelerator", "v3-256", "--model", "mae_vit_large_patch16_dec512d16h8b")
 MAE_STEP = ("--step-ms", "1000", "--global-batch", "4096")
 RESNET = ("--accelerator", "v4-32", "--model", "resnet50")
-
-
-OUR_MODELS = [name for name in model_names() if name.startswith(("mae_vit_", "vit_", "resnet"))]
 
 
 @pytest.fixture
@@ -259,41 +255,9 @@ def test_unknown_models_need_a_size_and_coco_has_its_own_bytes(plan_input):
     assert "1,208,450 images of coco-dup5" in out
 
 
-@pytest.mark.parametrize(
-    ("model", "pixels"),
-    [
-        ("vit_large_patch14_clip_336", 336),
-        ("vit_large_patch14_clip_336.openai", 336),
-        ("vit_base_patch16_384.augreg_in21k_ft_in1k", 384),
-        ("convnext_base.fb_in22k_ft_in1k_384", 384),
-        ("vit_large_patch16_224", 224),
-        ("vit_base_patch16_dinov2_512", 512),
-        ("resnet152", 224),
-        ("ViT-B/16", 224),
-        ("ViT-L-14", 224),
-        ("ViT-L/14@336px", 336),
-        ("ViT-B-16-SigLIP-384", 384),
-        ("google/vit-base-patch16-384", 384),
-        ("ResNet-50", 224),
-        *((name, 448 if "_dec" in name else 224) for name in OUR_MODELS),
-    ],
-)
-def test_the_image_size_is_that_of_the_models_name(plan_input, model, pixels):
-    words = ("--accelerator", "v5p-8", "--images-per-s", 100, "--cpu-ms-per-image", 1, "--json")
-    document = json.loads(plan_input(*words, "--model", model)[1])
-    assert document["cost"]["image_size"] == pixels
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        *("vit_base_patch14_dinov2", "vit_large_patch14_clip", "resnet_152", "resnetv2_50x1_bit"),
-        *("DenseNet-121", "ResNet-v2-152", "ViT-H/14-CLIP"),
-    ],
-)
-def test_a_name_that_may_mean_another_size_is_not_guessed(plan_input, model):
-    with pytest.raises(UsageError, match=f"image size of {model} is not known; give --image-size"):
-        plan_input("--accelerator", "v5p-8", "--images-per-s", 100, "--model", model)
+def test_a_model_whose_image_size_its_name_does_not_say(plan_input):
+    with pytest.raises(UsageError, match="image size of regnety_160 is not known; give --image-size"):
+        plan_input("--accelerator", "v5p-8", "--images-per-s", 100, "--model", "regnety_160")
 
 
 def test_the_size_of_an_image_is_said_to_be_assumed(plan_input):

@@ -45,6 +45,20 @@ def test_a_dry_run_counts_rows_by_reason(fetched):
     assert called(url, "--dry-run", "--all").startswith(f"{url}: {len(FAULTS)} rows would be tried again\n")
 
 
+def test_a_mistyped_reason_is_an_error_and_one_that_no_row_has_is_not(fetched):
+    url = str(fetched("webdataset"))
+    for words in (["--dry-run"], ["--workers", 1]):
+        run = dataprep("retry-failed", url, "--reason", "tiemout", *WEB, *words)
+        assert run.returncode == 2
+        line = run.stderr.splitlines()[-1]
+        assert line.startswith(
+            "dataprep: --reason 'tiemout': no row fails for this reason, expected http and a status "
+        )
+        assert " host busy, " in line
+        assert line.endswith("; did you mean timeout?")
+    assert called(url, "--reason", "timeout", "--workers", 1).startswith(f"{url}: no rows to try; revision 1 stays\n")
+
+
 def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
     url, storage = str(tmp_path / "out"), open_storage(str(tmp_path / "out"))
     write_cards(storage, build_table(web, tmp_path, url, "webdataset"))

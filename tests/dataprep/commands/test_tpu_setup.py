@@ -52,6 +52,9 @@ def test_setup_stages_code_and_its_environment_over_dropped_connections(pod, cod
     assert result.stdout == f"hello {staged}/.venv\n"
     tpu("setup", *options)
     assert (staged / ".venv/dataprep-complete").stat().st_mtime_ns == made  # nothing to do
+    other = str(Path(sys.executable).resolve())  # the Python of which this environment was made
+    tpu("setup", *options[:-1], other)
+    assert (staged / ".venv/dataprep-complete").stat().st_mtime_ns > made
     assert all((pod.root(worker) / "tmp/tpu_logs").stat().st_mode & 0o777 == 0o777 for worker in range(2))
 
 

@@ -18,6 +18,7 @@ from dataprep.web.resolver import CheckedResolver
 from tests.support.fetching import loopback_limits
 from tests.support.hostile_urls import ADDRESSES
 from tests.support.name_server import name_server
+from tests.support.waiting import wait_for
 from tests.support.web_pages import DOMAIN
 from tests.support.web_server import addresses_of, mixture, web_server, web_server_process
 
@@ -50,7 +51,7 @@ def web_threads():
 def test_each_row_of_a_mixed_table_ends_with_the_right_status():
     with web_server_process(0.02) as web:
         cases = mixture(web.port, 500, 100)
-        statuses = ended(web_fetch(loopback_limits(web.nameserver, answer_s=3.0)), [case.url for case in cases])
+        statuses = ended(web_fetch(loopback_limits(web.nameserver)), [case.url for case in cases])
     assert [
         (case.url, status) for case, status in zip(cases, statuses, strict=True) if status not in case.expected
     ] == []
@@ -106,7 +107,8 @@ def test_no_request_is_sent_while_outcomes_are_not_taken():
     with web_server() as web, name_server(addresses_of) as names:
         outcomes = web_fetch(loopback_limits(names.address, in_flight=10))(requests(web))
         next(outcomes)
-        threading.Event().wait(0.5)
+        wait_for(lambda: len(drawn) > OUTCOMES_AHEAD)
+        threading.Event().wait(0.5)  # to find more than is allowed
         begun = len(drawn)
         outcomes.close()
     assert OUTCOMES_AHEAD < begun <= OUTCOMES_AHEAD + 12

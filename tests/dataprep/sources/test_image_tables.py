@@ -106,6 +106,13 @@ def test_columns_that_are_parted_otherwise(tmp_path, name, header, parted):
         chosen(table(tmp_path / name))
 
 
+@pytest.mark.parametrize(("name", "text"), [("x.csv", "image,label\n"), ("x.csv", ""), ("x.jsonl", "")])
+def test_a_text_file_without_a_row_is_called_that(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SourceError, match=f"{name}: no rows; expected one for each image"):
+        columns_of(table(tmp_path / name))
+
+
 def test_a_column_that_is_left_out_has_no_images(tmp_path):
     assert chosen(written(tmp_path / "x.parquet", {"a": [b"x"], "b": [b"x"]}), drop=["b"]) == "a"
 

@@ -194,7 +194,7 @@ def test_errors_of_a_newcomer(tmp_path, rows, own, text):
         ),
         (["image,n", "images/x.heic,1"], "a picture of type heic, which is not read"),
         (["image,n", "images/outside.jpg,1"], "a link that leads outside the source"),
-        (["image,n"], "no column of images"),
+        (["image,n"], "x.csv: no rows; expected one for each image"),
     ],
 )
 def test_paths_that_are_refused(tmp_path, rows, text):

@@ -174,8 +174,9 @@ def test_trees_without_a_picture(tmp_path, files, text):
 def test_places_that_are_not_there(tmp_path):
     with pytest.raises(SourceError, match="no such folder; check --source"):
         tree_of(tmp_path / "nowhere")
-    with pytest.raises(SourceError, match="not found; check --source"):
-        tree_of(tmp_path, archive="nothing.zip")
+    for name in ("nothing.zip", "nothing.tar.gz"):
+        with pytest.raises(SourceError, match="not found; check --source"):
+            tree_of(tmp_path, archive=name)
     write_files(tmp_path, {"list.txt": "a"})
     with pytest.raises(SourceError, match="is a file, not a folder; check --source"):
         tree_of(tmp_path / "list.txt")

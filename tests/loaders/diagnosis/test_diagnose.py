@@ -1,7 +1,12 @@
-"""Runs with one planted limit each: it is named, and the change that lifts it is what is measured afterwards."""
+"""Runs with one planted limit each: it is named, and the change that lifts it is what is measured afterwards.
+
+Each is judged from given rates, and by `make soak SHOW=long-tests` once more from those that this machine reaches,
+which agree with each other only while it is otherwise idle.
+"""
 
 import re
 import time
+from typing import get_args
 
 import pytest
 import torch
@@ -11,11 +16,11 @@ from loaders.config import LoaderConfig
 from loaders.diagnosis import diagnose as diagnosing
 from loaders.diagnosis.devices import compute_threads, parse_simulated, using_threads
 from loaders.diagnosis.diagnose import apply_best, diagnose
-from loaders.diagnosis.findings import STAGES
+from loaders.diagnosis.findings import STAGES, Limit, TransformCost
 from loaders.diagnosis.observed_run import RunSetup
 from loaders.fetch.cache import DiskCache
 from loaders.report.wording import limiting_stages
-from tests.support.disturbed_device import CrowdedDevice, DisturbedDevice, LateDevice
+from tests.support.disturbed_device import SLOW_STEP_S, CrowdedDevice, DisturbedDevice, LateDevice
 from tests.support.slow_transforms import computing, one_at_a_time
 from train.loops.workload import training_workload
 
@@ -23,7 +28,7 @@ SECONDS = 0.6
 SMALL = {"batch_size": 8, "image_size": 32, "threads": 2}
 BYTES_PER_S = 8e6
 CLOSE = 0.25
-"""Between predicted and measured, on a machine on which other tests run: benchmarks/diagnose.py is stricter."""
+"""Between predicted and measured, where a run is watched: benchmarks/diagnose.py is stricter."""
 
 
 def run(url, device, *, transfer_ahead=2, **settings):
@@ -49,13 +54,23 @@ def _undisturbed(monkeypatch):
     monkeypatch.setattr(diagnosing, "disturbance", lambda *_rates, **_cores: "")
 
 
+def turns(transform_s):
+    """Return the images/s of settings whose transform takes so long, in one thread of a process at a time."""
+
+    def prepare(config):
+        return max(1, config.processes) / transform_s if any(config.transforms) else 2000.0
+
+    return prepare
+
+
 def predicted_is_measured(found):
     applied = found.applied
     return applied.measured_images_per_s == pytest.approx(applied.predicted_images_per_s, rel=CLOSE)
 
 
 @pytest.mark.usefixtures("_undisturbed")
-def test_a_run_limited_by_the_device_has_no_change_to_make(dataset):
+def test_a_run_limited_by_the_device_has_no_change_to_make(dataset, rates):
+    rates()
     found = run(dataset("webdataset"), "simulated:60")
 
     assert (found.limit, found.fixes, found.applied) == ("compute", (), None)
@@ -67,7 +82,8 @@ def test_a_run_limited_by_the_device_has_no_change_to_make(dataset):
     assert [stage.name for stage in found.stages] == list(STAGES)
 
 
-def test_a_run_faster_than_its_device_alone_is_undecided_and_tries_no_change(dataset):
+def test_a_run_faster_than_its_device_alone_is_undecided_and_tries_no_change(dataset, rates):
+    rates(step_s=lambda *_: SLOW_STEP_S, step_in_run_s=lambda device, images: images / 400)
     setup = RunSetup(url=str(dataset("webdataset")), split="train", config=LoaderConfig(**SMALL))
     found = diagnose(setup, DisturbedDevice(), seconds=SECONDS)
 
@@ -77,16 +93,20 @@ def test_a_run_faster_than_its_device_alone_is_undecided_and_tries_no_change(dat
     assert limiting_stages(found) == set()
 
 
-def crowded(url, monkeypatch, *, other_cores, compute_threads=0):
+def crowded(url, rates, monkeypatch, *, other_cores, compute_threads=0):
+    rates(
+        step_s=lambda device, images: images / 400,
+        step_in_run_s=lambda device, images: SLOW_STEP_S + images / 400,
+    )
     monkeypatch.setattr(diagnosing, "background_cores", lambda: other_cores)
     setup = RunSetup(url=str(url), split="train", config=LoaderConfig(**SMALL))
     return diagnose(setup, CrowdedDevice(compute_threads), seconds=SECONDS)
 
 
 @pytest.mark.usefixtures("_undisturbed")
-@pytest.mark.usefixtures("_undisturbed")
-def test_a_run_that_is_faster_than_its_device_alone_shows_what_the_device_takes(dataset):
+def test_a_run_that_is_faster_than_its_device_alone_shows_what_the_device_takes(dataset, rates):
     """The rate alone is a lower bound, and so is that of the run's own steps: the higher one counts."""
+    rates(step_s=lambda device, images: images / 340, step_in_run_s=lambda device, images: images / 400)
     setup = RunSetup(url=str(dataset("webdataset")), split="train", config=LoaderConfig(**SMALL))
     found = diagnose(setup, LateDevice(), seconds=SECONDS)
 
@@ -96,8 +116,8 @@ def test_a_run_that_is_faster_than_its_device_alone_shows_what_the_device_takes(
     assert found.utilisation == found.observed_images_per_s / compute.images_per_s <= 1
 
 
-def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(dataset, monkeypatch):
-    found = crowded(dataset("webdataset"), monkeypatch, other_cores=0.0)
+def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(dataset, rates, monkeypatch):
+    found = crowded(dataset("webdataset"), rates, monkeypatch, other_cores=0.0)
     assert (found.undecided, found.other_cores) == ("", 0.0)
     assert found.contention
     assert found.limit in ("contention", "cores")  # beside other tests the cores themselves may be the limit
@@ -107,31 +127,32 @@ def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(d
     assert slowed == (found.limit == "contention")
 
 
-def test_a_slow_run_is_undecided_where_other_programs_kept_the_cores_busy(dataset, monkeypatch):
-    found = crowded(dataset("webdataset"), monkeypatch, other_cores=float(available_cores()))
+def test_a_slow_run_is_undecided_where_other_programs_kept_the_cores_busy(dataset, rates, monkeypatch):
+    found = crowded(dataset("webdataset"), rates, monkeypatch, other_cores=float(available_cores()))
     assert "which may be the reason. Run it again" in found.undecided
     assert found.verdict == f"Undecided: {found.undecided}"
     assert (found.fixes, found.other_cores) == ((), available_cores())
 
 
-def test_an_undecided_diagnosis_of_a_model_with_several_threads_names_fewer(dataset, monkeypatch):
+def test_an_undecided_diagnosis_of_a_model_with_several_threads_names_fewer(dataset, rates, monkeypatch):
     busy = float(available_cores())
-    found = crowded(dataset("webdataset"), monkeypatch, other_cores=busy, compute_threads=3)
+    found = crowded(dataset("webdataset"), rates, monkeypatch, other_cores=busy, compute_threads=3)
     hint = "The model computes with 3 threads on these cores; fewer may help: OMP_NUM_THREADS=1."
     assert found.verdict == f"Undecided: {found.undecided}"
     assert found.undecided.endswith(f"Run it again while nothing else runs. {hint}")
 
 
 @pytest.mark.usefixtures("_undisturbed")
-def test_a_decided_diagnosis_begins_with_what_other_programs_use(dataset, monkeypatch):
-    found = crowded(dataset("webdataset"), monkeypatch, other_cores=float(available_cores()))
+def test_a_decided_diagnosis_begins_with_what_other_programs_use(dataset, rates, monkeypatch):
+    found = crowded(dataset("webdataset"), rates, monkeypatch, other_cores=float(available_cores()))
     assert found.undecided == ""
     load = f", while other programs use {available_cores():.1f} of {available_cores()} cores: "
     assert load in found.verdict.split(" images/s")[0]
 
 
 @pytest.mark.usefixtures("_undisturbed")
-def test_a_fixed_cost_for_each_step_is_lifted_by_larger_batches(dataset):
+def test_a_fixed_cost_for_each_step_is_lifted_by_larger_batches(dataset, rates):
+    rates()
     found = run(dataset("tfrecord"), "simulated:2000,step-ms=60")
 
     assert found.fixes[0].name == "batch"
@@ -143,10 +164,14 @@ def test_a_fixed_cost_for_each_step_is_lifted_by_larger_batches(dataset):
 
 
 @pytest.mark.usefixtures("_undisturbed")
-@pytest.mark.usefixtures("_undisturbed")
-def test_too_many_threads_of_a_model_beside_decoding_are_lifted_by_fewer(dataset):
+def test_too_many_threads_of_a_model_beside_decoding_are_lifted_by_fewer(dataset, rates):
     """A step of four times as many threads as cores, which wait for each other, on cores that also decode."""
     cores, before = available_cores(), torch.get_num_threads()
+
+    def step_in_run_s(device, images):
+        return images / (400 if device.compute_threads <= cores else 100)
+
+    rates(step_s=lambda device, images: images / 400, step_in_run_s=step_in_run_s)
     torch.set_num_threads(4 * cores)
     try:
         device = training_workload("tiny_cnn", device="cpu", batch_size=SMALL["batch_size"], image_size=64)
@@ -166,6 +191,27 @@ def test_too_many_threads_of_a_model_beside_decoding_are_lifted_by_fewer(dataset
     assert fix.advice.endswith(f"instead of {4 * cores}: OMP_NUM_THREADS={threads}")
 
 
+def test_a_run_that_is_watched_has_all_that_a_report_shows(dataset):
+    """Whatever else this machine does meanwhile; what is concluded from its rates is tested with given ones."""
+    found = run(dataset("webdataset"), "simulated:60")
+
+    assert found.limit in get_args(Limit)
+    assert found.verdict
+    assert [stage.name for stage in found.stages] == list(STAGES)
+    assert all(stage.images_per_s > 0 <= stage.cpu_s_per_image for stage in found.stages)
+    assert 0 < found.observed_images_per_s <= 60, "a busy machine makes a simulated device slower, never faster"
+    assert 0 < found.compute_alone_images_per_s <= 60
+    assert 0 < found.utilisation <= 1
+    assert found.wait_share + found.transfer_share + found.compute_share == pytest.approx(1)
+    assert found.timeline[0].started_s == 0
+    assert all(step.compute_s >= SMALL["batch_size"] / 60 for step in found.timeline)
+    assert found.bytes_per_image > 0
+    assert found.settings["batch_size"] == SMALL["batch_size"]
+    if found.undecided:
+        assert found.fixes == ()
+    assert (found.applied is not None) == any(fix.needs == "restart" for fix in found.fixes)
+
+
 def test_a_simulated_device_computes_on_no_core():
     device = parse_simulated("simulated:100")
     assert compute_threads(device) == 0
@@ -173,7 +219,9 @@ def test_a_simulated_device_computes_on_no_core():
         device.step(1)
 
 
-def test_a_transfer_that_steps_wait_for_is_lifted_by_transferring_ahead(dataset):
+@pytest.mark.usefixtures("_undisturbed")
+def test_a_transfer_that_steps_wait_for_is_lifted_by_transferring_ahead(dataset, rates):
+    rates()
     found = run(dataset("webdataset"), "simulated:100,transfer=120", transfer_ahead=0)
 
     assert found.limit in ("transfer", "compute")
@@ -183,7 +231,8 @@ def test_a_transfer_that_steps_wait_for_is_lifted_by_transferring_ahead(dataset)
 
 
 @pytest.mark.usefixtures("_undisturbed")
-def test_a_transform_that_holds_a_lock_is_lifted_by_processes(dataset):
+def test_a_transform_that_holds_a_lock_is_lifted_by_processes(dataset, rates):
+    rates(prepare=turns(0.008))
     found = run(dataset("webdataset"), "simulated:1000", transform=one_at_a_time)
 
     assert found.wait_share > 0.3
@@ -194,7 +243,16 @@ def test_a_transform_that_holds_a_lock_is_lifted_by_processes(dataset):
 
 
 @pytest.mark.usefixtures("_undisturbed")
-def test_a_slow_transform_is_named_and_a_run_without_it_is_a_bound_and_no_fix(dataset):
+def test_a_slow_transform_is_named_and_a_run_without_it_is_a_bound_and_no_fix(dataset, rates):
+    given = TransformCost(
+        name="tests.support.slow_transforms:computing",
+        s_per_image=0.009,
+        cpu_s_per_image=0.005,
+        prepare_s_per_image=0.01,
+        holds_lock=True,
+        without=None,
+    )
+    rates(prepare=turns(0.005), transform=given)
     found = run(dataset("webdataset"), "simulated:3000", transform=computing)
 
     cost = found.transform

@@ -1,12 +1,15 @@
 """Runs with a cache on a local disk: all of their rates are those of the epochs after the first."""
 
+import re
 from dataclasses import replace
+from functools import partial
+from urllib.parse import unquote
 
 import pytest
 
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import parse_simulated
-from loaders.diagnosis.diagnose import diagnose
+from loaders.diagnosis.diagnose import apply_best, diagnose
 from loaders.diagnosis.fetch_rate import fetch_rate_alone
 from loaders.diagnosis.full_cache import with_full_cache
 from loaders.diagnosis.observed_run import RunSetup
@@ -31,37 +34,64 @@ def far_url(bucket_dataset, gcs):
     gcs.set_latency(0)
 
 
+def images_read(gcs) -> int:
+    """Number of reads of images since the last call."""
+    return sum(".JPEG" in unquote(what) for _, _, what in gcs.recorded())
+
+
 def test_a_run_with_an_empty_cache_is_measured_from_a_full_one(far_url, gcs, tmp_path):
     config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
     setup = RunSetup(url=far_url, split="train", config=config)
-    asked = []
+    asked, reads = [], []
 
-    found = diagnose(setup, parse_simulated("simulated:120"), seconds=0.4, progress=asked.append)
+    def said(what):
+        asked.append(what)
+        reads.append(images_read(gcs))
 
-    assert any(what.startswith("filling the cache: ") for what in asked)
-    assert asked.index("the run as it is") > asked.index(next(what for what in asked if what.startswith("filling")))
-    assert found.observed_images_per_s > 2 * FIRST_EPOCH
-    assert found.predicted_images_per_s > 2 * FIRST_EPOCH
+    gcs.record()
+    found = diagnose(setup, parse_simulated("simulated:120"), seconds=0.4, progress=said)
+    reads.append(images_read(gcs))
+    gcs.record(False)
+
+    filling = next(number for number, what in enumerate(asked) if what.startswith("filling the cache: "))
+    run = asked.index("the run as it is")
+    assert filling < run
+    # The last ones that were hedged may end late; without a cache every measurement reads the images again.
+    assert sum(reads[run + 1 :]) < sum(reads[filling : run + 1]) / 4
     assert found.cache == NOTE
     assert NOTE in found.verdict
     assert {"cache", "location"}.isdisjoint(fix.name for fix in found.fixes)
 
 
-def test_fetching_from_a_full_cache_has_no_latency(far_url, tmp_path):
+@pytest.mark.long
+def test_a_run_with_a_cache_is_as_fast_as_epochs_after_the_first(far_url, tmp_path):
+    setup = RunSetup(url=far_url, split="train", config=replace(CONFIG, cache_dir=str(tmp_path / "cache")))
+    found = diagnose(setup, parse_simulated("simulated:120"), seconds=0.4)
+    assert found.observed_images_per_s > 2 * FIRST_EPOCH
+    assert found.predicted_images_per_s > 2 * FIRST_EPOCH
+
+
+def test_fetching_from_a_full_cache_has_no_latency(far_url, gcs, tmp_path, rates):
     """More images in flight than reads, as in most runs: then the latency of a read counts."""
+    is_given = rates()
     config = replace(CONFIG, batch_size=16, cache_dir=str(tmp_path / "cache"))
     setup = RunSetup(url=far_url, split="train", config=config)
     with setup.open() as loader:
         with_full_cache(Attempt(setup), loader, lambda what: None)
         stages = opened(setup, loader, tmp_path / "stages", seconds=0.1)
         stages.measure_stages(0.0)
-        rates = stages.rates(setup)
+        found = stages.rates(setup)
+        gcs.record()
+        images_read(gcs)
         tried = stages.tried_smaller(config.short_side)
+        read_again = images_read(gcs)
+        gcs.record(False)
 
-    assert rates.batches.fetch_latency_s == 0.0
+    assert found.batches.fetch_latency_s == 0.0
     round_trips = 2 * 16 / 0.2
-    assert predict(rates).images_per_s > 1.5 * round_trips or predict(rates).limit == "cores"
-    assert tried > FIRST_EPOCH, "smaller images come from the cache, too"
+    assert predict(found).images_per_s > 1.5 * round_trips or predict(found).limit == "cores"
+    assert read_again == 0, "smaller images come from the cache, too"
+    assert is_given or tried > FIRST_EPOCH
 
 
 def test_a_cache_that_cannot_hold_the_split_is_left_out(bucket_dataset, tmp_path):
@@ -71,6 +101,47 @@ def test_a_cache_that_cannot_hold_the_split_is_left_out(bucket_dataset, tmp_path
         attempt = with_full_cache(Attempt(setup), loader, lambda what: None)
     assert attempt.setup == replace(setup, config=replace(config, cache_dir=None))
     assert attempt.cache.startswith("Measured without the cache, as in the first epoch: it holds at most 20.0 kB of ")
+
+
+def test_a_cache_that_is_not_full_in_time_is_left_out_and_the_next_diagnosis_fills_it(far_url, gcs, tmp_path):
+    config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
+    setup = RunSetup(url=far_url, split="train", config=config)
+    asked = []
+    with setup.open() as loader:
+        total = loader.order.num_samples
+        attempt = with_full_cache(Attempt(setup), loader, asked.append, fill_s=0.5)
+        kept = {path.name for path in (tmp_path / "cache").glob("*.piece")}
+        assert 0 < len(kept) < total
+        assert asked[0].endswith(", for at most 0 s") and asked[0].startswith("filling the cache: ")
+        assert attempt.setup == replace(setup, config=replace(config, cache_dir=None))
+        found = re.fullmatch(
+            r"Measured without the cache, as in the first epoch: in 0 s it got (\d+) of (\d+) images\. It keeps them; "
+            r"the next diagnosis continues from there\.",
+            attempt.cache,
+        )
+        assert found and 0 < int(found[1]) <= len(kept) and int(found[2]) == total
+        gcs.set_latency(0)
+        assert with_full_cache(Attempt(setup), loader, asked.append).cache == NOTE
+    assert kept < {path.name for path in (tmp_path / "cache").glob("*.piece")}
+
+
+def test_of_a_run_whose_cache_is_left_out_no_cache_is_advised(far_url, tmp_path, monkeypatch):
+    monkeypatch.setattr("loaders.diagnosis.diagnose.with_full_cache", partial(with_full_cache, fill_s=0.3))
+    config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
+    setup, device = RunSetup(url=far_url, split="train", config=config), parse_simulated("simulated:120")
+    found = diagnose(setup, device, seconds=0.4)
+    assert found.cache in found.verdict and "it got" in found.cache
+    assert found.observed_images_per_s < 2 * FIRST_EPOCH
+    assert "cache" not in {fix.name for fix in found.fixes}
+
+
+def test_a_cache_that_is_advised_but_not_full_in_time_is_not_tried(far_url):
+    setup, device = RunSetup(url=far_url, split="train", config=CONFIG), parse_simulated("simulated:120")
+    found = diagnose(setup, device, seconds=0.4)
+    (advised,) = [fix for fix in found.fixes if fix.name == "cache"]
+    tried = apply_best(setup, device, replace(found, fixes=(advised,)), seconds=0.4, fill_s=0.3)
+    assert tried.applied is None
+    assert re.search(r" The cache was not tried: in 0 s it got \d+ of \d+ images\.$", tried.verdict)
 
 
 def test_a_run_without_a_cache_or_from_a_disk_stays_as_it_is(bucket_dataset, dataset, tmp_path):

@@ -3,6 +3,7 @@
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from dataprep.messages import human_bytes
 from dataprep.storage.local import LocalStorage
 from loaders.config import LoaderConfig
 from loaders.diagnosis import fixes as changes
+from loaders.diagnosis import stages as diagnosis_stages
 from loaders.diagnosis.ahead import MORE_AHEAD, MOST_READS
 from loaders.diagnosis.devices import parse_simulated
-from loaders.diagnosis.findings import StageRate
+from loaders.diagnosis.findings import StageRate, TransformCost
 from loaders.diagnosis.fixes import find_fixes
 from loaders.diagnosis.observed_run import RunSetup
 from loaders.diagnosis.prediction import predict
@@ -22,13 +24,69 @@ from loaders.diagnosis.sample import write_sample
 from loaders.diagnosis.slow_link import Attempt
 from loaders.diagnosis.stages import StageBench, Stages
 from tests.support.adoption import adopt_here
+from tests.support.given_rates import FAST as FAST_RATE
+from tests.support.given_rates import GivenRates
 from tests.support.own_data import class_folders
+from tests.support.virtual_time import measure_in_virtual_time
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
 FAST = parse_simulated("simulated:1e9")
 DISK_BYTES_PER_S, DISK_READS_PER_S = 4e6, 20.0
 CLOSE = 0.3
-"""Between a prediction and a trial of two seconds, on a machine on which other tests run."""
+"""Between a prediction and a trial: they read other images, and in a watched run other programs run beside both."""
+
+
+class VirtualDisk:
+    """A slow disk, whose reads take virtual time; nothing else takes any."""
+
+    seconds = 10.0
+    """Length of a measurement."""
+
+    def __init__(self, monkeypatch):
+        self._patch, self._clock, self._turns = monkeypatch, measure_in_virtual_time(monkeypatch), threading.Lock()
+        for name in ("compute_rate", "transfer_rate", "prepare_rate"):
+            monkeypatch.setattr(diagnosis_stages, name, getattr(GivenRates(), name))
+
+    def take(self, cost_s):
+        """Let a read take its time, when those before it are done."""
+        with self._turns:
+            self._clock.sleep(cost_s)
+
+    def pace(self, paced_url, cost_s):
+        """Let reads of a folder take turns.
+
+        Args:
+            paced_url: The folder.
+            cost_s: Function that returns the seconds of a read of so many bytes.
+        """
+        read_range = LocalStorage.read_range
+
+        def paced(storage, name, offset, num_bytes):
+            if storage.url == paced_url:
+                self.take(cost_s(num_bytes))
+            return read_range(storage, name, offset, num_bytes)
+
+        self._patch.setattr(LocalStorage, "read_range", paced)
+
+
+class SleepingDisk(VirtualDisk):
+    """A slow disk, for whose reads this machine waits."""
+
+    seconds = 1.0
+
+    def __init__(self, monkeypatch):
+        self._patch, self._turns, self._free_s = monkeypatch, threading.Lock(), 0.0
+
+    def take(self, cost_s):
+        with self._turns:
+            self._free_s = until_s = max(self._free_s, time.perf_counter()) + cost_s
+        time.sleep(max(0.0, until_s - time.perf_counter()))
+
+
+@pytest.fixture(params=[VirtualDisk, pytest.param(SleepingDisk, marks=pytest.mark.long)])
+def disk(request, monkeypatch):
+    """A slow disk."""
+    return request.param(monkeypatch)
 
 
 def opened(setup, loader, folder, seconds=1.0) -> Stages:
@@ -46,34 +104,13 @@ def opened(setup, loader, folder, seconds=1.0) -> Stages:
     )
 
 
-def pace(monkeypatch, paced_url, cost_s) -> None:
-    """Let reads of a folder take turns, as those of a slow disk do.
-
-    Args:
-        paced_url: The folder.
-        cost_s: Function that returns the seconds of a read of so many bytes.
-    """
-    read_range, disk, free_s = LocalStorage.read_range, threading.Lock(), [0.0]
-
-    def paced(storage, name, offset, num_bytes):
-        if storage.url != paced_url:
-            return read_range(storage, name, offset, num_bytes)
-        with disk:
-            free_s[0] = max(free_s[0], time.perf_counter()) + cost_s(num_bytes)
-            until_s = free_s[0]
-        time.sleep(max(0.0, until_s - time.perf_counter()))
-        return read_range(storage, name, offset, num_bytes)
-
-    monkeypatch.setattr(LocalStorage, "read_range", paced)
-
-
 @pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
-def test_smaller_images_are_offered_on_a_disk_that_carries_too_few_bytes(dataset, tmp_path, monkeypatch, fmt):
+def test_smaller_images_are_offered_on_a_disk_that_carries_too_few_bytes(dataset, tmp_path, disk, fmt):
     config = replace(CONFIG, image_size=160)
     setup = RunSetup(url=str(dataset(fmt)), split="train", config=config)
     with setup.open() as loader:
-        stages = opened(setup, loader, tmp_path / "stages")
-        pace(monkeypatch, loader.dataset.storage.url, lambda num_bytes: num_bytes / DISK_BYTES_PER_S)
+        stages = opened(setup, loader, tmp_path / "stages", disk.seconds)
+        disk.pace(loader.dataset.storage.url, lambda num_bytes: num_bytes / DISK_BYTES_PER_S)
         predicted, fixes = measured(stages)
         share = stages.shrunk(config.short_side)[1] / stages.bytes_per_image
         tried = stages.tried_smaller(config.short_side)
@@ -85,7 +122,7 @@ def test_smaller_images_are_offered_on_a_disk_that_carries_too_few_bytes(dataset
     assert tried == pytest.approx(resized.predicted_images_per_s, rel=CLOSE)
 
 
-def test_smaller_images_are_not_offered_where_they_would_be_no_smaller(tmp_path, monkeypatch):
+def test_smaller_images_are_not_offered_where_they_would_be_no_smaller(tmp_path, disk, monkeypatch):
     """Images of 16 pixels on a disk that carries too few bytes; noise would pass for a gain."""
     monkeypatch.setattr(changes, "may_gain", lambda *_: True)
     adopt_here(class_folders(tmp_path / "pets"))
@@ -93,15 +130,15 @@ def test_smaller_images_are_not_offered_where_they_would_be_no_smaller(tmp_path,
         setup = RunSetup(url=str(tmp_path / "pets"), split="train", config=replace(CONFIG, image_size=image_size))
         with setup.open() as loader:
             stages = opened(setup, loader, tmp_path / f"stages-{image_size}", seconds=0.1)
-            pace(monkeypatch, loader.dataset.storage.url, lambda num_bytes: num_bytes / 1e5)
+            disk.pace(loader.dataset.storage.url, lambda num_bytes: num_bytes / 1e5)
             assert ("resize" in measured(stages)[1]) == is_offered, image_size
 
 
-def test_smaller_images_are_not_offered_on_a_disk_that_answers_too_few_requests(dataset, tmp_path, monkeypatch):
+def test_smaller_images_are_not_offered_on_a_disk_that_answers_too_few_requests(dataset, tmp_path, disk):
     setup = RunSetup(url=str(dataset("imagefolder")), split="train", config=CONFIG)
     with setup.open() as loader:
-        stages = opened(setup, loader, tmp_path / "stages")
-        pace(monkeypatch, loader.dataset.storage.url, lambda num_bytes: 1 / DISK_READS_PER_S)
+        stages = opened(setup, loader, tmp_path / "stages", disk.seconds)
+        disk.pace(loader.dataset.storage.url, lambda num_bytes: 1 / DISK_READS_PER_S)
         predicted, fixes = measured(stages)
         tried = stages.tried_smaller(CONFIG.short_side)
 
@@ -119,8 +156,11 @@ def measured(stages):
     return predicted, {fix.name: fix for fix in found}
 
 
-def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_latency(bucket_dataset, gcs, tmp_path):
+def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_latency(
+    bucket_dataset, gcs, tmp_path, rates
+):
     """Four reads at a time of 200 ms each: 20 images/s as it is, and no limit to what comes out of a cache."""
+    rates(fetch=lambda config: config.reads_in_flight / 0.2 if config.cache_dir is None else FAST_RATE, latency_s=0.2)
     config = replace(CONFIG, reads_in_flight=4)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
     gcs.set_latency(200)
@@ -142,13 +182,14 @@ def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_laten
 
 def test_a_sample_is_planned_as_the_split_and_prepared_within_the_quota(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("loaders.diagnosis.stages.cpu_quota", lambda: 0.25)
+    image = next(Path(dataset("imagefolder")).rglob("*.JPEG")).read_bytes()
     setup = RunSetup(url=str(dataset("webdataset")), split="train", config=CONFIG)
     with setup.open() as loader:
         stages = opened(setup, loader, tmp_path / "stages", seconds=0.1)
         images = loader.order.num_samples
-        few = write_sample(stages.fetched.images[: images // 4], tmp_path / "few")
+        few, as_many = (write_sample([image] * count, tmp_path / f"{count}") for count in (images // 4, images))
         assert stages.planned_for(few, CONFIG).num_streams == pytest.approx(CONFIG.num_streams / 4, rel=0.2)
-        assert stages.planned_for(stages.sample, CONFIG).num_streams == CONFIG.num_streams
+        assert stages.planned_for(as_many, CONFIG).num_streams == CONFIG.num_streams
         stages.alone = {"prepare": StageRate(name="prepare", images_per_s=100.0, cpu_s_per_image=0.004)}
         assert stages.available_cores() == 0.25
 
@@ -171,9 +212,10 @@ def test_enough_requests_for_the_next_limit_are_offered_in_one_step(bucket_datas
 
 
 def test_more_requests_are_offered_to_a_run_below_what_its_stages_allow_until_it_reaches_that(
-    bucket_dataset, gcs, tmp_path
+    bucket_dataset, gcs, tmp_path, rates
 ):
     """Decoding is planted as the slowest stage; what is fetched beside it comes more slowly than alone."""
+    rates(fetch=lambda config: config.reads_in_flight / 0.02, latency_s=0.02)
     config = replace(CONFIG, reads_in_flight=16, prefetch_batches=4)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
     gcs.set_latency(20)
@@ -203,8 +245,9 @@ def test_more_requests_are_offered_to_a_run_below_what_its_stages_allow_until_it
 
 @pytest.mark.parametrize("own_cores", [0.5, 1.0])
 def test_processes_are_offered_where_fetching_keeps_the_interpreter_of_one_busy(
-    bucket_dataset, gcs, tmp_path, own_cores
+    bucket_dataset, gcs, tmp_path, rates, own_cores
 ):
+    rates(latency_s=0.02)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=replace(CONFIG, reads_in_flight=16))
     gcs.set_latency(20)
     try:
@@ -232,9 +275,18 @@ def _wait(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return pixels
 
 
-def test_more_threads_are_offered_as_long_as_a_transform_waits(dataset, tmp_path, monkeypatch):
-    """Whether it waits is planted, because that cannot be seen while other programs take the cores."""
-    monkeypatch.setattr(Stages, "workers_wait", True)
+def test_more_threads_are_offered_as_long_as_a_transform_waits(dataset, tmp_path, monkeypatch, rates):
+    """In a watched run it is planted that it waits, which cannot be seen while other programs take the cores."""
+    waiting = TransformCost(
+        name=f"{__name__}:_wait",
+        s_per_image=0.05,
+        cpu_s_per_image=0.0,
+        prepare_s_per_image=0.051,
+        holds_lock=False,
+        without=None,
+    )
+    if not rates(prepare=lambda config: config.num_threads / 0.051, transform=waiting):
+        monkeypatch.setattr(Stages, "workers_wait", True)
     threads = MORE_AHEAD * available_cores()
     config = replace(CONFIG, threads=threads, prefetch_batches=16, transform=_wait)
     setup = RunSetup(url=str(dataset("webdataset")), split="train", config=config)

@@ -25,6 +25,7 @@ from tests.loaders.fetch.conftest import fetch
 from tests.support.faults import linked_copy
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.slow_storage import SlowStorage
+from tests.support.waiting import wait_for
 
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
 BOUND_S = 60.0
@@ -160,7 +161,7 @@ def test_a_slow_read_is_hedged(dataset, fetching, hedge_after_s):
 def test_few_reads_are_hedged_if_all_reads_are_slow(dataset, fetching):
     opened = fetching(SlowStorage(dataset("imagefolder"), latency_s=0.1), hedge_after_s=0.03, threads=16)
     fetch(opened, itertools.islice(opened.order().picks(0), 200))
-    time.sleep(0.3)  # for those that lost
+    wait_for(lambda: not opened.fetcher.stats()["held_bytes"])  # those that lost
     stats = opened.fetcher.stats()
     assert 0 < stats["hedges"] <= FREE_HEDGES + 0.05 * stats["requests"]
     assert stats["held_bytes"] == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.cloud.tpu import worker
+from dataprep.cloud.tpu.staging import pack
 
 SOURCE = Path(worker.__file__)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone sees all processes")
@@ -113,6 +114,24 @@ def test_after_a_restart_of_the_machine_a_run_is_lost(machine):
     wait_for(lambda: worker.identity(record["pid"]) is None)
 
 
+def test_code_that_did_not_fit_on_the_disk_leaves_nothing_behind(machine):
+    code = machine / "code"
+    code.mkdir()
+    (code / "a.py").write_text("1")
+    (code / "large.bin").write_bytes(b"x" * 1_000_000)
+    packed = pack(code)
+    archive = machine / "code.tar.gz"
+    archive.write_bytes(packed.data)
+    words = [sys.executable, "-S", SOURCE, "--home", machine / "home", "unpack", archive, packed.name, packed.sha256]
+    limited = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *words]
+    for command, key in ((limited, "error"), (limited, "error"), (words, "code")):
+        out = subprocess.run(command, capture_output=True, check=False).stdout.decode()
+        assert key in json.loads(out.removeprefix(worker.REPLY)), out
+        partly = [path.name for path in (machine / "home/.dataprep/code").iterdir() if path.is_dir()]
+        assert partly == ([packed.name] if key == "code" else []), out
+    assert (machine / "home/.dataprep/current/large.bin").stat().st_size == 1_000_000
+
+
 @as_root
 @pytest.mark.parametrize(
     ("device", "chip"), [("accel3", True), ("vfio/0", True), ("vfio/vfio", False), ("null", False)]
@@ -128,6 +147,28 @@ def test_processes_that_hold_a_chip_are_found(machine, device, chip):
         assert call(machine, "release")["lock"] == ("kept" if chip else "removed")
         assert lock.exists() is chip
     assert call(machine, "release")["lock"] == ("removed" if chip else "absent")
+
+
+def test_a_process_that_opens_and_closes_files_meanwhile_is_found(machine):
+    path = machine / "root/dev/accel0"
+    path.touch()
+    program = """if True:
+        import os, sys, threading
+        def read_files():
+            while True:
+                for file in [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]:
+                    os.close(file)
+        chip = open(sys.argv[1])
+        for _ in range(4):
+            threading.Thread(target=read_files, daemon=True).start()
+        print(1, flush=True)
+        sys.stdin.read()
+    """
+    words = [sys.executable, "-S", "-c", program, path]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        found = [call(machine, "holders")["holders"] for _ in range(15)]
+        assert [[each["pid"] for each in holders] for holders in found] == [[holder.pid]] * 15
 
 
 def test_the_lock_file_is_kept_unless_every_process_can_be_seen(machine, monkeypatch):
