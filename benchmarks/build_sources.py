@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -51,6 +51,8 @@ UPLOADS_IN_FLIGHT = 16
 BUCKET_TARGET = 0.7
 """Target for the rate of a build from a bucket, as a share of its rate on disk."""
 MEMORY_TARGET_MB = 400
+COLUMN = 14
+"""Characters of a column of figures."""
 LAYOUTS = {
     "folder": ("imagenet", "train/<wnid>/*.JPEG", image_folder),
     "tar": ("imagenet", "ILSVRC2012_img_train.tar, a tar of tars", train_tar),
@@ -67,6 +69,9 @@ of loops: images/s relative to plain loops over the same ranges and uploads (pee
           once as they like, the list given to them
 loops of disk: images/s of these loops relative to the build on disk: what the requests leave to a program that
           lists, plans and commits nothing
+CPU ms:   processor time of the build and its children, per image
+by CPU:   processor time of the build on disk relative to this one: what a build whose server takes none of its cores,
+          and that never waits, has of its rate on disk
 server s: CPU time of the emulator during the build, on the same cores
 peak MB:  of the largest process, worker or parent"""
 
@@ -101,6 +106,8 @@ class Row:
     of_disk: float | None
     loops_images_per_s: float | None
     loops_of_disk: float | None
+    cpu_ms_per_image: float
+    of_disk_by_cpu: float | None
     server_cpu_s: float
     """CPU time of the emulator during the build."""
     enumeration_s: float
@@ -212,6 +219,8 @@ class Bench:
             of_disk=None if disk is None else self._images_per_s(case) / disk,
             loops_images_per_s=loops,
             loops_of_disk=None if disk is None or loops is None else loops / disk,
+            cpu_ms_per_image=self._cpu_ms_per_image(case),
+            of_disk_by_cpu=self._of_disk_by_cpu(case),
             server_cpu_s=statistics.median(self.server_cpu_s[case]),
             enumeration_s=statistics.median(self.enumerations_s[case]),
             peak_mb=statistics.median(found.largest_bytes for found in self.builds[case]) / 1e6,
@@ -224,6 +233,11 @@ class Bench:
             return None
         return self._images_per_s(replace(case, in_bucket=False))
 
+    def _of_disk_by_cpu(self, case: Case) -> float | None:
+        if not case.in_bucket:
+            return None
+        return self._cpu_ms_per_image(replace(case, in_bucket=False)) / self._cpu_ms_per_image(case)
+
     def _loops_images_per_s(self, case: Case) -> float | None:
         """Return the images/s of the plain loops, which also count images that a build decodes and rejects."""
         if not self.loops[case]:
@@ -232,8 +246,13 @@ class Bench:
         return float(samples / statistics.median(found.wall_s for found in self.loops[case]))
 
     def _images_per_s(self, case: Case) -> float:
-        samples = [json.loads(found.stdout)["splits"][0]["samples"] for found in self.builds[case]]
-        return samples[0] / statistics.median(found.wall_s for found in self.builds[case])
+        return self._samples(case) / statistics.median(found.wall_s for found in self.builds[case])
+
+    def _cpu_ms_per_image(self, case: Case) -> float:
+        return statistics.median(found.cpu_s for found in self.builds[case]) * 1000 / self._samples(case)
+
+    def _samples(self, case: Case) -> int:
+        return int(json.loads(self.builds[case][0].stdout)["splits"][0]["samples"])
 
 
 def upload(folder: Path, prefix: str) -> None:
@@ -267,20 +286,32 @@ def print_table(rows: list[Row]) -> None:
         if row.case.check != check:
             check = row.case.check
             print(f"\n--check {check}")
-            print(
-                f"{'':60}{'images/s':>9}{'of disk':>9}{'target':>9}{'of loops':>10}{'loops of disk':>15}{'list s':>8}"
-                f"{'server s':>10}{'peak MB':>9}{'target':>8}  verdict"
-            )
-        of_disk = "" if row.of_disk is None else f"{row.of_disk:.2f}"
+            titles = ("images/s", "of disk", "target", "of loops", "loops of disk", "CPU ms", "by CPU", "list s")
+            _print_cells("", titles, ("server s", "peak MB", "target", " verdict"))
         loops = row.loops_images_per_s
-        of_loops = "" if loops is None else f"{row.images_per_s / loops:.2f}"
-        loops_of_disk = "" if row.loops_of_disk is None else f"{row.loops_of_disk:.2f}"
-        target = "" if row.case.target is None else f">= {row.case.target:g}"
-        print(
-            f"{row.case.name:60}{row.images_per_s:9,.0f}{of_disk:>9}{target:>9}{of_loops:>10}{loops_of_disk:>15}"
-            f"{row.enumeration_s:8.2f}{row.server_cpu_s:10.1f}{row.peak_mb:9.0f}{'< ' + str(MEMORY_TARGET_MB):>8}  "
-            f"{row.verdict}"
+        _print_cells(
+            row.case.name,
+            (
+                f"{row.images_per_s:,.0f}",
+                _ratio(row.of_disk),
+                "" if row.case.target is None else f">= {row.case.target:g}",
+                _ratio(None if loops is None else row.images_per_s / loops),
+                _ratio(row.loops_of_disk),
+                f"{row.cpu_ms_per_image:.2f}",
+                _ratio(row.of_disk_by_cpu),
+                f"{row.enumeration_s:.2f}",
+            ),
+            (f"{row.server_cpu_s:.1f}", f"{row.peak_mb:.0f}", f"< {MEMORY_TARGET_MB}", f" {row.verdict}"),
         )
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _print_cells(name: str, *groups: Sequence[str]) -> None:
+    cells = [cell for group in groups for cell in group]
+    print(f"{name:60}" + "".join(f"{cell:>{COLUMN}}" for cell in cells[:-1]) + cells[-1])
 
 
 def main() -> None:

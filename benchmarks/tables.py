@@ -191,6 +191,33 @@ def formats_table(document: dict[str, Any]) -> list[str]:
     return _table([*header, "sum MB", "CPU of a full decode's", "images/s of our fastest's"], lines)
 
 
+def build_sources_table(document: dict[str, Any]) -> list[str]:
+    """Return the builds from buckets, each with the build of the same originals on disk."""
+    rows = document["rows"]
+    lines = []
+    for row in rows:
+        case = row["case"]
+        if not case["in_bucket"]:
+            continue
+        disk = next(other for other in rows if other["case"] == case | {"in_bucket": False})
+        loops = row["loops_images_per_s"]
+        lines.append(
+            [
+                f"{case['layout']}, {case['num_shards']} shard{'s' * (case['num_shards'] > 1)}",
+                case["check"],
+                f"{disk['images_per_s']:,.0f}",
+                f"{row['images_per_s']:,.0f} ({row['of_disk']:.2f})",
+                "" if loops is None else f"{loops:,.0f} ({row['loops_of_disk']:.2f})",
+                f"{disk['cpu_ms_per_image']:.2f}",
+                f"{row['cpu_ms_per_image']:.2f} ({row['of_disk_by_cpu']:.2f})",
+                f"{row['server_cpu_s'] * 1000 / document['images']:.2f}",
+                f"{row['peak_mb']:.0f}",
+            ]
+        )
+    header = ["originals", "check", "disk", "bucket", "loops", "CPU ms, disk", "CPU ms, bucket", "server", "peak MB"]
+    return _table(header, lines)
+
+
 def own_data_table(document: dict[str, Any]) -> list[str]:
     """Return images/s by writer and number of processes, with the ratios of ours to it: with our check, and without."""
     counts = sorted({row["processes"] for row in document["rows"]})
@@ -408,6 +435,7 @@ def trials_table(document: dict[str, Any]) -> list[str]:
 TABLES = {
     "arena": arena_table,
     "build": build_table,
+    "build-sources": build_sources_table,
     "engines": engines_table,
     "formats": formats_table,
     "grain": grain_table,
