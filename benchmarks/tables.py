@@ -214,8 +214,8 @@ def build_sources_table(document: dict[str, Any]) -> list[str]:
                 f"{row['peak_mb']:.0f}",
             ]
         )
-    header = ["originals", "check", "disk", "bucket", "loops", "CPU ms, disk", "CPU ms, bucket", "server", "peak MB"]
-    return _table(header, lines)
+    cpu = ["CPU ms, disk", "CPU ms, bucket", "server"]
+    return _table(["`build_sources.py`", "check", "disk", "bucket", "loops", *cpu, "peak MB"], lines)
 
 
 def own_data_table(document: dict[str, Any]) -> list[str]:
@@ -435,6 +435,7 @@ def trials_table(document: dict[str, Any]) -> list[str]:
 TABLES = {
     "arena": arena_table,
     "build": build_table,
+    "build-large": build_table,
     "build-sources": build_sources_table,
     "engines": engines_table,
     "formats": formats_table,
@@ -483,6 +484,6 @@ if __name__ == "__main__":
         print(*table(recorded(name)), "", sep="\n")
         if name == "arena":
             print(*arena_verdicts(recorded(name)), "", sep="\n")
-        if name not in ("arena", "engines", "formats", "grain", "laion", "metrics", "packs", "resume", "trials"):
+        if name in ("build", "build-large", "own-data", "restart", "views"):
             print(f"The slowest round of a row takes {spread(recorded(name))}.\n")
     print(*unseen_table(recorded_lines("diagnose-unseen")), sep="\n")
