@@ -79,7 +79,8 @@ class GivenRates:
         images = setup.config.batch_size
         with using_threads(device, setup.compute_threads):
             step_s = (self.step_in_run_s or self.step_s)(device, images)
-        prepare_s, transfer_s = images / self.prepare(setup.config), _transfer_s(device, images)
+        prepare_s = images / min(self.fetch(setup.config), self.prepare(setup.config))
+        transfer_s = _transfer_s(device, images)
         if setup.transfer_ahead:
             period_s = max(prepare_s, transfer_s, step_s)
             transfer_s = period_s - step_s if transfer_s > prepare_s else 0.0

@@ -1,13 +1,17 @@
 """Runs with a cache on a local disk: all of their rates are those of the epochs after the first."""
 
 import re
+import time
 from dataclasses import replace
 from functools import partial
+from itertools import count
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
 
 from loaders.config import LoaderConfig
+from loaders.diagnosis import fetch_rate
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.diagnose import apply_best, diagnose
 from loaders.diagnosis.fetch_rate import fetch_rate_alone
@@ -17,6 +21,7 @@ from loaders.diagnosis.prediction import predict
 from loaders.diagnosis.slow_link import Attempt
 from loaders.fetch.cache import HEADER
 from tests.loaders.diagnosis.test_stages import opened
+from tests.support.given_rates import FAST, GivenRates, give_rates
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2, reads_in_flight=4)
 LATENCY_MS = 200
@@ -103,45 +108,67 @@ def test_a_cache_that_cannot_hold_the_split_is_left_out(bucket_dataset, tmp_path
     assert attempt.cache.startswith("Measured without the cache, as in the first epoch: it holds at most 20.0 kB of ")
 
 
-def test_a_cache_that_is_not_full_in_time_is_left_out_and_the_next_diagnosis_fills_it(far_url, gcs, tmp_path):
+TWO_BATCHES_S = 2.5
+"""Limit of `time_for_two_batches`: the clock is looked at before each batch, and shows a second more each time."""
+
+
+FAR = GivenRates(fetch=lambda config: FAST if config.cache_dir else FIRST_EPOCH, latency_s=0.2)
+
+
+@pytest.fixture
+def time_for_two_batches(monkeypatch):
+    """Function after whose call a cache is filled with two batches of images, however long they take."""
+
+    def begin():
+        clock = SimpleNamespace(monotonic=count().__next__, perf_counter=time.perf_counter)
+        monkeypatch.setattr(fetch_rate, "time", clock)
+
+    return begin
+
+
+def test_a_cache_that_is_not_full_in_time_is_left_out_and_the_next_diagnosis_fills_it(
+    far_url, gcs, tmp_path, time_for_two_batches
+):
     config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
     setup = RunSetup(url=far_url, split="train", config=config)
     asked = []
+    time_for_two_batches()
     with setup.open() as loader:
         total = loader.order.num_samples
-        attempt = with_full_cache(Attempt(setup), loader, asked.append, fill_s=0.5)
+        attempt = with_full_cache(Attempt(setup), loader, asked.append, fill_s=TWO_BATCHES_S)
         kept = {path.name for path in (tmp_path / "cache").glob("*.piece")}
-        assert 0 < len(kept) < total
-        assert asked[0].endswith(", for at most 0 s") and asked[0].startswith("filling the cache: ")
+        assert 8 <= len(kept) < total
+        assert asked[0].endswith(", for at most 2 s") and asked[0].startswith("filling the cache: ")
         assert attempt.setup == replace(setup, config=replace(config, cache_dir=None))
-        found = re.fullmatch(
-            r"Measured without the cache, as in the first epoch: in 0 s it got (\d+) of (\d+) images\. It keeps them; "
-            r"the next diagnosis continues from there\.",
-            attempt.cache,
+        assert attempt.cache == (
+            f"Measured without the cache, as in the first epoch: in 2 s it got 8 of {total} images. It keeps them; "
+            "the next diagnosis continues from there."
         )
-        assert found and 0 < int(found[1]) <= len(kept) and int(found[2]) == total
         gcs.set_latency(0)
         assert with_full_cache(Attempt(setup), loader, asked.append).cache == NOTE
     assert kept < {path.name for path in (tmp_path / "cache").glob("*.piece")}
 
 
-def test_of_a_run_whose_cache_is_left_out_no_cache_is_advised(far_url, tmp_path, monkeypatch):
-    monkeypatch.setattr("loaders.diagnosis.diagnose.with_full_cache", partial(with_full_cache, fill_s=0.3))
+def test_of_a_run_whose_cache_is_left_out_no_cache_is_advised(far_url, tmp_path, monkeypatch, time_for_two_batches):
+    give_rates(monkeypatch, FAR)
+    monkeypatch.setattr("loaders.diagnosis.diagnose.with_full_cache", partial(with_full_cache, fill_s=TWO_BATCHES_S))
     config = replace(CONFIG, cache_dir=str(tmp_path / "cache"))
     setup, device = RunSetup(url=far_url, split="train", config=config), parse_simulated("simulated:120")
-    found = diagnose(setup, device, seconds=0.4)
-    assert found.cache in found.verdict and "it got" in found.cache
-    assert found.observed_images_per_s < 2 * FIRST_EPOCH
+    time_for_two_batches()
+    found = diagnose(setup, device, seconds=0.1)
+    assert found.cache in found.verdict and "in 2 s it got 8 of " in found.cache
     assert "cache" not in {fix.name for fix in found.fixes}
 
 
-def test_a_cache_that_is_advised_but_not_full_in_time_is_not_tried(far_url):
+def test_a_cache_that_is_advised_but_not_full_in_time_is_not_tried(far_url, monkeypatch, time_for_two_batches):
+    give_rates(monkeypatch, FAR)
     setup, device = RunSetup(url=far_url, split="train", config=CONFIG), parse_simulated("simulated:120")
-    found = diagnose(setup, device, seconds=0.4)
+    found = diagnose(setup, device, seconds=0.1)
     (advised,) = [fix for fix in found.fixes if fix.name == "cache"]
-    tried = apply_best(setup, device, replace(found, fixes=(advised,)), seconds=0.4, fill_s=0.3)
+    time_for_two_batches()
+    tried = apply_best(setup, device, replace(found, fixes=(advised,)), seconds=0.1, fill_s=TWO_BATCHES_S)
     assert tried.applied is None
-    assert re.search(r" The cache was not tried: in 0 s it got \d+ of \d+ images\.$", tried.verdict)
+    assert re.search(r" The cache was not tried: in 2 s it got 8 of \d+ images\.$", tried.verdict)
 
 
 def test_a_run_without_a_cache_or_from_a_disk_stays_as_it_is(bucket_dataset, dataset, tmp_path):
