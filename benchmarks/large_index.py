@@ -2,8 +2,9 @@
 
     python benchmarks/large_index.py --rows 414080000 --json large_index.json
 
-The dataset has a manifest and an index, and no shard: opening a loader reads none. Parts of the same number of shards
-are links to one file, since the loader takes nothing from one part to another. The row groups of the single file are
+The dataset has a manifest and an index. Its shards are empty space of the right size: opening a loader looks at their
+sizes, and reads none. Parts of the same number of shards are links to one file, since the loader takes nothing from one
+part to another. The row groups of the single file are
 short, since opening it reads its footer alone. A small dataset shows what opening takes at least: modules, buffers of
 pyarrow. Memory is what the process takes more than after its imports.
 """
@@ -106,6 +107,11 @@ def write_dataset(folder: Path, shards: int, shard_rows: int, *, in_parts: bool)
             for end in SIDECARS
         ),
     )
+    (folder / split.name).mkdir()
+    for shard in split.shards:
+        path = folder / shard["file"]
+        path.touch()
+        os.truncate(path, shard["bytes"])
     (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
 
