@@ -35,9 +35,9 @@ def test_what_the_guard_costs():
     google, obstore = (percents["guarded", client, 50] for client in clients)
     google_reads, obstore_reads = (percents["guarded", client, 0] for client in clients)
     text = told("docs/guard.md")
-    assert len(rows[0]["s"]["alone"]) == 7
+    assert len(rows[0]["s"]["alone"]) == 9
     assert (
-        f"({google:.2f} % more with google-cloud-storage, {obstore:.2f} % more with obstore: medians of seven" in text
+        f"({google:.2f} % more with google-cloud-storage, {obstore:.2f} % more with obstore: medians of nine" in text
     )
     assert f"nothing but read takes {google_reads:.1f} and {obstore_reads:.1f} % longer there" in text
 
