@@ -23,6 +23,18 @@ def told(document: str) -> str:
     return " ".join((ROOT / document).read_text().split())
 
 
+def test_what_opening_a_large_index_takes():
+    document = recorded("large-index")
+    rows = {row["index"]: row for row in document["table"]}
+    parts, least = rows["parts"], rows["small dataset"]
+    shown = (
+        f"with {document['rows'] / 1e6:.0f} million rows in {document['shards']:,} shards on a disk, whose sizes are "
+        f"compared, {parts['open_s']:.2f} s and {parts['open_peak_mb']:.0f} MB, of which any dataset takes "
+        f"{least['open_peak_mb']:.0f} MB. Reading the rows of a shard takes {parts['shard_cpu_ms']:.1f} ms,"
+    )
+    assert shown in told("docs/decisions/0021-index-in-parts.md")
+
+
 def test_what_the_guard_costs():
     rows = recorded("guard")["rows"]
     percents = {}
@@ -36,9 +48,7 @@ def test_what_the_guard_costs():
     google_reads, obstore_reads = (percents["guarded", client, 0] for client in clients)
     text = told("docs/guard.md")
     assert len(rows[0]["s"]["alone"]) == 9
-    assert (
-        f"({google:.2f} % more with google-cloud-storage, {obstore:.2f} % more with obstore: medians of nine" in text
-    )
+    assert f"({google:.2f} % more with google-cloud-storage, {obstore:.2f} % more with obstore: medians of nine" in text
     assert f"nothing but read takes {google_reads:.1f} and {obstore_reads:.1f} % longer there" in text
 
 
