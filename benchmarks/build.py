@@ -48,7 +48,7 @@ dataprep  build imagenet from train/<wnid>/: list, plan, read, check, digest; wr
 (c)       a TFDS GeneratorBasedBuilder: the features of our TFRecords
 (d)       MosaicML's MDSWriter with its defaults: image, label and key; no digests
 (e)       (a) after the start of a build: NumPy and pyarrow, the list of the originals, plan, receipts, index and
-          manifest, all synced, in plain code: what is between it and (a) no build can save
+          manifest, all synced, in plain code
 
 (a) to (d) are given the list of files. 1 process: as their documents show it. Spread: each worker a part and a folder,
 forked, joined as their documents say. "decode": all run the same check.

@@ -70,8 +70,8 @@ of loops: images/s relative to plain loops over the same ranges and uploads (pee
 loops of disk: images/s of these loops relative to the build on disk: what the requests leave to a program that
           lists, plans and commits nothing
 CPU ms:   processor time of the build and its children, per image
-by CPU:   processor time of the build on disk relative to this one: what a build whose server takes none of its cores,
-          and that never waits, has of its rate on disk
+by CPU:   processor time of the build on disk relative to this one: what a build that never waits, whose server takes
+          none of its cores, and that uses as many cores at a time as on disk has of its rate there
 server s: CPU time of the emulator during the build, on the same cores
 peak MB:  of the largest process, worker or parent"""
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+from itertools import chain
 from statistics import median
 
 import pytest
@@ -93,8 +94,8 @@ def test_builds_of_many_images_without_the_check_reach_their_share_of_the_plain_
         ("none", 0.85)
     }
     assert not any("short of" in line for line in TABLES["build-large"](document))
-    assert f"with {document['images']:,} images, which are these four times" in BENCHMARKS
-    assert document["images"] == 4 * recorded("build")["images"]
+    size = f"{document['images']:,} images of {document['bytes'] / document['images'] / 1e3:.0f} kB"
+    assert f"with {size}, which are 4,000 files four times, in {document['shards']} shards" in BENCHMARKS
 
 
 def test_figures_in_the_text_about_builds_from_a_bucket_are_the_recorded_ones():
@@ -102,9 +103,13 @@ def test_figures_in_the_text_about_builds_from_a_bucket_are_the_recorded_ones():
     targeted = [row for row in document["rows"] if row["case"]["in_bucket"] and row["loops_images_per_s"]]
     assert all(row["of_disk"] < 0.7 for row in targeted)
     checked = [row for row in targeted if row["case"]["check"] == "decode"]
-    assert all(row["loops_of_disk"] < 0.7 for row in checked)
-    tar, zips = (f"{row['of_disk_by_cpu']:.2f}" for row in checked)
-    assert f"would have {tar} and {zips} of its rate on the disk." in BENCHMARKS
+    unchecked = [row for row in targeted if row["case"]["check"] == "none"]
+    loops = (sorted(f"{row['loops_of_disk']:.2f}" for row in rows) for rows in (checked, unchecked))
+    least, most, least_unchecked, most_unchecked = chain.from_iterable(loops)
+    shown = f"{least} to {most} with the check, {least_unchecked} to {most_unchecked} without"
+    assert f"The plain loops miss it, too: {shown}." in BENCHMARKS
+    shares = (" and ".join(f"{row['of_disk_by_cpu']:.2f}" for row in rows) for rows in (checked, unchecked))
+    assert "would have {} of its rate there, and without the check {}.".format(*shares) in BENCHMARKS
     disk_ms = {
         row["case"]["layout"]: row["cpu_ms_per_image"]
         for row in document["rows"]
@@ -112,7 +117,8 @@ def test_figures_in_the_text_about_builds_from_a_bucket_are_the_recorded_ones():
     }
     more_ms = {f"{row['cpu_ms_per_image'] - disk_ms[row['case']['layout']]:.1f}" for row in checked}
     assert more_ms == {"0.5"} and "takes a build 0.5 ms of processor time more an image" in BENCHMARKS
-    assert f"No process takes more than {max(row['peak_mb'] for row in document['rows']):.0f} MB" in BENCHMARKS
+    peak_mb = max(row["peak_mb"] for row in document["rows"])
+    assert f"In the median round the largest process takes {peak_mb:.0f} MB at most" in BENCHMARKS
     assert f"{document['images']:,} images, medians of three rounds" in BENCHMARKS and document["rounds"] == 3
     assert f"answers each request after {document['latency_ms']:g} ms" in BENCHMARKS
 
@@ -187,18 +193,14 @@ def test_ratios_in_the_text_about_builds_follow_from_the_recorded_run():
     unchecked = [ratio for (check, _, _), ratio in shares.items() if check == "none"]
     assert f"({shares['decode', 2, 'dataprep tfrecord']:.2f} with two workers)" in BENCHMARKS
     assert f"({min(unchecked):.2f} to {max(unchecked):.2f})" in BENCHMARKS
-    (bound, loops) = (
-        next(
-            row["result"]["images_per_s"]
-            for row in document["rows"]
-            if (row["check"], row["workers"]) == ("none", 2) and row["name"].startswith(name)
-        )
-        for name in ("(e)", "(a)")
-    )
-    assert (
-        f"reaches {bound / loops:.2f} of (a) with two workers, so no build of so few images reaches 0.85."
-        in BENCHMARKS.replace("\n", " ")
-    )
+    rates = {
+        (row["name"][:3], row["workers"]): row["result"]["images_per_s"]
+        for row in document["rows"]
+        if row["check"] == "none"
+    }
+    one, two = (f"{rates['(e)', workers] / rates['(a)', workers]:.2f}" for workers in (1, 2))
+    shown = f"reaches {one} of (a) with one worker and {two} with two: of so few images"
+    assert shown in BENCHMARKS.replace("\n", " ")
     largest_mb = max(row["result"]["largest_mb"] for row in document["rows"] if "dataprep" in row["name"])
     assert f"largest process has {largest_mb:.0f} MB" in BENCHMARKS
 
@@ -325,7 +327,10 @@ def test_rates_alone_are_marked_from_the_documented_share_on():
 
 def test_the_limit_for_filling_a_cache_is_documented():
     text = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")
-    assert f"is read from its bucket into DIR first, for at most {duration(FILL_S)}, and" in text
+    assert (
+        f"is read from its bucket into DIR first, for about {duration(FILL_S)} at most each time the run is tried, and"
+        in text
+    )
 
 
 def test_what_is_said_of_situations_that_nothing_was_tuned_on_is_recorded():

@@ -28,8 +28,8 @@ def test_what_opening_a_large_index_takes():
     rows = {row["index"]: row for row in document["table"]}
     parts, least = rows["parts"], rows["small dataset"]
     shown = (
-        f"with {document['rows'] / 1e6:.0f} million rows in {document['shards']:,} shards on a disk, whose sizes are "
-        f"compared, {parts['open_s']:.2f} s and {parts['open_peak_mb']:.0f} MB, of which any dataset takes "
+        f"with {document['rows'] / 1e6:.0f} million rows in {document['shards']:,} shards "
+        f"{parts['open_s']:.2f} s and {parts['open_peak_mb']:.0f} MB, of which any dataset takes "
         f"{least['open_peak_mb']:.0f} MB. Reading the rows of a shard takes {parts['shard_cpu_ms']:.1f} ms,"
     )
     assert shown in told("docs/decisions/0021-index-in-parts.md")
