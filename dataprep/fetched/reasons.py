@@ -14,7 +14,7 @@ from dataprep.formats.img2dataset import OTHER, SUCCESS
 from dataprep.messages import did_you_mean, quoted
 from dataprep.web.outcomes import Status
 
-HTTP_CODE = re.compile(r"http [1-5]\d\d")
+HTTP_CODE = re.compile(r"http (?!200)[1-5]\d\d")
 """Pattern of the reason for an answer with another status code than 200."""
 FAILURES = tuple(
     dict.fromkeys(
@@ -49,7 +49,7 @@ def check_reasons(choice: Choice, manifest: Manifest) -> None:
     for reason in choice.reasons:
         if reason in FAILURES or reason in counted or HTTP_CODE.fullmatch(reason):
             continue
-        codes = [f"http {code}" for code in _CODE.findall(reason)]
+        codes = [code for digits in _CODE.findall(reason) if HTTP_CODE.fullmatch(code := f"http {digits}")]
         known = sorted({*FAILURES, *counted})
         raise UsageError(
             f"--reason {quoted(reason)}: no row fails for this reason, expected http and a status code such as "

@@ -56,7 +56,10 @@ def test_an_unknown_reason_is_refused_with_the_nearest(manifest, reason, nearest
         check_reasons(Choice(reasons=("timeout", reason)), manifest)
 
 
-@pytest.mark.parametrize("reason", ["", "success", "failed_to_download", "http 4040", "http abc"])
+@pytest.mark.parametrize(
+    "reason", ["", "success", "failed_to_download", "http 200", "http 999", "http 4040", "http abc"]
+)
 def test_what_is_no_reason_is_refused(manifest, reason):
-    with pytest.raises(UsageError, match="expected http and a status code such as http 404"):
+    with pytest.raises(UsageError, match="expected http and a status code such as http 404") as refused:
         check_reasons(Choice(reasons=(reason,)), manifest)
+    assert f"did you mean {reason}?" not in str(refused.value)
