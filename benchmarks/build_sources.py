@@ -65,8 +65,8 @@ dataprep build --format webdataset, 1 worker, whole processes; {images:,} images
 to every request.
 list s:   enumerating and planning alone, nothing stored
 of disk:  images/s relative to the same originals on disk
-of loops: images/s relative to plain loops over the same ranges and uploads (peers/bucket_loops.py), as many images at
-          once as they like, the list given to them
+of loops: images/s relative to plain loops over the same ranges and uploads (peers/bucket_loops.py), at most 128 images
+          at a time, the list given to them
 loops of disk: images/s of these loops relative to the build on disk: what the requests leave to a program that
           lists, plans and commits nothing
 CPU ms:   processor time of the build and its children, per image

@@ -4,9 +4,9 @@
 
 The dataset has a manifest and an index. Its shards are empty space of the right size: opening a loader looks at their
 sizes, and reads none. Parts of the same number of shards are links to one file, since the loader takes nothing from one
-part to another. The row groups of the single file are
-short, since opening it reads its footer alone. A small dataset shows what opening takes at least: modules, buffers of
-pyarrow. Memory is what the process takes more than after its imports.
+part to another. The row groups of the single file are short, since opening it reads its footer alone. A small dataset
+shows what opening takes at least: modules, buffers of pyarrow. Memory is what the process takes more than after its
+imports.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def try_images(plan: Plan, source: Originals, refs: Sequence[SampleRef], scratch
         found = tried_of(trial.measured, source.reads_in_flight)
         if file is None:
             return found
-        return replace(found, sync_s=_sync_s(file, stream.num_bytes) * found.images / len(rows))
+        written = max(1, len(rows))  # all may have been rejected
+        return replace(found, sync_s=_sync_s(file, stream.num_bytes) * found.images / written)
 
 
 @dataclass(frozen=True, slots=True)

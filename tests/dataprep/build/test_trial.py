@@ -88,6 +88,13 @@ def test_the_images_are_written_to_the_disk_of_the_output(tmp_path, monkeypatch)
         (disk / "kept").unlink()
 
 
+def test_images_that_are_all_rejected_are_tried_and_none_is_written(tmp_path):
+    source = write_files(tmp_path / "in", {f"{number}.jpg": b"no image" for number in range(3)})
+    found = prepared(source, output=tmp_path).try_images()
+    assert found.images == 3
+    assert found.sync_s is not None
+
+
 def test_a_trial_leaves_no_file_and_needs_no_name(tmp_path):
     source, disk = many(tmp_path / "in", 12), tmp_path / "disk"
     disk.mkdir()
