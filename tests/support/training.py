@@ -33,6 +33,15 @@ TORCH_ENTRIES = (
     "train.train_resnet",
     "train.train_vit",
 )
+TINY_VIT: dict[str, Any] = {
+    "image_size": 16,
+    "patch_size": 8,
+    "embed_dim": 32,
+    "num_heads": 2,
+    "num_blocks": 2,
+    "batch_size": 8,
+}
+"""Flags of train_vit for a network that trains in a second."""
 SMALL = {
     "model": "mae_vit_micro_patch8",
     "input_size": 32,

@@ -10,7 +10,7 @@ import pytest
 
 from dataprep.cli import exit_code_of
 from dataprep.errors import UsageError
-from tests.support.training import flags_of
+from tests.support.training import TINY_VIT, flags_of
 from train import finetune_mae, pretrain_mae, train_resnet, train_vit
 
 TRANSFORMER = {"input_size": 32, "effective_batch_size": 8, "warmup_epochs": 0, "num_workers": 0}
@@ -19,16 +19,7 @@ ENTRIES = {
     "finetune-mae": (finetune_mae.command, {"model": "vit_micro_patch8", **TRANSFORMER}),
     "vit": (
         train_vit.command,
-        {
-            "image_size": 16,
-            "patch_size": 8,
-            "embed_dim": 32,
-            "num_heads": 2,
-            "num_blocks": 2,
-            "batch_size": 8,
-            "warmup_steps": 0,
-            "num_workers": 1,
-        },
+        {**TINY_VIT, "warmup_steps": 0, "num_workers": 1},
     ),
     "resnet": (train_resnet.command, {"model": "resnet18", "image_size": 32, "batch_size": 8, "num_workers": 1}),
 }

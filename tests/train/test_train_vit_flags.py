@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 
 from dataprep.errors import UsageError
-from tests.support.training import losses, trace_of
+from tests.support.training import TINY_VIT, losses, trace_of
 from train.train_vit import REFUSED, Flags, command, open_training
 
 SMALL: dict[str, Any] = {
-    "image_size": 16,
-    "patch_size": 8,
-    "embed_dim": 32,
-    "num_heads": 2,
-    "num_blocks": 2,
-    "batch_size": 8,
+    **TINY_VIT,
     "epochs": 2,
     "warmup_steps": 3,
     "log_interval_steps": 1,

@@ -11,7 +11,7 @@ from dataprep.errors import UsageError
 from loaders.torch import TorchBatch
 from tests.support.finetuning import SMALL as FINETUNE
 from tests.support.training import SMALL as MAE
-from tests.support.training import losses, trace_of
+from tests.support.training import TINY_VIT, losses, trace_of
 from train import finetune_mae, pretrain_mae, train_vit
 from train.loops.compiling import compile_network
 from train.loops.torch import Task, TorchBackend
@@ -64,12 +64,7 @@ def test_a_backend_knows_whether_its_network_is_compiled(device, is_plain_compil
 
 
 VIT = {
-    "image_size": 16,
-    "patch_size": 8,
-    "embed_dim": 32,
-    "num_heads": 2,
-    "num_blocks": 2,
-    "batch_size": 8,
+    **TINY_VIT,
     "epochs": 2,
     "warmup_steps": 3,
     "log_interval_steps": 1,
