@@ -72,7 +72,7 @@ loops of disk: images/s of these loops relative to the build on disk: what the r
 CPU ms:   processor time of the build and its children, per image
 by CPU:   processor time of the build on disk relative to this one: what a build that never waits, whose server takes
           none of its cores, and that uses as many cores at a time as on disk has of its rate there
-server s: CPU time of the emulator during the build, on the same cores
+server s: CPU time of the emulator during the build, on the same cores; and during the loops
 peak MB:  of the largest process, worker or parent"""
 
 
@@ -108,8 +108,11 @@ class Row:
     loops_of_disk: float | None
     cpu_ms_per_image: float
     of_disk_by_cpu: float | None
+    loops_cpu_ms_per_image: float | None
     server_cpu_s: float
     """CPU time of the emulator during the build."""
+    loops_server_cpu_s: float | None
+    """CPU time of the emulator during the plain loops."""
     enumeration_s: float
     peak_mb: float
     wall_s: list[float]
@@ -128,14 +131,17 @@ class Row:
 class Bench:
     """The originals in every layout, on disk and in the bucket, and the measurements of the builds."""
 
-    def __init__(self, work: Path, images: list[Path], emulator: GCSEmulator, latency_ms: float) -> None:
+    def __init__(
+        self, work: Path, images: list[Path], layouts: list[str], emulator: GCSEmulator, latency_ms: float
+    ) -> None:
         self._work, self._emulator, self._latency_ms = work, emulator, latency_ms
         self.builds: dict[Case, list[Measurement]] = defaultdict(list)
         self.loops: dict[Case, list[Measurement]] = defaultdict(list)
         self.enumerations_s: dict[Case, list[float]] = defaultdict(list)
         self.server_cpu_s: dict[Case, list[float]] = defaultdict(list)
-        for layout, (_, _, write) in LAYOUTS.items():
-            upload(write(images, work / layout), layout)
+        self.loops_server_cpu_s: dict[Case, list[float]] = defaultdict(list)
+        for layout in layouts:
+            upload(LAYOUTS[layout][2](images, work / layout), layout)
 
     def round(self, cases: list[Case], *, keep: bool) -> None:
         """Run every case once."""
@@ -153,10 +159,13 @@ class Bench:
             if case.target is not None:
                 ranges = self._ranges(case)
                 with self._requests_delayed():
+                    before_s = cpu_s_of(self._emulator.pid)
                     loops = self._run_loops(case, ranges)
+                    server_cpu_s = cpu_s_of(self._emulator.pid) - before_s
                 self._clear(case)
                 if keep:
                     self.loops[case].append(loops)
+                    self.loops_server_cpu_s[case].append(server_cpu_s)
 
     @contextmanager
     def _requests_delayed(self) -> Iterator[None]:
@@ -212,7 +221,8 @@ class Bench:
 
     def row(self, case: Case) -> Row:
         """Return the medians of one case."""
-        disk, loops = self._on_disk(case), self._loops_images_per_s(case)
+        disk, loops, ours = self._on_disk(case), self._loops_images_per_s(case), self._samples(case)
+        loops_cpu_s = median_or_none([found.cpu_s for found in self.loops[case]])
         return Row(
             case=case,
             images_per_s=self._images_per_s(case),
@@ -221,7 +231,9 @@ class Bench:
             loops_of_disk=None if disk is None or loops is None else loops / disk,
             cpu_ms_per_image=self._cpu_ms_per_image(case),
             of_disk_by_cpu=self._of_disk_by_cpu(case),
+            loops_cpu_ms_per_image=None if loops_cpu_s is None else loops_cpu_s * 1000 / ours,
             server_cpu_s=statistics.median(self.server_cpu_s[case]),
+            loops_server_cpu_s=median_or_none(self.loops_server_cpu_s[case]),
             enumeration_s=statistics.median(self.enumerations_s[case]),
             peak_mb=statistics.median(found.largest_bytes for found in self.builds[case]) / 1e6,
             wall_s=[round(found.wall_s, 4) for found in self.builds[case]],
@@ -255,6 +267,11 @@ class Bench:
         return int(json.loads(self.builds[case][0].stdout)["splits"][0]["samples"])
 
 
+def median_or_none(values: list[float]) -> float | None:
+    """Return the median; None where nothing was measured."""
+    return statistics.median(values) if values else None
+
+
 def upload(folder: Path, prefix: str) -> None:
     """Upload originals to the bucket."""
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -267,16 +284,15 @@ def upload(folder: Path, prefix: str) -> None:
         list(pool.map(put, files))
 
 
-def plan_cases(checks: list[str], num_shards: int) -> list[Case]:
+def plan_cases(layouts: list[str], checks: list[str], num_shards: int) -> list[Case]:
     """Return every layout in both places, and for memory one huge shard in each place."""
-    cases = []
-    for check in checks:
-        for in_bucket in (False, True):
-            cases += [
-                Case(layout=layout, in_bucket=in_bucket, check=check, num_shards=num_shards) for layout in LAYOUTS
-            ]
-            cases.append(Case(layout="tar", in_bucket=in_bucket, check=check, num_shards=1))
-    return cases
+    shapes = [(layout, num_shards) for layout in layouts] + ([("tar", 1)] if "tar" in layouts else [])
+    return [
+        Case(layout=layout, in_bucket=in_bucket, check=check, num_shards=shards)
+        for check in checks
+        for in_bucket in (False, True)
+        for layout, shards in shapes
+    ]
 
 
 def print_table(rows: list[Row]) -> None:
@@ -287,7 +303,7 @@ def print_table(rows: list[Row]) -> None:
             check = row.case.check
             print(f"\n--check {check}")
             titles = ("images/s", "of disk", "target", "of loops", "loops of disk", "CPU ms", "by CPU", "list s")
-            _print_cells("", titles, ("server s", "peak MB", "target", " verdict"))
+            _print_cells("", titles, ("server s", "loops", "peak MB", "target", " verdict"))
         loops = row.loops_images_per_s
         _print_cells(
             row.case.name,
@@ -301,12 +317,22 @@ def print_table(rows: list[Row]) -> None:
                 _ratio(row.of_disk_by_cpu),
                 f"{row.enumeration_s:.2f}",
             ),
-            (f"{row.server_cpu_s:.1f}", f"{row.peak_mb:.0f}", f"< {MEMORY_TARGET_MB}", f" {row.verdict}"),
+            (
+                f"{row.server_cpu_s:.1f}",
+                _seconds(row.loops_server_cpu_s),
+                f"{row.peak_mb:.0f}",
+                f"< {MEMORY_TARGET_MB}",
+                f" {row.verdict}",
+            ),
         )
 
 
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def _print_cells(name: str, *groups: Sequence[str]) -> None:
@@ -325,8 +351,8 @@ def main() -> None:
             emulator.create_bucket(BUCKET)
             images = corpus_images(options.corpus, work, options.images)
             num_bytes = sum(image.stat().st_size for image in images)
-            bench = Bench(work, images, emulator, options.latency_ms)
-            cases = plan_cases(options.checks, options.shards)
+            bench = Bench(work, images, options.layouts, emulator, options.latency_ms)
+            cases = plan_cases(options.layouts, options.checks, options.shards)
             for number in range(options.rounds + 1):
                 print(f"round {number} of {options.rounds}" if number else "warm-up", file=sys.stderr)
                 bench.round(cases, keep=number > 0)
@@ -348,6 +374,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
     parser.add_argument("--shards", type=int, default=8, help="number of shards; most should follow on another one")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS), help="default: all")
     parser.add_argument("--checks", nargs="+", choices=["decode", "none"], default=["decode", "none"])
     parser.add_argument("--latency-ms", type=float, default=50)
     parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder on the disk to measure")
