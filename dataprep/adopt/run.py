@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataprep.adopt.find import Found, FoundShard, find
+from dataprep.adopt.find import Found, FoundShard, find, with_class_names
 from dataprep.adopt.rows import distinct_keys, key_hash, listed_fields, shard_prefixes
 from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
 from dataprep.adopt.tars import APART, DOTTED
@@ -61,6 +61,8 @@ class AdoptRequest:
     format: str = "auto"
     labels: str | None = None
     """Field that holds the label, `none` for no labels, or None for the usual fields."""
+    class_names: tuple[str, ...] = ()
+    """Name of each class, for labels that are integers."""
     shuffled: bool = False
     """Whether the samples are in random order already."""
     digest: bool = False
@@ -121,6 +123,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         )
     progress.step("listing")
     found = find(data, format_name=request.format, splits=request.splits, labels=request.labels)
+    found = with_class_names(found, request.class_names, request.labels)
     if found.has_classes_in_root and index.url == data.url:
         raise UsageError(
             f"{data.url}: its folders are the classes, and index/ beside them would be another class to torchvision; "
@@ -178,6 +181,7 @@ def _refuse_other_flags(index: Storage, existing: Manifest, request: AdoptReques
         "--shuffled": request.shuffled and not existing.shuffled,
         "--digest": request.digest and not adopted.get("digest"),
         f"--labels {request.labels}": request.labels is not None and request.labels != adopted.get("labels"),
+        "--class-names": bool(request.class_names) and request.class_names != existing.classes,
         f"--format {request.format}": request.format not in ("auto", existing.format),
         **{f"--split {'='.join(pair)}": splits != list(adopted.get("splits", ())) for pair in splits},
     }
@@ -226,7 +230,7 @@ def _keys_that_recur(found: Found, results: Sequence[ReadShard]) -> Iterator[str
 
 
 def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
-    """Yield a line if labels are numbered by their texts, or if some of the numbers below the largest do not occur."""
+    """Yield a line if labels are numbered by their texts, or are integers without names."""
     if texts:
         yield f"labels are text: {counted(len(texts), 'class')}, sorted by name"
     elif read.found.images and (line := renumbering(read.classes)):
@@ -234,11 +238,11 @@ def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
     elif read.found.classes is None and read.classes:
         used = set[int]().union(*(result.labels for result in read.results))
         unused = len(read.classes) - len(used)
-        if unused:
-            yield (
-                f"labels are integers from {min(used):,} to {max(used):,} and stay as they are: "
-                f"{counted(len(read.classes), 'class')}, {unused:,} of them without an image"
-            )
+        without = f", {unused:,} of them without an image" if unused else ""
+        yield (
+            f"labels are integers from {min(used):,} to {max(used):,} and stay as they are: "
+            f"{counted(len(read.classes), 'class')}{without}; --class-names FILE gives them names"
+        )
 
 
 def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:
