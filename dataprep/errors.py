@@ -5,6 +5,7 @@ DataprepError                    1  a check failed or a build could not be finis
 ├── SourceError                  2  original files: absent, truncated, of the wrong count, hostile
 ├── ImageError                   1  one image was rejected and the limit on rejections was exceeded
 ├── StorageError                 1  an operation on a disk or bucket failed
+│   ├── FullError                1  a disk, a quota or a limit takes no more bytes: another attempt would not help
 │   ├── UnansweredError          1  a bucket did not answer in time
 │   ├── ConflictError            1  another writer has changed or written this object
 │   └── AccessError              2  a permission or credential is missing, or the bucket does not exist
@@ -47,6 +48,10 @@ class ImageError(DataprepError):
 
 
 class StorageError(DataprepError):
+    exit_code = 1
+
+
+class FullError(StorageError):
     exit_code = 1
 
 

@@ -120,6 +120,8 @@ def test_a_full_disk_is_a_clear_error_and_no_dataset(fmt, originals, reference, 
     assert found["code"] == 1
     assert "no space left on device" in found["stderr"]
     assert "run the same command again: it goes on where it stopped" in found["stderr"]
+    warnings = [line for line in found["stderr"].splitlines() if line.startswith("dataprep: warning: ")]
+    assert len(warnings) <= 1, "one for the build, and none for each of its shards"
     assert "Traceback" not in found["stderr"]
     assert not found["finished"]
     assert found["again_code"] == 0, found["again_stderr"]

@@ -86,6 +86,7 @@ EXPLAINED_TOGETHER = {
         "ConflictError",
         "CredentialsError",
         "FormatError",
+        "FullError",
         "ImageError",
         "SourceError",
         "StorageError",

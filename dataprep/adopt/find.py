@@ -22,7 +22,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.img2dataset import IMG2DATASET
 from dataprep.formats.img2dataset_tfds import is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
-from dataprep.messages import shown
+from dataprep.messages import counted, shown
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import read_bounded
 
@@ -154,6 +154,30 @@ def find(
     kind = IMG2DATASET if is_img2dataset else format_name
     classes = () if labels == NO_LABELS else None
     return Found(kind=kind, format=format_name, name=name, shards=shards, classes=classes)
+
+
+def with_class_names(found: Found, names: tuple[str, ...], labels: str | None) -> Found:
+    """Return data whose labels are integers with the names of their classes.
+
+    Args:
+        found: The data.
+        names: Name of each class; nothing leaves the data as they are.
+        labels: As for `find`.
+
+    Raises:
+        UsageError: The data have no labels, classes of their own, or another number of classes.
+    """
+    if not names:
+        return found
+    if labels == NO_LABELS:
+        raise UsageError(f"--class-names with --labels {NO_LABELS}: expected one of them")
+    if found.images:
+        raise UsageError("--class-names: the classes of an image folder are its folders; leave it out")
+    if found.classes is not None and len(found.classes) != len(names):
+        raise UsageError(
+            f"--class-names: {len(names):,} names, but the data have {counted(len(found.classes), 'class')}"
+        )
+    return replace(found, classes=names)
 
 
 def _find_folder(

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
+from pathlib import Path
 
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS
-from dataprep.messages import shown
+from dataprep.messages import counted, shown
 
 MAX_CLASSES = 1_000_000
 """Maximum number of classes without a class list: a larger label is an identifier and not a class."""
@@ -64,7 +65,9 @@ class LabelReader:
             return label
         text = value.strip() if isinstance(value, str) else ""
         if not self._may_be_text or not _is_class(text):
-            texts = ", or the text of a class" if self._may_be_text else ""
+            texts = (
+                ", or the text of a class" if self._may_be_text else f", as there are {counted(self._most, 'class')}"
+            )
             raise SourceError(
                 f"label {shown(str(value))} in {shown(name)}, expected an integer from 0 to {self._most - 1:,}{texts}: "
                 f"{_ADVICE}"
@@ -123,6 +126,28 @@ def too_many_texts(texts: set[str], samples: int, *, where: str) -> SourceError:
         f"captions or names rather than classes; ignore them with --labels {NO_LABELS}, or name the field of the "
         "classes with --labels FIELD"
     )
+
+
+def read_class_names(path: Path) -> tuple[str, ...]:
+    """Read the names of classes from a text file: the name of class k in line k, counted from 0.
+
+    Raises:
+        UsageError: The file cannot be read, or a line is no name, or has one for the second time.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read as text ({error})") from error
+    first: dict[str, int] = {}
+    for number, name in enumerate((line.strip() for line in lines), start=1):
+        if not 0 < len(name) <= MAX_CLASS_NAME_CHARS or _UNFIT.search(name):
+            raise UsageError(f"{path}: line {number:,} is {shown(name)}, expected the name of class {number - 1:,}")
+        if first.setdefault(name, number) != number:
+            raise UsageError(
+                f"{path}: line {number:,} is {shown(name)}, as line {first[name]:,} is; expected another name for each "
+                "class"
+            )
+    return tuple(first)
 
 
 def _is_class(text: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import count
 
 from dataprep.dataset.features import MAX_FEATURES, STORED_ANEW
 from dataprep.dataset.hashes import name_hash
@@ -31,29 +33,49 @@ def key_from(text: str) -> str:
 
 
 def key_in_shard(shard: str, key: str) -> str:
-    """Return a key for a sample that has no key, or whose key also occurs in another shard.
+    """Return a key for a sample that has none.
 
     Args:
         shard: The shard's file.
         key: A key that is unique in the shard.
     """
-    stem = shard.removesuffix(".tar").removesuffix(".tfrecord")
-    joined = f"{key_of([*stem.split('/'), '_'])[:-2]}/{key}"
-    return _fitted(joined)
+    return _fitted(f"{_prefix(shard)}/{key}")
 
 
-def distinct_key(row_key: str, shard: str, file: str, again: int) -> str:
-    """Return another key for a sample whose key occurs more than once in its split, ignoring case.
+def shard_prefixes(shards: Sequence[str]) -> list[str]:
+    """Return a beginning of keys for each shard, so that keys of two shards differ: its name, with `=00` and its number
+    if the name is that of another shard, ignoring case, or of a folder of one. No key of a name has `=00`.
+
+    Args:
+        shards: The files of the shards.
+    """
+    prefixes = [_prefix(shard) for shard in shards]
+    alike, first = set[str](), ""
+    for prefix in sorted(f"{prefix.lower()}/" for prefix in prefixes):
+        if first and prefix.startswith(first):
+            alike |= {first, prefix}
+        else:
+            first = prefix
+    return [
+        f"{prefix}=00{number}" if f"{prefix.lower()}/" in alike else prefix for number, prefix in enumerate(prefixes)
+    ]
+
+
+def distinct_keys(row_key: str, prefix: str, file: str, again: int) -> Iterator[str]:
+    """Yield other keys for a sample whose key occurs more than once in its split, ignoring case; the first one that no
+    other sample has is taken.
 
     Args:
         row_key: The sample's key.
-        shard: The sample's shard, which becomes the key's prefix.
+        prefix: The beginning of the keys of the sample's shard; see `shard_prefixes`.
         file: For an image folder, the file, used instead of the shard: it distinguishes `a.jpg`, `a.png` and `A.jpg`.
         again: Number of earlier samples of the shard with this key.
     """
+    key, first = f"{prefix}/{row_key}", again
     if file:
-        return _fitted(f"{row_key}=00{crc32c_of(name_bytes(file)):08X}")
-    return key_in_shard(shard, f"{row_key}=00{again}" if again else row_key)
+        key, first = f"{row_key}=00{crc32c_of(name_bytes(file)):08X}", 0
+    for number in count(first):
+        yield _fitted(f"{key}=00{number}" if number else key)
 
 
 def key_hash(key: str) -> int:
@@ -83,6 +105,12 @@ def read_small(reader: ByteReader, offset: int, num_bytes: int, most: int, *, me
     if num_bytes > most:
         raise damaged(reader, offset, f"{num_bytes:,} bytes, expected at most {most:,}", member=member)
     return reader.read(offset, num_bytes)
+
+
+def _prefix(shard: str) -> str:
+    """Return the file of a shard, without extension, in the characters of keys."""
+    stem = shard.removesuffix(".tar").removesuffix(".tfrecord")
+    return key_of([*stem.split("/"), "_"])[:-2]
 
 
 def _fitted(key: str) -> str:

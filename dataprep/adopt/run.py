@@ -6,20 +6,23 @@ import hashlib
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataprep.adopt.find import Found, FoundShard, find
-from dataprep.adopt.rows import distinct_key, key_hash, listed_fields
+import numpy as np
+
+from dataprep.adopt.find import Found, FoundShard, find, with_class_names
+from dataprep.adopt.rows import distinct_keys, key_hash, listed_fields, shard_prefixes
 from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
 from dataprep.adopt.tars import APART, DOTTED
 from dataprep.adopt.tfds import Description, describe
 from dataprep.dataset.changes import changes_of
 from dataprep.dataset.columns import strings
 from dataprep.dataset.events import events_file, events_schema, events_table
+from dataprep.dataset.hashes import position_of, repeated
 from dataprep.dataset.index_parts import index_files, publish_index
 from dataprep.dataset.index_rows import index_schema
 from dataprep.dataset.labels import renumbering
@@ -40,6 +43,7 @@ from dataprep.storage.base import TooLargeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 _ADOPTING = f"{BUILD}/adopting"
 """Marker that an index without a manifest is one that an adoption was writing."""
@@ -57,6 +61,8 @@ class AdoptRequest:
     format: str = "auto"
     labels: str | None = None
     """Field that holds the label, `none` for no labels, or None for the usual fields."""
+    class_names: tuple[str, ...] = ()
+    """Name of each class, for labels that are integers."""
     shuffled: bool = False
     """Whether the samples are in random order already."""
     digest: bool = False
@@ -117,6 +123,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         )
     progress.step("listing")
     found = find(data, format_name=request.format, splits=request.splits, labels=request.labels)
+    found = with_class_names(found, request.class_names, request.labels)
     if found.has_classes_in_root and index.url == data.url:
         raise UsageError(
             f"{data.url}: its folders are the classes, and index/ beside them would be another class to torchvision; "
@@ -133,6 +140,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         notes = (
             *_skipped(found),
             *_apart(results),
+            *_keys_that_recur(found, results),
             *_labels(read, texts),
             *_uncounted(results),
             *read.description.remarks,
@@ -173,6 +181,7 @@ def _refuse_other_flags(index: Storage, existing: Manifest, request: AdoptReques
         "--shuffled": request.shuffled and not existing.shuffled,
         "--digest": request.digest and not adopted.get("digest"),
         f"--labels {request.labels}": request.labels is not None and request.labels != adopted.get("labels"),
+        "--class-names": bool(request.class_names) and request.class_names != existing.classes,
         f"--format {request.format}": request.format not in ("auto", existing.format),
         **{f"--split {'='.join(pair)}": splits != list(adopted.get("splits", ())) for pair in splits},
     }
@@ -203,8 +212,25 @@ def _apart(results: Sequence[ReadShard]) -> Iterator[str]:
         )
 
 
+def _keys_that_recur(found: Found, results: Sequence[ReadShard]) -> Iterator[str]:
+    """Yield a line for each split in which images share a key, which the index does not keep."""
+    splits = dict.fromkeys(shard.split for shard in found.shards)
+    for split in splits:
+        hashes = _sorted_hashes(
+            result for shard, result in zip(found.shards, results, strict=True) if shard.split == split
+        )
+        twice = repeated(hashes)
+        images = int((np.searchsorted(hashes, twice, "right") - np.searchsorted(hashes, twice)).sum())
+        if images:
+            place = "end with a checksum of the file's name" if found.images else "begin with their shard's name"
+            yield (
+                f"{split}: {counted(images, 'image')} have a key that another image has, too, ignoring case; "
+                f"their keys {place}"
+            )
+
+
 def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
-    """Yield a line if labels are numbered by their texts, or if some of the numbers below the largest do not occur."""
+    """Yield a line if labels are numbered by their texts, or are integers without names."""
     if texts:
         yield f"labels are text: {counted(len(texts), 'class')}, sorted by name"
     elif read.found.images and (line := renumbering(read.classes)):
@@ -212,11 +238,11 @@ def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
     elif read.found.classes is None and read.classes:
         used = set[int]().union(*(result.labels for result in read.results))
         unused = len(read.classes) - len(used)
-        if unused:
-            yield (
-                f"labels are integers from {min(used):,} to {max(used):,} and stay as they are: "
-                f"{counted(len(read.classes), 'class')}, {unused:,} of them without an image"
-            )
+        without = f", {unused:,} of them without an image" if unused else ""
+        yield (
+            f"labels are integers from {min(used):,} to {max(used):,} and stay as they are: "
+            f"{counted(len(read.classes), 'class')}{without}; --class-names FILE gives them names"
+        )
 
 
 def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:
@@ -415,24 +441,34 @@ def _row_counts(results: Sequence[ReadShard]) -> tuple[dict[str, int], dict[str,
 
 def _distinct(pairs: Sequence[tuple[FoundShard, ReadShard]]) -> Iterator[pa.Table]:
     """Yield the rows of every shard, with keys that are unique in the split."""
-    import numpy as np
-
-    from dataprep.dataset.hashes import repeated
-
-    twice = {int(value) for value in repeated(np.sort(np.concatenate([result.key_hashes for _, result in pairs])))}
-    for shard, result in pairs:
+    hashes = _sorted_hashes(result for _, result in pairs)
+    twice = frozenset(repeated(hashes).tolist())
+    prefixes = shard_prefixes([shard.name for shard, _ in pairs])
+    for prefix, (_, result) in zip(prefixes, pairs, strict=True):
         rows = result.rows()
         if twice and not twice.isdisjoint(result.key_hashes.tolist()):
             files = rows.column("file").to_pylist() if "file" in rows.column_names else [""] * rows.num_rows
             seen: Counter[int] = Counter()
+            taken: set[int] = set()
             keys = rows.column("key").to_pylist()
             for position, key in enumerate(keys):
                 hashed = key_hash(key)
                 if hashed in twice:
-                    keys[position] = distinct_key(key, shard.name, files[position], seen[hashed])
+                    others = distinct_keys(key, prefix, files[position], seen[hashed])
+                    keys[position] = next(
+                        other
+                        for other in others
+                        if key_hash(other) not in taken and position_of(hashes, other.lower()) is None
+                    )
+                    taken.add(key_hash(keys[position]))
                     seen[hashed] += 1
             rows = rows.set_column(0, rows.schema.field(0), strings(keys))
         yield rows
+
+
+def _sorted_hashes(results: Iterable[ReadShard]) -> NDArray[np.uint64]:
+    """Return the hashes of the keys of some shards."""
+    return np.sort(np.concatenate([result.key_hashes for result in results]))
 
 
 def _content_hash(found: Found, splits: Sequence[SplitManifest]) -> str:

@@ -1,4 +1,4 @@
-"""Decides which shard is built next, which is tried again, and which is set aside.
+"""Decides which shard is built next, which is tried again, which is set aside, and when none is begun any more.
 
 Nothing here knows an engine or reads a clock: times are seconds of any clock that starts at 0 or later, nodes are
 names. The local pool has one node, which is always alive. On a cluster a shard is not blamed for a worker that was lost
@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import count
 
-from dataprep.build.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s
-from dataprep.errors import BuildError
+from dataprep.build.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s, shards_set_aside
+from dataprep.errors import BuildError, DataprepError, FullError
 from dataprep.host.heartbeat import minutes
+from dataprep.messages import counted
 
 MAX_LOSSES = 20
 """Number of workers that a shard may lose in all, most of them with their nodes, before it is set aside."""
@@ -52,6 +53,9 @@ class Dispatch:
         """Nodes of the workers that each shard has lost."""
         self._hangs_in_a_row = 0
         self.set_aside: dict[int, str] = {}
+        self._full: FullError | None = None
+        """The first error of a full disk: from then on no shard is begun or tried again, but those in flight may still
+        end well, since a shard that fails makes room."""
 
     @property
     def left(self) -> int:
@@ -82,17 +86,27 @@ class Dispatch:
             self._again(index, now_s)
 
     def failed(self, index: int, failure: Failure, now_s: float) -> str:
-        """Put a shard that failed in the queue again, and return a line for the user.
+        """Put a shard that failed in the queue again, and return a line for the user; empty if there is nothing to say.
 
         Raises:
             DataprepError: Another attempt would not help, or there were enough.
         """
+        if isinstance(failure.error, FullError) or (self._full is not None and failure.may_pass):
+            return self._failed_for_space(index, failure.error)
         self._attempts[index] += 1
         if not failure.may_pass or self._attempts[index] >= MAX_ATTEMPTS:
             raise failure.error
         delay_s = backoff_s(self._attempts[index])
         self._again(index, now_s + delay_s)
         return f"shard {index}: {failure.error}; trying again in {delay_s:g} s"
+
+    def end(self) -> None:
+        """Raise the error of a run of which no shard is left, if it has one: a full disk, or shards that were set
+        aside."""
+        if self._full is not None:
+            raise self._full
+        if self.set_aside:
+            raise shards_set_aside(self.set_aside)
 
     def lost(self, index: int, loss: Loss, alive: Collection[str], now_s: float) -> str:
         """Put a shard whose worker was lost in the queue again or set it aside, and return a line for the user.
@@ -135,4 +149,17 @@ class Dispatch:
 
     def _again(self, index: int, at_s: float) -> None:
         self._in_flight.discard(index)
-        heapq.heappush(self._waiting, (at_s, next(self._numbers), index))
+        if self._full is None:
+            heapq.heappush(self._waiting, (at_s, next(self._numbers), index))
+
+    def _failed_for_space(self, index: int, error: DataprepError) -> str:
+        """Begin no shard any more, and return a line for the user the first time, if other shards are in flight."""
+        self._in_flight.discard(index)
+        if self._full is not None or not isinstance(error, FullError):
+            return ""
+        self._full = error
+        self._waiting.clear()
+        if not self._in_flight:
+            return ""
+        under_way = counted(len(self._in_flight), "shard")
+        return f"no space is left: no other shard is begun; {under_way} under way may still be finished"

@@ -6,8 +6,10 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, StorageError
+from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, FullError, StorageError
 from dataprep.host.supported import names_advice
+from dataprep.storage.disk_errors import FULL
+from dataprep.storage.messages import GO_ON
 
 MAX_DEATHS = 3
 """Number of workers that one task may kill or hang before it is set aside."""
@@ -28,11 +30,13 @@ class Failure:
 def failure_of(index: int, error: BaseException) -> Failure:
     """Return the message about the error of a shard's task; unexpected errors are named with their location."""
     if isinstance(error, DataprepError):
-        may_pass = isinstance(error, StorageError) and not isinstance(error, AccessError | ConflictError)
+        may_pass = isinstance(error, StorageError) and not isinstance(error, AccessError | ConflictError | FullError)
         return Failure(error, may_pass)
     if isinstance(error, UnicodeError) and (advice := names_advice()):
         text = f"shard {index}: a name has letters that cannot be written here ({error}); {advice}"
         return Failure(BuildError(text), may_pass=False)
+    if isinstance(error, OSError) and error.errno in FULL:
+        return Failure(FullError(f"shard {index}: {error}; free some space and {GO_ON}"), may_pass=False)
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = f"shard {index}: unexpected {type(error).__name__}: {error} ({where.name}:{where.lineno})"
     return Failure(BuildError(text), may_pass=isinstance(error, OSError))

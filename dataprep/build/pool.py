@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from dataprep.build.dispatch import Dispatch, Loss
-from dataprep.build.failures import Failure, failure_of, shards_set_aside
+from dataprep.build.failures import Failure, failure_of
 from dataprep.errors import UsageError
 from dataprep.host.garbage import COLLECT_AFTER
 from dataprep.host.heartbeat import STALL_S, BeatCounter, Standstill, beat, beat_into, minutes
@@ -119,15 +119,15 @@ class Pool:
             is_left: Asked before an index is given to a process; where it is False, the index is left out.
 
         Raises:
-            DataprepError: A task failed with an error that is not retryable, or too often.
+            FullError: No space is left; tasks that were under way are done or failed.
+            DataprepError: A task failed with another error that is not retryable, or too often.
             BuildError: Some tasks were set aside; all others are done.
         """
         run = _Run(task, Dispatch(indexes, is_left))
         while len(self._workers) < min(self._num_workers, run.dispatch.left):
             self._workers.append(self._start())
         yield from self._supervise(run)
-        if run.dispatch.set_aside:
-            raise shards_set_aside(run.dispatch.set_aside)
+        run.dispatch.end()
 
     def _supervise(self, run: _Run) -> Iterator[Any]:
         while self._hand_out(run):
@@ -147,7 +147,8 @@ class Pool:
                 index, answer = message
                 worker.indexes.remove(index)
                 if isinstance(answer, Failure):
-                    self._log(run.dispatch.failed(index, answer, time.monotonic()))
+                    if line := run.dispatch.failed(index, answer, time.monotonic()):
+                        self._log(line)
                 else:
                     run.dispatch.done(index)
                     yield answer

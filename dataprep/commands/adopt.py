@@ -5,11 +5,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NotRequired, TypedDict
 
 import click
 
-from dataprep.adopt import ADOPTABLE, NO_LABELS, Adoption, AdoptRequest, Found, adopt, find
+from dataprep.adopt import (
+    ADOPTABLE,
+    NO_LABELS,
+    Adoption,
+    AdoptRequest,
+    Found,
+    adopt,
+    find,
+    read_class_names,
+    with_class_names,
+)
 from dataprep.adopt.shards import ReadJob, read_first
 from dataprep.arguments import StrictCommand
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
@@ -25,6 +36,7 @@ Examples:
   dataprep adopt gs://bucket/cc3m --index ~/cc3m-index  img2dataset output that may not be written to
   dataprep adopt ~/tensorflow_datasets/oxford_flowers102/2.1.1
   dataprep adopt shards --split 'train=*-train-*.tar' --split 'val=*-val-*.tar' --shuffled
+  dataprep adopt food101 --class-names food101/classnames.txt
   dataprep adopt photos --index photos-index --labels {NO_LABELS} --digest
   dataprep adopt gs://bucket/cc3m --dry-run --json | jq '.splits[].shards'
 
@@ -75,6 +87,13 @@ class AdoptProgress(ImageProgress):
     help="Tar member, key of the .json member, or feature that holds the label, an integer or the text of a class; "
     f"{NO_LABELS}: no labels.  [default: cls, label, ...]",
 )
+@click.option(
+    "--class-names",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Text file with a name for each class, for labels that are integers: the first line is class 0.  [default: "
+    "the integers]",
+)
 @click.option("--shuffled", is_flag=True, help="State that the samples are in random order already.")
 @click.option("--digest", is_flag=True, help="Read every image, and record its CRC32C in the index.")
 @workers_option
@@ -88,6 +107,7 @@ def command(
     splits: tuple[str, ...],
     format_name: str,
     labels: str | None,
+    class_names: Path | None,
     shuffled: bool,
     digest: bool,
     workers: int,
@@ -109,6 +129,7 @@ def command(
         splits=tuple(_split(text) for text in splits),
         format=format_name,
         labels=labels,
+        class_names=read_class_names(class_names) if class_names is not None else (),
         shuffled=shuffled,
         digest=digest,
         overwrite=overwrite,
@@ -118,6 +139,7 @@ def command(
             progress.step("listing")
             data = open_linked(url)
             found = find(data, format_name=format_name, splits=request.splits, labels=labels)
+            found = with_class_names(found, request.class_names, labels)
             summary = _found_summary(url, found)
             if not found.images:
                 progress.step("reading the first shard")

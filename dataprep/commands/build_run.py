@@ -81,8 +81,8 @@ _OPTIONS = (
     click.option(
         "--dry-run",
         is_flag=True,
-        help="Print the plan, and write nothing; where the build would refuse --output, say why and end with its exit "
-        "code.",
+        help="Print the plan, and leave nothing behind; where the build would refuse --output, say why and end with "
+        "its exit code.",
     ),
     json_option,
 )
@@ -328,7 +328,7 @@ def _print_plan(
             click.echo(f"  {line}")
         for bucket in buckets:
             click.echo(bucket.line)
-        click.echo("Nothing was written (--dry-run).")
+        click.echo("Nothing was built, and nothing is left behind (--dry-run).")
     if refusal is not None:
         raise refusal
 

@@ -48,6 +48,7 @@ Examples:
   dataprep plan-input --accelerator v6e-8 --model vit_large --images-per-s 6000 \\
     --bucket-location US --zone us-central1-b --epochs 90
   dataprep plan-input --accelerator v6e-8 --model vit_large --images-per-s 6000 --epochs 90 --chip-hour-usd 2.7
+  dataprep plan-input --accelerator v6e-8 --model vit_large --images-per-s 6000 --epochs 90       how many hours
   dataprep plan-input --bucket-location US --zone us-central1-b --epochs 90
   dataprep plan-input --accelerator all --model resnet50 --images-per-s 32000
 
@@ -229,7 +230,7 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
     metavar="ZONE",
     help="Zone of the TPU, to price the reading; a note says if it is not known to have this TPU.",
 )
-@click.option("--epochs", type=_AT_LEAST_1, default=1, show_default=True, help="Epochs to price.")
+@click.option("--epochs", type=_AT_LEAST_1, default=1, show_default=True, help="Epochs to time and to price.")
 @click.option(
     "--chip-hour-usd",
     type=_ABOVE_0,
@@ -382,7 +383,6 @@ def _plan(options: _Options, accelerator: Accelerator) -> Found:
             "of the stored images has; see --stored-side"
         )
     pod = _pod(options, accelerator.machine, hosts=accelerator.hosts, num_bytes=stored.num_bytes)
-    is_priced = options.bucket_location is not None or (options.epochs > 1 and options.chip_hour_usd is None)
     return Found(
         accelerator=accelerator,
         pod=pod,
@@ -409,7 +409,7 @@ def _plan(options: _Options, accelerator: Accelerator) -> Found:
             short_side=options.resize or -(-image_size * 8 // 7),
             other_loaders=costs.others,
         ),
-        places=_priced(options, stored.num_bytes) if is_priced else None,
+        places=_priced(options, stored.num_bytes) if options.bucket_location is not None else None,
     )
 
 

@@ -26,16 +26,19 @@ _INTERPRETER_CORES = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChipHours:
-    """What the chips of an accelerator cost while they train, evaluations and interruptions aside."""
+class TrainingTime:
+    """How long an accelerator trains, and what its chips cost meanwhile, evaluations and interruptions aside."""
 
     epochs: int
     images: int
     """Images of all epochs."""
     hours: float
+    waiting_hours: float
+    """Part of `hours` in which the accelerator waits for images."""
     chip_hours: float
-    usd_per_chip_hour: float
-    usd: float
+    usd_per_chip_hour: float | None
+    """Price of a chip for an hour; None if it is not given."""
+    usd: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,20 +149,22 @@ class Found:
         )
 
     @property
-    def training(self) -> ChipHours | None:
-        """What training costs at the rate that the hosts certainly deliver, if the price of a chip is given."""
-        if self.chip_hour_usd is None:
+    def training(self) -> TrainingTime | None:
+        """How long training takes at the rate that the hosts certainly deliver, and what it costs; None for a single
+        epoch without a price of a chip."""
+        if self.epochs == 1 and self.chip_hour_usd is None:
             return None
         images = self.epochs * (self.data.epoch_images or round(self.stored.num_bytes / self.cost.num_bytes))
         hours = images / (self.plan.asked_images_per_s * self.plan.utilisation) / 3600
         chip_hours = hours * self.accelerator.chips
-        return ChipHours(
+        return TrainingTime(
             epochs=self.epochs,
             images=images,
             hours=hours,
+            waiting_hours=hours * (1 - self.plan.utilisation),
             chip_hours=chip_hours,
             usd_per_chip_hour=self.chip_hour_usd,
-            usd=chip_hours * self.chip_hour_usd,
+            usd=None if self.chip_hour_usd is None else chip_hours * self.chip_hour_usd,
         )
 
     @property
@@ -261,17 +266,27 @@ def _facts(found: Found) -> dict[str, str]:
         minutes = images / (plan.asked_images_per_s * plan.utilisation) / 60
         of_dataset = "" if found.data.images else f" of {found.data.dataset}"
         facts["epoch"] = f"{minutes:,.1f} min for the {images:,} images{of_dataset}"
-    if (cost_of := found.training) is not None:
-        sign = "at most " if _tightest(plan).at_least and plan.utilisation < 1 else ""
-        facts["training"] = (
-            f"{sign}{usd(cost_of.usd)}: {cost_of.hours:,.1f} h for {counted(cost_of.epochs, 'epoch')} on "
-            f"{counted(found.accelerator.chips, 'chip')} at {usd(cost_of.usd_per_chip_hour)} an hour"
-        )
+    if found.training is not None:
+        facts["training"] = _training(found, found.training)
     cores = next(resource.needed for resource in plan.resources if resource.unit == "cores")
     if cost.loader == "dataprep" and cores > _INTERPRETER_CORES:
         processes = ceil(cores / pod.vcpu_speed / 8)
         facts["loader"] = f"set processes={processes}: one interpreter hands out work for {_INTERPRETER_CORES} cores"
     return facts
+
+
+def _training(found: Found, training: TrainingTime) -> str:
+    """Return how long training takes, where it waits, and what it costs."""
+    tightest = _tightest(found.plan)
+    waits = found.plan.utilisation < 1
+    text = f"{training.hours:,.1f} h for {counted(training.epochs, 'epoch')}"
+    if training.usd is not None and training.usd_per_chip_hour is not None:
+        chips = f"{counted(found.accelerator.chips, 'chip')} at {usd(training.usd_per_chip_hour)} an hour"
+        text = f"{usd(training.usd)}: {text} on {chips}"
+    if waits:
+        text = f"{'at most ' if tightest.at_least else ''}{text}"
+        return f"{text}; {training.waiting_hours:,.1f} h of them waiting for images, limited by the {tightest.name}"
+    return f"{text}; no waiting for images"
 
 
 def _hosts(found: Found) -> dict[str, str]:

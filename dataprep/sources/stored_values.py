@@ -8,9 +8,11 @@ are found over all samples.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from dataprep.dataset.features import (
@@ -27,6 +29,7 @@ from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import DataprepError, FormatError, SourceError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import CAPTIONS, check_fields, field_names, read_all_fields, read_fields
+from dataprep.formats.image_limits import REPAIRABLE_FORMATS
 from dataprep.formats.imagefolder import annotations_of, metadata_file
 from dataprep.messages import printable, shown
 from dataprep.sources.columns import ColumnError, Columns
@@ -44,6 +47,9 @@ _SHOWN = 12
 """Maximum number of fields in a message."""
 _OF_EVERY_SAMPLE = frozenset({"height", "key", "width"})
 """Fields that every dataset has of its samples, whatever these hold."""
+_COMPARED = 8
+"""Number of samples whose fields of these names are compared with their keys and images: fields that mean something
+else, such as the sides before a resize, differ in most samples."""
 _OF_CLASSES = frozenset({"class_name", "cls", "label"})
 """Fields with labels: a dataset has those of its index, and no others."""
 _INTEGER = re.compile(r"-?\d{1,18}")
@@ -148,7 +154,8 @@ def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken
     if usable:
         more = ", ..." if len(usable) > _SHOWN else ""
         notes = (f"its samples also have {', '.join(usable[:_SHOWN])}{more}; --field NAME keeps a field as a feature",)
-    return notes + _warnings(_name_faults(_fields_of(manifest, data, record, first), data.url))
+    faults = _name_faults(_fields_of(manifest, data, record, first), data.url)
+    return notes + _warnings(faults | _replaced(manifest, data, record, first))
 
 
 class _Nothing:
@@ -267,6 +274,7 @@ class _AllFields(_Fields):
         super().__init__(manifest, (), defaults)
         self._manifest = manifest
         self._faults: dict[str, str] = {}
+        self._compared = 0
         self._columns = Columns(defaults, frozenset(), leave_out=_KEEP_OTHERS, refuse=self._leave_out)
 
     def _values(self, data: Storage, file: str, place: RecordPlace) -> Values:
@@ -276,6 +284,9 @@ class _AllFields(_Fields):
         if text in values and values[text] == values.get(caption):
             del values[text]  # img2dataset stores a caption under both names
         self._faults |= _name_faults(values.keys() - self._faults.keys(), data.url)
+        if self._compared < _COMPARED:
+            self._compared += 1
+            self._faults = _replaced(self._manifest, data, record, (file, place)) | self._faults
         return {name: value for name, value in values.items() if name not in self._faults}
 
     def _leave_out(self, error: DataprepError) -> None:
@@ -308,6 +319,38 @@ def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSa
         if not (name == "orientation" and isinstance(value, int))
         and not (name in _OF_CLASSES and _is_label(value, place.label, class_name))
     }
+
+
+def _replaced(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> dict[str, str]:
+    """Return those fields of a sample that every dataset has anew, and that say something else of it; each with why it
+    is left out."""
+    file, place = sample
+    try:
+        values = read_all_fields(manifest.format, record, place.image_offset - place.record_offset, ())
+    except FormatError as error:
+        raise _damaged(data, file, place, error) from error
+    if not _OF_EVERY_SAMPLE & values.keys():
+        return {}
+    height, width = _sides(data.read_range(file, place.image_offset, place.image_bytes))
+    stored = {"key": place.key, "height": height, "width": width}
+    return {
+        name: f"it is {shown(str(values[name]))} where the dataset has {own} ({shown(place.key)}); {_RENAME}"
+        for name, own in stored.items()
+        if own is not None and name in values and str(values[name]) != str(own)
+    }
+
+
+def _sides(data: bytes) -> tuple[int, int] | tuple[None, None]:
+    """Return height and width by the header of an image; None if Pillow does not read it."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of bombs below our own limit; no pixel is decoded here
+            with Image.open(BytesIO(data), formats=REPAIRABLE_FORMATS) as image:
+                return image.height, image.width
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None, None
 
 
 def _is_label(value: object, label: int, class_name: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dataprep.errors import AccessError, StorageError
+from dataprep.errors import AccessError, FullError, StorageError
 from dataprep.messages import shortened
 from dataprep.storage.messages import GO_ON
 
@@ -16,6 +16,7 @@ PATH_CHARACTERS = 320
 # Each process of a build writes up to 32 files at a time, which are removed again before the free space is measured.
 FEW_INODES = 256
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HINTS = {
     errno.EDQUOT: f"free some of your quota, of bytes or of files (quota -s shows both), and {GO_ON}",
     errno.EACCES: "give this user permission, or choose another folder",
@@ -41,7 +42,8 @@ def disk_errors(path: Path | str) -> Iterator[None]:
 
     Raises:
         AccessError: A permission is missing, or the file system is read-only.
-        StorageError: Any other refusal: no space, too many open files, a name too long, a broken disk.
+        FullError: No space is left, or a quota or limit is reached.
+        StorageError: Any other refusal: too many open files, a name too long, a broken disk.
     """
     try:
         yield
@@ -55,9 +57,9 @@ def _explained(error: OSError, path: Path) -> StorageError:
     number = error.errno or errno.EIO
     name = shortened(str(path), PATH_CHARACTERS)
     if number == errno.ENOSPC:
-        return StorageError(f"{name}: {_full(path)}")
+        return FullError(f"{name}: {_full(path)}")
     hint = HINTS.get(number, f"check the disk and {GO_ON}")
-    kind = AccessError if number in REFUSED else StorageError
+    kind = AccessError if number in REFUSED else FullError if number in FULL else StorageError
     return kind(f"{name}: {os.strerror(number).lower()}; {hint}")
 
 
@@ -68,12 +70,19 @@ def _full(path: Path) -> str:
             status = os.statvfs(folder)
         except OSError:
             continue
+        disk = _mount_point(folder)
         free_bytes = status.f_bavail * status.f_frsize
         # A file system that makes inodes on demand reports 0 of 0 inodes, or as few as it has bytes.
         if status.f_favail < FEW_INODES and status.f_favail * status.f_blocks < status.f_bavail * status.f_files:
             return (
-                f"no inodes left for more files ({status.f_favail:,} of {status.f_files:,} free in {folder}, and "
+                f"no inodes left for more files ({status.f_favail:,} of {status.f_files:,} free in {disk}, and "
                 f"{free_bytes:,} bytes); remove files there, or choose a format of fewer files, and {GO_ON}"
             )
-        return f"no space left on device ({free_bytes:,} bytes free in {folder}); free some space and {GO_ON}"
+        return f"no space left on device ({free_bytes:,} bytes free in {disk}); free some space and {GO_ON}"
     return f"no space left on device; free some space and {GO_ON}"
+
+
+def _mount_point(folder: Path) -> Path:
+    """Return where the file system of an existing folder or file is mounted."""
+    resolved = Path(os.path.realpath(folder))
+    return next(parent for parent in (resolved, *resolved.parents) if os.path.ismount(parent))

@@ -13,10 +13,8 @@ import weakref
 from contextlib import suppress
 from typing import NamedTuple
 
-from dataprep.errors import StorageError
-from dataprep.storage.disk_errors import disk_errors
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from dataprep.errors import FullError
+from dataprep.storage.disk_errors import FULL, disk_errors
 
 
 class Extent(NamedTuple):
@@ -57,8 +55,8 @@ class ScratchFile:
             while written < len(view):
                 written += os.pwrite(self._descriptor, view[written:], self._end + written)
         except OSError as error:
-            if error.errno in _FULL:
-                raise StorageError(self._full(folder, len(view))) from error
+            if error.errno in FULL:
+                raise FullError(self._full(folder, len(view))) from error
             with disk_errors(f"{folder} (choose another temporary folder with TMPDIR)"):
                 raise
         self._end += len(view)

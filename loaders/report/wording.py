@@ -47,13 +47,11 @@ def is_lower_bound(found: Diagnosis, stage: StageRate) -> bool:
 
 
 def lower_bounds_note(found: Diagnosis) -> str:
-    """Return sentences about rates alone that are lower than those in the run; empty if there are none, or the verdict
-    says that they contradict each other."""
-    if found.undecided:
-        return ""
+    """Return sentences about rates alone that are lower than those in the run, and what `≤` means; empty if there are
+    none."""
     notes = []
     alone, in_run = found.compute_alone_images_per_s, compute_rate(found)
-    if 0 < alone < COMPUTE_BOUND * in_run:
+    if not found.undecided and 0 < alone < COMPUTE_BOUND * in_run:
         notes.append(
             f"Alone the accelerator took {rate(alone)} images/s, in the steps of this run {rate(in_run)}: something "
             f"slowed it down while it was measured alone, and {rate(in_run)} is a lower bound of what it takes."
@@ -61,8 +59,8 @@ def lower_bounds_note(found: Diagnosis) -> str:
     for stage in in_order(found.stages):
         if is_lower_bound(found, stage):
             notes.append(
-                f"The rate of {stage.name} alone is a lower bound: {rate(stage.images_per_s)} images/s, while the run "
-                f"made {rate(found.observed_images_per_s)}."
+                f"≤: the rate of {stage.name} alone is a lower bound, {rate(stage.images_per_s)} images/s, while the "
+                f"run made {rate(found.observed_images_per_s)}; so it may be busy for less of the time."
             )
     return " ".join(notes)
 

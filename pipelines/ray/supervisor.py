@@ -15,7 +15,7 @@ import ray
 
 from dataprep import __version__
 from dataprep.build.dispatch import Dispatch, Loss
-from dataprep.build.failures import Failure, shards_set_aside
+from dataprep.build.failures import Failure
 from dataprep.errors import DISTRIBUTION, BuildError, UsageError
 from dataprep.host.heartbeat import Beats, Standstill, beat, minutes
 from dataprep.messages import one_line
@@ -119,8 +119,7 @@ class _Supervisor:
                 receipt = self._judge(reply)
                 if receipt is not None:
                     yield receipt
-        if self._dispatch.set_aside:
-            raise shards_set_aside(self._dispatch.set_aside)
+        self._dispatch.end()
 
     def end(self) -> None:
         """End all processes; what they had begun is built again by the next run."""
@@ -214,7 +213,8 @@ class _Supervisor:
         process.indexes.remove(index)
         process.still.reset()
         if isinstance(answer, Failure):
-            self._log(self._dispatch.failed(index, answer, time.monotonic()))
+            if line := self._dispatch.failed(index, answer, time.monotonic()):
+                self._log(line)
             return None
         self._dispatch.done(index)
         return answer

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from dataprep.adopt.labels import LabelReader, ShardLabels, text_classes
+from dataprep.adopt.labels import LabelReader, ShardLabels, read_class_names, text_classes
 from dataprep.dataset.manifest import read_manifest
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, UsageError
 from dataprep.formats.example import bytes_feature, map_entry
 from dataprep.formats.wire import frame_around, message
 from dataprep.storage import open_storage
@@ -77,9 +77,65 @@ def test_integers_that_leave_numbers_out_stay_as_they_are_and_are_reported(tmp_p
     tar_of(tmp_path / "a.tar", [pair for n in (2, 5) for pair in ((f"{n}.jpg", image_of(n)), (f"{n}.cls", b"%d" % n))])
     adoption = adopt_here(tmp_path)
     assert adoption.notes == (
-        "labels are integers from 2 to 5 and stay as they are: 6 classes, 4 of them without an image",
+        "labels are integers from 2 to 5 and stay as they are: 6 classes, 4 of them without an image; "
+        "--class-names FILE gives them names",
     )
     assert [label for _, label, *_ in read_all(tmp_path)[0]] == [2, 5]
+
+
+def integer_tar(folder, *labels):
+    folder.mkdir(exist_ok=True)
+    members = [((f"{n}.jpg", image_of(n)), (f"{n}.cls", b"%d" % n)) for n in labels]
+    tar_of(folder / "a.tar", [member for pair in members for member in pair])
+    return folder
+
+
+def test_integers_get_the_names_that_are_given(tmp_path):
+    data = integer_tar(tmp_path, 0, 1)
+    assert adopt_here(data).notes == (
+        "labels are integers from 0 to 1 and stay as they are: 2 classes; --class-names FILE gives them names",
+    )
+    names = ("cat", "dog", "emu")
+    with pytest.raises(UsageError, match=r"made without --class-names; add --overwrite"):
+        adopt_here(data, class_names=names)
+    adoption = adopt_here(data, class_names=names, overwrite=True)
+    assert (adoption.notes, adoption.manifest.classes) == ((), names)
+    assert adoption.manifest.splits[0].class_counts == (1, 1, 0)
+    assert adopt_here(data, class_names=names).already
+    assert [label for _, label, *_ in read_all(data)[0]] == [0, 1]
+
+
+def test_names_that_do_not_fit_the_labels_are_refused(tmp_path):
+    with pytest.raises(
+        SourceError, match=r"label '2' in '2.cls', expected an integer from 0 to 1, as there are 2 classes:"
+    ):
+        adopt_here(integer_tar(tmp_path / "more", 0, 2), class_names=("cat", "dog"))
+    with pytest.raises(UsageError, match=r"--class-names with --labels none: expected one of them"):
+        adopt_here(tmp_path / "more", class_names=("cat", "dog"), labels="none")
+    with pytest.raises(SourceError, match=r"label 'cat.*' in '.*', expected an integer from 0 to 1, as"):
+        adopt_here(text_tars(tmp_path / "texts", ["cat", "dog"]), class_names=("cat", "dog"))
+    for name in ("cat", "dog"):
+        (tmp_path / "folder" / name).mkdir(parents=True)
+        (tmp_path / "folder" / name / "1.jpg").write_bytes(image_of(1))
+    with pytest.raises(UsageError, match=r"--class-names: the classes of an image folder are its folders"):
+        adopt_here(tmp_path / "folder", tmp_path / "index", class_names=("cat", "dog"))
+
+
+def test_a_file_of_names_has_one_for_each_class(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_bytes("\ufeffcat\r\nGrünfink, grün\r\n".encode())
+    assert read_class_names(path) == ("cat", "Grünfink, grün")
+    for text, fault in {
+        b"": r"line 1 is '', expected the name of class 0",
+        b"cat\n\ndog\n": r"line 2 is '', expected the name of class 1",
+        b"cat\ndog\ncat\n": r"line 3 is 'cat', as line 1 is; expected another name for each class",
+        b"\xff": "cannot be read as text",
+    }.items():
+        path.write_bytes(text)
+        with pytest.raises(UsageError, match=fault):
+            read_class_names(path)
+    with pytest.raises(UsageError, match="cannot be read as text"):
+        read_class_names(tmp_path / "none.txt")
 
 
 def test_class_folders_whose_names_are_other_numbers_are_reported(tmp_path):
@@ -111,7 +167,9 @@ def test_values_that_name_no_class_are_refused(value):
 
 
 def test_a_known_list_of_classes_takes_no_texts():
-    with pytest.raises(SourceError, match=r"label 'cat' in 'label', expected an integer from 0 to 2: "):
+    with pytest.raises(
+        SourceError, match=r"label 'cat' in 'label', expected an integer from 0 to 2, as there are 3 classes: "
+    ):
         LabelReader(None, 3).label("cat", "label")
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dataprep.build.dispatch import MAX_LOSSES, Dispatch, Loss
 from dataprep.build.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s
-from dataprep.errors import BuildError, StorageError, UsageError
+from dataprep.errors import BuildError, FullError, StorageError, UsageError
 
 WINDOW = 2
 """Number of shards in flight in a process."""
@@ -63,6 +63,30 @@ def test_a_retryable_failure_waits_longer_each_time_and_then_ends_the_build():
 def test_an_error_of_the_user_ends_the_build_at_once():
     with pytest.raises(UsageError, match="other codecs"):
         Dispatch([0]).failed(0, Failure(UsageError("other codecs"), may_pass=False), 0)
+
+
+def test_after_a_full_disk_no_shard_is_begun_and_those_in_flight_are_waited_for():
+    dispatch = Dispatch(range(9))
+    assert [dispatch.next_shard(0) for _ in range(5)] == [0, 1, 2, 3, 4]
+    full = Failure(FullError("no space in /a"), may_pass=False)
+    line = dispatch.failed(2, full, 0)
+    assert line == "no space is left: no other shard is begun; 4 shards under way may still be finished"
+    assert dispatch.failed(0, Failure(FullError("no space in /b"), may_pass=False), 0) == ""
+    assert dispatch.failed(1, Failure(StorageError("503"), may_pass=True), 0) == ""
+    dispatch.give_back([3], 0)
+    assert dispatch.next_shard(100) is None
+    assert dispatch.left == 1
+    dispatch.done(4)
+    assert dispatch.left == 0
+    with pytest.raises(FullError, match="no space in /a"):
+        dispatch.end()
+
+
+def test_a_full_disk_is_one_line_where_no_other_shard_is_in_flight():
+    dispatch = Dispatch(range(9))
+    assert dispatch.next_shard(0) == 0
+    assert dispatch.failed(0, Failure(FullError("no space"), may_pass=False), 0) == ""
+    assert dispatch.left == 0
 
 
 def test_a_shard_that_kills_its_workers_is_set_aside_with_the_words_of_the_local_pool():

@@ -1,9 +1,10 @@
+import errno
 import pickle
 
 import pytest
 
 from dataprep.build.failures import backoff_s, failure_of, shards_set_aside
-from dataprep.errors import AccessError, ConflictError, ImageError, StorageError, UsageError
+from dataprep.errors import AccessError, ConflictError, FullError, ImageError, StorageError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -11,6 +12,9 @@ from dataprep.errors import AccessError, ConflictError, ImageError, StorageError
     [
         (StorageError("the disk is tired"), True),
         (OSError("the disk is tired"), True),
+        (FullError("no space"), False),
+        (OSError(errno.ENOSPC, "no space"), False),
+        (OSError(errno.EDQUOT, "no quota"), False),
         (AccessError("no permission"), False),
         (ConflictError("another writer"), False),
         (ImageError("a bad image"), False),

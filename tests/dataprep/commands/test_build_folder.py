@@ -154,7 +154,7 @@ def test_a_dry_run_ends_as_the_build_would_where_another_dataset_exists(tmp_path
         assert difference in built.stderr
         refused = built.stderr.splitlines()[-1].replace("dataprep: ", "the build would be refused: ", 1)
         assert tried.stderr.splitlines()[-1] == f"dataprep: {refused}"
-        assert "Nothing was written (--dry-run)." in tried.stdout
+        assert "Nothing was built, and nothing is left behind (--dry-run)." in tried.stdout
         assert json.loads(documented.stdout)["refused"] == refused
         assert dataprep(*words, "--dry-run", "--overwrite").returncode == 0
     assert json.loads(dataprep(*same, "--dry-run", "--json").stdout)["refused"] is None

@@ -171,7 +171,7 @@ def test_a_dry_run_says_the_rate_of_a_host_and_what_an_interruption_costs(table,
     assert run.returncode == 0, run.stderr
     printed = run.stdout.splitlines()
     assert printed[3 : 3 + len(lines)] == [f"  {line}" for line in lines]
-    assert printed[-1] == "Nothing was written (--dry-run)."
+    assert printed[-1] == "Nothing was built, and nothing is left behind (--dry-run)."
 
 
 def test_a_build_says_how_the_shards_that_are_left_are_fetched(tmp_path):

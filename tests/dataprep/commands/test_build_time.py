@@ -94,7 +94,7 @@ def test_an_unknown_time_says_why_and_servers_of_others_are_not_estimated(plan):
     assert planned_time(of(plan, None), TWO) is None
 
 
-def test_a_dry_run_prints_the_time_and_writes_nothing(originals, tmp_path):
+def test_a_dry_run_prints_the_time_and_leaves_nothing_behind(originals, tmp_path):
     words = build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "webdataset", "--dry-run", "--workers", 2)
     found = json.loads(dataprep(*words).stdout)["time"]
     assert found["seconds"] > 0
@@ -103,4 +103,5 @@ def test_a_dry_run_prints_the_time_and_writes_nothing(originals, tmp_path):
     words.remove("--json")
     shown = dataprep(*words).stdout
     assert re.search(r"  time: .+ with 2 workers \(.+ an image, \d+ images? sampled\); other programs", shown)
-    assert not (tmp_path / "out").exists()
+    assert shown.endswith("\nNothing was built, and nothing is left behind (--dry-run).\n")
+    assert not list(tmp_path.iterdir())

@@ -82,6 +82,31 @@ def test_chips_and_hours_are_priced_by_the_price_that_is_given(plan_input):
     assert json.loads(plan_input(*RESNET, "--images-per-s", 8000, "--json")[1])["training"] is None
 
 
+def test_the_hours_of_epochs_need_neither_a_price_nor_a_bucket(plan_input):
+    words = (*RESNET, "--images-per-s", 8000, "--epochs", 90)
+    code, out = plan_input(*words)
+    found = json.loads(plan_input(*words, "--json")[1])
+    assert (code, found["places"]) == (0, None)
+    training = found["training"]
+    assert training["hours"] == pytest.approx(90 * 1_281_167 / 8000 / 3600)
+    assert (training["waiting_hours"], training["usd_per_chip_hour"], training["usd"]) == (0, None, None)
+    assert "  training     4.0 h for 90 epochs; no waiting for images" in out
+
+
+def test_the_hours_say_how_long_the_accelerator_waits_and_for_what(plan_input):
+    words = (*RESNET, "--images-per-s", 40_000, "--epochs", 90, "--host-gbps", 10, "--workers", 1)
+    code, out = plan_input(*words)
+    found = json.loads(plan_input(*words, "--json")[1])
+    training, plan = found["training"], found["plan"]
+    assert (code, plan["limit"]) == (1, "workers")
+    assert training["hours"] == pytest.approx(90 * 1_281_167 / plan["images_per_s"] / 3600)
+    alone_hours = 90 * 1_281_167 / 40_000 / 3600
+    assert training["waiting_hours"] == pytest.approx(training["hours"] - alone_hours)
+    assert re.search(
+        r"  training     [\d,.]+ h for 90 epochs; [\d,.]+ h of them waiting for images, limited by the workers", out
+    )
+
+
 def test_chips_that_wait_for_images_are_priced_too(plan_input):
     words = (*RESNET, "--images-per-s", 320_000, "--chip-hour-usd", 3.22, "--dataset-bytes", "1TB")
     code, out = plan_input(*words)

@@ -63,7 +63,11 @@ def test_named_fields_become_features_of_one_type(tmp_path):
 def test_fields_that_are_left_out_are_named(tmp_path):
     source, notes = shards(tmp_path / "data", ROWS), Notes()
     converted(source, tmp_path / "out", how={"fields": ("txt",)}, num_shards=1, progress=notes)
-    assert notes.lines == ["its samples also have score, tags; --field NAME keeps a field as a feature"]
+    assert notes.lines == [
+        "its samples also have score, tags; --field NAME keeps a field as a feature",
+        "warning: the field 'height' is left out: it is '20' where the dataset has 16 ('00000'); to keep it, rename it "
+        "in the original data, and build again",
+    ]
 
 
 ALL = {"all_fields": True}
@@ -101,10 +105,26 @@ def test_names_that_every_dataset_has_are_named_where_their_values_are_left_out(
     notes = Notes()
     converted(source, tmp_path / "out", how=how, num_shards=1, progress=notes)
     left_out = [line for line in notes.lines if line.startswith("warning: the field ")]
-    assert [line.split("'")[1] for line in left_out] == ["image", "label", "orientation"]
+    assert [line.split("'")[1] for line in left_out] == ["height", "image", "key", "label", "orientation", "width"]
     classes = f"values as classes: dataprep adopt {source} --index INDEX --labels label, and convert INDEX"
-    assert classes in left_out[1]
+    assert classes in left_out[3]
     assert all("to keep it, rename it in the original data, and build again" in line for line in left_out)
+
+
+@pytest.mark.parametrize("how", [ALL, {"fields": ("n",)}])
+def test_a_key_and_sides_that_are_those_of_the_sample_are_not_called_left_out(tmp_path, how):
+    rows = [{"json": {"key": f"{n:05d}", "height": 16 + n % 5, "width": 24 + n % 7, "n": n}} for n in range(12)]
+    notes = Notes()
+    converted(shards(tmp_path / "data", rows), tmp_path / "out", how=how, num_shards=1, progress=notes)
+    assert not [line for line in notes.lines if "left out" in line]
+
+
+def test_sides_of_other_images_than_the_first_are_compared_too(tmp_path):
+    rows = [{"json": {"height": 16 if n == 0 else 999, "n": n}} for n in range(3)]
+    _, lines = all_kept(tmp_path, rows)
+    assert [line.partition(" where")[0] for line in lines[1:]] == [
+        "warning: the field 'height' is left out: it is '999'"
+    ]
 
 
 def test_labels_and_names_of_classes_that_are_kept_are_not_called_left_out(tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.errors import AccessError, DataprepError, StorageError
+from dataprep.errors import AccessError, DataprepError, FullError, StorageError
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.local import LocalStorage
 from tests.support.small_disk import use_small_disk
@@ -30,13 +30,13 @@ def storage(tmp_path: Path) -> LocalStorage:
 @pytest.mark.parametrize(
     ("code", "kind", "hint"),
     [
-        (errno.ENOSPC, StorageError, r"no space left on device \([\d,]+ bytes free in .+\); free some space and run"),
-        (errno.EDQUOT, StorageError, r"disk quota exceeded; free some of your quota, of bytes or of files \(quota -s"),
+        (errno.ENOSPC, FullError, r"no space left on device \([\d,]+ bytes free in .+\); free some space and run"),
+        (errno.EDQUOT, FullError, r"disk quota exceeded; free some of your quota, of bytes or of files \(quota -s"),
         (errno.EACCES, AccessError, "permission denied; give this user permission, or choose another folder"),
         (errno.EROFS, AccessError, "read-only file system; choose a folder that can be written"),
         (errno.EMFILE, StorageError, r"too many open files; raise the limit on open files \(ulimit -n\)"),
         (errno.ENAMETOOLONG, StorageError, "file name too long; most file systems take 255 bytes"),
-        (errno.EFBIG, StorageError, "file too large; the file system or a limit"),
+        (errno.EFBIG, FullError, "file too large; the file system or a limit"),
         (errno.EISDIR, StorageError, "is a directory; a folder is where a file should be"),
         (errno.EIO, StorageError, "input/output error; check the disk and run the same command again: it goes on"),
     ],
