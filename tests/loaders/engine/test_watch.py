@@ -47,7 +47,7 @@ def test_closing_leaves_a_hanging_thread_behind_and_the_loader_can_be_used_again
         release.wait()
         return image_HWC
 
-    with open_loader(dataset("webdataset"), **SETTINGS, transform=held, stall_s=1) as loader:
+    with open_loader(dataset("webdataset"), **SETTINGS, transform=held, stall_s=3) as loader:
         with pytest.raises(StorageError, match="no image was read or decoded"):
             next(iter(loader))
         release.set()
