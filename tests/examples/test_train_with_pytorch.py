@@ -88,7 +88,7 @@ def losses(output: str) -> dict[tuple[int, int], str]:
 def run(shards: str, checkpoint: Path, world_size: int, *weights: str) -> str:
     """The output of a run that ends by itself."""
     with started(shards, checkpoint, world_size, *weights) as process:
-        output, errors = process.communicate(timeout=200)
+        output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     return output
 
@@ -154,7 +154,7 @@ def test_a_dataset_that_grew_is_refused_in_one_line_and_a_new_run_begins_with_th
     run(shards, checkpoint, 1)
     grown = build(tmp_path, classes, 60)
     with started(grown, checkpoint, 1) as process:
-        output, errors = process.communicate(timeout=200)
+        output, errors = process.communicate(timeout=800)
     assert (process.returncode, output) == (1, "")
     assert errors.startswith(f"{grown}: the dataset was built or adopted anew since the state was made")
     assert "load the weights of the model alone" in errors

@@ -60,7 +60,7 @@ def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, exp
 def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, pretrain, expected, tmp_path):
     flags = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, **SMALL)
     with start("tests.train.test_pretrain_mae", *flags) as process:
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=800)
     done = 4
     assert (process.returncode, len(losses(tmp_path))) == (143, done), errors
     assert "stopping after this step, with a checkpoint; a second signal ends the run at once, without one" in errors
@@ -198,7 +198,7 @@ def test_flags_of_launchers_are_refused_with_the_reason(name):
 
 def test_on_xla_a_run_and_a_resumed_one_are_the_same_and_profiled(dataset, tmp_path):
     with start("tests.train.test_pretrain_mae", dataset, str(tmp_path)) as process:
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     first = losses(tmp_path / "0")
     assert len(first) == 10
@@ -210,7 +210,7 @@ def test_on_xla_a_run_and_a_resumed_one_are_the_same_and_profiled(dataset, tmp_p
 def test_under_spmd_four_devices_have_the_losses_of_one(dataset, expected, tmp_path):
     flags = flags_of(data_path=dataset, device="xla", output_dir=tmp_path, max_steps=4, **SMALL)
     with start("train.pretrain_mae", *flags, CPU_NUM_DEVICES="4") as process:
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     assert losses(tmp_path) == pytest.approx({step: expected[step] for step in range(1, 5)}, abs=1e-5)
 
