@@ -65,7 +65,7 @@ def test_two_concurrent_builds_make_one_dataset(fmt, originals, reference, tmp_p
     output = tmp_path / "out"
     arguments = build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY, "--workers", 2)
     both = [subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
-    errors = [process.communicate(timeout=200)[1] for process in both]
+    errors = [process.communicate(timeout=800)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], errors
     assert digests(output) == reference(fmt, MANY)
 
@@ -150,7 +150,7 @@ def _interrupted(arguments: list[object], output: Path) -> tuple[int, str]:
         time.sleep(0.005)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=800)
     return process.returncode, errors
 
 

@@ -66,7 +66,7 @@ def test_two_concurrent_builds_make_one_dataset(web, tmp_path):
     slowly = ("--workers", 2, "--host-per-second", 10)  # for seconds, so that neither ends before the other begins
     arguments = command(*laion_arguments(table, tmp_path / "out", "webdataset", *slowly))
     both = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=200) for process in both]
+    said = [process.communicate(timeout=800) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     first, second = (json.loads(out) for out, _ in said)
     for summary in (first, second):

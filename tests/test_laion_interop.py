@@ -16,7 +16,7 @@ from PIL import Image
 from dataprep.demo.web_table import demo_server, write_demo_laion
 from tests.support.builds import dataprep
 from tests.support.interop import NO_LABEL, read_captions_with_tfds, read_with_hf_datasets, read_with_webdataset
-from tests.support.laion_builds import FAST, LOOPBACK, end_of, laion_arguments, rows_of
+from tests.support.laion_builds import FAST, LOOPBACK, PATIENT, end_of, laion_arguments, rows_of
 
 ROWS, ROWS_PER_SHARD = 60, 25
 
@@ -30,7 +30,7 @@ def built(tmp_path_factory):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         expected = write_demo_laion(folder, f"http://127.0.0.1:{server.server_port}", ROWS)
         for fmt, root in roots.items():
-            fixed = ("--rows-per-shard", ROWS_PER_SHARD, *LOOPBACK, *FAST)
+            fixed = ("--rows-per-shard", ROWS_PER_SHARD, *LOOPBACK, *FAST, *PATIENT)
             run = dataprep(*laion_arguments(folder / "laion.parquet", root, fmt, *fixed))
             assert run.returncode == 0, run.stderr
         server.shutdown()

@@ -22,7 +22,7 @@ def found(tmp_path_factory):
         pytest.skip("no network namespace can be made here; tests/dataprep/web/test_ssrf.py asks for the same URLs")
     folder = tmp_path_factory.mktemp("trap")
     words = [*APART, sys.executable, "-m", "tests.support.laion_trap", str(folder)]
-    run = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    run = subprocess.run(words, capture_output=True, text=True, timeout=800, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(run.stdout.splitlines()[-1])
 

@@ -62,7 +62,7 @@ def run_commands(document: str, block: Block, folder: Path, environment: dict[st
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=800,
             check=False,
         )
         where = f"{document}:{command.line}: {command.text}"

@@ -99,7 +99,7 @@ def test_a_small_run_has_every_figure_of_its_tables(tmp_path: Path) -> None:
     words = [sys.executable, ROOT / "benchmarks/loader_arena.py", "--images", "40", "--rounds", "1", "--taken", "40"]
     words += ["--batch-size", "8", "--image-sizes", "224", "--work", tmp_path / "work", "--json", document_path]
     done = subprocess.run(
-        [*map(str, words), "--contenders", *contenders], capture_output=True, text=True, timeout=280, check=False
+        [*map(str, words), "--contenders", *contenders], capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     document = json.loads(document_path.read_text())

@@ -112,7 +112,7 @@ def run_small(folder: Path, *loaders: str) -> dict:
     found = folder / "resume.json"
     command = [sys.executable, BENCHMARK, "--batch", "12", "--steps", "8", "--ranks", "2", "--changes", "2", "3,1"]
     command += ["--loaders", *loaders, "--work", folder / "work", "--json", found, "--picture", folder / "resume.png"]
-    run = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=280, check=False)
+    run = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=800, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
     assert list((folder / "work").iterdir()) == []
     assert (folder / "resume.png").read_bytes().startswith(b"\x89PNG")

@@ -29,7 +29,7 @@ def run(world_size: int, *arguments: str) -> list[list[str]]:
     ranks = []
     for process in processes:
         with process:
-            out, errors = process.communicate(timeout=200)
+            out, errors = process.communicate(timeout=800)
         assert process.returncode == 0, errors[-3000:]
         ranks.append(json.loads(out.splitlines()[-1]))
     return [sorted(key for keys in step for key in keys) for step in zip(*ranks, strict=True)]

@@ -6,6 +6,7 @@ import runpy
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,21 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/train_with_pytorch.py"
 STEPS = 12
 """50 images in batches of 12 over three epochs, which end after the steps 4, 8 and 12."""
+HELD = """
+import builtins, runpy, signal, sys
+
+said = builtins.print
+
+def held(*words, **how):
+    said(*words, **how)
+    if words[0].startswith("rank 0, step 7:"):
+        signal.pause()
+
+builtins.print = held
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Program that runs the example and waits in its seventh step until it is killed."""
 EVALUATED = 14
 """Images of the split val, which are a batch and two rows of the next one."""
 
@@ -43,7 +59,9 @@ def shards(tmp_path_factory) -> str:
     return build(tmp_path_factory.mktemp("captioned"), ("cats", "dogs"), 50)
 
 
-def started(shards: str, checkpoint: Path, world_size: int, *weights: str) -> subprocess.Popen:
+def started(
+    shards: str, checkpoint: Path, world_size: int, *weights: str, program: Sequence[Path] = (EXAMPLE,)
+) -> subprocess.Popen:
     """Start the example; its output is that of all processes."""
     launcher = []
     if world_size > 1:
@@ -51,7 +69,7 @@ def started(shards: str, checkpoint: Path, world_size: int, *weights: str) -> su
             port = str(free.getsockname()[1])
         launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(world_size), "--master_port", port]
     return subprocess.Popen(
-        [sys.executable, *launcher, str(EXAMPLE), shards, str(checkpoint), *weights],
+        [sys.executable, *launcher, *map(str, program), shards, str(checkpoint), *weights],
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -70,7 +88,7 @@ def losses(output: str) -> dict[tuple[int, int], str]:
 def run(shards: str, checkpoint: Path, world_size: int, *weights: str) -> str:
     """The output of a run that ends by itself."""
     with started(shards, checkpoint, world_size, *weights) as process:
-        output, errors = process.communicate(timeout=200)
+        output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     return output
 
@@ -97,7 +115,8 @@ def test_a_killed_run_goes_on_with_the_same_losses(shards, tmp_path, world_size)
 
     checkpoint = tmp_path / "killed.pt"
     output = ""
-    with started(shards, checkpoint, world_size) as process:
+    (tmp_path / "held.py").write_text(HELD)
+    with started(shards, checkpoint, world_size, program=(tmp_path / "held.py", EXAMPLE)) as process:
         for line in process.stdout:
             output += line
             if line.startswith("rank 0, step 7:"):
@@ -107,7 +126,7 @@ def test_a_killed_run_goes_on_with_the_same_losses(shards, tmp_path, world_size)
                 output += process.stdout.read()
     assert checkpoint.exists()
     rest = losses(run(shards, checkpoint, world_size))
-    assert min(step for _, step in rest) > 4
+    assert min(step for _, step in rest) == 7
     assert losses(output).items() <= expected.items()
     assert rest.items() <= expected.items()
     assert (losses(output) | rest).keys() >= {(0, step) for step in range(1, STEPS + 1)}
@@ -135,7 +154,7 @@ def test_a_dataset_that_grew_is_refused_in_one_line_and_a_new_run_begins_with_th
     run(shards, checkpoint, 1)
     grown = build(tmp_path, classes, 60)
     with started(grown, checkpoint, 1) as process:
-        output, errors = process.communicate(timeout=200)
+        output, errors = process.communicate(timeout=800)
     assert (process.returncode, output) == (1, "")
     assert errors.startswith(f"{grown}: the dataset was built or adopted anew since the state was made")
     assert "load the weights of the model alone" in errors

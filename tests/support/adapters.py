@@ -82,7 +82,7 @@ class AdapterContract:
         keys, _ = epochs[WHOLE]
         _damage(broken, keys[0])
         with start_module("tests.support.adapters", cls.adapter, url, broken, **cls.environment) as program:
-            out, err = program.communicate(timeout=200)
+            out, err = program.communicate(timeout=800)
         assert program.returncode is not None
         return subprocess.CompletedProcess([], program.returncode, out, err)
 
@@ -153,7 +153,7 @@ def start_module(module: str, *arguments: object, **environment: str) -> subproc
 def finished(program: subprocess.Popen[str] | warm.Process) -> Any:
     """Wait until a program has ended well, and return its report."""
     with program:
-        out, err = program.communicate(timeout=200)
+        out, err = program.communicate(timeout=800)
     assert program.returncode == 0, err[-3000:]
     return json.loads(out.splitlines()[-1])
 

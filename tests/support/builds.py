@@ -21,7 +21,7 @@ OWN = ("--name", "pets", "--max-reject-ratio", "0.2")
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
 
 
-def dataprep(*arguments: object, timeout_s: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+def dataprep(*arguments: object, timeout_s: float = 800, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command line; the exit code is the caller's to look at. Its modules are imported already."""
     words = command(*arguments)
     variables = {**os.environ, **environment}
@@ -35,7 +35,7 @@ def dataprep(*arguments: object, timeout_s: float = 240, **environment: str) -> 
 def dataprep_anew(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in an interpreter of its own, whose hash seed is another each time."""
     variables = {**os.environ, **environment}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, env=variables, check=False)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=800, env=variables, check=False)
 
 
 def command(*arguments: object) -> list[str]:

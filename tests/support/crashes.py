@@ -132,7 +132,7 @@ def _kill_once(rng: random.Random, arguments: list[object], longest_s: float) ->
     workers = _workers(process.pid)
     if workers and rng.random() < 0.4:
         killed = _kill(rng.choice(workers))
-        process.wait(timeout=120)  # a lost worker is replaced: the build goes on to its end
+        process.wait(timeout=800)  # a lost worker is replaced: the build goes on to its end
         assert process.returncode == 0, "a build did not survive the death of one worker"
     elif process.poll() is None:
         process.kill()
@@ -165,7 +165,7 @@ def _kill(pid: int) -> bool:
     return True
 
 
-def _wait_gone(pid: int, timeout_s: float = 20) -> None:
+def _wait_gone(pid: int, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline, f"worker {pid} outlived its parent"

@@ -55,7 +55,7 @@ def kill_fetching(rng: random.Random, web: PictureWeb, table: Path, output: Path
 
 def check_fetched(web: PictureWeb, arguments: list[str], output: Path, asked: dict[int, int]) -> None:
     """Finish a build, and compare all of it with what the server answered."""
-    run = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=240)
+    run = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=800)
     assert run.returncode == 0, run.stderr[-2000:]
     again = {row: (times, web.asked[row]) for row, times in asked.items() if web.asked[row] != times}
     assert not again, f"asked for again after a receipt: {again}"

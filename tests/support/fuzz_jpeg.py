@@ -1,6 +1,6 @@
 """Feeds sequences of mutated JPEGs to the extension, and compares each image with the same one decoded alone.
 
-Exits with 0 if it lived, took at most 20 s an image and little memory, and no image changed another.
+Exits with 0 if it lived, took at most 60 s of the processor an image and little memory, and no image changed another.
 Command:   PYTHONPATH=. python tests/support/fuzz_jpeg.py --images 3000
 Sanitised: `run_sanitised` of tests/support/sanitised_jpeg.py.
 """
@@ -31,7 +31,7 @@ MOST_TOGETHER = 6
 """Images of one sequence."""
 MOST_VIEWS = 3
 """Views of one image."""
-MOST_S = 20
+MOST_S = 60
 """One image of 100 Mpixel in many scans takes some seconds."""
 MOST_BYTES = 1 << 30
 """A progressive one of that size has 600 MB of coefficients."""
@@ -145,13 +145,13 @@ def _decode(module, rng: np.random.Generator, images: list[bytes]) -> tuple[int,
     reasons = module.decode_views(images, views, rows, [together], number)
     slowest_s = 0.0
     for row, data in enumerate(images):
-        started_s = time.monotonic()
+        started_s = time.thread_time()
         alone = np.full((count, 1, 1, SIZE, SIZE, 3), 7, np.uint8)
         found = [
             module.decode_views([data], views[row, view][None].copy(), rows[:1], [alone[view]], number)[0]
             for view in range(count)
         ]
-        slowest_s = max(slowest_s, (time.monotonic() - started_s) / count)
+        slowest_s = max(slowest_s, (time.thread_time() - started_s) / count)
         if reasons[row] is not None and together[row].any():
             raise SystemExit("a row that was not decoded is not 0")
         same = reasons[row] in found and (reasons[row] is not None or np.array_equal(alone[:, 0, 0], together[row]))

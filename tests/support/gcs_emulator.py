@@ -136,6 +136,10 @@ class GCSEmulator:
         """From now on wait so long before each request is served."""
         self._request("POST", CONTROL_PATH, {"latency_ms": latency_ms})
 
+    def set_together(self, requests: int) -> None:
+        """Let each request wait until so many have been there at once, but for no longer than a minute."""
+        self._request("POST", CONTROL_PATH, {"together": requests})
+
     def set_bandwidth(self, bytes_per_s: float | None, turn_bytes: int | None = None) -> None:
         """From now on let so many bytes a second through, of all responses together; None: as many as there are.
 
@@ -164,7 +168,7 @@ class GCSEmulator:
         return self._request("GET", CONTROL_PATH, {})
 
     def _request(self, method: str, path: str, document: dict[str, Any]) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=30)
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=100)
         with contextlib.closing(connection):
             connection.request(method, path, json.dumps(document), {"Content-Type": "application/json"})
             response = connection.getresponse()

@@ -41,6 +41,7 @@ from tests.support.http_wire import (
     reset,
     response_status,
 )
+from tests.support.waiting import LONGEST_S
 
 CONTROL_PATH = "/_emulator"
 RESET_BEFORE = "reset_before"
@@ -174,6 +175,8 @@ class Proxy:
         self.in_flight = 0
         self.most_in_flight = 0
         self.injected: Counter[str] = Counter()
+        self.together = 0
+        """Requests that wait for each other, until so many have been in flight at once."""
         self.records = False
         """Whether `served` is kept."""
         self.served: list[tuple[float, float, str]] = []
@@ -212,6 +215,9 @@ class Proxy:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         begun_s = time.monotonic()
         try:
+            until_s = begun_s + LONGEST_S
+            while self.most_in_flight < self.together and time.monotonic() < until_s:
+                await asyncio.sleep(0.01)
             if self.latency_s:
                 await asyncio.sleep(self.latency_s)
             if fault == RESET_BEFORE:
@@ -402,6 +408,7 @@ class Proxy:
             self.faults = Faults(**settings["faults"])
         if "latency_ms" in settings:
             self.latency_s = settings["latency_ms"] / 1000
+        self.together = settings.get("together", self.together)
         if "bandwidth_bytes_per_s" in settings:
             self.bandwidth = Bandwidth(settings["bandwidth_bytes_per_s"] or math.inf, settings.get("turn_bytes"))
         if "rewrite_bytes" in settings:

@@ -15,10 +15,12 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from tests.support.gcs_emulator import GCSEmulator
+from tests.support.waiting import wait_for
 
 EMULATOR = "STORAGE_EMULATOR_HOST"
 HERE = "us-central1-a"
@@ -149,12 +151,13 @@ def _gcloud(url: str) -> int:
 
 
 def _past_the_guard(url: str) -> int:
-    """Read as a client that knows no proxy, and hold the connection."""
+    """Read as a client that knows no proxy, and hold the connection until a test says that the guard has seen it."""
     connection = http.client.HTTPConnection(os.environ["GUARD_TEST_UPSTREAM"])
     bucket, name = _parts(url)
     connection.request("GET", f"/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
     num_bytes = len(connection.getresponse().read())
-    time.sleep(float(os.environ["GUARD_TEST_HOLD_S"]))
+    seen = os.environ.get("GUARD_TEST_SEEN")
+    wait_for(Path(seen).exists) if seen else time.sleep(2)
     connection.close()
     return num_bytes
 

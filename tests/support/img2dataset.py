@@ -97,7 +97,7 @@ def run_img2dataset(web: PictureWeb, folder: Path, fmt: str, count: int) -> Path
     }  # fmt: skip
     words = [str(PYTHON), "-c", code, *(f"--{name}={value}" for name, value in options.items())]
     quiet = {"NO_ALBUMENTATIONS_UPDATE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    subprocess.run(words, env={**os.environ, **quiet}, capture_output=True, check=True, timeout=120)
+    subprocess.run(words, env={**os.environ, **quiet}, capture_output=True, check=True, timeout=800)
     return folder
 
 

@@ -18,8 +18,11 @@ from tests.support.words import replaced
 
 CONTACT = "mailto:tests@example.org"
 LOOPBACK = ("--allow-network", "127.0.0.0/8")
-FAST = ("--host-per-second", "1000", "--read-seconds", "2", "--answer-seconds", "4")
-"""Gentle to nobody, and quick about hosts that stall."""
+FAST = ("--host-per-second", "1000")
+"""Gentle to nobody."""
+PATIENT = ("--connect-seconds", "100", "--read-seconds", "100", "--answer-seconds", "200", "--row-seconds", "600")
+QUICK = ("--read-seconds", "5", "--answer-seconds", "9")
+"""About hosts that stall."""
 _HTTP_CODES = {"missing": 404, "broken": 500, "unavailable": 503, "overloaded": 429}
 """By kind of path, or sort of host."""
 
@@ -41,7 +44,7 @@ def laion_arguments(table: object, output: object, fmt: str, *more: object) -> l
     return replaced(words, *more)
 
 
-def build_laion(table: object, output: object, fmt: str, *more: object, timeout_s: float = 240) -> dict[str, Any]:
+def build_laion(table: object, output: object, fmt: str, *more: object, timeout_s: float = 800) -> dict[str, Any]:
     """Build, which must succeed; the JSON that it prints."""
     words = command(*laion_arguments(table, output, fmt, *more))
     run = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, env={**os.environ}, check=False)

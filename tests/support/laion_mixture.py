@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.laion_builds import FAST, LOOPBACK, build_laion, end_of, ends_of, rows_of, shard_digests, write_table
+from tests.support.fetching import SLOW_HOST
+from tests.support.laion_builds import (
+    FAST,
+    LOOPBACK,
+    QUICK,
+    build_laion,
+    end_of,
+    ends_of,
+    rows_of,
+    shard_digests,
+    write_table,
+)
 from tests.support.web_pages import own_picture
 from tests.support.web_server import Case, mixture, web_server_process
 
 RUNS = (("--workers", 2, "--in-flight", 64), ("--workers", 1, "--in-flight", 48))
 """More in flight wait longer for two busy cores than for a host that stalls. Answers take other times in each, too."""
+
+
+TRIES = 3
+"""Builds of one table, while the machine stands still for so long that good hosts seem slow."""
 
 
 def build_twice(folder: Path, fmt: str, *, rows: int, hosts: int, rows_per_shard: int) -> str:
@@ -31,10 +47,15 @@ def build_twice(folder: Path, fmt: str, *, rows: int, hosts: int, rows_per_shard
                 rows_per_shard,
                 *LOOPBACK,
                 *FAST,
+                *QUICK,
                 "--max-body",
                 "1MiB",
             )
-            printed = build_laion(table, output, fmt, *fixed, *more, timeout_s=1_800)
+            for _ in range(TRIES):
+                shutil.rmtree(output, ignore_errors=True)
+                printed = build_laion(table, output, fmt, *fixed, *more, timeout_s=1_800)
+                if not seemed_slow(cases, output):
+                    break
             check_rows(cases, output, printed)
             if fmt == "webdataset":
                 check_images(output)
@@ -42,6 +63,13 @@ def build_twice(folder: Path, fmt: str, *, rows: int, hosts: int, rows_per_shard
     assert digests[0] == digests[1]
     counts = Counter(end_of(row) for row in rows_of(outputs[0]))
     return f"{rows:,} rows, {len(digests[0])} shards equal, {len(counts)} ends, {counts['success', '']:,} images"
+
+
+def seemed_slow(cases: list[Case], output: Path) -> bool:
+    """Whether a host seemed slow that is not, because the machine was."""
+    slow = {status.value.replace("_", " ") for status in SLOW_HOST}
+    ends = zip(cases, map(end_of, rows_of(output)), strict=True)
+    return any(reason in slow and (status, reason) not in ends_of(case) for case, (status, reason) in ends)
 
 
 def check_rows(cases: list[Case], output: Path, printed: dict[str, Any]) -> None:

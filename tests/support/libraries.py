@@ -29,7 +29,7 @@ from tests.support import shared_process
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LONGEST_S = 240
+LONGEST_S = 800
 
 
 def in_process(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

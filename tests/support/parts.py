@@ -44,7 +44,7 @@ def parts_of_a_build(
             _kill_at(processes.pop(key), output, receipts)
         built = 0
         for process in processes.values():
-            out, _ = process.communicate(timeout=200)
+            out, _ = process.communicate(timeout=800)
             said.seek(0)
             assert process.returncode == 0, said.read()[-3000:]
             built += json.loads(out)["shards_built"]

@@ -137,10 +137,15 @@ LIMITS = Limits(
     host_connections=32,
     host_per_s=1e4,
     retries=0,
+    connect_s=100.0,
+    read_s=100.0,
+    answer_s=200.0,
+    row_s=600.0,
 )
 WEB = (
     *("--contact", "https://example.org/tests", "--allow-network", "127.0.0.0/8", "--host-connections", 32),
-    *("--host-per-second", 10_000, "--connect-seconds", 20, "--read-seconds", 20, "--retries", 0),
+    *("--host-per-second", 10_000, "--retries", 0),
+    *("--connect-seconds", 100, "--read-seconds", 100, "--answer-seconds", 200, "--row-seconds", 600),
 )
 """Options by which a command reaches it."""
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from dataprep.storage.local import LocalStorage
 
+LATENCIES_S = (0.05, 0.5, 5.0)
+"""One after another, until a busy machine too has begun a second read before the first ends."""
+
 
 class SlowStorage(LocalStorage):
     """Reads wait `latency_s` each, side by side; what was asked for is recorded."""

@@ -42,7 +42,7 @@ def in_process(function: Callable[..., None], *arguments: Any) -> int | None:
 def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a process of its own."""
     command = [sys.executable, "-c", script]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=800)
 
 
 def all_calls(storage: GCSStorage) -> list[Callable[[], Any]]:

@@ -84,7 +84,7 @@ def launch(*flags: str, **variables: str) -> subprocess.Popen:
     return start(MODULE, *flags, **variables)
 
 
-def ended(process: subprocess.Popen, code: int = 0, timeout_s: float = 240) -> str:
+def ended(process: subprocess.Popen, code: int = 0, timeout_s: float = 800) -> str:
     """Wait for the end; what it said on stderr."""
     with process:
         _, errors = process.communicate(timeout=timeout_s)

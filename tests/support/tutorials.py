@@ -27,7 +27,7 @@ SERVER = "server.pid"
 """File in which a tutorial keeps the number of a process that it leaves running."""
 PEERS = str(ROOT / ".bench-venv/bin/python")
 """Python with MosaicML's streaming, whose pins exclude ours."""
-LONGEST_S = 240
+LONGEST_S = 800
 
 
 def run_tutorial(document: str, folder: Path) -> str:

@@ -28,7 +28,7 @@ BOUNDARIES = 130
 """About as many as most of these builds have."""
 SLICE_S = 1.5
 """One that waits for the other, which is suspended, runs no longer before that one has its turn."""
-LONGEST_S = 200
+LONGEST_S = 800
 _for_all = ExitStack()
 """What all schedules of this process share; it ends with the process."""
 atexit.register(_for_all.close)

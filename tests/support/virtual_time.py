@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from google.api_core.retry import retry_base, retry_unary
 
 from dataprep.host.cpu import CPUTime
+from dataprep.storage import gcs_retry
 from loaders.diagnosis import devices, feed, fetch_rate
 from loaders.engine.batch import Batch
 
@@ -33,6 +36,17 @@ class VirtualClock:
         used, started_s = CPUTime(), self.now_s
         yield used
         used.elapsed_s = self.now_s - started_s
+
+
+class RetryClock(VirtualClock):
+    """A clock that goes on by the waits between two requests alone."""
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        time.sleep(0.001)
 
 
 class VirtualThreads:
@@ -108,6 +122,14 @@ def measure_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     monkeypatch.setattr(feed, "time", clock)
     monkeypatch.setattr(fetch_rate, "time", clock)
     monkeypatch.setattr(fetch_rate, "cpu_time", clock.cpu_time)
+    return clock
+
+
+def retry_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> RetryClock:
+    """Let requests to a bucket wait for virtual time before they are sent again; return its clock."""
+    clock = RetryClock()
+    for module in (gcs_retry, retry_base, retry_unary):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 

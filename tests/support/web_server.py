@@ -18,6 +18,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from typing import IO
 from dataprep.web.outcomes import Status
 from tests.support.http_wire import Head, read_head
 from tests.support.name_server import name_server
+from tests.support.waiting import LONGEST_S
 from tests.support.web_pages import DOMAIN, KINDS, SLOW, Exchange, mutated, prepare, redirect_anywhere
 
 HOSTS: dict[str, frozenset[Status]] = {
@@ -79,6 +81,10 @@ class WebServer:
     latency_s: float = 0.0
     jitter_s: float = 0.0
     """Up to so much more, other for each answer, so that they come in another order each time."""
+    together: int = 0
+    """Requests of a host that wait for each other, robots.txt aside, the first time that so many come at once."""
+    made_s: float = field(default_factory=time.monotonic)
+    """When this server was made, on the event loop's clock."""
     draw: random.Random = field(default_factory=random.Random)
     port: int = 0
     connections: int = 0
@@ -134,9 +140,16 @@ class WebServer:
         self.at_once[host] += 1
         self.most_at_once[host] = max(self.most_at_once[host], self.at_once[host])
         try:
+            if exchange.path != "/robots.txt":
+                await self._others(host)
             await self._answer(exchange)
         finally:
             self.at_once[host] -= 1
+
+    async def _others(self, host: str) -> None:
+        until_s = time.monotonic() + LONGEST_S
+        while self.most_at_once[host] < self.together and time.monotonic() < until_s:
+            await asyncio.sleep(0.01)
 
     async def _answer(self, exchange: Exchange) -> None:
         sort = exchange.host.partition("-")[0]

@@ -206,7 +206,7 @@ def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp
 @pytest.mark.long
 def test_on_xla_two_runs_and_a_resumed_one_are_the_same(dataset, pretrained, tmp_path):
     with start("tests.train.test_finetune_mae", dataset, pretrained, str(tmp_path)) as process:
-        _, errors = process.communicate(timeout=280)
+        _, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     for kind in ("finetune", "probe"):
         first = losses(tmp_path / f"{kind}-0")
@@ -220,7 +220,7 @@ def test_under_spmd_two_devices_have_the_losses_of_one(dataset, tmp_path):
     finetune(dataset, output_dir=str(tmp_path / "one"), **flags)
     arguments = flags_of(data_path=dataset, device="xla", output_dir=tmp_path / "four", **flags)
     with start("train.finetune_mae", *arguments, CPU_NUM_DEVICES="2") as process:
-        _, errors = process.communicate(timeout=280)
+        _, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     assert losses(tmp_path / "four") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
 

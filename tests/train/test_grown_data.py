@@ -61,7 +61,7 @@ def run(tmp_path, tmp_path_factory):
             device = [] if "JAX" in name else ["--device", "cpu"]
             words = flags_of(data_path=data, output_dir=out, **{**flags, **more}) + device
         with start(module, *words, **(environment(compiled) if "JAX" in name else {})) as process:
-            _, errors = process.communicate(timeout=200)
+            _, errors = process.communicate(timeout=800)
         return process.returncode, errors
 
     return ran

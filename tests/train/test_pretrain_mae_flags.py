@@ -112,7 +112,7 @@ def test_metrics_of_a_run_are_served(dataset):
     with closing(socket.create_server(("127.0.0.1", 0))) as found:
         port = found.getsockname()[1]
     training = open_training(Flags(data_path=dataset, device="cpu", metrics_port=port, **MICRO))
-    with training.loader, urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with training.loader, urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=100) as answer:
         assert 'dataprep_loader_batches_total{loader="0",rank="0",split="train"} 0.0' in answer.read().decode()
 
 

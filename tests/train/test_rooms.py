@@ -35,7 +35,7 @@ def test_every_entry_has_a_console_script_named_after_it():
 
 def test_an_entry_can_be_run_as_a_module():
     found = subprocess.run(
-        [sys.executable, "-m", "train.export", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "train.export", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=800
     )
     assert found.returncode == 0
     assert "dataprep-export runs/mae/" in found.stdout

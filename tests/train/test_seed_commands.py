@@ -70,7 +70,7 @@ def test_the_documented_command_line_runs_on_every_kind_of_data(kinds, tmp_path,
     given = json.dumps({kind: seed_command(entry, kinds[kind]) for kind in read})
     cache = str(tmp_path / "cache")
     with start("tests.train.test_seed_commands", entry, str(tmp_path), given, XDG_CACHE_HOME=cache) as process:
-        _, errors = process.communicate(timeout=280)
+        _, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     for kind in read:
         lines = [json.loads(line) for line in (tmp_path / kind / "out/log.txt").read_text().splitlines()]

@@ -254,7 +254,7 @@ def test_on_two_xla_devices_batchnorm_statistics_cover_the_whole_batch_and_are_r
     command.main(flags_of(output_dir=tmp_path / "cpu", device="cpu", **common), standalone_mode=False)
     arguments = flags_of(**common | {"batch_size": 4, "device": "xla"})
     with start("tests.train.test_train_resnet", str(tmp_path), *arguments, CPU_NUM_DEVICES="2") as process:
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     assert losses(tmp_path / "whole") == pytest.approx(losses(tmp_path / "cpu"), abs=1e-5)
     assert losses(tmp_path / "resumed") == losses(tmp_path / "whole")

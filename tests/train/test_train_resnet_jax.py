@@ -67,7 +67,7 @@ def found(dataset, plain, compiled, tmp_path_factory):
     variables = {**environment(compiled), "XDG_CACHE_HOME": str(folder / "cache")}
     program = ("tests.support.training_jax_cases", dataset, str(images), str(tfds), str(folder))
     with start(*program, **variables) as process:
-        output, errors = process.communicate(timeout=280)
+        output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     return json.loads(output.splitlines()[-1]) | {"folder": folder, "said": errors}
 
@@ -185,7 +185,7 @@ def test_debug_compiles_nothing(found):
 def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, compiled, tmp_path):
     program = ("tests.support.training_jax_cases", dataset, str(tmp_path))
     with start(*program, **environment(compiled)) as process:
-        output, errors = process.communicate(timeout=280)
+        output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     diagnosis = json.loads(output.splitlines()[-1])
     assert diagnosis["code"] == 0

@@ -1,3 +1,4 @@
+import itertools
 import os
 import re
 import signal
@@ -6,16 +7,21 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from dataprep.build.pool import Pool
 from dataprep.errors import BuildError, ConflictError, StorageError
+from dataprep.host import heartbeat
 from dataprep.host.heartbeat import beat
 from dataprep.host.processes import BUILD_ENVIRONMENT
+from tests.support import waiting
 
 
 def run(task, workers, log, indexes):
@@ -49,9 +55,7 @@ def fail(error, marks, times, index):
 
 
 def wait_for(path: Path) -> bool:
-    deadline = time.monotonic() + 20
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    waiting.wait_for(path.exists)
     return path.exists()
 
 
@@ -85,10 +89,9 @@ def stop_on(marks: Path, fatal: int, times: int, index: int) -> int:
     return index
 
 
-def beats_for(seconds: float, index: int) -> int:
-    """Work for some time, with a sign of life every fiftieth of a second."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+def beats_until(end: Path, index: int) -> int:
+    """Work until a file is there, with a sign of life every fiftieth of a second."""
+    while not end.exists():
         time.sleep(0.02)
         beat()
     return index
@@ -184,8 +187,32 @@ def test_workers_get_the_current_environment(monkeypatch):
     assert list(run(variable, 1, print, [0])) == ["now"]
 
 
-STALL_S = 3.0
-"""Limit of tests in which a worker hangs: longer than a busy machine takes to start another one."""
+STALL_S = 1.0
+"""Limit of tests in which a worker hangs."""
+
+
+@pytest.fixture
+def watch_only(monkeypatch):
+    """Function that has only those workers watched that a test lets hang: a busy machine keeps others waiting, too."""
+
+    def watch_only(is_hanging):
+        watch = Pool._watch
+
+        def watch_those(pool, worker, run):
+            if is_hanging(worker):
+                watch(pool, worker, run)
+            else:
+                worker.still.reset()
+
+        monkeypatch.setattr(Pool, "_watch", watch_those)
+
+    return watch_only
+
+
+def is_suspended(worker):
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(worker.process.pid).status() == psutil.STATUS_STOPPED
+    return False
 
 
 def stalled(task, workers, log, indexes):
@@ -194,17 +221,18 @@ def stalled(task, workers, log, indexes):
         yield from pool.run(task, indexes)
 
 
-def test_a_suspended_worker_is_named_then_killed_and_its_task_done(tmp_path):
+def test_a_suspended_worker_is_named_then_killed_and_its_task_done(tmp_path, watch_only):
+    watch_only(is_suspended)
     lines = []
     assert sorted(stalled(partial(stop_on, tmp_path, 3, 2), 2, lines.append, range(8))) == list(range(8))
-    of_shard = [line for line in lines if line.startswith("shard 3: ")]  # a busy machine starts others late, too
-    assert re.match(r"shard 3: no progress for \d+ s \(worker process \d+\); the worker is killed ", of_shard[0])
-    assert of_shard[0].endswith("and the shard tried again after 3 s (--stall-minutes)")
+    assert re.match(r"shard 3: no progress for \d+ s \(worker process \d+\); the worker is killed ", lines[0])
+    assert lines[0].endswith("and the shard tried again after 1 s (--stall-minutes)")
     again = r"shard 3: its worker hung, without progress for \d+ s, and was killed; trying again"
-    assert sum(bool(re.fullmatch(again, line)) for line in of_shard) == 2
+    assert sum(bool(re.fullmatch(again, line)) for line in lines) == 2
 
 
-def test_a_task_that_keeps_hanging_is_set_aside_and_the_others_done(tmp_path):
+def test_a_task_that_keeps_hanging_is_set_aside_and_the_others_done(tmp_path, watch_only):
+    watch_only(is_suspended)
     done = []
     results = stalled(partial(stop_on, tmp_path, 3, 99), 2, lambda line: None, range(8))
     with pytest.raises(BuildError, match=r"1 of the shards.*shard 3: hung its worker 3 times, last for \d+ s"):
@@ -212,18 +240,27 @@ def test_a_task_that_keeps_hanging_is_set_aside_and_the_others_done(tmp_path):
     assert sorted(done) == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_a_task_may_take_longer_than_the_limit_while_it_makes_progress():
-    lines = []
-    assert list(stalled(partial(beats_for, 1.5 * STALL_S), 1, lines.append, [0])) == [0]
-    assert [line for line in lines if "hung" in line] == []
+def test_a_task_may_take_longer_than_the_limit_while_it_makes_progress(tmp_path, monkeypatch):
+    """Between two looks at it half of the limit passes, and a sign of life comes."""
+    lines, now_s, watch = [], itertools.count(step=STALL_S / 2), Pool._watch
+
+    def watch_a_sign(pool, worker, run):
+        waiting.wait_for(lambda: worker.still._read() != worker.still._last or worker.pipe.poll())
+        watch(pool, worker, run)
+        if next(looks) == 8:
+            (tmp_path / "end").touch()
+
+    looks = itertools.count()
+    monkeypatch.setattr(heartbeat, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    monkeypatch.setattr(Pool, "_watch", watch_a_sign)
+    assert list(stalled(partial(beats_until, tmp_path / "end"), 1, lines.append, [0])) == [0]
+    assert lines == []
 
 
-def test_the_run_ends_when_every_worker_hangs_with_every_task():
-    with (
-        Pool(1, lambda line: None, stall_s=0.5) as pool,
-        pytest.raises(BuildError, match=r"3 workers hung one after the other.*last with shard 2; check whether"),
-    ):
-        list(pool.run(never_ends, range(50)))
+def test_the_run_ends_when_every_worker_hangs_with_every_task(watch_only):
+    watch_only(lambda worker: not worker.busy)  # it has begun all of them
+    with pytest.raises(BuildError, match=r"3 workers hung one after the other.*last with shard 2; check whether"):
+        list(stalled(never_ends, 1, lambda line: None, range(50)))
 
 
 def test_a_task_that_keeps_killing_is_set_aside_and_the_others_done(tmp_path):
@@ -263,20 +300,17 @@ def test_workers_die_with_a_killed_parent(tmp_path):
         "from dataprep.build.pool import Pool\n"
         "def task(index):\n"
         "    pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(600)\n"
         "if __name__ == '__main__':\n"
         "    with Pool(2, print) as pool:\n        list(pool.run(task, range(2)))\n"
     )
     pids = tmp_path / "pids"
     pids.mkdir()
     parent = subprocess.Popen([sys.executable, script, pids])
-    deadline = time.monotonic() + 30
-    while len(list(pids.iterdir())) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    waiting.wait_for(lambda: len(list(pids.iterdir())) == 2)
     parent.kill()
     parent.wait()
     workers = [int(path.name) for path in pids.iterdir()]
     assert len(workers) == 2
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    waiting.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]

@@ -61,7 +61,8 @@ def test_a_bucket_has_128_reads_in_flight(bucket_url, monkeypatch):
         storage = open_storage(bucket_url)
         data = os.urandom(300)
         storage.create("originals.tar", data)
-        own.set_latency(1000)
+        own.set_latency(200)
+        own.set_together(128)
         refs = tuple(SampleRef(str(at), "originals.tar", at, 1) for at in range(len(data)))
         assert b"".join(image for _, image in read_refs(storage, refs)) == data
         assert own.stats()["most_in_flight"] == 128

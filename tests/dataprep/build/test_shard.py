@@ -19,7 +19,7 @@ from dataprep.storage.gcs_staged import StagedGCS
 from dataprep.storage.local import LocalStorage
 from tests.support.builds import digests
 from tests.support.crashes import receipts_of
-from tests.support.waiting import wait_for
+from tests.support.waiting import LONGEST_S, wait_for
 
 
 class _Quiet:
@@ -50,7 +50,7 @@ def hold_shards(monkeypatch, kind, held):
 
     def publishing(storage, spool, name, crc32c):
         for index, go_on in held.items():
-            assert f"{index:05d}-of" not in name or go_on.wait(30)
+            assert f"{index:05d}-of" not in name or go_on.wait(LONGEST_S)
         publish(storage, spool, name, crc32c)
 
     monkeypatch.setattr(kind, "publish", publishing)
@@ -116,7 +116,7 @@ def test_in_a_bucket_two_shards_are_published_while_the_next_is_written(request_
         first, second = begin_shard(job, 0), begin_shard(job, 1)
         with ThreadPoolExecutor(1) as thread:
             third = thread.submit(begin_shard, job, 2)
-            assert written.wait(30)
+            assert written.wait(LONGEST_S)
             time.sleep(0.1)  # to find what must not happen
             assert not (first.done() or second.done() or third.done())
             storage = open_storage(job.output_url)

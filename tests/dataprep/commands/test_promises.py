@@ -20,7 +20,7 @@ from tests.support.fake_gcloud import fake_gcloud
 from tests.support.tables import hub
 
 WEB = ("--contact", "mailto:tests@example.org", "--allow-network", "127.0.0.0/8", "--workers", "1",
-       "--read-seconds", "1", "--answer-seconds", "2", "--retries", "0")  # fmt: skip
+       "--read-seconds", "100", "--answer-seconds", "200", "--retries", "0")  # fmt: skip
 PARTIAL = (
     "--allow-partial",
     "--max-reject-ratio",

@@ -30,7 +30,7 @@ class LateRows:
 
     def answer(self, number):
         if number in self._numbers:
-            self.come.wait(30)
+            self.come.wait(100)
         return self._answer(number)
 
 
@@ -48,8 +48,10 @@ def build(web, folder, name, engine):
         allow_networks=parse_networks(["127.0.0.0/8"]),
         host_connections=64,
         host_per_s=1e4,
-        read_s=40.0,
-        answer_s=40.0,
+        connect_s=600.0,
+        read_s=600.0,
+        answer_s=600.0,
+        row_s=600.0,
     )
     request = FetchRequest(
         options=build_options("webdataset"),
@@ -68,11 +70,11 @@ def test_a_late_row_delays_its_own_shard_alone(web, tmp_path):
     def engine(job, indexes):
         fetcher = ShardFetcher(job)
         first, second = fetcher.begin(0), fetcher.begin(1)
-        yield second.result(timeout=20)
+        yield second.result(timeout=100)
         assert not first.done()
         late.come.set()
-        yield first.result(timeout=20)
-        yield fetcher.begin(2).result(timeout=20)
+        yield first.result(timeout=100)
+        yield fetcher.begin(2).result(timeout=100)
 
     found = build(web, tmp_path, "ahead", engine)
     assert found == build(web, tmp_path, "one-by-one", lambda job, indexes: map(ShardFetcher(job).build, indexes))
@@ -89,9 +91,9 @@ def test_a_third_shard_is_not_begun_while_two_wait_for_late_rows(web, tmp_path):
             threading.Event().wait(0.5)
             asked = max(web.asked)
             late.come.set()
-            begun.append(third.result(timeout=20))
+            begun.append(third.result(timeout=100))
         assert asked < 2 * ROWS_PER_SHARD
-        yield from (receipt.result(timeout=20) for receipt in begun)
+        yield from (receipt.result(timeout=100) for receipt in begun)
 
     build(web, tmp_path, "out", engine)
     assert set(web.asked.values()) == {1}
@@ -102,8 +104,8 @@ def test_an_error_in_a_shard_is_raised_by_its_future(web, tmp_path, monkeypatch)
         fetcher = ShardFetcher(job)
         monkeypatch.setattr("dataprep.fetched.shards.make_shard", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            fetcher.begin(0).result(timeout=20)
+            fetcher.begin(0).result(timeout=100)
         monkeypatch.undo()
-        yield from (fetcher.begin(index).result(timeout=20) for index in indexes)
+        yield from (fetcher.begin(index).result(timeout=100) for index in indexes)
 
     build(web, tmp_path, "out", engine)

@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import UsageError
+from dataprep.guard.escapes import Watch
 from dataprep.guard.ledger import Budget
 from dataprep.guard.report import GuardReport
 from dataprep.guard.run import BUDGET_ENDED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, GuardSettings, run_guarded
 from tests.support.guarded import HERE, LINES, NAME, USD_PER_GIB, read_command
+from tests.support.waiting import wait_for
 
 URLS = [f"gs://{bucket}/{NAME}" for bucket in USD_PER_GIB]
 LIGHT = ("google-cloud-storage", "obstore", "tensorstore", "gcsfs")
 """Clients that start in less than a second; make soak SHOW=guard has all."""
 
 
-def ran(*words: object, grace_s: float = 10.0, stdout: int | None = None, **budget: object) -> tuple[int, GuardReport]:
+def ran(*words: object, grace_s: float = 100.0, stdout: int | None = None, **budget: object) -> tuple[int, GuardReport]:
     settings = GuardSettings(where=HERE, budget=Budget(**budget), grace_s=grace_s)
     return asyncio.run(run_guarded([str(word) for word in words], settings, stdout=stdout))
 
@@ -91,7 +93,7 @@ import pathlib, signal, sys, time
 from tests.support.guarded import CLIENTS
 
 def store(*_):
-    time.sleep(0.7)  # longer than the command has to report the refused read
+    time.sleep(float(sys.argv[3]))
     pathlib.Path(sys.argv[1], "checkpoint").touch()
     sys.exit()
 
@@ -114,7 +116,7 @@ SCRIPTS = {
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_a_training_behind_a_shell_script_has_the_grace_time(placed, tmp_path, script):
     words = ("bash", "-c", script, "bash", *python(TRAINING), tmp_path, f"gs://guard-far/{NAME}")
-    code, _ = ran(*words, max_usd=0)
+    code, _ = ran(*words, 0.7, max_usd=0)  # longer than the command has to report the refused read
     assert code == BUDGET_ENDED
     assert (tmp_path / "checkpoint").exists()
     assert not processes_with(str(tmp_path))
@@ -122,7 +124,7 @@ def test_a_training_behind_a_shell_script_has_the_grace_time(placed, tmp_path, s
 
 def test_a_training_behind_a_shell_script_is_killed_after_the_grace_time(placed, tmp_path):
     words = ("bash", "-c", '"$@"; true', "bash", *python(TRAINING), tmp_path, f"gs://guard-far/{NAME}")
-    assert ran(*words, max_usd=0, grace_s=0.1)[0] == BUDGET_ENDED
+    assert ran(*words, 600, max_usd=0, grace_s=0.1)[0] == BUDGET_ENDED
     assert not (tmp_path / "checkpoint").exists()
     assert not processes_with(str(tmp_path))
 
@@ -130,13 +132,18 @@ def test_a_training_behind_a_shell_script_is_killed_after_the_grace_time(placed,
 def test_a_signal_to_the_guard_leaves_the_grace_time_as_well(placed, tmp_path):
     ask = f'"$@" & while [ ! -e "$4/trains" ]; do sleep 0.02; done; kill -TERM {os.getpid()}; wait'
     words = ("bash", "-c", ask, "bash", *python(TRAINING), tmp_path, f"gs://guard-region/{NAME}")
-    assert ran(*words)[0] == 128 + signal.SIGTERM
+    assert ran(*words, 0.7)[0] == 128 + signal.SIGTERM
     assert (tmp_path / "checkpoint").exists()
     assert not processes_with(str(tmp_path))
 
 
 def processes_with(word: str) -> list[str]:
-    """Command lines of processes with a word among theirs."""
+    """Command lines of processes with a word among theirs; of one that was just killed only if it does not end."""
+    wait_for(lambda: not _processes_with(word))
+    return _processes_with(word)
+
+
+def _processes_with(word: str) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -148,9 +155,17 @@ def processes_with(word: str) -> list[str]:
     return found
 
 
-def test_a_reader_that_knows_no_proxy_is_listed_as_escaped(placed, monkeypatch):
+def test_a_reader_that_knows_no_proxy_is_listed_as_escaped(placed, tmp_path, monkeypatch):
     monkeypatch.setenv("GUARD_TEST_UPSTREAM", placed.url.removeprefix("http://"))
-    monkeypatch.setenv("GUARD_TEST_HOLD_S", "1.5")  # six samples
+    monkeypatch.setenv("GUARD_TEST_SEEN", str(tmp_path / "seen"))
+    sample = Watch.sample
+
+    def told(watch):
+        sample(watch)
+        if watch.found:
+            (tmp_path / "seen").touch()
+
+    monkeypatch.setattr(Watch, "sample", told)
     code, report = ran(*read_command("past-the-guard", f"gs://guard-near/{NAME}"))
     assert code == 0
     assert report.bytes_read == 0

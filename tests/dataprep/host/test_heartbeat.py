@@ -1,4 +1,5 @@
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -85,12 +86,12 @@ def test_a_build_whose_originals_never_answer_ends_with_an_error_that_names_them
             words.remove("--json")
         builds.append(subprocess.Popen(command(*words), stdout=PIPE, stderr=PIPE, text=True, env=environment))
     for build in builds:
-        out, err = build.communicate(timeout=240)
+        out, err = build.communicate(timeout=800)
         assert (build.returncode, out) == (1, ""), err
         lines = err.splitlines()
         assert "nothing was read or written for" in lines[0]
         assert "this ends after 3 s (--stall-minutes)" in lines[0]
-        assert lines[-1].startswith("dataprep: listing the originals of train: nothing was read or written for 3 s")
+        assert re.match("dataprep: listing the originals of train: nothing was read or written for [34] s", lines[-1])
         assert "Traceback" not in err
 
 
@@ -114,9 +115,9 @@ def test_every_command_whose_bucket_never_answers_ends_with_one_line(silent_serv
             for name, words in COMMANDS.items()
         }
         for name, process in started.items():
-            out, err = process.communicate(240)
+            out, err = process.communicate(800)
             assert (process.returncode, out) == (1, ""), f"{name}: {err}"
             *_, warned, last = err.splitlines()
             assert warned.startswith("dataprep: warning: "), f"{name}: {err}"
-            assert "nothing was read or written for 3 s (--stall-minutes)" in last, f"{name}: {err}"
+            assert re.search(r"nothing was read or written for [34] s \(--stall-minutes\)", last), f"{name}: {err}"
             assert "Traceback" not in err

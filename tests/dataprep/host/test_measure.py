@@ -51,7 +51,6 @@ def test_children_are_found_while_threads_end(sleeper):
             assert sleeper.pid in every_child(os.getpid())
 
 
-@pytest.mark.timeout(60)
 def test_another_child_is_neither_waited_for_nor_ended(sleeper):
     with short_threads():
         for _ in range(20):

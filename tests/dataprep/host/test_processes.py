@@ -33,9 +33,9 @@ os.kill(me, signal.SIGKILL)
 def test_a_child_ends_with_its_parent(early):
     with subprocess.Popen([sys.executable, "-c", PARENT.format(early=early)], stdout=subprocess.PIPE) as parent:
         child_pid = int(parent.stdout.readline())
-        assert parent.wait(10) == -signal.SIGKILL
+        assert parent.wait(60) == -signal.SIGKILL
         try:
-            psutil.Process(child_pid).wait(10)
+            psutil.Process(child_pid).wait(60)
         except psutil.NoSuchProcess:
             pass
         finally:

@@ -10,7 +10,7 @@ from dataprep.pages.server import PageServer
 
 
 def asked(server, path="/", method="GET", host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rstrip("/").rpartition(":")[2]), timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rstrip("/").rpartition(":")[2]), timeout=100)
     connection.request(method, path, headers={"Host": host} if host is not None else {})
     answer = connection.getresponse()
     body = answer.read().decode()

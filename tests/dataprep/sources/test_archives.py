@@ -9,7 +9,7 @@ import pytest
 from dataprep.errors import SourceError, StorageError
 from dataprep.sources.archives import BLOCK_BYTES, BLOCKS_IN_FLIGHT, MAX_GZIP_BYTES, GzipReader, open_archive
 from dataprep.storage import open_storage
-from tests.support.slow_storage import SlowStorage
+from tests.support.slow_storage import LATENCIES_S, SlowStorage
 
 CONTENT = random.Random(0).randbytes(3 * 2**20)
 
@@ -55,13 +55,17 @@ def sparse(root, num_blocks):
 
 def test_a_bucket_is_streamed_once_in_large_blocks(root):
     sparse(root, 40)
-    storage = SlowStorage(root, latency_s=0.05)
-    with open_archive(storage, "large.bin") as reader:
-        for at in range(0, reader.num_bytes, 200_000):
-            reader.read(at, 512)
-    assert sorted(offset for _, offset, _ in storage.requests) == [i * BLOCK_BYTES for i in range(40)]
-    assert BLOCKS_IN_FLIGHT // 2 < storage.most_in_flight <= BLOCKS_IN_FLIGHT
-    assert storage.most_bytes_in_flight <= 128 * 2**20
+    for latency_s in LATENCIES_S:
+        storage = SlowStorage(root, latency_s)
+        with open_archive(storage, "large.bin") as reader:
+            for at in range(0, reader.num_bytes, 200_000):
+                reader.read(at, 512)
+        assert sorted(offset for _, offset, _ in storage.requests) == [i * BLOCK_BYTES for i in range(40)]
+        assert storage.most_in_flight <= BLOCKS_IN_FLIGHT
+        assert storage.most_bytes_in_flight <= 128 * 2**20
+        if storage.most_in_flight > BLOCKS_IN_FLIGHT // 2:
+            break
+    assert storage.most_in_flight > BLOCKS_IN_FLIGHT // 2
 
 
 def test_blocks_that_are_jumped_over_are_not_all_fetched(root):

@@ -18,6 +18,7 @@ from dataprep.storage import gcs_retry, open_storage
 from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.gcs_retry import Deadlines, retry_policy
 from dataprep.storage.messages import GO_ON
+from tests.support.virtual_time import RetryClock, retry_in_virtual_time
 
 
 class Refusal(Exception):
@@ -55,7 +56,12 @@ def test_only_retryable_requests_are_retried():
     assert attempts(retry, [Refusal(503), Refusal(404), Refusal(503)]) == 2
 
 
-@pytest.mark.usefixtures("quickly")
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> RetryClock:
+    return retry_in_virtual_time(monkeypatch)
+
+
+@pytest.mark.usefixtures("quickly", "clock")
 def test_requests_fail_at_the_deadline(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 0.05)
     assert 1 < attempts(retry_policy(lambda error: True), [Refusal(503)] * 100_000) < 100_000
@@ -95,18 +101,19 @@ class _RefusingAtFirst(BaseHTTPRequestHandler):
 
 
 def test_a_read_of_a_whole_object_that_is_refused_is_repeated_for_as_long_as_any_request(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: RetryClock
 ):
-    """Twenty waits of up to 0.2 s are longer than a lost server is waited for, and shorter than one that refuses."""
+    """Twenty waits are longer than a lost server is waited for, and shorter than one that refuses."""
     monkeypatch.setattr(gcs_retry, "_warned", threading.Event())
     monkeypatch.setattr(gcs_retry, "SILENT_S", 0.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), _RefusingAtFirst) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
-        bucket = GCSStorage("gs://refusing/data", Deadlines(lost_s=0.5, refused_s=60.0))
+        bucket = GCSStorage("gs://refusing/data", Deadlines(lost_s=60.0, refused_s=36_000.0))
         assert bucket.read("dataset.json") == b"{}"
         server.shutdown()
     assert next(_RefusingAtFirst.requests) == 21
+    assert clock.now_s > 60
     assert "does not answer" not in caplog.text
 
 

@@ -11,7 +11,7 @@ from dataprep.storage.checksums import crc32c_of, crc32c_text
 
 ROOT = "_build/plan/id"
 DATA = b"a shard" * 1000
-DISCARDED_S = 20
+DISCARDED_S = 60
 """Deadline for the removal of a copied object, for which its writer does not wait."""
 
 

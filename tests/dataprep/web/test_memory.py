@@ -101,7 +101,7 @@ def test_the_next_oldest_body_continues_once_the_caller_takes_the_first():
             await asyncio.sleep(0)
             assert not waiting.done()
             memory.give(BODY_BYTES)
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, 60)
 
     asyncio.run(run())
 

@@ -95,8 +95,8 @@ def fetch(url: str, answer: Callable[[str, int], Sequence[str] | None] = lambda 
             contact="https://example.org/",
             nameservers=(names.address,),
             allow_networks=allowed,
-            connect_s=1.0,
-            read_s=1.0,
+            connect_s=60.0,
+            read_s=60.0,
         )
         (outcome,) = asyncio.run(fetch_all([url], limits))
     return outcome

@@ -63,7 +63,7 @@ def measured_together(url, folder, loaders):
         size = section.bytes_per_image if row.data == "original" else section.copied_bytes_per_image
         assert row.mb_per_s == pytest.approx(row.images_per_s * size / 1e6)
         assert 0 < row.cpu_ms_per_image < 5e3
-        assert row.first_batch_s > 0.05
+        assert row.first_batch_s > 0
         assert 20 < row.largest_mb <= row.sum_mb
         assert row.version[0].isdigit()
     stages = {stage.name: stage for stage in rows[OURS].stages}

@@ -121,7 +121,7 @@ def _delivered(layouts: Path, tmp_path: Path, name: str) -> tuple[np.ndarray, np
 def _run(*words: object) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [str(word) for word in words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

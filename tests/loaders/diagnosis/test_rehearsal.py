@@ -16,7 +16,7 @@ from loaders.diagnosis.sample import SPLIT, write_sample
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
 FAST = parse_simulated("simulated:1e9")
 IMAGES = 16
-DEADLINE_S = 10.0
+DEADLINE_S = 100.0
 
 
 @pytest.fixture

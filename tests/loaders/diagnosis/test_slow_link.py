@@ -6,6 +6,7 @@ import pytest
 
 from dataprep.errors import UnansweredError
 from loaders.config import LoaderConfig
+from loaders.diagnosis import slow_link
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.diagnose import apply_best, diagnose
 from loaders.diagnosis.observed_run import RunSetup, observe
@@ -62,8 +63,10 @@ def test_a_link_too_slow_for_the_reads_in_flight_is_diagnosed_with_fewer_of_them
     assert applied is None or applied.measured_images_per_s > 0
 
 
-def test_a_read_that_is_too_slow_alone_gets_a_longer_deadline(bucket_dataset, gcs):
-    """A machine that stands still for two seconds does not decide which reads are in time."""
+def test_a_read_that_is_too_slow_alone_gets_a_longer_deadline(bucket_dataset, gcs, monkeypatch):
+    """Minutes, so that a machine which stands still does not decide which reads are in time."""
+    monkeypatch.setattr(slow_link, "LONGER", 400)
+    monkeypatch.setattr(slow_link, "MOST_DEADLINE_S", 1_000.0)
     config = replace(CONFIG, deadline_s=0.75)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
     gcs.set_latency(900)
@@ -73,10 +76,10 @@ def test_a_read_that_is_too_slow_alone_gets_a_longer_deadline(bucket_dataset, gc
             assert next(iter(loader)).mask.all()
     finally:
         gcs.set_latency(0)
-    assert attempt.setup == replace(setup, config=replace(config, deadline_s=3.0))
+    assert attempt.setup == replace(setup, config=replace(config, deadline_s=300.0))
     assert attempt.note == (
-        "Even alone, a read gets no answer within 0.75 s, which ends the run: it was measured with a deadline of 3 s "
-        "(deadline_s=3)."
+        "Even alone, a read gets no answer within 0.75 s, which ends the run: it was measured with a deadline of 300 s "
+        "(deadline_s=300)."
     )
     assert not attempt.is_narrow
 

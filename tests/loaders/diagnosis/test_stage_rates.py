@@ -19,8 +19,8 @@ def test_a_simulated_device_alone_is_no_faster_than_its_name_says(loader):
     batch = next(iter(loader))
     compute, transfer = compute_rate(device, batch, 0.3, 0.0), transfer_rate(device, batch, 0.3, 0.0)
     assert (compute.name, transfer.name) == ("compute", "transfer")
-    assert 0 < compute.images_per_s <= 800  # a busy machine makes it slower, never faster
-    assert compute.images_per_s < transfer.images_per_s <= 1600
+    assert 0 < compute.images_per_s <= 800  # a busy machine makes each slower, never faster
+    assert 0 < transfer.images_per_s <= 1600
 
 
 def test_the_latency_is_that_of_a_slow_bucket(loader):

@@ -19,7 +19,7 @@ with open_loader({url!r}, batch_size=12, image_size=32, processes=2) as loader:
 
 def run(*arguments, program=None):
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, input=program, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, input=program, capture_output=True, text=True, timeout=800, check=False)
 
 
 def test_a_program_without_the_guard_ends_with_one_error_that_names_it(dataset, tmp_path):

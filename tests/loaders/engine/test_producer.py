@@ -7,6 +7,7 @@ import pytest
 
 from dataprep.errors import DataprepError
 from loaders import open_loader
+from tests.support.waiting import LONGEST_S
 
 SMALL = {"batch_size": 12, "image_size": 64}
 
@@ -29,7 +30,7 @@ def test_closing_by_another_thread_wakes_the_reader(dataset, processes):
     reader.start()
     time.sleep(0.3)
     loader._producer.close()
-    reader.join(10)
+    reader.join(LONGEST_S)
     assert not reader.is_alive()
     assert isinstance(told[0], DataprepError), told
     loader.close()

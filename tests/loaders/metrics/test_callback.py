@@ -94,7 +94,7 @@ wandb.finish()
 def test_reports_are_logged_by_weights_and_biases(dataset, tmp_path):
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     command = [sys.executable, "-c", WITH_WANDB, str(dataset("webdataset")), str(tmp_path)]
-    subprocess.run(command, env=environment, check=True, timeout=240)
+    subprocess.run(command, env=environment, check=True, timeout=800)
     (run,) = tmp_path.rglob("run-*.wandb")
     assert b"loader/wait_p99_s" in run.read_bytes()
 

@@ -25,7 +25,7 @@ def test_a_killed_beam_worker_ends_the_run_and_a_rerun_finishes(originals, tmp_p
     process = subprocess.Popen(command(*beam), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     worker = wait_for_worker(process)
     os.kill(worker, signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=800)
     assert process.returncode == 1
     assert "a worker died" in errors
     assert "Run the same command again: it goes on where it stopped" in errors

@@ -27,4 +27,4 @@ def test_a_backend_has_every_member_of_the_protocol(module, name):
 )
 def test_no_backend_imports_the_framework_of_another(imported, absent):
     program = f"import sys, {imported}; sys.exit({absent!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=120).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=800).returncode == 0

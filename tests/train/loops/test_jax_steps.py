@@ -9,7 +9,7 @@ from train.train_resnet_jax import config_of
 
 def test_an_update_is_sgd_with_nesterovs_correction_and_vectors_do_not_decay():
     with start("tests.support.jax_updates", JAX_PLATFORMS="cpu") as process:
-        output, errors = process.communicate(timeout=280)
+        output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     found = json.loads(output.splitlines()[-1])
     assert len(found["names"]) == 11

@@ -14,7 +14,7 @@ def found(dataset, tmp_path_factory) -> dict:
     folder = tmp_path_factory.mktemp("runs")
     variables = environment(folder / "compiled", devices=2)
     with start("tests.support.jax_transformers", "runs", dataset, str(folder), **variables) as process:
-        output, errors = process.communicate(timeout=280)
+        output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     return json.loads(output.splitlines()[-1])
 

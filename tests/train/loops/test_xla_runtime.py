@@ -17,7 +17,7 @@ STEPS = 300
 def test_a_missing_xla_device_is_an_error_of_one_line(tmp_path):
     arguments = flags_of(device="xla", model="tiny_cnn", output_dir=tmp_path, data_path="none")
     with start("train.train_resnet", *arguments, PJRT_DEVICE="TPU") as process:
-        _, errors = process.communicate(timeout=240)
+        _, errors = process.communicate(timeout=800)
     assert process.returncode == 2, errors[-2000:]
     line = errors.splitlines()[-1]
     assert line.startswith("dataprep-train-resnet: no XLA device (PJRT_DEVICE=TPU): ")
@@ -30,7 +30,7 @@ def test_the_device_that_is_taken_by_default_is_no_warning(tmp_path):
     arguments = flags_of(device="xla", model="tiny_cnn", output_dir=tmp_path, data_path="none")
     variables = {name: value for name, value in os.environ.items() if name != "PJRT_DEVICE"}
     command = [sys.executable, "-m", "train.train_resnet", *arguments]
-    run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=240, check=False)
+    run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=800, check=False)
     assert run.returncode == 2, run.stderr
     assert "PJRT_DEVICE" not in run.stderr
     assert len(run.stderr.splitlines()) == 1, "the error about the data"
@@ -39,7 +39,7 @@ def test_the_device_that_is_taken_by_default_is_no_warning(tmp_path):
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_thread_can_copy_batches_while_another_one_trains(devices):
     with start("tests.train.loops.test_xla_runtime", CPU_NUM_DEVICES=str(devices)) as process:
-        output, errors = process.communicate(timeout=240)
+        output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-2000:]
     assert int(output) > 0
 

@@ -10,7 +10,7 @@ from tests.support.training import start
 @pytest.fixture(scope="module")
 def found() -> dict:
     with start("tests.support.jax_transformers", "parity", JAX_PLATFORMS="cpu") as process:
-        output, errors = process.communicate(timeout=280)
+        output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     return json.loads(output.splitlines()[-1])
 

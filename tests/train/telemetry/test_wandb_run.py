@@ -19,7 +19,7 @@ def test_a_training_and_its_loader_are_logged_to_one_run(dataset, tmp_path):
     flags = {**SMALL, "data_path": dataset, "output_dir": tmp_path / "run", "log_interval_steps": 1}
     for more in ({"max_steps": 2}, {"max_steps": 4, "resume": "automatic"}):
         with start("train.pretrain_mae", *flags_of(**flags, **more), **variables) as process:
-            _, errors = process.communicate(timeout=250)
+            _, errors = process.communicate(timeout=800)
         assert process.returncode == 0, errors[-3000:]
     first, second = sorted((tmp_path / "run").rglob("run-*.wandb"), key=lambda path: path.stat().st_mtime)
     for run in (first, second):
