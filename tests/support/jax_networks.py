@@ -74,7 +74,7 @@ def not_finite(found: JaxBackend) -> dict[str, list[str]]:
     """Return the arrays that are not finite after one number of one of them, by its name and this number, was set."""
     values, answers = found.values, {"": found.not_finite()}
     names = [name for name, _ in named_leaves(values)]
-    for number, part in ((np.nan, "params/"), (np.inf, "momentum/"), (-np.inf, "batch_stats/"), (3e38, "params/")):
+    for number, part in ((np.nan, "params/"), (np.inf, "optimizer/"), (-np.inf, "batch_stats/"), (3e38, "params/")):
         name = next(each for each in names if each.startswith(part))
         found.values = with_last(values, name, number)
         answers[f"{name} {number:g}"] = found.not_finite()

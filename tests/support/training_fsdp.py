@@ -83,7 +83,8 @@ def not_finite(backend: Any) -> list[list[str]]:
     import torch
 
     model, optimizer = backend.model, backend.optimizer
-    (weight,) = (each for name, each in model.named_parameters() if name.endswith("blocks.0.attn.qkv.weight"))
+    weights = {name.replace("_orig_module.", ""): each for name, each in model.named_parameters()}
+    weight = weights["blocks.0.attn.qkv.weight"]
     moment = optimizer.state[weight]["exp_avg_sq"]
     answers = [backend.not_finite()]
     with torch.no_grad():

@@ -133,7 +133,7 @@ class Backend(Protocol):
         """
 
     def not_finite(self) -> list[str]:
-        """Return the names of arrays in `state` with values that are not finite, by one reduction on the devices.
+        """Return the names of arrays in `state` with values that are not finite, which the devices reduce.
 
         All processes call this at the same step; the list is empty in all of them or in none.
         """

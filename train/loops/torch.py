@@ -131,11 +131,10 @@ class TorchBackend:
 
     def not_finite(self) -> list[str]:
         """Return the names of weights, statistics and moments with values that are not finite."""
-        state, moments = self.model.state_dict(), self.optimizer.state_dict()["state"]
-        found = _not_finite(
-            {f"model/{name}": each for name, each in state.items()}
-            | {f"optimizer/{index}/{name}": each for index, own in moments.items() for name, each in own.items()}
-        )
+        named = {f"model/{name}": each for name, each in self.model.state_dict().items()}
+        for index, moments in self.optimizer.state_dict()["state"].items():
+            named |= {f"optimizer/{index}/{name}": each for name, each in moments.items()}
+        found = [name for name, each in named.items() if isinstance(each, torch.Tensor) and not _is_finite(each)]
         return (found or ["weights of another host"]) if self.runtime.agree(bool(found)) else []
 
     def state(self) -> State:
@@ -243,16 +242,8 @@ class TorchBackend:
             ) from error
 
 
-def _not_finite(named: Mapping[str, Any]) -> list[str]:
-    """Return the names of floating tensors with values that are not finite; each device is waited for once."""
-    flags: dict[str, torch.Tensor] = {}
-    for name, each in named.items():
-        if isinstance(each, torch.Tensor) and each.is_floating_point():
-            # 0 times a finite value is 0, and any other makes the sum NaN. XLA's maximum passes over NaN, and on a CPU
-            # `isfinite` takes six times as long.
-            flags[name] = (each.detach() * 0).sum() == 0
-    finite: dict[str, bool] = {}
-    for device in {each.device for each in flags.values()}:
-        names = [name for name, each in flags.items() if each.device == device]
-        finite |= zip(names, torch.stack([flags[name] for name in names]).tolist(), strict=True)
-    return [name for name in flags if not finite[name]]
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Return whether all values are finite; XLA compiles this once for each shape, not for all tensors together."""
+    # 0 times a finite value is 0, and any other makes the sum NaN. XLA's maximum passes over NaN, and on a CPU
+    # `isfinite` takes six times as long.
+    return bool((tensor.detach() * 0).sum() == 0)
