@@ -75,8 +75,8 @@ Examples:
   dataprep-finetune-mae --data_path shards/imagenet --output_dir runs/finetuned --resume automatic --eval
 
 \b
-Exit codes: 0 trained or evaluated; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 3
-undecided, with --diagnose; 143 stopped by a signal after a checkpoint: the same command with --resume automatic
+Exit codes: 0 trained or evaluated; 1 the loss or a weight was not finite, or a disk or bucket failed; 2 usage or input;
+3 undecided, with --diagnose; 143 stopped by a signal after a checkpoint: the same command with --resume automatic
 continues.
 """
 REFUSED = LAUNCHERS | {

@@ -46,8 +46,8 @@ Examples:
       --precision bfloat16 --norm_pix_loss --blr 1.5e-4 --resume automatic --output_dir gs://bucket/runs/mae
 
 \b
-Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided, with
---diagnose; 143 stopped by a signal after a checkpoint: the same command with --resume automatic continues.
+Exit codes: 0 trained; 1 the loss or a weight was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided,
+with --diagnose; 143 stopped by a signal after a checkpoint: the same command with --resume automatic continues.
 """
 
 

@@ -83,9 +83,9 @@ Examples:
   dataprep-train-resnet --data_path shards/imagenet --device cpu --model resnet18 --image_size 64 --epochs 2
 
 \b
-Exit codes: 0 trained; 1 the loss was not finite, the accuracy below --target_accuracy, or a disk or bucket failed;
-2 usage or input; 3 undecided, with --diagnose; 143 stopped by a signal after a checkpoint: the same command with
---resume automatic continues.
+Exit codes: 0 trained; 1 the loss or a weight was not finite, the accuracy below --target_accuracy, or a disk or bucket
+failed; 2 usage or input; 3 undecided, with --diagnose; 143 stopped by a signal after a checkpoint: the same command
+with --resume automatic continues.
 """
 
 

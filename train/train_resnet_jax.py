@@ -65,8 +65,8 @@ Examples:
       --config.dataset.use_tfds=True
 
 \b
-Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided, with
---diagnose; 143 stopped by a signal after a checkpoint: the same command continues.
+Exit codes: 0 trained; 1 the loss or a weight was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided,
+with --diagnose; 143 stopped by a signal after a checkpoint: the same command continues.
 """
 
 

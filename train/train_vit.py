@@ -71,8 +71,8 @@ Examples:
       --precision bfloat16 --tensor_parallel 4 --ema_decay 0.9999
 
 \b
-Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided, with
---diagnose; 143 stopped by a signal after a checkpoint: the same command with --resume automatic continues.
+Exit codes: 0 trained; 1 the loss or a weight was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided,
+with --diagnose; 143 stopped by a signal after a checkpoint: the same command with --resume automatic continues.
 """
 _COMPILER = "the compiler decides when weights are gathered and freed again"
 REFUSED = {

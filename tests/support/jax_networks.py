@@ -1,6 +1,6 @@
 """Facts about the ResNets in JAX and their backend, in a process of JAX's own.
 
-python -m tests.support.jax_networks networks | backend      prints some of them as JSON
+python -m tests.support.jax_networks networks | backend | replicas      prints some of them as JSON
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 from train.loops.backend import Update
 from train.loops.jax import JaxBackend
-from train.loops.jax_steps import Steps, all_devices
+from train.loops.jax_arrays import named_leaves
+from train.loops.jax_steps import Steps, all_devices, join_processes
 from train.models.jax_resnet import ARCHITECTURES, ResNet, create_resnet
 
 SIDE = 16
@@ -38,13 +39,52 @@ def new_blocks_are_the_identity() -> bool:
     return any(not bool(leaf.any()) for leaf in scales)
 
 
-def backend() -> dict[str, Any]:
-    """Train three steps on one batch, save, train on, restore, and train the same steps again."""
+def opened() -> JaxBackend:
+    """Make the backend of a small network on the devices of all processes."""
     model = ResNet(architecture=ARCHITECTURES["_ResNet1"], num_classes=3, dtype="float32", width=4)
     mesh = all_devices()
     steps = Steps(model, mesh, momentum=0.9, weight_decay=0.0)
-    values = steps.initial(seed=0, image_size=SIDE)
-    found = JaxBackend(mesh=mesh, steps=steps, values=values, validation=None)
+    return JaxBackend(mesh=mesh, steps=steps, values=steps.initial(seed=0, image_size=SIDE), validation=None)
+
+
+def with_last(values: Any, name: str, number: float) -> Any:
+    """Return values in which the last number of one array, on this process's devices alone, is another one."""
+
+    def changed(path: Any, leaf: jax.Array) -> jax.Array:
+        if jax.tree_util.keystr(path, simple=True, separator="/") != name:
+            return leaf
+        array = np.array(leaf)
+        array.flat[-1] = number
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, array.__getitem__)
+
+    return jax.tree_util.tree_map_with_path(changed, values)
+
+
+def replicas() -> list[list[str]]:
+    """Return the arrays that are not finite: of all devices alike, and where one process's copy of one differs."""
+    join_processes()
+    found = opened()
+    answers = [found.not_finite()]
+    if jax.process_index() == 1:
+        found.values = with_last(found.values, "params/conv_init/kernel", np.nan)
+    return [*answers, found.not_finite()]
+
+
+def not_finite(found: JaxBackend) -> dict[str, list[str]]:
+    """Return the arrays that are not finite after one number of one of them, by its name and this number, was set."""
+    values, answers = found.values, {"": found.not_finite()}
+    names = [name for name, _ in named_leaves(values)]
+    for number, part in ((np.nan, "params/"), (np.inf, "optimizer/"), (-np.inf, "batch_stats/"), (3e38, "params/")):
+        name = next(each for each in names if each.startswith(part))
+        found.values = with_last(values, name, number)
+        answers[f"{name} {number:g}"] = found.not_finite()
+    found.values = values
+    return answers
+
+
+def backend() -> dict[str, Any]:
+    """Train three steps on one batch, save, train on, restore, and train the same steps again."""
+    found = opened()
     rng = np.random.default_rng(0)
     resident = found.put(rng.integers(0, 256, (4, SIDE, SIDE, 3), dtype=np.uint8), np.arange(4) % 3)
 
@@ -64,6 +104,7 @@ def backend() -> dict[str, Any]:
         "after": after,
         "again": again,
         "rate_0": bool(np.array_equal(found.state()["arrays"]["params/conv_init/kernel"], unchanged)),
+        "not finite": not_finite(found),
         "evaluated": found.evaluate(lambda: False),
         "stops": [found.agree_to_stop(asked, 1) for asked in (False, True)],
         "facts": [found.name, found.is_first, found.transfer_ahead, found.catches_signals],
@@ -73,6 +114,8 @@ def backend() -> dict[str, Any]:
 if __name__ == "__main__":
     if sys.argv[1] == "backend":
         print(json.dumps(backend()))
+    elif sys.argv[1] == "replicas":
+        print(json.dumps(replicas()))
     else:
         names = ("ResNet18", "ResNet50", "_ResNet1")
         print(json.dumps({"shapes": {name: shapes(name) for name in names}, "identity": new_blocks_are_the_identity()}))

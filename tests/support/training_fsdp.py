@@ -70,11 +70,32 @@ def held(data: str, folder: Path) -> dict[str, Any]:
     plan = plan_of(VisionTransformer(config), training.backend.runtime.num_devices)
     return {
         **found,
+        "not_finite": not_finite(training.backend),
         "planned": plan.bytes_per_device,
         "whole": plan.bytes,
         "is_sharded": xs.XLAShardedTensor in kinds,
         "checkpoints": type(copies.checkpoints).__name__,
     }
+
+
+def not_finite(backend: Any) -> list[list[str]]:
+    """Return the tensors that are not finite: at first, with a NaN on one device, and with an infinite moment there."""
+    import torch
+
+    model, optimizer = backend.model, backend.optimizer
+    weights = {name.replace("_orig_module.", ""): each for name, each in model.named_parameters()}
+    weight = weights["blocks.0.attn.qkv.weight"]
+    moment = optimizer.state[weight]["exp_avg_sq"]
+    answers = [backend.not_finite()]
+    with torch.no_grad():
+        for tensor, number in ((weight, float("nan")), (moment, float("inf"))):
+            last = torch.zeros(tensor.shape)
+            last[-1, -1] = number
+            tensor.add_(last.to(tensor.device))
+            backend.runtime.end_step()
+            answers.append(backend.not_finite())
+            tensor.zero_()
+    return answers
 
 
 def held_by(devices: int, data: str, folder: Path) -> dict[str, Any]:

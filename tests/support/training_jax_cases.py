@@ -105,6 +105,13 @@ def other_model(data: str, folder: Path) -> str:
         return error_of(*arguments(folder, **{**SMALL, "model": "_ResNet2"}, dataset__root=data))
 
 
+def overflow(data: str, folder: Path) -> str:
+    """Train two steps, and a third one whose rate makes infinite weights of finite ones; the error."""
+    keys = {**SMALL, "warmup_epochs": 0, "dataset.root": data}
+    open_training(config_of("default", {**keys, "max_steps": 2}), str(folder)).run()
+    return error_of(*arguments(folder, **keys, max_steps=3, learning_rate=1e41))
+
+
 def is_debugged(*flags: str) -> bool:
     """Whether nothing is compiled where a run would be: to do all of it so takes half a minute."""
 
@@ -183,6 +190,7 @@ def main(data: str, images: str, tfds: str, folder: Path) -> dict[str, Any]:
             "not finite": error_of(
                 *arguments(folder / "inf", **{**SMALL, "learning_rate": 1e30, "log_per_step": 3}, dataset__root=data)
             ),
+            "overflow": overflow(data, folder / "overflow"),
             "other model": other_model(data, folder / "part"),
             "other batch": error_of(*arguments(folder / "part", **{**SMALL, "batch_size": 4}, dataset__root=data)),
             "no such model": error_of(

@@ -23,7 +23,15 @@ ENTRIES = {
     ),
     "resnet": (train_resnet.command, {"model": "resnet18", "image_size": 32, "batch_size": 8, "num_workers": 1}),
 }
-TO_TRY = "look at the samples, or try a lower learning rate, a longer warm-up or a lower weight decay"
+TO_TRY = "try a lower learning rate, a longer warm-up or a lower weight decay"
+LOOK_OR_TRY = f"look at the samples, or {TO_TRY}"
+OVERFLOW = {
+    "pretrain-mae": {"lr": 1e30, "weight_decay": 1e12},
+    "finetune-mae": {"lr": 1e30, "weight_decay": 1e12},
+    "vit": {"lr": 1e30, "weight_decay": 1e12},
+    "resnet": {"lr": 1e38, "weight_decay": 100},
+}
+"""Flags with which the first update makes infinite weights of finite ones, with a finite loss."""
 
 
 def ended(entry: str, folder: Path, capsys: pytest.CaptureFixture[str], **flags: object) -> tuple[int, str]:
@@ -43,7 +51,7 @@ def test_a_learning_rate_beyond_all_numbers_ends_in_one_line(dataset, entry, lr,
     assert code == 1
     found = re.search(r"step (\d): the (update is beyond the range of float32|loss is nan, expected a finite)", line)
     assert found, line
-    assert line.endswith(f"; nothing is kept, because no checkpoint was saved; {TO_TRY}")
+    assert line.endswith(f"; nothing is kept, because no checkpoint was saved; {LOOK_OR_TRY}")
     assert line.startswith(f"{ENTRIES[entry][0].name}: step ")
     (path,) = tmp_path.glob("not-finite-*.json")
     report = json.loads(path.read_text())
@@ -56,8 +64,36 @@ def test_a_run_says_which_checkpoint_is_the_last_that_is_kept(dataset, tmp_path,
     code, line = ended("pretrain-mae", tmp_path, capsys, data_path=dataset, lr=1e38, resume="automatic")
     assert code == 1
     assert "step 3: the update is beyond the range of float32, with a learning rate of " in line
-    assert line.endswith(f"; nothing after the checkpoint of step 2 is kept; {TO_TRY}")
+    assert line.endswith(f"; nothing after the checkpoint of step 2 is kept; {LOOK_OR_TRY}")
     assert [path.name[:20] for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-000000002"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_weights_that_overflow_in_the_last_update_are_not_saved(dataset, entry, tmp_path, capsys):
+    code, line = ended(entry, tmp_path, capsys, data_path=dataset, max_steps=1, **OVERFLOW[entry])
+    assert code == 1
+    assert line.startswith(f"{ENTRIES[entry][0].name}: step 1: values that are not finite in model/"), line
+    assert line.endswith(f"; nothing is kept, because no checkpoint was saved; {TO_TRY}")
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_weights_that_overflow_leave_the_older_checkpoints_as_they_are(dataset, tmp_path, capsys):
+    common = {"data_path": dataset, "ckpt_interval_steps": 1, "keep_checkpoints": 1}
+    assert ended("vit", tmp_path, capsys, max_steps=2, **common)[0] == 0
+    (path,) = tmp_path.glob("checkpoint-000000002-*")
+    before = path.read_bytes()
+    code, line = ended("vit", tmp_path, capsys, resume="automatic", **common, **OVERFLOW["vit"])
+    assert (code, " step 3: values that are not finite in " in line) == (1, True)
+    assert line.endswith(f"; nothing after the checkpoint of step 2 is kept; {TO_TRY}")
+    assert list(tmp_path.glob("checkpoint-*")) == [path]
+    assert path.read_bytes() == before
+
+
+def test_statistics_that_overflow_where_the_loss_stays_finite_are_not_saved(dataset, tmp_path, capsys):
+    """A training never reads the statistics that its evaluations use."""
+    code, line = ended("resnet", tmp_path, capsys, data_path=dataset, lr=1e10, max_steps=2)
+    assert (code, ".running_var" in line) == (1, True), line
+    assert not list(tmp_path.glob("checkpoint-*"))
 
 
 def test_a_weight_decay_beyond_all_numbers_ends_in_one_line(dataset, tmp_path, capsys):

@@ -247,6 +247,32 @@ def scalar_steps(folder):
     return found
 
 
+def test_weights_that_overflow_in_the_last_update_are_not_saved(found):
+    line = found["errors"]["overflow"]
+    assert line.startswith("step 3: values that are not finite in "), line
+    assert "; nothing after the checkpoint of step 2 is kept; try a lower learning rate" in line
+    (kept,) = (found["folder"] / "overflow").glob("checkpoint-*")
+    assert kept.name.startswith("checkpoint-000000002-")
+
+
+@pytest.mark.long
+def test_two_processes_that_save_whole_checkpoints_agree_on_the_time(dataset, compiled, tmp_path):
+    flags = arguments(tmp_path, dataset__root=dataset, **SMALL, checkpoint_per_minute=1e-9, keep_checkpoints=9)
+    for process in in_two_processes(1, compiled, *flags):
+        ended(process)
+    assert sorted(path.name[:20] for path in tmp_path.glob("checkpoint-*.npz")) == [
+        "checkpoint-000000020", "checkpoint-000000022",
+    ]  # fmt: skip
+
+
+@pytest.mark.long
+def test_two_processes_end_together_where_weights_overflow(dataset, compiled, tmp_path):
+    keys = {**SMALL, "warmup_epochs": 0, "learning_rate": 1e41, "max_steps": 1}
+    pair = in_two_processes(1, compiled, *arguments(tmp_path, dataset__root=dataset, **keys))
+    assert ["step 1: values that are not finite in " in ended(process, 1) for process in pair] == [True, True]
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
 GRAPH_KEYS = ("model", "image_size", "half_precision", "momentum", "weight_decay")
 
 

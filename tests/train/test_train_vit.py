@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,24 @@ def test_each_of_four_devices_holds_a_quarter_of_the_weights_as_planned(four_dev
     assert found["weights"] == dict.fromkeys(devices, planned)
     assert found["moments"] == dict.fromkeys(devices, 2 * planned)
     assert whole / 4 <= planned < 1.01 * whole / 4
+
+
+def test_one_number_that_is_not_finite_on_one_device_is_found(four_devices):
+    found, _ = four_devices
+    at_first, weight, moment = found["not_finite"]
+    assert (at_first, weight) == ([], ["model/blocks.0.attn.qkv.weight"])
+    assert re.fullmatch(r"optimizer/\d+/exp_avg_sq", *moment)
+
+
+@pytest.mark.long
+def test_under_fsdp_weights_that_overflow_in_the_last_update_are_not_saved(dataset, tmp_path):
+    keys = {**SMALL, "warmup_steps": 0, "lr": 1e30, "weight_decay": 1e12, "max_steps": 1}
+    arguments = flags_of(data_path=dataset, device="xla", ckpt_dir=tmp_path, **keys)
+    with start("train.train_vit", *arguments, CPU_NUM_DEVICES="2") as process:
+        _, errors = process.communicate(timeout=500)
+    assert process.returncode == 1, errors[-3000:]
+    assert "step 1: values that are not finite in model/" in errors.splitlines()[-1]
+    assert not list(tmp_path.rglob("checkpoint-*"))
 
 
 def test_without_fsdp_every_device_holds_a_copy(four_devices):

@@ -132,6 +132,12 @@ class Backend(Protocol):
             UsageError: The processes see different folders.
         """
 
+    def not_finite(self) -> list[str]:
+        """Return the names of arrays in `state` with values that are not finite, which the devices reduce.
+
+        All processes call this at the same step; the list is empty in all of them or in none.
+        """
+
     def state(self) -> State:
         """Return this backend's entries of a checkpoint, copied to the host."""
 

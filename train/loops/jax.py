@@ -3,7 +3,7 @@
 No random generator has a state: a checkpoint holds weights, statistics and moments, and the step of the last
 evaluation.
 
-Shapes: N images of this process, H x W pixels, C = 3 channels.
+Shapes: N images of this process, H x W pixels, C = 3 channels, A arrays of a state.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -91,7 +92,7 @@ class JaxBackend:
     saves_parts: bool = False
     """Whether a checkpoint takes arrays on the devices, of which every process writes its own part."""
     agreement_steps: int = 20
-    """Interval in steps at which several processes that save together agree that it is time."""
+    """Interval in steps at which several processes agree that it is time to save."""
     judge: Callable[[dict[str, float]], dict[str, float]] = dict
     """Function that adds numbers to those of an evaluation."""
     same_model: str = "use the flags that it was trained with"
@@ -156,8 +157,8 @@ class JaxBackend:
         return bool(multihost_utils.reached_preemption_sync_point(step))
 
     def agree_on_time(self, elapsed: bool, step: int) -> bool:
-        """Return the process's own answer if only the first process saves, else what any process answers."""
-        if jax.process_count() == 1 or not self.saves_parts:
+        """Return whether any process's clock says that it is time; several agree on it every `agreement_steps`."""
+        if jax.process_count() == 1:
             return elapsed
         return step % self.agreement_steps == 0 and bool(multihost_utils.process_allgather(elapsed).any())
 
@@ -169,6 +170,15 @@ class JaxBackend:
                 f"--workdir {url}: some processes find a checkpoint of step {max(steps)}, others of step {min(steps)}; "
                 "give a folder that all hosts share, or gs://"
             )
+
+    def not_finite(self) -> list[str]:
+        """Return the names of arrays with values that are not finite, in any process."""
+        named = {name: each for name, each in named_leaves(self.values) if jnp.issubdtype(each.dtype, jnp.floating)}
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        finite_A = np.asarray(jax.jit(_are_finite, out_shardings=whole)(list(named.values())))
+        # Each process asks its own copies of arrays that are not sharded.
+        finite_A = multihost_utils.process_allgather(finite_A).reshape(-1, len(named)).all(axis=0)
+        return [name for name, is_finite in zip(named, finite_A, strict=True) if not is_finite]
 
     def state(self) -> SavedState:
         """Return all arrays by their names, e.g. `params/conv_init/kernel`."""
@@ -239,3 +249,8 @@ class JaxBackend:
         """Update the values with a batch; return its loss and other means without waiting for them."""
         self.values, means = self.steps.update(self.values, self.steps.inputs(batch, update), update.lr)
         return means
+
+
+def _are_finite(arrays: list[jax.Array]) -> jax.Array:
+    """Return for each array whether all of its values are finite."""
+    return jnp.stack([jnp.isfinite(each).all() for each in arrays])

@@ -268,7 +268,9 @@ class Training(Generic[BackendT]):
     def _save(self) -> None:
         if self.checkpoints is None or self._unread.saved_step == self.step:
             return
-        self._unread.check()  # a state with a loss that is not finite is not saved; all processes notice it
+        # No state is saved after a loss that is not finite, or with such weights; all processes notice it at this step.
+        self._unread.check()
+        self._unread.refuse(self.step, self.backend.not_finite())
         if self.backend.is_first or self.checkpoints.takes_parts:
             self._write(self.checkpoints)
         self._unread.saved_step, self._saved_s = self.step, time.monotonic()

@@ -129,6 +129,14 @@ class TorchBackend:
     def check_same_checkpoint(self, step: int, url: str) -> None:
         """Do nothing: hosts at different steps are noticed when they agree or save."""
 
+    def not_finite(self) -> list[str]:
+        """Return the names of weights, statistics and moments with values that are not finite."""
+        named = {f"model/{name}": each for name, each in self.model.state_dict().items()}
+        for index, moments in self.optimizer.state_dict()["state"].items():
+            named |= {f"optimizer/{index}/{name}": each for name, each in moments.items()}
+        found = [name for name, each in named.items() if isinstance(each, torch.Tensor) and not _is_finite(each)]
+        return (found or ["weights of another host"]) if self.runtime.agree(bool(found)) else []
+
     def state(self) -> State:
         """Return weights, moments and generators; of sharded weights this host's pieces."""
         on_host = self.runtime.on_host
@@ -232,3 +240,10 @@ class TorchBackend:
                 f"the update is beyond the range of float32, with a learning rate of {rate:g} and a weight decay of "
                 f"{decay:g}"
             ) from error
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Return whether all values are finite; XLA compiles this once for each shape, not for all tensors together."""
+    # 0 times a finite value is 0, and any other makes the sum NaN. XLA's maximum passes over NaN, and on a CPU
+    # `isfinite` takes six times as long.
+    return bool((tensor.detach() * 0).sum() == 0)

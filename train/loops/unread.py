@@ -11,9 +11,11 @@ from typing import Any, NoReturn
 
 from dataprep.dataset.keys import named
 from dataprep.errors import DataprepError
+from dataprep.messages import counted
 
 _SHOWN_KEYS = 4
 """Number of keys in the message about a batch."""
+_TO_TRY = "try a lower learning rate, a longer warm-up or a lower weight decay"
 
 
 @dataclass(slots=True)
@@ -71,6 +73,29 @@ class Unread:
         self.check()
         self._end(step, f"{why}, expected finite weights", "overflow", keys)
 
+    def refuse(self, step: int, names: list[str]) -> None:
+        """End the run if arrays that are about to be saved have values that are not finite.
+
+        Args:
+            step: Number of updates that were done.
+            names: Names of these arrays.
+
+        Raises:
+            DataprepError: There is such an array.
+        """
+        if names:
+            more = f" and {counted(len(names) - 1, 'more array')}" if len(names) > 1 else ""
+            raise DataprepError(
+                f"step {step}: values that are not finite in {names[0]}{more}, expected finite ones in a checkpoint, "
+                f"so none is written; {self._kept}; {_TO_TRY}"
+            )
+
+    @property
+    def _kept(self) -> str:
+        if self.saved_step < 0:
+            return "nothing is kept, because no checkpoint was saved"
+        return f"nothing after the checkpoint of step {self.saved_step:,} is kept"
+
     def _report(self, step: int, loss: float, keys: list[str]) -> NoReturn:
         self._end(step, f"the loss is {loss}, expected a finite one", str(loss), keys)
 
@@ -80,11 +105,7 @@ class Unread:
             path = self.folder / f"not-finite-{step:09d}.json"
             path.write_text(json.dumps({"step": step, "loss": loss, "keys": keys}) + "\n")
             where = f", all of them in {path}"
-        kept = "nothing is kept, because no checkpoint was saved"
-        if self.saved_step >= 0:
-            kept = f"nothing after the checkpoint of step {self.saved_step:,} is kept"
         raise DataprepError(
             f"step {step}: {what}; of {len(keys):,} samples the first are "
-            f"{', '.join(map(named, keys[:_SHOWN_KEYS]))}{where}; {kept}; look at the samples, or try a lower learning "
-            "rate, a longer warm-up or a lower weight decay"
+            f"{', '.join(map(named, keys[:_SHOWN_KEYS]))}{where}; {self._kept}; look at the samples, or {_TO_TRY}"
         )

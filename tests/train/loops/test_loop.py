@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dataprep.errors import FormatError, UsageError
+from dataprep.errors import DataprepError, FormatError, UsageError
 from loaders.config import LoaderConfig
 from loaders.torch import TorchBatches
 from train.batches.fake_data import FakeLoader
@@ -35,6 +35,8 @@ class Counter:
     stop_in_update: int = -1
     """Step in which this process gets SIGTERM."""
     stop_in_evaluation: int = -1
+    overflow_in_update: int = -1
+    """Step from which on the sum is not finite, which no loss shows."""
     total: int = 0
     updates: list[int] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)
@@ -78,6 +80,9 @@ class Counter:
 
     def check_same_checkpoint(self, step: int, url: str) -> None:
         self.checked.append(step)
+
+    def not_finite(self) -> list[str]:
+        return ["total"] if 0 <= self.overflow_in_update <= len(self.updates) else []
 
     def state(self) -> dict[str, Any]:
         return {"total": self.total}
@@ -190,6 +195,37 @@ def test_a_signal_in_the_last_step_of_an_epoch_defers_its_evaluation_to_the_resu
     again.resume("automatic")
     assert again.run() == 0
     assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
+
+
+@pytest.mark.parametrize(
+    ("first_not_saved", "stop_in_update", "config"),
+    [
+        pytest.param(10, -1, {}, id="after an epoch"),
+        pytest.param(6, -1, {"ckpt_interval_steps": 3}, id="after some steps"),
+        pytest.param(8, -1, {"max_steps": 8}, id="at the end"),
+        pytest.param(6, -1, {"ckpt_interval_minutes": 1e-9}, id="after some time"),
+        pytest.param(7, 7, {}, id="after a signal"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_state_that_is_not_finite_is_never_saved_and_ends_the_run(
+    tmp_path, first_not_saved, stop_in_update, config, is_first
+):
+    backend = Counter(is_first=is_first, overflow_in_update=6, stop_in_update=stop_in_update)
+    training = opened(tmp_path, backend, **config)
+    before = first_not_saved - 1 if "ckpt_interval_minutes" in config else 5
+    message = rf"^step {first_not_saved}: .* in total, .*; nothing after the checkpoint of step {before} is kept"
+    with pytest.raises(DataprepError, match=message):
+        training.run()
+    assert not any(step > before for step in saved(tmp_path)), "all of them are of finite states"
+    assert (before in saved(tmp_path)) == is_first
+    assert (len(backend.updates), backend.closed) == (first_not_saved, True)
+
+
+def test_without_a_folder_for_checkpoints_weights_are_not_looked_at(tmp_path):
+    training = opened(tmp_path, Counter(overflow_in_update=1))
+    training.checkpoints = None
+    assert training.run() == 0
 
 
 def test_processes_other_than_the_first_save_nothing_but_measure_the_time_between_checkpoints(tmp_path):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from train import finetune_mae, pretrain_mae, train_resnet, train_vit
 from train.finetune_mae import recipe_flags
 from train.loops.loop import Training
+from train.loops.torch_runtime import TorchRuntime
 from train.models.registry import create_model
 from train.pretrain_mae import Flags as MAEFlags
 from train.train_resnet import STEPS
@@ -232,6 +233,23 @@ def test_gradients_are_clipped_by_their_norm_over_all_parameters(dataset):
         for name, gradient in whole.items():
             assert np.array_equal(long[name], gradient)
             assert np.allclose(cut[name], gradient * 0.1 / length, rtol=1e-4, atol=1e-9)
+
+
+class AnotherHostSays(TorchRuntime):
+    """A host that hears True of another one."""
+
+    def agree(self, said: bool) -> bool:
+        return True
+
+
+def test_a_host_whose_weights_are_finite_ends_with_the_one_whose_are_not(dataset):
+    backend = train_vit.open_training(ViTFlags(data_path=dataset, **COMMON, **VIT)).backend
+    assert backend.not_finite() == []
+    backend.runtime = AnotherHostSays("cpu", pin_memory=False)
+    assert backend.not_finite() == ["weights of another host"]
+    with torch.no_grad():
+        backend.model.head.bias[1] = math.inf
+    assert backend.not_finite() == ["model/head.bias"]
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.5])

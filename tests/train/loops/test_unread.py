@@ -37,3 +37,25 @@ def test_checking_losses_keeps_them():
     found = unread([1.0, 3.0])
     found.check()
     assert found.take()["loss"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [(["head.bias"], "head.bias"), (["cls_token", "head.weight", "head.bias"], "cls_token and 2 more arrays")],
+)
+@pytest.mark.parametrize(
+    ("saved_step", "kept"),
+    [
+        (-1, "nothing is kept, because no checkpoint was saved"),
+        (1200, "nothing after the checkpoint of step 1,200 is kept"),
+    ],
+)
+def test_weights_that_are_not_finite_are_reported_with_the_newest_checkpoint(names, what, saved_step, kept):
+    found = Unread(None, saved_step)
+    found.refuse(1400, [])
+    with pytest.raises(DataprepError) as error:
+        found.refuse(1400, names)
+    assert str(error.value) == (
+        f"step 1400: values that are not finite in {what}, expected finite ones in a checkpoint, so none is written; "
+        f"{kept}; try a lower learning rate, a longer warm-up or a lower weight decay"
+    )
