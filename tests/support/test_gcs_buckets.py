@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import google.cloud.storage as gcs_library
@@ -11,6 +10,7 @@ from google.api_core.exceptions import Forbidden
 from google.auth.credentials import AnonymousCredentials
 
 from tests.support.gcs_emulator import GCSEmulator
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -69,20 +69,13 @@ def test_objects_have_their_own_storage_class_or_that_of_the_bucket(emulator, cl
     assert [blob.storage_class for blob in client.list_blobs("cold")] == ["COLDLINE", "ARCHIVE"]
 
 
-def settled(emulator) -> dict:
-    """Return the counts when requests of earlier tests have ended."""
-    before, after = None, emulator.stats()
-    while before != after:
-        time.sleep(0.2)
-        before, after = after, emulator.stats()
-    return after
-
-
 def test_requests_are_billed_by_their_class_unless_they_fail(emulator, client):
+    looked = emulator.stats()["operations"].get("B", 0)
     emulator.create_bucket("billed", location="us-east1")
     bucket = client.bucket("billed")
-    bucket.blob("first").upload_from_string(b"")  # the library looks at the bucket, once
-    before = settled(emulator)
+    bucket.blob("first").upload_from_string(b"")
+    wait_for(lambda: emulator.stats()["operations"].get("B", 0) > looked)  # the library looks at the bucket, once
+    before = emulator.stats()
     bucket.blob("x").upload_from_string(b"12345")
     large = bucket.blob("large")
     large.chunk_size = 2**18

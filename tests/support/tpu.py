@@ -46,7 +46,7 @@ def counting(then: str = "") -> list[str]:
     return ["sh", "-c", f'echo $$ >> "$HOME/starts"; {then}']
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Wait until something is so."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from dataprep.cloud import machine
 from dataprep.cloud.machine import endpoints, this_machine, this_zone
 from tests.support.metadata_server import metadata_server
 
@@ -32,26 +33,35 @@ def ask(monkeypatch):
     return asked
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """Time for a server that answers, on a machine that may stand still."""
+    monkeypatch.setattr(machine, "DEADLINE_S", 100.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_tpu_vm_reports_its_zone_and_its_hosts(ask):
     with metadata_server() as server:
-        zone, machine = ask(server.address)
-    assert zone == machine.zone == "us-central2-b"
-    assert machine.hosts == ("10.128.0.2", "10.128.0.3")
+        zone, found = ask(server.address)
+    assert zone == found.zone == "us-central2-b"
+    assert found.hosts == ("10.128.0.2", "10.128.0.3")
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_plain_vm_has_a_zone_and_no_hosts(ask):
     with metadata_server({"instance/zone": "projects/1/zones/us-central1-ai1a"}) as server:
-        zone, machine = ask(server.address)
-    assert (zone, machine.zone, machine.hosts) == ("us-central1-ai1a", "us-central1-ai1a", ())
+        zone, found = ask(server.address)
+    assert (zone, found.zone, found.hosts) == ("us-central1-ai1a", "us-central1-ai1a", ())
 
 
+@pytest.mark.usefixtures("patient")
 def test_on_gke_a_variable_lists_the_hosts(ask, monkeypatch):
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "w-0.svc,w-1.svc,w-2.svc,w-3.svc")
     with metadata_server() as server:
-        _, machine = ask(server.address)
+        _, found = ask(server.address)
         assert not any("attributes" in path for path in server.asked)
-    assert (machine.zone, machine.hosts) == ("us-central2-b", ("w-0.svc", "w-1.svc", "w-2.svc", "w-3.svc"))
+    assert (found.zone, found.hosts) == ("us-central2-b", ("w-0.svc", "w-1.svc", "w-2.svc", "w-3.svc"))
 
 
 def test_where_nobody_listens_there_is_no_machine(ask):
@@ -60,6 +70,7 @@ def test_where_nobody_listens_there_is_no_machine(ask):
         assert ask(f"127.0.0.1:{unused.getsockname()[1]}") == (None, None)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("flavor", ["", "Other"])
 def test_a_server_that_is_not_googles_is_not_believed(ask, flavor):
     with metadata_server(flavor=flavor) as server:
@@ -77,10 +88,11 @@ def test_a_server_that_sends_byte_by_byte_is_abandoned(ask):
         assert ask(server.address) == (None, None)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_server_of_half_a_second_is_waited_for(ask):
     with metadata_server(delay_s=0.5) as server:
-        zone, machine = ask(server.address)
-    assert zone == machine.zone == "us-central2-b"
+        zone, found = ask(server.address)
+    assert zone == found.zone == "us-central2-b"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:no", "no such host:1"])
@@ -102,6 +114,8 @@ def test_no_server_is_asked_with_no_gce_check(monkeypatch):
     ids=["known", "not Google's", "silent"],
 )
 def test_the_zone_is_asked_for_once(monkeypatch, how, zone):
+    if "delay_s" not in how:
+        monkeypatch.setattr(machine, "DEADLINE_S", 100.0)
     with metadata_server(**how) as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.address)
         assert {this_zone() for _ in range(5)} == {zone}

@@ -17,7 +17,7 @@ from tests.support.builds import build_arguments, build_warm, command, digests
 from tests.support.tpu import QUICK, alive, counting, starts, tpu, wait_for
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone sees all processes")
-HOLDER = "import sys, time; file = open(sys.argv[1]); print('held', flush=True); time.sleep(60)"
+HOLDER = "import sys, time; file = open(sys.argv[1]); print('held', flush=True); time.sleep(600)"
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_the_same_run_again_follows_it_and_another_command_is_refused(pod):
 def test_when_one_worker_fails_the_others_are_ended(pod):
     (pod.home(1) / "fails").touch()
     result = tpu(
-        "run", "--run", "r", *QUICK, "--grace-s", "5", "--", *counting('[ -e "$HOME/fails" ] && exit 7; sleep 60')
+        "run", "--run", "r", *QUICK, "--grace-s", "60", "--", *counting('[ -e "$HOME/fails" ] && exit 7; sleep 600')
     )
     assert result.exit_code == 1
     assert "worker 1: exit code 7; the others would wait for it and are ended" in result.stderr
@@ -146,9 +146,9 @@ def test_workers_build_the_parts_of_a_dataset(pod, originals, tmp_path):
 
 @as_root
 def test_kill_ends_the_processes_of_the_run_alone(pod, holder):
-    tpu("run", "--run", "mine", "--detach", "--", *counting("setsid sleep 60 & sleep 60 & wait"))
-    wait_for(lambda: all(starts(pod, worker) for worker in range(2)))
-    bystander = subprocess.Popen(["sleep", "60"])
+    tpu("run", "--run", "mine", "--detach", "--", *counting('setsid sleep 600 & sleep 600 & : > "$HOME/both"; wait'))
+    wait_for(lambda: all((pod.home(worker) / "both").exists() for worker in range(2)))
+    bystander = subprocess.Popen(["sleep", "600"])
     (pod.root(0) / "tmp/libtpu_lockfile").touch()
     (pod.root(1) / "tmp/libtpu_lockfile").touch()
     result = tpu("kill", "--run", "mine")
@@ -168,7 +168,7 @@ def test_kill_gives_time_for_a_checkpoint(pod):
     program = (
         "import signal, sys, time\n"
         "def stop(*_): time.sleep(2.5); print('checkpoint', flush=True); sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, stop); print('ready', flush=True); time.sleep(60)"
+        "signal.signal(signal.SIGTERM, stop); print('ready', flush=True); time.sleep(600)"
     )
     tpu("run", "--run", "r", "--detach", "--", sys.executable, "-c", program)
     wait_for(lambda: all((pod.home(w) / ".dataprep/runs/r/log").read_text() == "ready\n" for w in range(2)))
@@ -179,8 +179,8 @@ def test_kill_gives_time_for_a_checkpoint(pod):
 
 
 def test_kill_identifies_a_process_by_more_than_its_id(pod):
-    tpu("run", "--run", "r", "--detach", "--", "sleep", "60")
-    bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    tpu("run", "--run", "r", "--detach", "--", "sleep", "600")
+    bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
     for worker in range(2):
         record = pod.home(worker) / ".dataprep/runs/r/started.json"
         started = json.loads(record.read_text())
@@ -198,7 +198,7 @@ def test_kill_asks_before_it_ends_what_others_started(pod, holder):
     assert alive(holder.pid)
     ended = tpu("kill", "--others", "--yes")
     assert re.search(rf"process {holder.pid} of user \w+: .*: ended", ended.stdout)
-    assert holder.wait(10) == -15
+    assert holder.wait(60) == -15
 
 
 # status
@@ -206,11 +206,11 @@ def test_kill_asks_before_it_ends_what_others_started(pod, holder):
 
 def test_status_shows_states_runs_and_holders(pod, holder):
     tpu("run", "--run", "done", *QUICK, "--", "sh", "-c", "exit 3")
-    tpu("run", "--run", "going", "--detach", "--", "sleep", "60")
+    tpu("run", "--run", "going", "--detach", "--", "sleep", "600")
     shown = tpu("status").stdout
     assert shown.startswith("my-tpu in us-central2-b: READY, HEALTHY, v4-16, 2 workers\n")
     assert len(re.findall(r"\d +run done +exit code 3", shown)) == 2
-    assert len(re.findall(r"\d +run going +running +\d+ +sleep 60", shown)) == 2
+    assert len(re.findall(r"\d +run going +running +\d+ +sleep 600", shown)) == 2
     assert re.search(rf"1 +chips +\w+ holds .* {holder.pid} +", shown)
     document = json.loads(tpu("status", "--json").stdout)
     assert document["by_worker"]["1"]["holders"][0]["pid"] == holder.pid

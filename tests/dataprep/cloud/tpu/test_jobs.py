@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from dataprep.cloud.tpu.jobs import Watch, check_run, collect_logs, follow, has_
 from dataprep.cloud.tpu.worker import RunState
 from dataprep.errors import StorageError, UndecidedError, UsageError
 from tests.support.tpu import counting, starts
+from tests.support.virtual_time import VirtualClock
 
 QUICK = Watch(poll_s=0.3)
 
@@ -70,11 +72,13 @@ def test_a_worker_that_was_not_reached_is_started_alone_later(pod, fleet):
     assert [len(starts(pod, worker)) for worker in range(2)] == [1, 1]
 
 
-def test_a_worker_that_is_silent_for_too_long_ends_the_following(pod, fleet):
-    start(fleet, "r", ["sleep", "60"], {})
+def test_a_worker_that_is_silent_for_too_long_ends_the_following(pod, fleet, monkeypatch):
+    clock = VirtualClock()
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=clock.perf_counter, sleep=clock.sleep))
+    start(fleet, "r", ["sleep", "600"], {})
     pod.drop(" state ", how="before", worker=1, times=1000)
-    with pytest.raises(UndecidedError, match="worker 1 has not answered for 1 s; the run goes on: follow it again"):
-        followed(fleet, "r", replace(QUICK, patience_s=1.0))
+    with pytest.raises(UndecidedError, match="worker 1 has not answered for 900 s; the run goes on: follow it again"):
+        followed(fleet, "r", replace(QUICK, poll_s=100.0, patience_s=900.0))
 
 
 def test_the_start_up_script_is_waited_for_and_where_it_failed_is_told(pod, fleet, monkeypatch):
