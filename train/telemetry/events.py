@@ -6,6 +6,7 @@ few, so they are encoded here; TensorFlow must not be imported in a process with
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -30,8 +31,8 @@ class EventFile:
         self._write(0, message(_LEN_3, b"brain.Event:2"))
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Write scalar values by their tags."""
-        summary = b"".join(_value(tag, _FLOAT_2 + struct.pack("<f", value)) for tag, value in values.items())
+        """Write scalar values by their tags, as float32; larger ones become infinite."""
+        summary = b"".join(_value(tag, _FLOAT_2 + _float32(value)) for tag, value in values.items())
         self._write(step, message(_LEN_5, summary))
 
     def image(self, step: int, tag: str, png: bytes, *, height: int, width: int) -> None:
@@ -47,6 +48,13 @@ class EventFile:
         event = _DOUBLE_1 + struct.pack("<d", time.time()) + _VARINT_2 + varint(step) + what
         self._file.write(frame_head(len(event)) + event + checksum(event))
         self._file.flush()
+
+
+def _float32(value: float) -> bytes:
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", math.copysign(math.inf, value))
 
 
 def _value(tag: str, content: bytes) -> bytes:

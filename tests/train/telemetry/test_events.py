@@ -2,6 +2,8 @@
 
 import io
 import json
+import math
+import struct
 import subprocess
 import sys
 
@@ -22,6 +24,15 @@ for event in summary_iterator(glob.glob(sys.argv[1] + "/events.out.tfevents.*")[
                       image.encoded_image_string.hex()])
 print(json.dumps(found))
 """
+
+
+def test_values_beyond_float32_are_written_as_infinite(tmp_path):
+    """A rate of 1e41 ends a run for its loss, and not for the file that says so."""
+    events = EventFile(tmp_path)
+    events.scalars(1, {"train/lr": 1e41, "train/loss": -1e300})
+    events.close()
+    written = next(tmp_path.iterdir()).read_bytes()
+    assert [written.count(struct.pack("<Bf", 0x15, value)) for value in (math.inf, -math.inf)] == [1, 1]
 
 
 @pytest.mark.long
