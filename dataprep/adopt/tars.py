@@ -90,8 +90,8 @@ def tar_rows(
             continue
         document = _document(reader, sample.members.get("json"))
         label = _label(reader, sample, document, labels)
-        fields.update(suffix for suffix, member in sample.members.items() if member is not image)
-        fields.update(name for name, value in document.items() if value is not None)
+        names = {name for name, value in document.items() if value is not None}
+        fields.update(names.union(suffix for suffix, member in sample.members.items() if member is not image))
         yield IndexRow(
             key=key,
             record_offset=sample.start,

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 MAX_SEGMENTS = 1_000
 """Maximum number of segments of a JPEG that are searched for EXIF before its first scan; a usual JPEG has a few."""
 REPAIR_QUALITY = 100
+_ORIENTATION = 0x0112
+"""EXIF's number of the orientation."""
 _REASONS: dict[Fault, str] = {
     "missing": "missing",
     "empty": "empty",
@@ -176,8 +178,8 @@ def _rewrite(
     if resized:
         rgb = _shrink(rgb, policy)
     quality = policy.quality if resized and not repaired else REPAIR_QUALITY
-    out = io.BytesIO()
-    rgb.save(out, "JPEG", quality=quality, subsampling=0 if quality == REPAIR_QUALITY else 2)
+    out, exif = io.BytesIO(), _exif_of(orientation)
+    rgb.save(out, "JPEG", quality=quality, subsampling=0 if quality == REPAIR_QUALITY else 2, exif=exif)
     return CheckedImage(out.getvalue(), rgb.height, rgb.width, orientation, event)
 
 
@@ -220,6 +222,17 @@ def _load(data: bytes) -> Image.Image:
     return load_image(image, len(data))
 
 
+def _exif_of(orientation: int) -> bytes:
+    """Return EXIF that says the orientation, which a conversion reads again; nothing for upright pixels."""
+    from PIL import Image
+
+    if orientation == 1:
+        return b""
+    exif = Image.Exif()
+    exif[_ORIENTATION] = orientation
+    return exif.tobytes()
+
+
 def _exif_orientation(data: bytes) -> int:
     """Return the EXIF orientation of a JPEG, 1 to 8. Nine files in ten have no EXIF, and are not opened by Pillow."""
     if not _has_exif(data):
@@ -251,7 +264,7 @@ def _orientation_of(image: Image.Image) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            value: Any = image.getexif().get(0x0112, 1)
+            value: Any = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # noqa: BLE001  a corrupt EXIF block says nothing about the pixels
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1

@@ -10,6 +10,7 @@ from functools import lru_cache
 from dataprep.dataset.keys import named
 from dataprep.dataset.records import MISSING, SampleRef
 from dataprep.errors import SourceError
+from dataprep.sources.keys import is_file_of_image
 from dataprep.sources.unpacked import UnpackedImages
 from dataprep.storage.base import Originals
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
@@ -26,7 +27,7 @@ def read_refs(source: Originals, refs: Sequence[SampleRef]) -> Iterator[tuple[Sa
     """Yield the originals of some references, in their order, read ahead in bounded memory; None for a missing one.
 
     Raises:
-        SourceError: A file is gone, or an image does not have the checksum of its reference.
+        SourceError: A file is gone or has grown, or an image does not have the checksum of its reference.
     """
     if source.reads_in_flight == 1:
         for ref in refs:
@@ -60,12 +61,26 @@ def _read(source: Originals, ref: SampleRef) -> bytes | None:
     if ref.offset == MISSING:
         return None
     try:
-        return source.read_range(ref.source, ref.offset, ref.num_bytes)
+        data = source.read_range(ref.source, ref.offset, ref.num_bytes)
     except FileNotFoundError as error:
         raise SourceError(
             f"{source.url_of(ref.source)} is gone; it held {named(ref.key)} when the build was planned. "
             "Put it back and run the same command again, or start over with --overwrite"
         ) from error
+    if source.is_local and not ref.offset and is_file_of_image(ref.source):
+        _refuse_grown(source, ref)
+    return data
+
+
+def _refuse_grown(source: Originals, ref: SampleRef) -> None:
+    """Refuse a file that is an image by itself and has more bytes than its reference: it was copied or written anew
+    while the originals were listed. One that has less cannot be read."""
+    info = source.stat(ref.source)
+    if info is not None and info.num_bytes > ref.num_bytes:
+        raise SourceError(
+            f"{source.url_of(ref.source)} has {info.num_bytes:,} bytes, it had {ref.num_bytes:,} when the build was "
+            "planned. Put it back and run the same command again, or start over with --overwrite"
+        )
 
 
 def _checked(source: Originals, ref: SampleRef, data: bytes | None) -> bytes | None:

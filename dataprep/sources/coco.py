@@ -6,7 +6,7 @@ Original files: `train2017.zip`, `unlabeled2017.zip`, `val2017.zip` and `test201
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -14,7 +14,7 @@ from dataprep.dataset.features import Features
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import Member, damaged
-from dataprep.messages import not_one_of, shown
+from dataprep.messages import counted, not_one_of, shown
 from dataprep.sources.archives import Progress, open_archive
 from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, Wanted
 from dataprep.sources.coco_annotations import CocoAnnotations, category_names
@@ -119,11 +119,8 @@ class AnnotatedCoco(Coco):
                     f"such as {shown(unused[0])}: fetch the originals again, or build what exists with --allow-partial"
                 )
             found.sources.extend(annotations.sources)
-        enumeration = replace(found.enumeration(), features=dict(self.features))
-        if not unused:
-            return enumeration
-        note = f"{split}: left out the annotations of {len(unused):,} images that do not exist"
-        return replace(enumeration, notes=(note,))
+            notes = tuple(_notes(split, unused, annotations))
+        return replace(found.enumeration(), features=dict(self.features), notes=notes)
 
     def _refuse_other_annotations(self, root: Storage, split: str, found: CocoAnnotations) -> None:
         """Refuse counts of annotations and categories that differ from the published ones."""
@@ -154,6 +151,19 @@ class AnnotatedCoco(Coco):
                         f"{root.url}: {kind} of {other} and {split} have different categories; expected the same in "
                         "both: correct one of the files, or give each split a --source of its own"
                     )
+
+
+def _notes(split: str, unused: Sequence[str], annotations: CocoAnnotations) -> Iterator[str]:
+    """Yield lines about images and annotations that do not belong together."""
+    if unused:
+        yield f"{split}: left out the annotations of {len(unused):,} images that do not exist"
+    for kind, count in annotations.of_unlisted().items():
+        yield f"warning: {split}: left out {count:,} {kind} of images that the annotation files do not list"
+    if unlisted := annotations.unlisted():
+        yield (
+            f"warning: {split}: {counted(len(unlisted), 'image')} without annotations, because the annotation files do "
+            f"not list them, such as {shown(unlisted[0])}"
+        )
 
 
 def found_kinds(root: Storage, splits: Iterable[str]) -> tuple[str, ...]:

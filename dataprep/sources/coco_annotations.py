@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -60,6 +60,12 @@ class _Spill:
         self._images.append(image)
         self._offsets.append(place.offset)
         self._end = place.offset + place.num_bytes
+
+    def count_of_others(self, images: Sequence[int]) -> int:
+        """Return the number of values of other images than these."""
+        import numpy as np
+
+        return int(np.isin(np.array(self._images, np.int64), images, invert=True).sum())
 
     def of(self, image: int) -> Iterator[Values]:
         """Yield the values of an image, in the order in which they were added; none can be added afterwards."""
@@ -148,6 +154,16 @@ class CocoAnnotations:
     def unused(self) -> list[str]:
         """Return the files of listed images for which `of` was not called."""
         return [name for name in self._images if name not in self._used]
+
+    def unlisted(self) -> list[str]:
+        """Return the files for which `of` was called and which no file lists; nothing if no file was read."""
+        return sorted(self._used - self._images.keys()) if self._kinds else []
+
+    def of_unlisted(self) -> dict[str, int]:
+        """Return the number of annotations of images that no file lists, for each kind that has some."""
+        known = [image.id for image in self._images.values()]
+        counts = {name: kind.spill.count_of_others(known) for name, kind in self._kinds.items()}
+        return {name: count for name, count in counts.items() if count}
 
     def of(self, file_name: str) -> bytes:
         """Return the annotations of an image as canonical JSON; empty if the dataset has no features.

@@ -23,6 +23,7 @@ from dataprep.sources.problems import Refuse, at_once
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _REAL = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?")
+_WHOLE = re.compile(r"[+-]?\d{1,400}")
 _NO_NUMBER = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT64 = range(-(2**63), 2**63)
@@ -148,7 +149,7 @@ class Columns:
         values = {}
         for name, feature in features.items():
             types, value = self._types[name], row.get(name)
-            if value is None or (isinstance(types, _TextTypes) and value == "" and feature.kind != "text"):
+            if value is None or (isinstance(types, _TextTypes) and value == "" and name in self._defaults):
                 value = types.default(self._defaults[name])
             values[name] = types.typed(value, feature)
         return values
@@ -208,12 +209,19 @@ class _TextTypes:
 
 _TEXT_KINDS: dict[Kind, Callable[[str], bool]] = {
     "int64": lambda text: _INTEGER.fullmatch(text) is not None and int(text) in _INT64,
-    "float64": lambda text: _REAL.fullmatch(text) is not None and math.isfinite(float(text)),
+    "float64": lambda text: _REAL.fullmatch(text) is not None and _is_kept(text),
     "bool": lambda text: text in _TRUTH,
 }
-"""Kinds that a column of texts may have; the first that fits all values is used. Numbers with leading zeros are
-texts."""
+"""Kinds that a column of texts may have; the first that fits all values is used. Numbers with leading zeros, and
+integers that would be rounded, are texts."""
 _FROM_TEXT: dict[Kind, Callable[[str], Any]] = {"int64": int, "float64": float, "bool": _TRUTH.__getitem__, "text": str}
+
+
+def _is_kept(text: str) -> bool:
+    """Return whether a float of 64 bits holds a number: any fraction, to its precision, but an integer exactly, because
+    it may be an identifier."""
+    number = float(text)
+    return math.isfinite(number) and (not _WHOLE.fullmatch(text) or int(number) == int(text))
 
 
 @dataclass(slots=True)
@@ -226,6 +234,8 @@ class _Types:
     """Lengths of lists inside lists."""
     empty: str = ""
     """First row with an empty list, which does not show the type of its elements."""
+    rounded: str = ""
+    """First row with an integer that a float of 64 bits does not hold exactly."""
     columns: dict[str, _Types] = field(default_factory=dict)
     """Columns of records."""
 
@@ -255,6 +265,8 @@ class _Types:
         if not isinstance(value, list):
             self.depths.setdefault(depth, place.row)
             self.kinds.setdefault(_kind_of(value, place), place.row)
+            if isinstance(value, int) and int(float(value)) != value:
+                self.rounded = self.rounded or place.row
             return
         if depth == 2:
             raise place.error("lists in lists in lists", _AS_TEXT)
@@ -288,6 +300,8 @@ class _Types:
         if len(kinds) > 1 and kinds != {"int64", "float64"}:
             first, second, *_ = (f"{kind} in {row}" for kind, row in self.kinds.items())
             raise place.error(f"{first}, but {second}")
+        if len(kinds) > 1 and self.rounded:
+            raise place.error(f"float64 in {self.kinds['float64']}, but an integer in {self.rounded} would be rounded")
         kind: Kind = "float64" if len(kinds) > 1 else next(iter(kinds))
         return Feature(kind, self._shape(place, kind))
 

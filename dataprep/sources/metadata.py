@@ -128,12 +128,13 @@ def _named_rows(
 
 def _csv_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:
     delimiter = _DELIMITERS[PurePosixPath(file.url).suffix.lower()]
-    reader = csv.reader(_text_lines(file, stream), delimiter=delimiter)
-    with _parsed(file):
+    # strict: else a quote that is not closed takes the rows up to the next one, or to the end, into its field.
+    reader = csv.reader(_text_lines(file, stream), delimiter=delimiter, strict=True)
+    with _parsed(file, 1):
         header = next(reader, [])
     _refuse_columns(file, header)
     while True:
-        with _parsed(file):
+        with _parsed(file, reader.line_num + 1):
             fields = next(reader, None)
         if fields is None:
             return
@@ -155,7 +156,10 @@ def _jsonl_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterato
         if not line.strip():
             continue
         try:
-            values = json.loads(line)
+            values = json.loads(line, object_pairs_hook=_object)
+        except SourceError as error:
+            refuse(SourceError(f"{file.url} line {number}: {error}"))
+            continue
         except (ValueError, RecursionError) as error:
             refuse(SourceError(f"{file.url} line {number}: not JSON ({one_line(error)}); expected an object"))
             continue
@@ -164,6 +168,16 @@ def _jsonl_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterato
             continue
         _refuse_columns(file, list(values))
         yield number, values
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Values:
+    """Return the fields of a JSON object. Raises SourceError if one occurs twice; the message is a clause."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SourceError(f"the field {quoted(twice)} occurs twice; remove one")
+    return values
 
 
 def _parquet_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
@@ -215,11 +229,15 @@ def _text_lines(file: MetadataFile, stream: BinaryIO) -> Iterator[str]:
 
 
 @contextmanager
-def _parsed(file: MetadataFile) -> Iterator[None]:
+def _parsed(file: MetadataFile, number: int) -> Iterator[None]:
+    """Turn errors of the row that begins at a line into one that names it."""
     try:
         yield
-    except csv.Error as error:  # a field over 131,072 characters, a NUL
-        raise SourceError(f"{file.url}: {one_line(error)}; expected a CSV file with a header") from error
+    except csv.Error as error:  # a field over 131,072 characters, a quote that is not closed
+        raise SourceError(
+            f"{file.url} line {number}: {one_line(error)}; expected a CSV file with a header, in which a field that "
+            'begins with a quote ends with one, and quotes inside are doubled: "5"" disc"'
+        ) from error
 
 
 def _refuse_columns(file: MetadataFile, names: list[str]) -> None:

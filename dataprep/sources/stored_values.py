@@ -28,7 +28,7 @@ from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import DataprepError, FormatError, SourceError
 from dataprep.formats import FORMATS
-from dataprep.formats.fields import CAPTIONS, check_fields, field_names, read_all_fields, read_fields
+from dataprep.formats.fields import CAPTIONS, check_fields, read_all_fields, read_fields
 from dataprep.formats.image_limits import REPAIRABLE_FORMATS
 from dataprep.formats.imagefolder import annotations_of, metadata_file
 from dataprep.messages import printable, shown
@@ -148,14 +148,14 @@ def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken
     if manifest.features or first is None or FORMATS[manifest.format].one_file_per_image:
         return ()
     record = _without_image(data, *first)
-    names = sorted(set(field_names(manifest.format, record)) - RESERVED - taken.keys())
+    fields = _fields_of(manifest, data, record, first)
+    names = sorted(fields.keys() - RESERVED - taken.keys())
     usable = [name for name in names if not name_fault(name)]
     notes: tuple[str, ...] = ()
     if usable:
         more = ", ..." if len(usable) > _SHOWN else ""
         notes = (f"its samples also have {', '.join(usable[:_SHOWN])}{more}; --field NAME keeps a field as a feature",)
-    faults = _name_faults(_fields_of(manifest, data, record, first), data.url)
-    return notes + _warnings(faults | _replaced(manifest, data, record, first))
+    return notes + _warnings(_name_faults(fields, data.url) | _replaced(manifest, data, record, first))
 
 
 class _Nothing:

@@ -168,6 +168,11 @@ class UnpackedImages:
         files = [SourceFile(entry["name"], entry["bytes"], entry["sha256"]) for entry in sources]
         self._names: Mapping[str, str] = {file.name: unpacked_name(file) for file in files}
         self.reads_in_flight = (output if self._names else originals).reads_in_flight
+        self.is_local = originals.is_local
+
+    def stat(self, name: str) -> ObjectInfo | None:
+        """Return the size of an original file; None if there is none."""
+        return self._originals.stat(name)
 
     def url_of(self, name: str) -> str:
         """Return the full URL or path of an original file."""

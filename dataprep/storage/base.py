@@ -166,8 +166,15 @@ class Originals(Protocol):
     def reads_in_flight(self) -> int:
         """Number of range reads to keep in flight."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether objects are files on a disk, whose sizes can be asked for at no cost."""
+
     def url_of(self, name: str) -> str:
         """Return the full URL or path of an object, for messages."""
+
+    def stat(self, name: str) -> ObjectInfo | None:
+        """Return the size of an object; None if there is none."""
 
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
         """Return exactly `num_bytes` bytes; many threads may call this."""

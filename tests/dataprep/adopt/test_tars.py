@@ -49,6 +49,14 @@ def test_tars_in_a_bucket_are_adopted_as_on_a_disk(tars, tmp_path, bucket_url):
     assert manifest.splits[0].index == read_manifest(open_storage(str(tmp_path))).splits[0].index
 
 
+def test_a_field_that_is_a_member_and_in_the_json_counts_once_a_sample(tmp_path):
+    both = [("a.jpg", image_of(1)), ("a.txt", b"one"), ("a.json", b'{"txt": "one", "n": 1}')]
+    tar_of(tmp_path / "a.tar", [*both, ("b.jpg", image_of(2)), ("b.json", b'{"txt": "two"}')])
+    adopt_here(tmp_path)
+    fields = read_manifest(open_storage(str(tmp_path))).options["adopted"]["fields"]
+    assert (fields["txt"], fields["n"]) == (0, 1)  # samples without it
+
+
 def test_samples_without_an_image_are_listed(tmp_path):
     members = [("x.jpg", image_of(1)), ("y.txt", b"alone"), ("z.jpg", b""), ("__meta__/q.json", b"{}")]
     tar_of(tmp_path / "a.tar", members)

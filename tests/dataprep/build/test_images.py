@@ -157,6 +157,18 @@ def test_orientation_is_recorded_or_applied(value):
     assert again.image == applied.image
 
 
+@pytest.mark.parametrize("value", range(1, 9))
+@pytest.mark.parametrize(("kind", "short_side"), [("JPEG", 45), ("PNG", None), ("WEBP", 45)])
+def test_an_image_that_is_written_anew_keeps_its_orientation_for_a_conversion(kind, short_side, value):
+    exif = Image.Exif()
+    exif[0x0112] = value
+    policy = ImagePolicy(short_side=short_side)
+    written = check_image("k", encode(kind=kind, exif=exif), policy)
+    again = check_image("k", written.image, policy)
+    assert (written.orientation, again.orientation, again.image) == (value, value, written.image)
+    assert Image.open(io.BytesIO(written.image)).getexif().get(0x0112, 1) == value
+
+
 def segment(marker, content):
     return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2) + content
 

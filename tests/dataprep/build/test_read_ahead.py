@@ -68,6 +68,17 @@ def test_a_bucket_has_128_reads_in_flight(bucket_url, monkeypatch):
         assert own.stats()["most_in_flight"] == 128
 
 
+def test_a_file_on_a_disk_that_has_grown_is_refused(tmp_path):
+    """As it is when it was still being copied while the originals were listed; its first bytes are another image."""
+    (tmp_path / "a.jpg").write_bytes(bytes(5))
+    (tmp_path / "a.tar").write_bytes(bytes(5))
+    storage = open_storage(str(tmp_path))
+    for name, num_bytes in (("a.jpg", 5), ("a.tar", 4)):
+        assert [data for _, data in read_refs(storage, (SampleRef("a", name, 0, num_bytes),))] == [bytes(num_bytes)]
+    with pytest.raises(SourceError, match=r"a\.jpg has 5 bytes, it had 4 when the build was planned"):
+        list(read_refs(storage, (SampleRef("a", "a.jpg", 0, 4),)))
+
+
 def test_a_source_that_is_gone_or_ends_early_is_named(source):
     storage, _, data = source
     with pytest.raises(SourceError, match=r"gone\.zip is gone; it held k when the build was planned"):

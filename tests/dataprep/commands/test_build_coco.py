@@ -108,6 +108,19 @@ def test_annotations_of_images_that_do_not_exist_are_counted(tmp_path):
     assert "val: left out the annotations of 1 images that do not exist" in run.stderr
 
 
+def test_images_and_annotations_that_do_not_belong_together_are_counted(tmp_path):
+    """An image without objects looks like one that has none, and an annotation without its image is lost."""
+    documents = small_documents()
+    for document in documents.values():
+        document["images"] = [image for image in document["images"] if image["id"] != 9]
+    documents["instances"]["annotations"][0]["image_id"] = 99
+    run = build(write_small(tmp_path / "source", documents), tmp_path / "out", "--annotations", "instances")
+    assert run.returncode == 0, run.stderr
+    assert "warning: val: left out 1 instances of images that the annotation files do not list" in run.stderr
+    assert "warning: val: 1 image without annotations, because the annotation files do not list them, " in run.stderr
+    assert "such as '000000000009.jpg'" in run.stderr
+
+
 def test_splits_with_other_categories_are_refused(tmp_path):
     """A label is a position among the categories, so one label would mean two things."""
     source = write_small(tmp_path / "source")

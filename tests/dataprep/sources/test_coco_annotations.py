@@ -81,6 +81,8 @@ def test_images_that_no_file_lists_have_no_annotations(tmp_path):
         assert (values["image_id"], values["original_height"], values["captions"]["id"]) == (123, 0, [])
         assert annotation_values(FEATURES, annotations.of("cat.jpg"))["image_id"] == -1
         assert annotations.unused() == list(NAMES)
+        assert annotations.unlisted() == ["000000000123.jpg", "cat.jpg"]
+        assert annotations.of_unlisted() == {}
         assert annotations.counts == {"captions": 10, "instances": 3, "keypoints": 1, "panoptic": 2}
         assert annotations.categories["instances"] == {1: "person", 90: "toothbrush"}
     assert category_names(open_storage(str(tmp_path)), "panoptic", "val2017") == {187: "sky"}

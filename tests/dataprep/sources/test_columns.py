@@ -43,6 +43,9 @@ def texts(*values, **more):
         (["nan", "true"], "text", ["nan", "true"]),
         (["9223372036854775807"], "int64", [2**63 - 1]),
         (["9223372036854775808"], "float64", [2.0**63]),
+        (["9223372036854775809", "1"], "text", ["9223372036854775809", "1"]),
+        (["9007199254740993", "0.5"], "text", ["9007199254740993", "0.5"]),
+        (["9007199254740992", "0.5"], "float64", [2.0**53, 0.5]),
         (["1e999", "1"], "text", ["1e999", "1"]),
     ],
 )
@@ -68,7 +71,8 @@ def test_texts_that_are_no_values(values, text):
 
 def test_defaults_of_texts():
     assert texts("1", "", x="-1") == ("int64", [1, -1])
-    assert texts("1", "", x="unknown") == ("text", ["1", ""])
+    assert texts("1", "", x="unknown") == ("text", ["1", "unknown"])
+    assert texts("a", "", x="b") == ("text", ["a", "b"])
 
 
 def typed(*values, **more):
@@ -124,6 +128,8 @@ def test_types_of_values(values, feature, expected):
         ([[{"a": 1}], [{"b": 1}]], "earlier rows have records of a"),
         (["\ud800"], "half of a surrogate pair"),
         ([2**63], "an integer of 64 bits"),
+        ([2**53 + 1, 0.5], "float64 in row 2, but an integer in row 1 would be rounded"),
+        ([[0.5], [1, 2**53 + 1]], "an integer in row 2 would be rounded"),
         ([object()], "a value of type object"),
         (["x" * 2**20], "expected at most 1,048,576 for an image"),
     ],

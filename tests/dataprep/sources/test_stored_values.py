@@ -70,6 +70,17 @@ def test_fields_that_are_left_out_are_named(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("suffix", ["jpg", "jpeg", "png"])
+def test_the_image_is_no_field_that_is_left_out(tmp_path, suffix):
+    (tmp_path / "data").mkdir()
+    kind = "PNG" if suffix == "png" else "JPEG"
+    (tmp_path / "data/0.tar").write_bytes(tar_of([(f"a.{suffix}", image_of(1, kind)), ("a.txt", b"one")]))
+    adopt_here(tmp_path / "data")
+    notes = Notes()
+    converted(tmp_path / "data", tmp_path / "out", num_shards=1, progress=notes)
+    assert notes.lines == ["its samples also have txt; --field NAME keeps a field as a feature"]
+
+
 ALL = {"all_fields": True}
 
 
