@@ -118,7 +118,8 @@ class LoaderConfig:
     """Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; the rng is the sample's own. An
     `AnnotationTransform` also changes fields."""
     on_error: OnError = "raise"
-    """What to do about an image or shard that cannot be read: `raise`, or `skip` (mask and count it)."""
+    """What to do about an image or shard that cannot be read: `raise`, or `skip` (mask and count it). A bucket that
+    does not answer or refuses access is an error in any case."""
     check_digests: bool = True
     """Compare every image's CRC32C with the index where that has it, so that no damaged byte is trained on."""
     num_streams: int = NUM_STREAMS

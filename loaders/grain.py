@@ -126,7 +126,7 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
         self._state = loader.state_dict()
         """State after the last batch that was taken; after the end of an evaluation the loader is at the next one."""
         self._batches: Iterator[Batch] | None = None
-        self._ended = False
+        self._ended = self._is_past_the_end()
 
     def __next__(self) -> _GrainBatch:
         self._assert_not_closed()
@@ -139,7 +139,7 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
                 return _element(batch)
             self._batches = None
             # A mixture may end; then its next epoch has no batch.
-            self._ended = is_first or not self._loader.config.shuffle or self._loader.epoch == self._epochs
+            self._ended = is_first or not self._loader.config.shuffle or self._is_past_the_end()
         raise StopIteration
 
     def get_state(self) -> LoaderState:
@@ -154,7 +154,11 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
         """
         self._loader.load_state_dict(state)
         self._state, self._batches = self._loader.state_dict(), None
-        self._ended = self._epochs is not None and self._loader.epoch >= self._epochs
+        self._ended = self._is_past_the_end()
+
+    def _is_past_the_end(self) -> bool:
+        """Whether the next batch belongs to a later epoch than the last one; a large batch may hold several epochs."""
+        return self._epochs is not None and self._loader.epoch >= self._epochs
 
     def close(self) -> None:
         """End the threads and processes of the loader."""

@@ -16,13 +16,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from operator import index as whole_number
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, Unpack, cast, runtime_checkable
 
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
-from dataprep.messages import counted
+from dataprep.messages import counted, quoted
 from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, check_names
 from loaders.decode.annotations import WITHOUT_SIZE, size_fields
 from loaders.decode.decoders import open_decoder, warn_of_libraries
@@ -390,10 +391,27 @@ class Loader:
         self._go_to(self._batch_after(state))
 
     def _batch_after(self, state: Mapping[str, Any]) -> int:
-        return int(state["position"]) // self.config.batch_size
+        """Return the number of the batch after a state.
+
+        Raises:
+            UsageError: The position is not one between two batches.
+        """
+        found, size = state.get("position"), self.config.batch_size
+        try:
+            position = whole_number(cast(SupportsIndex, found))
+        except TypeError:
+            position = -1
+        if position < 0 or position % size:
+            raise UsageError(
+                f"the state's position must be a multiple of the batch of {size:,}, got {quoted(found)}; "
+                "take the state of a loader"
+            )
+        return position // size
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Raise UsageError if a state belongs to another sequence."""
+        if not isinstance(state, Mapping) or not isinstance(state.get("sequence", {}), Mapping):
+            raise UsageError(f"a state is what state_dict() returned, got {quoted(state)}")
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
         self.check_build(state)

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
 from dataprep.dataset.randomness import permutation, philox_words
@@ -115,8 +116,19 @@ class Order:
         """Number of positions in an epoch."""
         return self.passes * self.num_samples
 
+    @property
+    def end(self) -> int | None:
+        """Number of positions until the samples end; None if they have no end, as all but some mixtures."""
+        return None
+
     def first_batch(self, epoch: int) -> int:
-        """Return the number of an epoch's first batch; batches run on across epochs, and nothing is dropped."""
+        """Return the number of an epoch's first batch; batches run on across epochs, and nothing is dropped.
+
+        Raises:
+            UsageError: There is no such epoch.
+        """
+        if not isinstance(epoch, Integral) or epoch < 0:
+            raise UsageError(f"epoch must be a whole number, 0 or more, got {epoch!r}")
         return epoch * self.epoch_samples // self.global_batch
 
     def steps(self, epoch: int) -> int:

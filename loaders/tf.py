@@ -14,6 +14,7 @@ import json
 import threading
 from collections.abc import Iterator
 from itertools import chain, repeat
+from math import inf
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from dataprep.errors import UsageError
@@ -87,7 +88,7 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
 
 
 def _elements(loader: Loader, epochs: int | None) -> Iterator[_Element]:
-    batches = chain.from_iterable(repeat(loader) if epochs is None else repeat(loader, epochs))
+    batches = _batches(loader, epochs)
     # A thread of tf.data that runs Python when the interpreter ends waits for ever, and the process waits for it.
     ending, running = threading.Event(), threading.Lock()
 
@@ -105,6 +106,16 @@ def _elements(loader: Loader, epochs: int | None) -> Iterator[_Element]:
             yield _element(batch)
     finally:
         atexit.unregister(end)
+
+
+def _batches(loader: Loader, epochs: int | None) -> Iterator[Batch]:
+    """Yield the batches of some epochs, or without end; a mixture may end before."""
+    if not loader.config.shuffle:
+        yield from chain.from_iterable(repeat(loader) if epochs is None else repeat(loader, epochs))
+        return
+    stop = inf if epochs is None else loader.epoch + epochs
+    while len(loader) and loader.epoch < stop:
+        yield from loader
 
 
 def _element(batch: Batch) -> _Element:

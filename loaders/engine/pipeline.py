@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.dataset.keys import named
 from dataprep.dataset.records import NO_LABEL
-from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
+from dataprep.errors import AccessError, DataprepError, FormatError, StorageError, UnansweredError, UsageError
 from dataprep.host.threads import Threads
 from dataprep.storage.checksums import crc32c_of
 from loaders.config import LoaderConfig
@@ -301,7 +301,9 @@ class Pipeline:
         return place_images(picks, self._index, self._config, self._config.packs, rows.grids)
 
     def _decode(self, chunk: list[_Image], rows: Rows) -> None:
-        sized = [image for image in chunk if image.place is not None or self._has_size(image, rows)]
+        sized = [image for image in chunk if self._has_size(image, rows)]
+        if not sized:
+            return
         places = [image.place for image in sized if image.place is not None]
         data = [image.data for image in sized]
         views = [[place.view] for place in places] if places else self._views(sized)
@@ -334,16 +336,24 @@ class Pipeline:
         self._stats.add("transform", items=len(decoded), busy_s=busy_s, cpu_s=cpu_s)
 
     def _has_size(self, image: _Image, rows: Rows) -> bool:
-        """Set the image's height and width from the index, or from its own header."""
+        """Set the image's height and width from the index, or from its own header where nobody measured them."""
         entries, entry = image.ticket.entries, image.ticket.entry
-        image.height, image.width = int(entries.height[entry]), int(entries.width[entry])
-        if not image.height:
-            try:
-                image.height, image.width = self.decoder.image_size(image.data)
-            except DataprepError as error:
-                self._skip(rows, image, self._undecodable(image, str(error)))
-                return False
-        return True
+        image.height, image.width = height, width = int(entries.height[entry]), int(entries.width[entry])
+        if height and not self._index.claims_sizes(image.pick.piece.shard):
+            return True
+        try:
+            image.height, image.width = self.decoder.image_size(image.data)
+        except DataprepError as error:
+            self._skip(rows, image, self._undecodable(image, str(error)))
+            return False
+        if image.place is None or (image.height, image.width) == (height, width):
+            return True
+        fault = (
+            f"{self._where(image)}: {image.height} pixels high and {image.width} wide, its record says {height} and "
+            f"{width}, from which its pack was planned; make a dataset of the data with `dataprep convert`"
+        )
+        self._skip(rows, image, FormatError(fault))
+        return False
 
     def _views(self, chunk: list[_Image]) -> list[list[View]]:
         """Return how each image is cropped, for each of its views."""
@@ -385,6 +395,8 @@ class Pipeline:
             result, changed = transform.transform_fields(image_HWC, given, seen, generator)
         except FormatError as error:
             rows.mask[image.row] = False
+            if rows.views is not None:
+                rows.views[image.row] = None
             self._skip(rows, image, FormatError(f"{self._where(image)}: {error}"))
             return
         _replace(image_HWC, result)
@@ -394,8 +406,14 @@ class Pipeline:
             values[name][image.row] = value
 
     def _skip(self, rows: Rows, image: _Image, error: DataprepError) -> None:
-        """Leave a row masked and count why, or raise the error."""
-        if self._config.on_error == "raise":
+        """Leave a row masked and count why, or raise the error.
+
+        Raises:
+            StorageError: The loader was closed, or the bucket does not answer or refuses: no fault of this image.
+        """
+        if self._closed:
+            raise StorageError(CLOSED)
+        if self._config.on_error == "raise" or isinstance(error, UnansweredError | AccessError):
             raise error
         rows.skipped[type(error).__name__] += 1
         rows.labels[image.row] = NO_LABEL

@@ -24,6 +24,7 @@ from dataprep.errors import StorageError, UsageError
 from dataprep.host.threads import Threads
 from dataprep.storage import gcs_retry
 from dataprep.storage.base import Storage
+from dataprep.storage.checksums import crc32c_of
 from loaders.fetch.budget import HEDGED_SHARE
 from loaders.fetch.fetcher import Fetcher, FetchSettings, Record, Ticket
 from loaders.fetch.index import ShardIndex, SplitIndex
@@ -53,6 +54,9 @@ class _Range:
     """Bytes of one stored object, read for one or more tickets."""
 
     file: str
+    entries: ShardIndex
+    images: range
+    """Numbers of the entries that lie in the bytes."""
     offset: int
     num_bytes: int
     users: int
@@ -153,7 +157,7 @@ class BucketFetcher(Fetcher):
         """Start the read of entries `first` to `stop`, once there is room for their bytes."""
         offset, num_bytes = self._range(entries, first, stop)
         file = self._index.file_of(pick.piece.shard, entries, first)
-        begun = _Range(file, offset, num_bytes, users)
+        begun = _Range(file, entries, range(first, stop), offset, num_bytes, users)
         with self._lock:
             started_s = time.monotonic()
             self._wait_for_room(num_bytes)
@@ -215,9 +219,18 @@ class BucketFetcher(Fetcher):
         with self._lock:
             self._counts["bytes_read"] += wanted.num_bytes
             self._read_times_s.append(time.monotonic() - started_s)
-        if cache is not None:
+        if cache is not None and self._is_as_indexed(wanted, data):
             cache.put(key, data)  # here, while the bytes still count as in flight
         return data
+
+    def _is_as_indexed(self, wanted: _Range, data: bytes) -> bool:
+        """Whether all images have the checksums of the index, if it has any: the cache would keep damage for ever."""
+        entries = wanted.entries
+        if entries.image_crc32c is None:
+            return True
+        starts = entries.image_offset - wanted.offset
+        stops = starts + entries.image_bytes
+        return all(crc32c_of(data[starts[at] : stops[at]]) == entries.image_crc32c[at] for at in wanted.images)
 
     def _settle(self, wanted: _Range, result: bytes | Exception, *, is_hedge: bool) -> None:
         """Keep the data of the read that ends first, or the error of the last one; free the bytes of any other."""

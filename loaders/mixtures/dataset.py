@@ -159,6 +159,11 @@ class MixedIndex(SplitIndex):
         number, own = self._mixed.part_of(shard)
         return self.parts[number].shard_file(own)
 
+    def claims_sizes(self, shard: int) -> bool:
+        """Whether heights and widths of a shard are what another tool wrote."""
+        number, own = self._mixed.part_of(shard)
+        return self.parts[number].claims_sizes(own)
+
     def mean_image_bytes(self) -> float:
         """Return the largest of the datasets' mean image sizes."""
         return max(part.mean_image_bytes() for part in self.parts)

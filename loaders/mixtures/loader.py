@@ -129,6 +129,11 @@ class MixtureLoader(Loader):
         fields = tuple(dict.fromkeys((*config.fields, DATASET_FIELD)))
         super().__init__(dataset, replace(config, fields=fields))
 
+    def end_with_a_whole_batch(self) -> None:
+        """Leave out the last batch if the mixture ends within it: rows without a sample are nothing to train on."""
+        if isinstance(self.order, MixedOrder):
+            self.order = replace(self.order, whole_batches=True)
+
     def positions(self, batch: int) -> Sequence[int]:
         """Return the position of each row of this rank in a batch; rows without a sample have the batch's last one."""
         plan = self._plan()
@@ -159,10 +164,9 @@ class MixtureLoader(Loader):
             super().load_state_dict(state)
             return
         self._check_state(state)
-        position = int(state["position"])
+        batch = self._batch_after(state)
+        position = batch * self.config.batch_size
         then = replace(self.order, changes=_changes(state.get("mixture"), len(self._spec.sources)))
-        if position < 0:
-            raise UsageError(f"the state's position must be 0 or more, got {position}; take the state of a loader")
         changes = then.changed(position, self._spec.weights)
         if len(changes) > MAX_CHANGES:
             raise UsageError(
@@ -172,7 +176,7 @@ class MixtureLoader(Loader):
         if changes != self.order.changes:
             self._end_producer()
             self.order = replace(self.order, changes=changes)
-        self._go_to(position // self.config.batch_size)
+        self._go_to(batch)
 
     def _order(self) -> Order:
         """Return the order of the mixture, or for an evaluation the one of all samples."""

@@ -99,6 +99,8 @@ class MixedOrder(Order):
     changes: tuple[Change, ...]
     """Weights from position 0 on, and from every later position at which they were changed."""
     positions_of_epoch: int
+    whole_batches: bool = False
+    """Whether the mixture ends with the last batch that its samples fill, as a training does."""
 
     @property
     def epoch_samples(self) -> int:
@@ -107,13 +109,14 @@ class MixedOrder(Order):
 
     @cached_property
     def end(self) -> int | None:
-        """Number of positions until the mixture ends; None if it has no end."""
         return self._segments[-1].stop if self._segments else self.changes[-1].start
 
     @cached_property
     def num_batches(self) -> int | None:
-        """Number of batches until the mixture ends, the last of which may have rows without a sample."""
-        return None if self.end is None else -(-self.end // self.global_batch)
+        """Number of batches until the mixture ends; without `whole_batches` the last may have rows without a sample."""
+        if self.end is None:
+            return None
+        return self.end // self.global_batch if self.whole_batches else -(-self.end // self.global_batch)
 
     def first_batch(self, epoch: int) -> int:
         """Return the number of an epoch's first batch; for an epoch after the end, the number of all batches."""

@@ -87,4 +87,4 @@ class Steps:
             UsageError: The state belongs to another sequence; the message says what differs.
         """
         self._loader.load_state_dict(state)
-        self._step = self._start = int(state["position"]) // self._loader.config.batch_size
+        self._step = self._start = self._loader.state_dict()["position"] // self._loader.config.batch_size

@@ -165,6 +165,18 @@ def test_an_evaluation_resumes_after_any_batch(dataset):
     iterator.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*a batch of .* is larger than the split")
+@pytest.mark.parametrize("epochs", range(1, 6))
+def test_epochs_that_pass_within_a_batch_end_the_dataset(dataset, epochs):
+    with open_loader(str(dataset("webdataset")), batch_size=BATCH, **SMALL) as loader:
+        samples = loader.order.num_samples
+    batch_size = 2 * samples + samples // 2
+    iterator = iter(open_batches(dataset("webdataset"), batch_size=batch_size, epochs=epochs, **SMALL))
+    found = [len(batch["keys"]) for batch in islice(iterator, 10)]
+    assert found == [batch_size] * (epochs * samples // batch_size)
+    iterator.close()
+
+
 def test_a_mixture_ends_where_its_loader_does(dataset):
     parts = mixture([(str(dataset("webdataset")), 1), (str(dataset("coco")), 1)], at_end="stop")
     with open_loader(parts, batch_size=BATCH, **SMALL) as loader:

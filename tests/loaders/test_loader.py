@@ -196,6 +196,42 @@ def test_a_state_of_another_sequence_is_refused(dataset, change, message):
             other.load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position": -12}, "the state's position must be a multiple of the batch of 12, got -12; take the state of a"),
+        ({"position": 7}, "the state's position must be a multiple of the batch of 12, got 7; take the state of a"),
+        ({"position": None}, "the state's position must be a multiple of the batch of 12, got None"),
+        ({"position": "12"}, "the state's position must be a multiple of the batch of 12, got '12'"),
+        ({"sequence": None}, "a state is what state_dict\\(\\) returned, got {.*'sequence': None}"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_damaged_state_is_refused_and_changes_nothing(dataset, split, change, message):
+    with open_loader(str(dataset("webdataset")), split, **SMALL) as loader:
+        next(iter(loader))
+        before = loader.state_dict()
+        with pytest.raises(UsageError, match=message):
+            loader.load_state_dict({**before, **change})
+        assert loader.state_dict() == before
+
+
+def test_what_is_no_state_is_refused(dataset):
+    with open_loader(str(dataset("webdataset")), **SMALL) as loader:
+        for state in (None, [], "state.json"):
+            with pytest.raises(UsageError, match=r"a state is what state_dict\(\) returned, got"):
+                loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, "1", None])
+def test_an_epoch_that_cannot_be_is_refused(dataset, epoch):
+    with open_loader(str(dataset("webdataset")), **SMALL) as loader:
+        with pytest.raises(UsageError, match=f"epoch must be a whole number, 0 or more, got {epoch!r}"):
+            loader.set_epoch(epoch)
+        assert loader.epoch == 0
+
+
 def test_a_run_killed_and_resumed_on_fewer_ranks_loads_every_sample_once(dataset, tmp_path):
     """A sample of the soak: three epochs on four ranks, killed, then two, killed, then one."""
     killed_and_resumed(dataset("webdataset"), tmp_path, random.Random(0))
@@ -218,20 +254,25 @@ def noisy(image_HWC, rng):
     return (image_HWC // 2 + rng.integers(0, 100, image_HWC.shape)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("processes", [pytest.param(0, marks=pytest.mark.long), 2])
-def test_a_lost_bucket_is_an_error_within_the_deadline(originals, monkeypatch, processes):
+@pytest.mark.parametrize(
+    ("processes", "on_error"), [pytest.param(0, "raise", marks=pytest.mark.long), (0, "skip"), (2, "raise")]
+)
+def test_a_lost_bucket_is_an_error_within_the_deadline(originals, monkeypatch, processes, on_error):
+    """Also where images that cannot be read are skipped: all of them would be, as long as the bucket is lost."""
     monkeypatch.setattr("dataprep.storage.gcs_retry.Deadlines", partial(Deadlines, refused_s=HOURS_S))
     monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", HOURS_S)
     with GCSEmulator() as emulator:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
         emulator.create_bucket("gone")
         url = build_here("imagenet", originals["imagenet"], "gs://gone/imagenet", "webdataset")
-        with open_loader(url, **SMALL, processes=processes, prefetch_batches=1, stall_s=HOURS_S) as loader:
+        settings = {"processes": processes, "prefetch_batches": 1, "stall_s": HOURS_S, "on_error": on_error}
+        with open_loader(url, **SMALL, **settings) as loader:
             batches = iter(loader)
             next(batches)
             emulator.stop()
             with pytest.raises(StorageError, match=r"gs://gone/imagenet/train/imagenet-train-0000[0-2]"):
                 list(batches)
+            assert loader.stats()["skipped"] == {}
 
 
 def test_closing_leaves_no_memory_descriptor_thread_or_process(dataset):

@@ -24,7 +24,7 @@ from loaders.config import LoaderConfig
 from loaders.dataset import MIXTURE_SUFFIX, open_dataset
 from loaders.fetch.index import DEADLINE_S, with_deadline
 from loaders.loader import Loader, PackLoader
-from loaders.mixtures.loader import Mixture, mixture
+from loaders.mixtures.loader import Mixture, MixtureLoader, mixture
 
 TRAIN = ("train", "training")
 VALIDATION = ("val", "validation", "valid", "validate", "test")
@@ -59,7 +59,10 @@ class Data:
         if split is None:
             named = ", ".join(self.splits)
             raise UsageError(f"{self.url}: no split {TRAIN[0]!r} among {named}; give one by its own folder")
-        return self._loader(split, config)
+        loader = self._loader(split, config)
+        if isinstance(loader, MixtureLoader):
+            loader.end_with_a_whole_batch()
+        return loader
 
     def validation_loader(self, config: LoaderConfig) -> Loader | None:
         """Open a loader over every image of the split `val` (or `validation`, or `test`) once; None if there is none.

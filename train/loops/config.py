@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from dataprep.messages import counted
 from loaders.order import Order
@@ -89,7 +90,7 @@ def resumed_position(order: Order, epochs: int, step: int) -> str:
     last = order.first_batch(epochs) * order.global_batch
     if position >= last:
         return ""
-    end = (epoch + 1) * samples
+    end = min((epoch + 1) * samples, order.end or inf)
     left_out = f", {end - last:,} at the end do not fill a batch" if end > last else ""
     follow = min(end, last) - position
     return f": {done:,} of the {samples:,} images of epoch {epoch} are done, {follow:,} follow{left_out}"
@@ -104,9 +105,11 @@ def trained_images(order: Order, epochs: int, step: int, first_step: int = 0) ->
         step: Step after which the run ended.
         first_step: Step after which it began, above 0 where it began with a later epoch.
     """
-    planned, steps = epochs * order.epoch_samples, order.first_batch(epochs)
+    planned, steps, of = epochs * order.epoch_samples, order.first_batch(epochs), f"of {counted(epochs, 'epoch')}"
+    if order.end is not None and order.end < planned:
+        planned, of = order.end, "until the end of the mixture"
     trained, before = (step - first_step) * order.global_batch, first_step * order.global_batch
-    text = f"trained {trained:,} of the {planned:,} images of {counted(epochs, 'epoch')}"
+    text = f"trained {trained:,} of the {planned:,} images {of}"
     if before:
         text += f"; the run began after the first {before:,}"
     left_out = planned - steps * order.global_batch

@@ -250,12 +250,13 @@ def test_annotations_that_cannot_be_read_are_an_error_in_their_image(damaged):
     with open_loader(damaged, **settings, shuffle=False) as loader:
         with pytest.raises(FormatError, match=r"tar: 3: field objects: segmentation '\[\[2, 2' is not JSON"):
             next(iter(loader))
-    with open_loader(damaged, **settings, shuffle=False, on_error="skip") as loader:
+    with open_loader(damaged, **settings, shuffle=False, on_error="skip", views=True) as loader:
         (batch,) = loader
         assert loader.stats()["skipped"] == {"FormatError": 1}
     (skipped,) = np.flatnonzero(~batch.mask)
     assert batch.keys[skipped] == "3"
     assert not batch.images[skipped].any()
+    assert [view is None for view in batch.views] == (~batch.mask).tolist()
     left = [objects["outline"] for row, objects in enumerate(batch.fields["objects"]) if row != skipped]
     assert all(masks.shape == (1, 16, 16) and masks.any() for masks in left)
 

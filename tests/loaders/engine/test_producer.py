@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from dataprep.errors import DataprepError
+from dataprep.errors import DataprepError, StorageError
 from loaders import open_loader
-from tests.support.waiting import LONGEST_S
+from tests.support.waiting import LONGEST_S, wait_for
 
 SMALL = {"batch_size": 12, "image_size": 64}
 
@@ -34,3 +34,28 @@ def test_closing_by_another_thread_wakes_the_reader(dataset, processes):
     assert not reader.is_alive()
     assert isinstance(told[0], DataprepError), told
     loader.close()
+
+
+def test_closing_by_another_thread_skips_no_image(gcs, bucket_url, bucket_dataset):
+    """Reads that the closing ends are no faults of images: the batch was delivered, all of it masked."""
+    patient = {"deadline_s": 3_600.0, "on_error": "skip", "threads": 12}
+    with open_loader(bucket_dataset("webdataset"), **SMALL, **patient) as loader:
+        for shard in range(len(loader.order.shard_samples)):
+            loader.index.shard(shard)
+        gcs.set_latency(10_000)
+        told: list[object] = []
+
+        def read():
+            try:
+                told.append(next(iter(loader)).mask.tolist())
+            except StorageError as error:
+                told.append(str(error))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        wait_for(lambda: loader.stats()["fetch"].get("requests", 0) >= SMALL["batch_size"])
+        loader.close()
+        reader.join()
+        assert told == ["loader: closed while a batch was awaited; iterate over it again to continue"]
+        assert loader.stats()["skipped"] == {}
+        assert loader.state_dict()["position"] == 0

@@ -368,3 +368,28 @@ def test_the_cache_of_a_dataset_is_not_filled_by_another_that_claims_its_digests
     mine = fetching(SlowStorage(dataset("webdataset")), hedge_after_s=HOURS_S, cache=DiskCache(cache, 1 << 30))
     fetch(mine, picks)
     assert mine.fetcher.stats()["cache_hits"] == 0
+
+
+@pytest.mark.parametrize("whole_records", [False, True])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_the_cache_keeps_no_damaged_bytes(dataset, fetching, tmp_path, fmt, whole_records):
+    """A shard that is restored is read again; the cache went on with what was damaged."""
+    linked_copy(dataset(fmt), tmp_path / "copy")
+    settings = {"cache": DiskCache(tmp_path / "cache", 1 << 30), "whole_records": whole_records}
+    opened = fetching(SlowStorage(tmp_path / "copy"), **settings)
+    pick = next(opened.order().picks(0))
+    file = tmp_path / "copy" / opened.index.file(pick.piece.shard, pick.sample)
+    good, entries = file.read_bytes(), opened.index.shard(pick.piece.shard)
+    last = int(entries.image_offset[pick.sample] + entries.image_bytes[pick.sample]) - 1
+    file.unlink()
+    file.write_bytes(good[:last] + bytes([good[last] ^ 1]) + good[last + 1 :])
+
+    def image():
+        found = fetching(SlowStorage(tmp_path / "copy"), **settings).fetcher.request(pick).wait()
+        return found.image if whole_records else found
+
+    assert crc32c_of(image()) != opened.crc32c(pick)
+    file.write_bytes(good)
+    assert crc32c_of(image()) == opened.crc32c(pick)
+    file.unlink()
+    assert crc32c_of(image()) == opened.crc32c(pick)  # by now it is from the cache

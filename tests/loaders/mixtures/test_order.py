@@ -75,6 +75,16 @@ def test_a_dataset_that_stops_ends_the_mixture_after_its_last_sample():
     assert order.epoch_of(order.num_batches) == order.epoch_of(order.num_batches - 1) + 1
 
 
+def test_a_mixture_of_whole_batches_ends_before_rows_without_samples():
+    order = mixed([10, 1000], (1, 3), "stop")
+    whole = replace(order, whole_batches=True)
+    assert order.end % 12 > 0
+    assert whole.end == order.end
+    assert whole.num_batches == order.end // 12 == whole.first_batch(50) == order.num_batches - 1
+    assert whole.epoch_of(whole.num_batches) == whole.epoch_of(whole.num_batches - 1) + 1
+    assert replace(mixed([10, 1000], (1, 3)), whole_batches=True).num_batches is None
+
+
 def test_a_stopped_mixture_goes_on_without_the_ended_dataset():
     order = mixed([10, 1000], (1, 3), "stop")
     position = order.num_batches * 12

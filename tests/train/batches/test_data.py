@@ -54,6 +54,14 @@ def test_a_mixtures_file_is_trained_on(dataset, tmp_path):
         names = [name for batch in itertools.islice(loader, 4) for name in batch.fields["dataset"]]
         assert abs(names.count("more") - 4) <= 1
     assert data.validation_loader(CONFIG) is None
+    datasets[1]["at_end"] = "stop"
+    (tmp_path / "mix.json").write_text(json.dumps({"version": 1, "datasets": datasets}))
+    with open_data(str(tmp_path / "mix.json")).training_loader(CONFIG) as loader:
+        taken = [batch.mask for _ in range(9) for batch in loader]
+        assert loader.order.end % CONFIG.batch_size  # so that a batch would have rows without a sample
+        assert len(taken) == loader.order.end // CONFIG.batch_size
+        assert all(mask.all() for mask in taken)
+    del datasets[1]["at_end"]
     del datasets[1]
     (tmp_path / "mix.json").write_text(json.dumps({"version": 1, "datasets": datasets}))
     with open_data(str(tmp_path / "mix.json")).validation_loader(CONFIG) as loader:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loaders.mixtures.order import Change, Member, MixedOrder
 from loaders.order import Order
 from train.loops.config import LoopConfig, ended_epochs, resumed_position, trained_images
 
@@ -99,3 +100,20 @@ def test_the_end_of_a_run_counts_no_image_before_the_epoch_with_which_it_began()
     assert trained_images(order, 3, 27, 25) == (
         "trained 24 of the 903 images of 3 epochs; the run began after the first 300"
     )
+
+
+def test_a_mixture_that_ends_has_no_image_after_its_end():
+    own = order_of(50, 12)
+    changes = (Change(0, (1,), (0,)),)
+    settings = {"members": (Member(own, "stop", 50),), "changes": changes, "positions_of_epoch": 40}
+    shared = {"shard_samples": (50,), "seed": 0, "global_batch": 12, "samples_per_block": 1}
+    order = MixedOrder(**shared, **settings, whole_batches=True)
+    assert LoopConfig(epochs=3).last_step(order) == 4
+    assert list(ended_epochs(order, 4)) == [2]
+    assert trained_images(order, 3, 4) == (
+        "trained 48 of the 50 images until the end of the mixture; the last 2 did not fill a batch of 12"
+    )
+    assert (
+        trained_images(order, 1, 3) == "trained 36 of the 40 images of 1 epoch; the last 4 did not fill a batch of 12"
+    )
+    assert resumed_position(order, 3, 3) == (": 36 of the 40 images of epoch 0 are done, 4 follow")
