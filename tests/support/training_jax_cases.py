@@ -23,7 +23,7 @@ from tests.support.training_jax import SMALL, arguments, series
 from train.flags.options import given_flags
 from train.loops.jax_steps import Batch, all_devices
 from train.models.jax_resnet import ARCHITECTURES, Architecture, create_resnet
-from train.train_resnet_jax import Config, command, config_of, open_steps, open_training, run
+from train.train_resnet_jax import DIAGNOSED_OPTIONS, Config, command, config_of, open_steps, open_training, run
 
 GRAPH = {"model": "ResNet18", "image_size": 64, "half_precision": True, "momentum": 0.5, "weight_decay": 0.0}
 """Keys that change what is compiled, and other values of them."""
@@ -158,7 +158,7 @@ def diagnosis(data: str, folder: Path) -> dict[str, Any]:
     said = io.StringIO()
     with mock.patch("train.telemetry.diagnosis.RUN_S", 0.3), contextlib.redirect_stdout(said):
         training = open_training(config_of("default", {**SMALL, "dataset.root": data}), str(folder))
-        code = training.diagnose("_ResNet1")
+        code = training.diagnose("_ResNet1", DIAGNOSED_OPTIONS)
     return {
         "code": code,
         "said": " ".join(said.getvalue().split()),
