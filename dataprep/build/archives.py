@@ -52,7 +52,7 @@ from dataprep.dataset.records import (
 )
 from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
 from dataprep.dataset.row_groups import PublishingRows
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
@@ -85,6 +85,9 @@ class ArchiveRecipe:
         store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
 
         def tried() -> Tried:
+            source = open_storage(request.source_url)
+            if self._dataset(request).generated and source.stat(plan.splits[0].sources[0]["name"]) is None:
+                raise SourceError("the build first writes its originals")
             scratch = scratch_folder(plan, open_storage(request.output_url))
             return try_images(plan, self._source(request), sample_refs([order.refs for order in orders]), scratch)
 

@@ -105,3 +105,10 @@ def test_a_dry_run_prints_the_time_and_leaves_nothing_behind(originals, tmp_path
     assert re.search(r"  time: .+ with 2 workers \(.+ an image, \d+ images? sampled\); other programs", shown)
     assert shown.endswith("\nNothing was built, and nothing is left behind (--dry-run).\n")
     assert not list(tmp_path.iterdir())
+
+
+def test_originals_that_the_build_would_write_first_are_not_sampled(tmp_path):
+    words = ("build", "imagenet-fake", "--images", 4, "--source", tmp_path / "new", "--output", tmp_path / "out")
+    shown = dataprep(*words, "--format", "tfrecord", "--dry-run").stdout
+    assert "\n  time: not estimated: the build first writes its originals\n" in shown
+    assert not list(tmp_path.iterdir())
