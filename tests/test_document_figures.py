@@ -322,7 +322,7 @@ def test_busy_threads_with_little_cpu_time_have_a_row_for_each_cause_and_for_wha
 
 def test_rates_alone_are_marked_from_the_documented_share_on():
     text = (ROOT / "docs/bottleneck.md").read_text().replace("\n", " ")
-    assert f"marks one that was more than {round(100 * (1 - COMPUTE_BOUND))} % slower alone than in the run" in text
+    assert f"a stage that was more than {round(100 * (1 - COMPUTE_BOUND))} % slower alone than in the run" in text
 
 
 def test_the_limit_for_filling_a_cache_is_documented():

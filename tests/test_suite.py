@@ -155,6 +155,7 @@ LONG_TESTS = {
     "test_interop.py": "ImageNet, whose formats are those of COCO",
     "test_same_bytes.py": "Beam, which pipelines/ tests, other datasets for kills and buckets, and more repeats",
     "train/checkpoints/test_huggingface.py": "transformers itself, which changes when its pin does",
+    "train/loops/test_jax.py": "two processes with other copies of one array",
     "train/loops/test_compiling.py": "a C++ compiler, which takes half a minute for each network",
     "train/loops/test_xla_runtime.py": "a second device, and a missing one",
     "train/telemetry/test_events.py": "TensorFlow, which changes when its pin does",

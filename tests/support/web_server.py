@@ -72,6 +72,10 @@ def mixture(port: int, count: int = 20_000, hosts: int = 200) -> list[Case]:
     return cases
 
 
+def _accepts(task: asyncio.Task[object]) -> bool:
+    return getattr(task.get_coro(), "__name__", "") == "_accept_connection2"
+
+
 @dataclass
 class WebServer:
     """The counts are for tests in the same process."""
@@ -112,16 +116,19 @@ class WebServer:
         self.port = server.sockets[0].getsockname()[1]
         ready()
         await stopped.wait()
-        server.close()
-        # A task that is cancelled while it accepts a connection, or before its first step, leaves the socket open.
-        accepting = {task for task in asyncio.all_tasks() if task.get_coro().__name__ == "_accept_connection2"}
-        if accepting:
+        # A socket stays open whose accepting begins after the server was closed, or is cancelled.
+        waited_for: set[asyncio.Task[object]] = set()
+        while accepting := {task for task in asyncio.all_tasks() if _accepts(task)} - waited_for:
             await asyncio.wait(accepting, timeout=5)
-        await asyncio.sleep(0)
+            waited_for |= accepting
+        server.close()
+        await asyncio.sleep(0)  # a task that is cancelled before its first step closes no socket, either
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(2):  # an aborted socket is closed in the next step of the loop, and below TLS one step later
+            await asyncio.sleep(0)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
