@@ -1,4 +1,4 @@
-"""The web on loopback ends without a trace: a socket that it left open would be an error of the test that comes next."""
+"""The web on loopback leaves no socket open when it ends: that would be an error of the test that comes next."""
 
 import gc
 import socket
