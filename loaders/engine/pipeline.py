@@ -331,7 +331,11 @@ class Pipeline:
         started_s, cpu_from_s = time.monotonic(), time.thread_time()
         for image, first in decoded:
             self._begin("transforming", [image])
-            self._transform_views(image, first, rows)
+            try:
+                self._transform_views(image, first, rows)
+            except Exception as error:
+                error.add_note(f"the transform was given {self._where(image)}")
+                raise
         busy_s, cpu_s = time.monotonic() - started_s, time.thread_time() - cpu_from_s
         self._stats.add("transform", items=len(decoded), busy_s=busy_s, cpu_s=cpu_s)
 

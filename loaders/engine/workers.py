@@ -369,7 +369,8 @@ def _mapped(descriptor: int, config: LoaderConfig) -> NDArray[np.uint8]:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled: a DataprepError unchanged, any other as its name and text."""
+    """Return an error that can be pickled: a DataprepError unchanged, any other as its name, text and notes."""
     if isinstance(error, DataprepError):
         return error
-    return StorageError(f"loader: {type(error).__name__} in a worker process: {error}")
+    text = "; ".join([str(error), *getattr(error, "__notes__", ())])
+    return StorageError(f"loader: {type(error).__name__} in a worker process: {text}")

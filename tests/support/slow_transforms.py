@@ -1,4 +1,4 @@
-"""Transforms that take time, or all of it: under a lock, as Python code is, or beside each other."""
+"""Transforms that take time, or all of it, under a lock, as Python code is, or beside each other; one that fails."""
 
 import threading
 import time
@@ -30,3 +30,8 @@ def computing(image_HWC, rng):
 def without_end(image_HWC, rng):
     """Never returns."""
     threading.Event().wait()
+
+
+def failing(image_HWC, rng):
+    """Raises an error of its own."""
+    raise ZeroDivisionError("of the transform's own")

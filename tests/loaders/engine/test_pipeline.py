@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 
 import pytest
@@ -11,7 +12,7 @@ from dataprep.errors import DataprepError
 from loaders import Loader, Packs, Views, open_loader, open_packs, open_views
 from tests.support.markdown import ROOT
 from tests.support.own_data import build_own, picture, write_files
-from tests.support.slow_transforms import computing
+from tests.support.slow_transforms import computing, failing
 
 SMALL = {"batch_size": 12, "image_size": 64}
 HOURS_S = 36_000.0
@@ -26,6 +27,22 @@ def test_a_transform_of_another_size_is_refused(dataset):
     with open_loader(str(dataset("webdataset")), **SMALL, transform=wrong_size) as loader:
         with pytest.raises(DataprepError, match=r"transform gave uint8 of shape \(10, 64, 3\), expected"):
             next(iter(loader))
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_the_error_of_a_transform_says_which_image_it_was_given(dataset, processes):
+    url = str(dataset("webdataset"))
+    with open_loader(url, **SMALL) as loader:
+        keys = set(next(iter(loader)).keys)
+    with open_loader(url, **SMALL, transform=failing, processes=processes) as loader:
+        with pytest.raises((ZeroDivisionError, DataprepError), match="of the transform's own") as caught:
+            next(iter(loader))
+    said = "; ".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    found = re.fullmatch(
+        r"(.*ZeroDivisionError.*: )?of the transform's own; the transform was given \S+\.tar: (.+)", said
+    )
+    assert found, said
+    assert found[2] in keys
 
 
 def stages_after(loader, batches=2):
