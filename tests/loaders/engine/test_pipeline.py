@@ -38,11 +38,9 @@ def test_the_error_of_a_transform_says_which_image_it_was_given(dataset, process
         with pytest.raises((ZeroDivisionError, DataprepError), match="of the transform's own") as caught:
             next(iter(loader))
     said = "; ".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
-    found = re.fullmatch(
-        r"(.*ZeroDivisionError.*: )?of the transform's own; the transform was given \S+\.tar: (.+)", said
-    )
+    found = re.search(r"of the transform's own; the transform was given \S+\.tar: (.+)$", said)
     assert found, said
-    assert found[2] in keys
+    assert found[1] in keys
 
 
 def stages_after(loader, batches=2):
