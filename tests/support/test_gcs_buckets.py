@@ -70,7 +70,7 @@ def test_objects_have_their_own_storage_class_or_that_of_the_bucket(emulator, cl
 
 
 def settled(emulator) -> dict:
-    """Return the counts when ten looks found no request: where a machine stands still, one look finds none by chance."""
+    """Return the counts when ten looks in a row found no request; one finds none on a machine that stands still."""
     before, quiet = emulator.stats(), 0
     while quiet < 10:
         time.sleep(0.05)
