@@ -3,7 +3,7 @@
     python benchmarks/build_sources.py --corpus DIR --json build_sources.json
 
 The bucket is an emulator on loopback that delays every request. Its proxy and server share the cores with the build,
-and neither is counted as its CPU time.
+and neither is counted as its CPU time. It keeps all objects in memory: with 24 GB, 4,000 images fit, 16,000 do not.
 """
 
 from __future__ import annotations

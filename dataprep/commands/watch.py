@@ -33,8 +33,7 @@ Examples:
 
 \b
 Exit codes: 0 the dataset is whole, the training has ended, or shown once; 1 a file is damaged, or a disk or bucket
-failed; 2 usage, or nothing there with --once; 130 ended by Ctrl-C, as --page is
-unless an error ends it.
+failed; 2 usage, or nothing there with --once; 130 ended by Ctrl-C, as --page is unless an error ends it.
 """
 
 
