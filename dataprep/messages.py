@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
@@ -26,6 +27,27 @@ def first_line(error: BaseException | None) -> str:
 def printable(text: str) -> str:
     """Replace line ends and control characters, so that hostile names cannot move a terminal's cursor."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def shell_words(*words: object) -> str:
+    """Return words of a command that a user may copy into a shell. Each stays one word there, whoever wrote it.
+
+    All commands in messages are made with it. A word with characters that a terminal does not show as they are (line
+    ends, control characters, marks of direction) is written as `$'\\x0a'`: pasted, it is the same word.
+    """
+    return " ".join(map(_shell_word, map(str, words)))
+
+
+def _shell_word(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    shown = (each if each.isprintable() and each not in "'\\" else _hex(each) for each in word)
+    return f"$'{''.join(shown)}'"
+
+
+def _hex(character: str) -> str:
+    errors = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", errors))
 
 
 def shortened(text: str, limit: int) -> str:

@@ -1,5 +1,8 @@
 """Words that messages share."""
 
+import os
+import subprocess
+
 import pytest
 
 from dataprep.messages import (
@@ -11,6 +14,7 @@ from dataprep.messages import (
     one_line,
     printable,
     quoted,
+    shell_words,
     shortened,
     sufficient_ratio,
     there_are,
@@ -38,6 +42,27 @@ def test_first_line_of_an_error_leaves_its_details_out():
 def test_control_characters_do_not_reach_the_terminal():
     assert printable("a\x1b[2Jb\nc") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c"
     assert printable("n01440764 Tinca é") == "n01440764 Tinca é"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("plain", "two words", "", "--drop", "日本", "a;id", "$(touch X)", "`id`", "k'\"\\", "a\nid\n", "x'\n'`id`'"),
+        *("\x1b]52;c;aWQ=\x07", "\u202egpj.exe", "\x9b2J", os.fsdecode(b"\xff\xfe"), "#x", "~root", "a=b", "!!", "*"),
+    ],
+)
+def test_word_of_a_command_is_the_same_word_when_it_is_pasted(word):
+    command = shell_words("printf", "%s.", word)
+    assert command.isprintable()
+    run = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    assert run.stdout == os.fsencode(word) + b"."
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_word_of_a_command_runs_nothing_in_any_shell(tmp_path, shell):
+    word = "a'\n$(touch X)\n`touch X`;touch X\n"
+    subprocess.run([shell, "-c", shell_words("true", word)], cwd=tmp_path, check=True)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("text", "limit", "expected"), [("12345", 5, "12345"), ("123456", 5, "12...")])
