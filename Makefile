@@ -44,7 +44,7 @@ $(BIN)/uv: | python
 	touch $@
 
 .venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/build/*.c) | python
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,guard,hf,beam,ray,tf,torch,xla,jax,grain,finetune,metrics,dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,beam,ray,tf,torch,xla,jax,grain,finetune,metrics,dev]'
 	@$(BIN)/python -c 'from loaders import open_decoder; print("loaders decode with", open_decoder().name)'
 	touch $@ .venv/.demo
 
@@ -64,12 +64,12 @@ $(BIN)/uv: | python
 
 bench-setup: setup .bench-venv/arena/.peers
 
-# Programs of others that run over our data, each in a folder without what it shares with us.
-.bench-venv/torchtitan .bench-venv/open_clip: .bench-venv/%: tests/support/%.txt $(BIN)/uv | python
+# A program of others that runs over our data, without what it shares with us.
+.bench-venv/torchtitan: tests/support/torchtitan.txt $(BIN)/uv | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ -r $<
 	touch $@
 
-setup: .venv/.dev .bench-venv/.peers .bench-venv/torchtitan .bench-venv/open_clip
+setup: .venv/.dev .bench-venv/.peers .bench-venv/torchtitan
 
 constraints: $(BIN)/uv
 	bash scripts/constraints.sh $(OPTIONS)

@@ -30,7 +30,6 @@ COMMANDS = {
     "create-bucket": "Create a private bucket in a TPU's region, and an account that may use it.",
     "demo-data": "Write small original files in the layouts of the real ones, with which every command can be tried.",
     "diagnose": "Find what a training run waits for, what to change, and what the change brings.",
-    "guard": "Run a command under an egress budget: what it reads from buckets is counted, priced and limited.",
     "inspect": "Show counts, sizes, classes and pictures of a finished dataset.",
     "plan-input": "Calculate whether the hosts of a TPU can feed it, and what would change that.",
     "replicate": "Copy a dataset to other regions, near its readers.",

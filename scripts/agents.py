@@ -93,10 +93,6 @@ STEPS = (
         "dataprep check-region gs://my-data/coco --zone us-central1-a --epochs 90 --json",
     ),
     Step(
-        "A program with a limit on what it may spend on reading.",
-        "dataprep guard --max-usd 5 --zone us-central1-a --json -- true",
-    ),
-    Step(
         "The price of a copy in another bucket, which is not made.",
         "dataprep replicate gs://my-data/coco --to gs://my-copies/coco --dry-run --json",
     ),

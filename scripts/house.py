@@ -25,7 +25,7 @@ PACKAGES = ("dataprep", "loaders", "pipelines", "train")
 LAYERS = (
     ("cli",),
     ("commands",),
-    ("guard", "verify", "inspection", "demo", "watching"),
+    ("verify", "inspection", "demo", "watching"),
     ("fetched", "adopt"),
     ("web",),
     ("build",),

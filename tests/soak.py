@@ -46,7 +46,6 @@ from tests.support.faults import linked_copy, plant
 from tests.support.fetching import fetch_mixture
 from tests.support.finished import build_here, verify_here
 from tests.support.gcs_emulator import GCSEmulator
-from tests.support.guard_soak import guard_cases
 from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
 from tests.support.jpeg_crops import compare_crops
@@ -640,11 +639,6 @@ def _jpeg_crops(seed: int, _folder: Path) -> str:
     return f"{compare_crops(1000 + seed, pictures=2, most_pixels=most_pixels)} crops"
 
 
-def guard() -> Iterator[Case]:
-    """Nine clients in six places under `dataprep guard`: counted, refused, stopped; and what the guard costs."""
-    yield from guard_cases(emulator)
-
-
 def site() -> Iterator[Case]:
     """The documentation site, built without a warning, and every page of it in a browser."""
     yield "site", _site
@@ -710,7 +704,6 @@ SHOWS = {
     "site": site,
     "fetch": fetch,
     "fuzz": fuzz_extensions,
-    "guard": guard,
     "laion-statuses": laion_statuses,
     "laion-crash": crash_cases,
     "laion-memory": laion_memory,

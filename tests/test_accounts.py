@@ -34,7 +34,6 @@ ON_DISK = (
     "diagnose shards --device simulated:20000 --batch-size 16 --seconds 0.5",
     "train pretrain-mae --data_path shards --output_dir runs --device cpu --batch_size 16 --epochs 1 --warmup_epochs 0 "
     + MICRO,
-    "guard --max-usd 5 --zone us-central1-a -- true",
     "plan-input --bucket-location US --zone europe-west4-b --epochs 90",
     "check-region gs://my-data/coco --bucket-location us-central1 --zone us-central1-a --bytes 100GB",
     "create-bucket gs://my-data --beside us-central2-b --project my-project --dry-run",

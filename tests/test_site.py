@@ -51,13 +51,13 @@ def test_every_command_has_a_page(reference, navigation, monkeypatch, tmp_path):
     (tmp_path / navigation.REFERENCE / "commands").mkdir(parents=True)
     (tmp_path / navigation.REFERENCE / "commands/removed.rst").touch()
     monkeypatch.setattr(reference, "ROOT", tmp_path)
-    monkeypatch.setattr(reference, "DOORS", {"dataprep.guard": reference.DOORS["dataprep.guard"]})
+    monkeypatch.setattr(reference, "DOORS", {"dataprep.storage": reference.DOORS["dataprep.storage"]})
     pages = reference.write_pages()
     written = {path.relative_to(tmp_path).with_suffix("").as_posix() for path in tmp_path.rglob("*.rst")}
     assert written == set(pages)
     assert {f"{navigation.REFERENCE}/commands/{name}" for name in COMMANDS} < written
     assert f"{navigation.REFERENCE}/commands/dataprep-train-vit" in written
-    assert ":members: Guard, open_guard" in (tmp_path / navigation.REFERENCE / "api/dataprep.guard.rst").read_text()
+    assert ":members: ObjectInfo, Storage, open_storage" in (tmp_path / navigation.REFERENCE / "api/dataprep.storage.rst").read_text()
 
 
 def test_modules_of_the_training_programs_exist(reference):

@@ -25,7 +25,7 @@ PARTS = {
         "docs/capacity",
         "docs/training",
     ),
-    "Clouds and clusters": ("docs/clusters", "docs/tpu", "docs/regions", "docs/guard"),
+    "Clouds and clusters": ("docs/clusters", "docs/tpu", "docs/regions"),
     "Reference": (
         f"{REFERENCE}/commands/index",
         f"{REFERENCE}/api/index",

@@ -38,7 +38,6 @@ DOORS = {
     "dataprep.dataset.records": Door("what a manifest holds", ("Manifest", "SplitManifest", "ShardEntry")),
     "dataprep.storage": Door("disks and buckets", ("ObjectInfo", "Storage", "open_storage")),
     "dataprep.verify.run": Door("comparing a dataset with its manifest", ("Progress", "Report", "verify")),
-    "dataprep.guard": Door("an egress budget inside a program"),
     "dataprep.errors": Door("errors and their exit codes"),
     "pipelines.protocol": Door("engines of builds"),
 }

@@ -17,8 +17,6 @@ from tests.attacks import Attack
 from tests.support.flags import EXIT_CODES, Call, all_calls
 
 REPOSITORY = Path(__file__).parents[2]
-NOT_STARTED = (126, 127)
-"""Exit codes of `dataprep guard` for a command that cannot be started, as in shells."""
 SAMPLE = 15
 """Calls of `dataprep` that `make test` makes; others each time that the list of parameters changes."""
 
@@ -65,8 +63,7 @@ def _fault(call: Call, how: int | str, out: str, err: str) -> str:
     """What is wrong with the end of a call; nothing where it is as it should."""
     lines = [line for line in err.strip().splitlines() if line.strip()]
     last = lines[-1][:300] if lines else "no word"
-    codes = {*EXIT_CODES, *(NOT_STARTED if call.arguments[:1] == ("guard",) else ())}
-    if how not in codes or "Traceback" in err:
+    if how not in EXIT_CODES or "Traceback" in err:
         return f"{call}: {how}: {last}"
     if how == 2 and not any(line.startswith((f"{call.program}: ", "Error: ")) for line in lines):
         return f"{call}: exit code 2, and no line that says why: {last}"

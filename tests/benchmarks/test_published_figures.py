@@ -35,23 +35,6 @@ def test_what_opening_a_large_index_takes():
     assert shown in told("docs/decisions/0021-index-in-parts.md")
 
 
-def test_what_the_guard_costs():
-    rows = recorded("guard")["rows"]
-    percents = {}
-    for row in rows:
-        for way, found in row["overhead"].items():
-            ratios = [mine / base for mine, base in zip(row["s"][way], row["s"]["alone"], strict=True)]
-            percents[way, row["client"], row["compute_ms"]] = 100 * (statistics.median(ratios) - 1)
-            assert found["median"] == pytest.approx(statistics.median(ratios) - 1)
-    clients = ("google-cloud-storage", "obstore")
-    google, obstore = (percents["guarded", client, 50] for client in clients)
-    google_reads, obstore_reads = (percents["guarded", client, 0] for client in clients)
-    text = told("docs/guard.md")
-    assert len(rows[0]["s"]["alone"]) == 9
-    assert f"({google:.2f} % more with google-cloud-storage, {obstore:.2f} % more with obstore: medians of nine" in text
-    assert f"nothing but read takes {google_reads:.1f} and {obstore_reads:.1f} % longer there" in text
-
-
 def test_what_restart_markers_bring():
     found = recorded("restart")
     marked, plain = (
