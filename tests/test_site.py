@@ -57,7 +57,10 @@ def test_every_command_has_a_page(reference, navigation, monkeypatch, tmp_path):
     assert written == set(pages)
     assert {f"{navigation.REFERENCE}/commands/{name}" for name in COMMANDS} < written
     assert f"{navigation.REFERENCE}/commands/dataprep-train-vit" in written
-    assert ":members: ObjectInfo, Storage, open_storage" in (tmp_path / navigation.REFERENCE / "api/dataprep.storage.rst").read_text()
+    assert (
+        ":members: ObjectInfo, Storage, open_storage"
+        in (tmp_path / navigation.REFERENCE / "api/dataprep.storage.rst").read_text()
+    )
 
 
 def test_modules_of_the_training_programs_exist(reference):

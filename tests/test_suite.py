@@ -28,7 +28,6 @@ MAY_BE_SKIPPED = {
     "dataprep/cloud/tpu/test_command_lines.py": "the Google Cloud SDK",
     "dataprep/cloud/tpu/test_terraform.py": "terraform",
     "dataprep/cloud/tpu/test_worker.py": "root",
-    "dataprep/watching/test_page.py": "Chromium",
     "loaders/test_decode_alone.py": "a C compiler and the headers of libjpeg-turbo",
     "loaders/decode/test_decoders.py": "a C compiler and the headers of libjpeg-turbo",
     "loaders/report/test_browser.py": "Chromium",

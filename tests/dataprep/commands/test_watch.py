@@ -2,15 +2,10 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
 
-from dataprep.commands import watch
 from dataprep.commands.watch import command
 from dataprep.errors import UsageError
 from tests.support.builds import build_arguments
@@ -67,47 +62,3 @@ def test_watching_a_training_ends_after_its_last_line(tmp_path):
 def test_with_once_there_must_be_something_to_see(tmp_path):
     with pytest.raises(UsageError, match="no build, no training and no dataset there"):
         command.main([str(tmp_path / "nothing"), "--once"], standalone_mode=False)
-
-
-def test_a_page_is_served_until_ctrl_c_also_of_what_is_whole(finished):
-    words = [sys.executable, "-m", "dataprep", "watch", str(finished("imagenet-webdataset")), "--page"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        name, _, url = run.stdout.readline().strip().partition(": ")
-        assert name == "page"
-        with urlopen(url, timeout=60) as answer:
-            assert "The dataset is whole." in answer.read().decode()
-        assert run.stdout.readline().endswith(": the dataset is whole\n")
-        run.send_signal(signal.SIGINT)
-        assert run.wait(60) == 130
-        assert run.stderr.read() == "\n"
-
-
-def test_the_page_of_a_training_has_the_losses_of_its_log(tmp_path, monkeypatch):
-    (tmp_path / "log.txt").write_text("".join(json.dumps({**LINE, "step": step}) + "\n" for step in (4, 3, 3, 5)))
-    pages = []
-
-    def stop(_seconds):
-        raise KeyboardInterrupt
-
-    class Server(watch.PageServer):
-        def __init__(self, page, port):
-            pages.append(page)
-            super().__init__(page, port)
-
-    monkeypatch.setattr(watch, "PageServer", Server)
-    monkeypatch.setattr(watch.time, "sleep", stop)
-    assert command.main([str(tmp_path), "--page"], standalone_mode=False) == 130
-    assert "Loss over the last logged steps" in pages[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--page", "--once"], "--page shows every look until Ctrl-C"),
-        (["--page", "--json"], "--page shows every look until Ctrl-C"),
-        (["--port", "8080"], "--port is the port of --page; add --page"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(tmp_path, options, message):
-    with pytest.raises(UsageError, match=message):
-        command.main([str(tmp_path), *options], standalone_mode=False)

@@ -1,17 +1,33 @@
-"""What one look at a run shows, and the numbers that several looks give. Pure: no file is read here."""
+"""Progress of a build or a training, read from its own files for `dataprep watch`. Writes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from math import isfinite
+from pathlib import Path
 
+from dataprep.build.claim import Claim, read_claim
+from dataprep.build.receipts import ReceiptWatch, read_summary
+from dataprep.dataset.manifest import MANIFEST
 from dataprep.messages import duration, printable
+from dataprep.storage import ObjectInfo, Storage, disk_errors, open_storage
 
 BUILDING, TRAINING, ENDED, WHOLE, ABSENT = "building", "training", "ended", "whole", "absent"
 """States of a run. `ended`: a training has done all of its steps; `whole`: the dataset is finished; `absent`: there is
 nothing to watch yet, or any more."""
 SILENT_AFTER_S = 60.0
 """Seconds without progress after which a line says so."""
+MAX_READ = 64
+"""Receipts that one look reads for what was repaired and rejected; those beyond are only counted."""
+LOG_FILE = "log.txt"
+"""Name of a training's log in its output folder."""
+_TAIL_BYTES = 1 << 18
+"""End of a log that a look reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,3 +172,130 @@ def latest(lines: Iterable[dict[str, float]]) -> tuple[int | None, dict[str, flo
         numbers |= line
     numbers.pop("step", None)
     return step, numbers
+
+
+class RunWatch:
+    """A build or a training at one place.
+
+    Args:
+        url: Output of a build, on disk or in a bucket, or the output folder of a training.
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._storage, self._clock = open_storage(url), clock
+        self._build: _BuildWatch | None = None
+
+    def look(self) -> Snapshot:
+        """Look at the files now.
+
+        In a bucket a look takes a request for the plan, one for each thousand receipts that may be new, at most 64 for
+        receipts that are, and one for the manifest when there is no plan.
+
+        Raises:
+            FormatError: The plan or a receipt is damaged, or was written by something else.
+        """
+        claim = read_claim(self._storage)
+        if claim is not None:
+            if self._build is None or self._build.claim.root != claim.root:
+                self._build = _BuildWatch(self._storage, claim, self._clock)
+            return self._build.look()
+        self._build = None
+        if self._storage.stat(MANIFEST) is not None:
+            return Snapshot(url=self._storage.url, state=WHOLE)
+        folder = Path(self._storage.url) if self._storage.is_local else None
+        if folder is not None and (folder / LOG_FILE).is_file():
+            return _training(folder)
+        return Snapshot(url=self._storage.url, state=ABSENT)
+
+
+class _BuildWatch:
+    def __init__(self, storage: Storage, claim: Claim, clock: Callable[[], float]) -> None:
+        self.claim = claim
+        self._storage, self._clock = storage, clock
+        self._sizes = [count for split in claim.plan.splits for count in split.shard_samples]
+        self._receipts = ReceiptWatch(storage, claim.root, range(len(self._sizes)))
+        self._pace = Pace()
+        self._repaired: Counter[str] = Counter()
+        self._rejected: Counter[str] = Counter()
+        self._read = 0
+
+    def look(self) -> BuildSnapshot:
+        self._count(self._receipts.look())
+        missing = self._receipts.missing
+        samples, left = sum(self._sizes), sum(self._sizes[index] for index in missing)
+        now_s = self._clock()
+        self._pace.saw(now_s, samples - left)
+        rate = self._pace.images_per_s
+        return BuildSnapshot(
+            url=self._storage.url,
+            state=BUILDING,
+            idle_s=self._pace.idle_s(now_s),
+            name=self.claim.plan.options.name,
+            format=self.claim.plan.options.format,
+            shards=len(self._sizes),
+            finished_shards=len(self._sizes) - len(missing),
+            samples=samples,
+            finished_samples=samples - left,
+            images_per_s=rate,
+            left_s=None if rate is None else left / rate,
+            read_receipts=self._read,
+            repaired=dict(self._repaired),
+            rejected=dict(self._rejected),
+        )
+
+    def _count(self, new: dict[int, ObjectInfo]) -> None:
+        for index, info in islice(new.items(), MAX_READ):
+            receipt = read_summary(self._storage, info, index, self.claim.root)
+            if receipt is not None:
+                self._read += 1
+                for event in receipt.events:
+                    counts = self._repaired if event.kind == "repaired" else self._rejected
+                    counts[event.reason] += 1
+
+
+def _training(folder: Path) -> TrainingSnapshot:
+    path = folder / LOG_FILE
+    with disk_errors(path):
+        idle_s = max(0.0, time.time() - path.stat().st_mtime)
+        tail = _tail(path)
+        step, numbers = latest(_lines(tail))
+        saved = max((each.name for each in folder.glob("checkpoint-*")), default=None)
+    return TrainingSnapshot(
+        url=str(folder),
+        state=ENDED if _has_ended(tail) else TRAINING,
+        idle_s=idle_s,
+        step=step,
+        numbers=numbers,
+        checkpoint=saved,
+    )
+
+
+def _has_ended(data: bytes) -> bool:
+    """Return whether the last line of a training's log says that the run has done all of its steps."""
+    try:
+        line = json.loads(data.rstrip().rpartition(b"\n")[2])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(line, dict) and line.get("ended") is True
+
+
+def _tail(path: Path) -> bytes:
+    """Return the whole lines at the end of a file; the last may have been cut by a kill."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL_BYTES))
+        data = file.read()
+    whole = data[: data.rfind(b"\n") + 1]
+    return whole if size <= _TAIL_BYTES else whole[whole.find(b"\n") + 1 :]
+
+
+def _lines(data: bytes) -> Iterator[dict[str, float]]:
+    """Yield the numbers of each line that is one of a training's log; others are left out."""
+    for text in data.splitlines():
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(line, dict) and type(line.get("step")) is int:
+            yield {name: value for name, value in line.items() if type(value) in (int, float) and isfinite(value)}
