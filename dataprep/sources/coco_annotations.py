@@ -38,6 +38,8 @@ MAX_ANNOTATIONS = 20_000_000
 has 860,001."""
 MAX_IMAGES = 2_000_000
 """Maximum number of images that the files list."""
+NO_IMAGE = -1
+"""Id of an image that the files do not list; listed ids are from 0."""
 _INT64 = 2**63
 _AGAIN = "expected an annotation file of COCO; fetch it again"
 
@@ -168,14 +170,15 @@ class CocoAnnotations:
     def of(self, file_name: str) -> bytes:
         """Return the annotations of an image as canonical JSON; empty if the dataset has no features.
 
-        An image that the files do not list has no annotations.
+        An image that the files do not list has no annotations, and the id NO_IMAGE: its name may look like the id of
+        another image.
 
         Raises:
             SourceError: An annotation does not fit the image, or there are too many.
         """
         if not self._features:
             return b""
-        image = self._images.get(file_name) or _unlisted(file_name)
+        image = self._images.get(file_name, CocoImage(NO_IMAGE, file_name, 0, 0))
         self._used.add(file_name)
         values: Values = {
             "coco_url": image.coco_url,
@@ -189,7 +192,7 @@ class CocoAnnotations:
         }
         try:
             for name, kind in self._kinds.items():
-                if name in KINDS:
+                if name in KINDS and image.id != NO_IMAGE:
                     values |= self._values_of(kind, image)
             return annotations_json(self._features, _completed(self._features, values))
         except FormatError as error:
@@ -308,13 +311,6 @@ def category_names(root: Storage, kind: str, folder: str) -> dict[int, str] | No
             if name == "categories":
                 _add_category(found, element)
     return found.categories
-
-
-def _unlisted(file_name: str) -> CocoImage:
-    """Return what is known of an image that no annotation file lists: COCO's file names are ids."""
-    digits = file_name.partition(".")[0]
-    number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else -1
-    return CocoImage(number, file_name, 0, 0)
 
 
 def _completed(features: Features, values: Values) -> Values:

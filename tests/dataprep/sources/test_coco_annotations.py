@@ -78,7 +78,7 @@ def test_images_that_no_file_lists_have_no_annotations(tmp_path):
     write_small(tmp_path)
     with CocoAnnotations(open_storage(str(tmp_path)), "val2017", KINDS, FEATURES) as annotations:
         values = annotation_values(FEATURES, annotations.of("000000000123.jpg"))
-        assert (values["image_id"], values["original_height"], values["captions"]["id"]) == (123, 0, [])
+        assert (values["image_id"], values["original_height"], values["captions"]["id"]) == (-1, 0, [])
         assert annotation_values(FEATURES, annotations.of("cat.jpg"))["image_id"] == -1
         assert annotations.unused() == list(NAMES)
         assert annotations.unlisted() == ["000000000123.jpg", "cat.jpg"]
@@ -87,6 +87,20 @@ def test_images_that_no_file_lists_have_no_annotations(tmp_path):
         assert annotations.categories["instances"] == {1: "person", 90: "toothbrush"}
     assert category_names(open_storage(str(tmp_path)), "panoptic", "val2017") == {187: "sky"}
     assert category_names(open_storage(str(tmp_path)), "panoptic", "train2017") is None
+
+
+def test_an_unlisted_image_named_like_an_id_gets_no_boxes(tmp_path):
+    documents = small_documents()
+    for image, name in zip(documents["captions"]["images"], ("000000000008.jpg", "b.jpg", "c.jpg"), strict=True):
+        image["file_name"] = name  # the ids are 7, 8 and 9; all documents share these images
+    write_small(tmp_path, documents)
+    kinds = ("captions", "instances", "keypoints")
+    with CocoAnnotations(open_storage(str(tmp_path)), "val2017", kinds, FEATURES) as annotations:
+        listed = annotation_values(FEATURES, annotations.of("000000000008.jpg"))
+        unlisted = annotation_values(FEATURES, annotations.of("000000000007.jpg"))
+    assert listed["image_id"] == 7 and listed["captions"]["id"]
+    assert unlisted["image_id"] == -1
+    assert (unlisted["captions"]["id"], unlisted["objects"]["id"], unlisted["person_keypoints"]["id"]) == ([], [], [])
 
 
 def test_a_split_without_annotations_takes_the_list_of_its_images(tmp_path):
