@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from dataprep.commands.inspect_html import class_caption
+from dataprep.inspection.inspect import inspect_dataset
 from tests.support.builds import FORMATS, dataprep
 from tests.support.finished import details, kinds, verify_here
 from tests.support.interop import (
@@ -20,6 +22,7 @@ from tests.support.interop import (
     read_with_webdataset,
 )
 from tests.support.own_data import build_own, picture, stored_values, write_files
+from tests.support.raw_tar import tar_of
 
 CLASSES = ("cats", "dogs", "fish")
 BUILT_IN = {"class_name", "height", "label", "orientation", "width"}
@@ -114,6 +117,24 @@ def test_labels_that_torchvision_numbers_otherwise_are_named(tmp_path):
     report = verify_here(str(tmp_path / "out"))
     assert (report.verdict, kinds(report)) == ("whole", {"labels"})
     assert what in details(report)
+
+
+def test_convert_verify_and_inspect_name_an_order_that_is_not_torchvisions(tmp_path):
+    """Class names by label, as TFDS and --class-names have them, need not be sorted."""
+    members = [("0.jpg", picture(0)), ("0.cls", b"0"), ("1.jpg", picture(1)), ("1.cls", b"1")]
+    write_files(tmp_path, {"tars/train.tar": tar_of(members), "names.txt": b"dandelion\ndaisy\n"})
+    assert dataprep("adopt", tmp_path / "tars", "--class-names", tmp_path / "names.txt").returncode == 0
+    out, what = tmp_path / "out", "the classes are not in alphabetical order (dandelion is 0 here, and 1 there)"
+    made = dataprep("convert", tmp_path / "tars", "--output", out, "--format", "imagefolder", "--workers", "1")
+    assert made.returncode == 0, made.stderr
+    assert f"warning: train: {what}" in made.stderr
+    found = {key: label for key, label, _ in read_with_torchvision(out / "train", has_classes=True)}
+    assert found == {"dandelion/0": 1, "daisy/1": 0}
+    report = verify_here(str(out))
+    assert (report.verdict, kinds(report)) == ("whole", {"labels"})
+    assert what in details(report)
+    (split,) = inspect_dataset(str(out)).splits
+    assert what in class_caption(split)
 
 
 def test_an_image_folder_is_a_source_again(roots, rows, tmp_path):

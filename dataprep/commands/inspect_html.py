@@ -159,13 +159,15 @@ def _histogram(title: str, found: Histogram, caption: str) -> JsonObject:
 
 
 def class_caption(split: SplitInspection) -> str:
-    """Describe the number of classes, and name the smallest and the largest ones; each of a few once."""
+    """Describe the number of classes, and name the smallest and the largest ones; each of a few once. A line of their
+    numbering follows, if readers of an image folder give other labels."""
     classes = split.classes
     if classes is None:
         return "no classes"
     spread = classes.samples
     number = counted(classes.classes, "class")
     counts = f"{number} of {spread.smallest:,} to {spread.largest:,}, median {spread.median:,}"
+    counts += f"; {split.numbering}" if split.numbering else ""
     each = dict([*classes.fewest, *reversed(classes.most)])
     if len(each) == classes.classes:
         return f"{counts}: {', '.join(f'{name} {count:,}' for name, count in each.items())}"

@@ -125,18 +125,24 @@ def numbering_fault(classes: Sequence[str], counts: Sequence[int]) -> str:
     """Return why readers that number the folders of a split give other labels than the dataset; empty if they do not.
 
     Args:
-        classes: Classes of the dataset, sorted.
+        classes: Classes of the dataset, by label.
         counts: Number of images of each class in the split; nothing if it has no classes.
     """
-    missing = [name for name, count in zip(classes, counts, strict=False) if not count]
-    last = max((label for label, count in enumerate(counts) if count), default=-1)
-    if 0 not in counts[:last]:
+    present = [(name, label) for label, name in enumerate(classes[: len(counts)]) if counts[label]]
+    folders = sorted(name for name, _ in present)
+    if all(folders[at] == name == classes[at] for at, (name, _) in enumerate(present)):
         return ""
-    shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    absent = [name for name, count in zip(classes, counts, strict=False) if not count]
+    if folders == [name for name, _ in present]:
+        examples = ", ".join(absent[:3]) + (", ..." if len(absent) > 3 else "")
+        why = f"{len(absent):,} of {len(classes):,} classes have no image and so no folder ({examples})"
+    else:
+        label_of, at = dict(present), {name: number for number, name in enumerate(folders)}
+        name = next(name for name in classes if name in at and at[name] != label_of[name])
+        why = f"the classes are not in alphabetical order ({name} is {label_of[name]:,} here, and {at[name]:,} there)"
     return (
-        f"{len(missing):,} of {len(classes):,} classes have no image and so no folder ({shown}): torchvision's "
-        "ImageFolder, which numbers folders, gives other labels than dataset.json; compare names of classes, or take "
-        "another format"
+        f"{why}: torchvision's ImageFolder, which numbers folders, gives other labels than dataset.json; compare names "
+        "of classes, or take another format"
     )
 
 

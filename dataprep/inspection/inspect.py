@@ -10,7 +10,7 @@ from statistics import median_low
 import numpy as np
 
 from dataprep.build.claim import Claim, read_claim
-from dataprep.build.finished import readable_manifest
+from dataprep.build.finished import numbering_faults, readable_manifest
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.events import open_events
 from dataprep.dataset.features import described
@@ -92,6 +92,8 @@ class SplitInspection:
     """Sizes of the smallest and of the largest image."""
     repeats: Repeats
     classes: ClassSpread | None
+    numbering: str
+    """Why readers of an image folder give other labels; empty if they do not."""
     width: Spread | None
     height: Spread | None
     """Sides in pixels; None if no image was checked."""
@@ -249,6 +251,7 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest, p
         image_bytes_extremes=(smallest, largest) if samples else (0, 0),
         repeats=split.repeats,
         classes=_class_spread(manifest.classes, split.class_counts),
+        numbering=dict(numbering_faults(manifest)).get(split.name, ""),
         width=widths.spread(),
         height=heights.spread(),
         unknown_sides=unknown,

@@ -16,7 +16,7 @@ link        a link of a physically repeated image folder is missing or leads els
 image       an image cannot be decoded, or has other sides than recorded (deep checks; sides in image folders always)
 unread      the disk or bucket could not be read: neither right nor wrong is proved
 leftover    files of a build or retry still exist: a warning, the dataset is whole
-labels      readers number an image folder's classes otherwise, because some have no image: a warning
+labels      readers of an image folder number its classes otherwise: a warning
 card        README.md or croissant.json was edited, or is of another revision: a warning, users may write their own
 """
 

@@ -14,6 +14,7 @@ from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.formats import FORMATS
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, SplitFacts
+from dataprep.sources.own import CONVERTED
 
 
 def consistency_faults(manifest: Manifest) -> Iterator[str]:
@@ -26,8 +27,10 @@ def consistency_faults(manifest: Manifest) -> Iterator[str]:
     shuffled = recipe.is_shuffled(manifest)
     if manifest.revision < 1 or manifest.shuffled != shuffled:
         yield f"revision {manifest.revision}, shuffled {manifest.shuffled}; expected 1 or more, {str(shuffled).lower()}"
-    if len(set(manifest.classes)) != len(manifest.classes) or list(manifest.classes) != sorted(manifest.classes):
-        yield "classes are not sorted, or one occurs twice"
+    if len(set(manifest.classes)) != len(manifest.classes):
+        yield "a class occurs twice"
+    elif list(manifest.classes) != sorted(manifest.classes) and built_as(manifest) != CONVERTED.name:
+        yield "classes are not sorted"  # a conversion keeps their order
     sources = sorted({source["split"] for source in manifest.sources})
     if sources != sorted(set(names)):
         yield f"sources are those of {', '.join(sources) or 'nothing'}, the splits {', '.join(names)}"

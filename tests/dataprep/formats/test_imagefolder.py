@@ -84,6 +84,27 @@ def test_classes_without_images_shift_the_numbers_of_folders(counts, text):
     assert fault.startswith(text) if text else fault == ""
 
 
+@pytest.mark.parametrize(
+    ("classes", "counts", "text"),
+    [
+        (("dandelion", "daisy", "tulips"), (1, 1, 1), "alphabetical order (dandelion is 0 here, and 1 there)"),
+        (("dandelion", "daisy", "tulips"), (1, 0, 1), "1 of 3 classes have no image"),
+        (("dandelion", "daisy", "tulips"), (1, 0, 0), ""),
+        (("0", "1", "2", "10"), (1, 1, 1, 1), "alphabetical order (2 is 2 here, and 3 there)"),
+        (("B", "a"), (1, 1), ""),
+        (("a", "B"), (1, 1), "alphabetical order (a is 0 here, and 1 there)"),
+    ],
+)
+def test_torchvision_numbers_folders_as_the_line_says(tmp_path, classes, counts, text):
+    for name in (name for name, count in zip(classes, counts, strict=True) if count):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "x.jpg")
+    theirs = {key.partition("/")[0]: label for key, label, _ in read_with_torchvision(tmp_path, has_classes=True)}
+    fault = numbering_fault(classes, counts)
+    assert bool(fault) == any(classes[label] != name for name, label in theirs.items())
+    assert text in fault
+
+
 def test_repeats_are_the_links_of_the_original_recipe():
     assert repeat_links(["train2017", "unlabeled2017"], 5) == [
         ("train/train2017_0", "../images/train2017"),

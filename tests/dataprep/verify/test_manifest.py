@@ -184,8 +184,11 @@ def test_counts_that_contradict_each_other_are_faults(finished):
     assert "options.images.check is 'decode', elsewhere it says 'none'" in list(
         consistency_faults(replace(manifest, checked="none"))
     )
-    assert "classes are not sorted, or one occurs twice" in list(
+    assert "classes are not sorted" in list(
         consistency_faults(replace(manifest, classes=tuple(reversed(manifest.classes))))
+    )
+    assert "a class occurs twice" in list(
+        consistency_faults(replace(manifest, classes=(manifest.classes[0], *manifest.classes[:-1])))
     )
 
 
