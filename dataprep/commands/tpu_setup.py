@@ -131,10 +131,8 @@ def profile_command(where: Where, log_folder: str, destination: Path) -> Done:
     fleet = where.fleet()
     answers = fleet.call("traces", log_folder)
     require_all(answers, "list traces")
-    sizes: dict[Trace, int] = {}
+    sizes = {(answer.worker, path): size for answer in answers for path, size in answer.reply["files"].items()}
     folders = {answer.worker: answer.reply["folder"] for answer in answers}
-    for answer in answers:
-        sizes |= {(answer.worker, path): size for path, size in answer.reply["files"].items()}
     if where.dry_run:
         fleet.gcloud.run(fetch_command(fleet.target, 0, f"{log_folder}/plugins/profile", "FOLDER"))
         return Done()
@@ -142,10 +140,10 @@ def profile_command(where: Where, log_folder: str, destination: Path) -> Done:
         raise UsageError(f"{log_folder}: no traces on any worker; train with --profile_steps A:B")
     placed = arrange(sizes)
     with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
-        _fetch(fleet, folders, sizes, Path(scratch))
-        for (worker, path), target in placed.items():
+        fetched = _fetch(fleet, folders, sizes, Path(scratch))
+        for trace, target in placed.items():
             (destination / target).parent.mkdir(parents=True, exist_ok=True)
-            (Path(scratch) / str(worker) / path).rename(destination / target)
+            fetched[trace].rename(destination / target)
     runs = sorted({PurePosixPath(target).parent.name for target in placed.values()})
     workers = len({worker for worker, _ in placed})
     where.say(f"{len(placed)} traces of {workers} workers in {destination}: {', '.join(runs)}")
@@ -160,16 +158,18 @@ def _copy_archive(fleet: Fleet, archive: Archive, remote: str) -> None:
         fleet.copy(str(packed), remote)
 
 
-def _fetch(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], scratch: Path) -> None:
-    """Fetch only the folders of traces, because checkpoints may be beside them."""
-    for worker, folder in sorted({(worker, str(PurePosixPath(path).parent)) for worker, path in sizes}):
-        local = scratch / str(worker) / folder
-        local.parent.mkdir(parents=True, exist_ok=True)
-        fleet.gcloud.require(fetch_command(fleet.target, worker, f"{folders[worker]}/{folder}", str(local)))
+def _fetch(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], scratch: Path) -> dict[Trace, Path]:
+    """Fetch only the folders of traces, because checkpoints may be beside them, each into a folder named here."""
+    sources = sorted({(worker, str(PurePosixPath(path).parent)) for worker, path in sizes})
+    local = {source: scratch / str(number) for number, source in enumerate(sources)}
+    for (worker, folder), target in local.items():
+        fleet.gcloud.require(fetch_command(fleet.target, worker, f"{folders[worker]}/{folder}", str(target)))
+    fetched = {}
     for (worker, path), size in sizes.items():
-        fetched = scratch / str(worker) / path
-        got = fetched.stat().st_size if fetched.exists() else 0
+        file = fetched[worker, path] = local[worker, str(PurePosixPath(path).parent)] / PurePosixPath(path).name
+        got = file.stat().st_size if file.is_file() and not file.is_symlink() else 0
         if got != size:
             raise StorageError(
                 f"worker {worker}: {path} has {got:,} bytes here, {size:,} on the worker; run the same command again"
             )
+    return fetched

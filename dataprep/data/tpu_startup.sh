@@ -18,14 +18,14 @@ try() { # a command, up to ten times: mirrors and file servers fail for moments
 
 share() { # SOURCE FOLDER
   mountpoint -q "$2" && return 0
-  mkdir -p "$2" && mount -t nfs -o vers=3 "$1" "$2" || return 1
-  chmod go+rwx "$2" || : # a read-only share
+  mkdir -p "$2" && mount -t nfs -o vers=3,nosuid,nodev "$1" "$2" || return 1
+  (cd "$2" && mountpoint -q . && chmod go+rwx .) 2>/dev/null || : # a read-only share
 }
 
 apt=(apt-get -o DPkg::Lock::Timeout=600 -y)
 try "${apt[@]}" update
 @packages@
 @shares@
-mkdir -p /tmp/tpu_logs && chmod -R a+rwX /tmp/tpu_logs
+mkdir -m 1777 "${DATAPREP_TPU_ROOT:-}/tmp/tpu_logs" 2>/dev/null || : # whatever has the name is left as it is
 
 if [ ${#failed[@]} -eq 0 ]; then echo done; else printf 'failed: %s\n' "${failed[*]}"; fi >"$record"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from dataprep.cloud.gcloud import SAID_CHARACTERS, TIMEOUT_S, Gcloud, Sent, meaning
 from dataprep.cloud.tpu.command_lines import Target, copy_commands, ssh_command
 from dataprep.cloud.tpu.worker import REPLY, Holder, RunState
+from dataprep.dataset.documents import decode
 from dataprep.errors import StorageError, UndecidedError
 
 AT_ONCE = 16
@@ -31,6 +31,9 @@ class Reply(RunState, total=False):
     ended: list[int]
     lock: str
     startup: str
+    logs: str
+    staged: str
+    environment: str
     mount: str
     folder: str
     files: dict[str, int]
@@ -49,10 +52,11 @@ class Answer:
 
     @property
     def reply(self) -> Reply:
-        """The reply of `worker.py` in the output; empty if there is none."""
+        """The reply of `worker.py` in the output; empty if there is none. Raises StorageError for a malformed one."""
         lines = [line for line in self.out.splitlines() if line.startswith(REPLY)]
-        reply: Reply = json.loads(lines[-1].removeprefix(REPLY)) if lines else {}
-        return reply
+        where, advice = f"worker {self.worker}: its answer", "run the same command again"
+        data = lines[-1].removeprefix(REPLY).encode() if lines else b"{}"
+        return decode(data, Reply, where=where, advice=advice, error=StorageError)
 
 
 class Fleet:

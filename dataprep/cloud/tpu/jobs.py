@@ -173,6 +173,9 @@ def prepare(fleet: Fleet, note: Callable[[str], None]) -> None:
             )
         running = [worker for worker, said in startups.items() if said == "running"]
         if not running:
+            for answer in answers:
+                if answer.reply["logs"] != "fine":
+                    note(f"worker {answer.worker}: {answer.reply['logs']}, or libtpu cannot write its logs there")
             return
         if time.monotonic() > deadline_s:
             raise UndecidedError(f"the start-up script still runs on {len(running)} workers; run setup again later")

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
 from dataprep.errors import UsageError
+from dataprep.storage.names import check_name
 
 ONE_RUN_S = 120.0
 """Time after the first folder's within which other folders belong to the same run."""
@@ -23,7 +24,7 @@ def arrange(traces: Iterable[Trace]) -> dict[Trace, str]:
     """Return the path of each trace below TensorBoard's log folder.
 
     Raises:
-        UsageError: A trace is in a folder whose name is not a time.
+        UsageError: A trace is in a folder whose name is not a time, or its path leaves the folder of logs.
     """
     by_time = sorted((_time_of(path), worker, path) for worker, path in traces)
     runs: dict[Trace, str] = {}
@@ -43,7 +44,7 @@ def arrange(traces: Iterable[Trace]) -> dict[Trace, str]:
 
 
 def _time_of(path: str) -> datetime:
-    folder = PurePosixPath(path).parent.name
+    folder = PurePosixPath(check_name(path)).parent.name
     try:
         return datetime.strptime(folder, _FORMAT)
     except ValueError:

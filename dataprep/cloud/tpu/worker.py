@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -156,7 +157,7 @@ def _become_root(home: str, arguments: list[str]) -> None:
     unknown."""
     if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0:
         rest = arguments[2:] if arguments[:1] == ["--home"] else arguments
-        os.execvp("sudo", ["sudo", "-n", sys.executable, __file__, "--home", home, *rest])
+        os.execvp("sudo", ["sudo", "-n", sys.executable, "-I", __file__, "--home", home, *rest])
 
 
 # Runs
@@ -353,15 +354,33 @@ def release(options: argparse.Namespace) -> Mapping[str, object]:
 
 
 def prepare(_options: argparse.Namespace) -> dict[str, str]:
-    """Return the result of the start-up script, if any, and make libtpu's folder of logs writable for all users."""
+    """Return the result of the start-up script, if any, and make libtpu's folder of logs, to which all users write."""
     record = ROOT / "run/dataprep-startup"
-    logs = ROOT / "tmp/tpu_logs"
-    mended = not logs.is_dir() or not all(path.stat().st_mode & 0o006 == 0o006 for path in [logs, *logs.iterdir()])
-    if mended:
-        _call(["mkdir", "-p", str(logs)])
-        _call(["chmod", "-R", "a+rwX", str(logs)])
     startup = record.read_text().strip() if record.exists() else "none"
-    return {"startup": startup, "logs": "mended" if mended else "fine", "python": sys.version.split()[0]}
+    return {"startup": startup, "logs": _open_logs(ROOT / "tmp/tpu_logs"), "python": sys.version.split()[0]}
+
+
+def _open_logs(logs: Path) -> str:
+    """Open libtpu's folder of logs to all users; return what is wrong with it, or `fine`.
+
+    Any user may make that name in /tmp, also as a link: only root's folder, or that of the user who called sudo, is
+    opened, by its descriptor, and nothing in it is touched. Sticky: users cannot replace each other's files by links.
+    """
+    with contextlib.suppress(FileExistsError):
+        logs.mkdir(parents=True)
+    try:
+        folder = os.open(logs, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return f"{logs} is not a folder; remove it"
+    try:
+        found = os.fstat(folder)
+        if found.st_uid in (os.geteuid(), int(os.environ.get("SUDO_UID", "-1"))):
+            os.fchmod(folder, 0o1777)
+        elif not found.st_mode & 0o002:
+            return f"{logs} belongs to user {found.st_uid}, and others cannot write to it; remove it"
+        return "fine"
+    finally:
+        os.close(folder)
 
 
 def unpack(options: argparse.Namespace) -> dict[str, str]:
@@ -392,7 +411,7 @@ def unpack(options: argparse.Namespace) -> dict[str, str]:
         fresh = base / f".current-{os.getpid()}"
         fresh.symlink_to(target)
         fresh.replace(base / "current")
-    return {"code": str(target)}
+    return {"staged": str(target)}
 
 
 def environment(options: argparse.Namespace) -> dict[str, str | bool]:
@@ -432,12 +451,11 @@ def mount(options: argparse.Namespace) -> dict[str, str | int]:
             if _mounted(options.target):
                 _call(["umount", "-l", options.target])
             _call(["mkdir", "-p", options.target])
-            _call(["mount", "-t", "nfs", "-o", "vers=3", options.source, options.target])
+            _call(["mount", "-t", "nfs", "-o", "vers=3,nosuid,nodev", options.source, options.target])
         except Failure as error:
             said = str(error)
         if _mounted(options.target) == options.source and _answers(options.target):
-            with contextlib.suppress(Failure):  # a read-only share
-                _call(["chmod", "go+rwx", options.target])
+            _open_share(options.target)
             return {"mount": "repaired" if found else "mounted", "attempts": attempt + 1}
     raise Failure(
         f"{options.source} cannot be mounted on {options.target} after {MOUNT_ATTEMPTS} attempts ({said}); "
@@ -452,6 +470,19 @@ def _mounted(target: str) -> str | None:
         if place.replace("\\040", " ") == target.rstrip("/"):
             return source
     return None
+
+
+def _open_share(target: str) -> None:
+    """Open the root of a mounted share to all users, by its descriptor: another folder may be on the way by now."""
+    folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        mode = stat.S_IMODE(os.fstat(folder).st_mode)
+        if os.fstat(folder).st_dev != os.stat("..", dir_fd=folder).st_dev:
+            os.fchmod(folder, mode | 0o077)
+    except OSError:
+        pass  # a read-only share
+    finally:
+        os.close(folder)
 
 
 def _answers(target: str) -> bool:

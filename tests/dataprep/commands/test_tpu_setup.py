@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from dataprep.cloud.tpu.fleet import worker_program
+from dataprep.cloud.tpu.worker import REPLY
 from dataprep.errors import StorageError, UsageError
 from tests.support.tpu import QUICK, tpu
 
@@ -118,3 +121,14 @@ def test_profile_makes_one_run_of_all_workers(pod):
         tpu("profile", "empty", "traces")
     with pytest.raises(UsageError, match="traces in a bucket are in one place already"):
         tpu("profile", "gs://bucket/logs", "traces")
+
+
+def test_a_worker_cannot_choose_where_its_traces_go(pod):
+    path = "../../out/2026_11_21_12_00_00/x.xplane.pb"
+    answer = {"folder": str(pod.home(1)), "files": {path: 1}}
+    program = f"print({REPLY + json.dumps(answer)!r})"
+    for worker in range(2):
+        (pod.home(worker) / worker_program()[1]).write_text(program)
+    with pytest.raises(UsageError, match=f"object name '{path}' must be relative"):
+        tpu("profile", "logs", "traces")
+    assert not Path("traces").exists()

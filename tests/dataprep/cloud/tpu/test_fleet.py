@@ -50,3 +50,9 @@ def test_success_without_a_reply_is_an_answer_that_was_lost(pod, fleet):
 def test_the_error_that_the_program_told_is_the_trouble(fleet):
     (answer,) = fleet.call("unpack", "nowhere.tar.gz", "project-0", "0" * 64, workers=[1])
     assert (answer.worker, answer.code, answer.trouble) == (1, 1, "nowhere.tar.gz does not exist; run setup again")
+
+
+def test_a_malformed_answer_is_an_error_in_one_line(pod, fleet):
+    (pod.home(1) / worker_program()[1]).write_text("""print('@dataprep {"files": [1]}')""")
+    with pytest.raises(StorageError, match=r"worker 1: its answer: \$\.files: expected object, got \[1\]; run"):
+        fleet.call("traces", "logs")

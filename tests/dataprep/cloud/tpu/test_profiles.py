@@ -50,3 +50,9 @@ def test_a_trace_outside_a_folder_named_by_a_time_is_refused():
 
 def test_no_traces_give_no_run():
     assert arrange([]) == {}
+
+
+@pytest.mark.parametrize("path", [f"../../{folder(0)}/a.xplane.pb", f"/etc/{folder(0)}/a", f"{folder(0)}/..", "a\n"])
+def test_a_path_that_leaves_the_folder_of_logs_is_refused(path):
+    with pytest.raises(UsageError, match="object name"):
+        arrange([(0, path)])

@@ -48,9 +48,21 @@ def test_packages_are_installed_and_shares_mounted_with_retries(machine):
     assert calls == [
         *[f"{apt} update"] * 4,
         f"{apt} install gcc libjpeg-dev python3-venv nfs-common htop",
-        "mount -t nfs -o vers=3 10.0.0.2:/vol1 /mnt/data",
-        "mount -t nfs -o vers=3 files:/b /mnt/b",
+        "mount -t nfs -o vers=3,nosuid,nodev 10.0.0.2:/vol1 /mnt/data",
+        "mount -t nfs -o vers=3,nosuid,nodev files:/b /mnt/b",
     ]
+
+
+def test_nothing_that_others_made_is_opened_at_boot(machine):
+    (machine / "root/tmp").mkdir()
+    (machine / "bin/mkdir").unlink()
+    (machine / "root/secret").mkdir(0o700)
+    (machine / "root/tmp/tpu_logs").symlink_to("../secret")
+    assert boot(machine, startup_script())[0] == "done"
+    assert (machine / "root/secret").stat().st_mode & 0o7777 == 0o700
+    (machine / "root/tmp/tpu_logs").unlink()
+    boot(machine, startup_script())
+    assert (machine / "root/tmp/tpu_logs").stat().st_mode & 0o7777 == 0o1777
 
 
 def test_a_command_that_failed_ten_times_is_recorded(machine):

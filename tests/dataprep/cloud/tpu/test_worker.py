@@ -124,11 +124,11 @@ def test_code_that_did_not_fit_on_the_disk_leaves_nothing_behind(machine):
     archive.write_bytes(packed.data)
     words = [sys.executable, "-S", SOURCE, "--home", machine / "home", "unpack", archive, packed.name, packed.sha256]
     limited = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *words]
-    for command, key in ((limited, "error"), (limited, "error"), (words, "code")):
+    for command, key in ((limited, "error"), (limited, "error"), (words, "staged")):
         out = subprocess.run(command, capture_output=True, check=False).stdout.decode()
         assert key in json.loads(out.removeprefix(worker.REPLY)), out
         partly = [path.name for path in (machine / "home/.dataprep/code").iterdir() if path.is_dir()]
-        assert partly == ([packed.name] if key == "code" else []), out
+        assert partly == ([packed.name] if key == "staged" else []), out
     assert (machine / "home/.dataprep/current/large.bin").stat().st_size == 1_000_000
 
 
@@ -228,7 +228,7 @@ def test_a_share_is_mounted_once(machine, share):
     words = ("mount", "server:/vol", str(share), "--delay-s=0")
     assert call(machine, *words) == {"mount": "mounted", "attempts": 3}
     assert call(machine, *words) == {"mount": "fine"}
-    assert share.stat().st_mode & 0o077 == 0o077
+    assert share.stat().st_mode & 0o077 != 0o077  # no mount is there: a folder that took its place is not opened
 
 
 def test_a_share_that_does_not_answer_is_mounted_again(machine, share):
@@ -242,7 +242,7 @@ def test_a_share_that_cannot_be_mounted_is_an_error_after_some_attempts(machine,
     (machine / "failures").write_text("x\n" * 99)
     said = call(machine, "mount", "server:/vol", str(share), "--delay-s=0")["error"]
     assert said.startswith(
-        f"server:/vol cannot be mounted on {share} after 10 attempts (mount -t nfs -o vers=3 server:/vol:"
+        f"server:/vol cannot be mounted on {share} after 10 attempts (mount -t nfs -o vers=3,nosuid,nodev server:/vol:"
     )
     assert "Connection timed out" in said
 
@@ -287,4 +287,38 @@ def test_commands_that_need_root_run_through_sudo(open_folder):
     source.write_bytes(SOURCE.read_bytes())
     command = ["/usr/bin/env", "python3", "-S", source, "release"]
     subprocess.run(command, env=environment, user="nobody", cwd="/", check=True)
-    assert (machine / "seen").read_text().split()[1:] == [str(source), "--home", "/nonexistent", "release"]
+    assert (machine / "seen").read_text().split()[1:] == ["-I", str(source), "--home", "/nonexistent", "release"]
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+def test_the_folder_of_logs_is_made_for_all_users(machine):
+    logs = machine / "root/tmp/tpu_logs"
+    assert call(machine, "prepare")["logs"] == "fine"
+    assert mode_of(logs) == 0o1777
+    logs.chmod(0o755)
+    (logs / "private").touch(0o600)
+    assert call(machine, "prepare")["logs"] == "fine"
+    assert (mode_of(logs), mode_of(logs / "private")) == (0o1777, 0o600)
+
+
+def test_a_link_in_place_of_the_folder_of_logs_is_not_followed(machine):
+    secret = machine / "root/secret"
+    secret.mkdir(0o700)
+    (machine / "root/tmp/tpu_logs").symlink_to(secret)
+    assert call(machine, "prepare")["logs"] == f"{machine}/root/tmp/tpu_logs is not a folder; remove it"
+    assert mode_of(secret) == 0o700
+
+
+@as_root
+def test_a_strangers_folder_of_logs_is_left_as_it_is(machine):
+    logs = machine / "root/tmp/tpu_logs"
+    logs.mkdir(0o755)
+    os.chown(logs, 65534, 65534)
+    (machine / "secret").touch(0o600)
+    os.link(machine / "secret", logs / "x")
+    said = f"{logs} belongs to user 65534, and others cannot write to it; remove it"
+    assert call(machine, "prepare")["logs"] == said
+    assert (mode_of(logs), mode_of(machine / "secret")) == (0o755, 0o600)
