@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from copy import copy
 from typing import Any
 
 import click
 
 from dataprep.errors import UsageError
+from dataprep.messages import shell_words
 
 
 class StrictCommand(click.Command):
@@ -57,4 +57,4 @@ def _or_both(name: str, values: list[Any]) -> str:
     """Return how to build from several sources, for which one would give --source again."""
     if name != "--source" or any("://" in value for value in values):
         return ""
-    return f", or a folder that holds them: mkdir all && mv {shlex.join(values)} all, and then --source all"
+    return f", or a folder that holds them: mkdir all && mv {shell_words(*values)} all, and then --source all"

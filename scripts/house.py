@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from dataprep.cli import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dataprep", "loaders", "pipelines", "train")
 LAYERS = (
@@ -51,6 +53,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/commands/demo_data.py": "the demo of a dataset is chosen by its name",
         "dataprep/commands/progress.py": "rows are reported by how they ended where rows were fetched",
     },
+    "words of printed commands that no shell_words quotes": {"dataprep/errors.py": "names of extras are ours"},
     "dict[str, Any]": {
         "dataprep/dataset/documents.py": "named once, as JsonObject",
         "dataprep/adopt/tars.py": "the .json beside an image holds what its writer liked",
@@ -425,6 +428,58 @@ def names_for_any_object(module: Module, aliases: Iterable[tuple[str, str]]) -> 
     return names
 
 
+_PROGRAMS = (
+    rf"dataprep (?:{'|'.join(COMMANDS)})\b|dataprep-[a-z]|gcloud storage |kubectl |pip install |unzip |tar -|mv "
+)
+IN_COMMAND = re.compile(rf"(?<![\w./-])(?:{_PROGRAMS}|set \0=)[^\"`;,:()]*$")
+IN_ADVICE = re.compile(
+    r"(?!(?:\0: |got )?(?:--[\w-]+ with )?--[\w-]+[ =]$).*\s--[a-z][\w-]*[ =]$|^--[a-z-]+ \Z", re.DOTALL
+)
+TEMPLATE = re.compile(rf"(?:(?:{_PROGRAMS})[^\"`;,:()]*|--[a-z][\w.-]*[ =]){{(?!words}})\w*}}")
+
+
+def unquoted_words() -> list[str]:
+    return [
+        f"{each.file}:{line} {text}" for each in modules().values() for line, text in unquoted(each.tree, each.name)
+    ]
+
+
+def unquoted(tree: ast.AST, name: str = "dataprep") -> Iterator[tuple[int, str]]:
+    """Yield the lines of messages that have commands with words not made by `messages.shell_words`, and the words.
+
+    Constants and numbers with a format may stand there. A template calls its words `{words}`. Options without their
+    command are looked for in dataprep alone: elsewhere they repeat what the user has given.
+    """
+    parts: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts.update(node.values)
+            yield from _unquoted_in(node, has_options=name.startswith("dataprep"))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:
+            if found := TEMPLATE.search(node.value):
+                yield node.lineno, found[0]
+        elif isinstance(node, ast.keyword) and node.arg == "words" and not _is_quoted(node.value):
+            yield node.value.lineno, ast.unparse(node)
+
+
+def _unquoted_in(string: ast.JoinedStr, *, has_options: bool) -> Iterator[tuple[int, str]]:
+    text = ""
+    for index, part in enumerate(string.values):
+        if isinstance(part, ast.Constant):
+            text += str(part.value)
+        elif isinstance(part, ast.FormattedValue):
+            is_last = index + 1 == len(string.values)
+            is_advice = has_options and IN_ADVICE.match(text) and (is_last or not text.startswith("--"))
+            if (is_advice or IN_COMMAND.search(text)) and not (part.format_spec or _is_quoted(part.value)):
+                yield part.lineno, f"{text[-40:]}{{{ast.unparse(part.value)}}}".replace("\0", "_")
+            text += "\0"
+
+
+def _is_quoted(value: ast.expr) -> bool:
+    is_constant = isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and value.id.isupper())
+    return is_constant or "shell_words" in ast.unparse(value)
+
+
 def lines_by_room() -> dict[str, int]:
     """Return the lines of Python in each room; modules at the top of a package count together."""
     found: Counter[str] = Counter()
@@ -489,6 +544,12 @@ ROWS = (
         goal="none",
         find=untested_modules,
         measure=lambda: f"{len(untested_modules())} of {len(modules())}",
+    ),
+    Row(
+        name="words of printed commands that no shell_words quotes",
+        before="66",
+        goal="none",
+        find=unquoted_words,
     ),
     Row(name="dict[str, Any]", before="209", goal="at the edges of JSON", find=untyped_documents),
 )

@@ -17,6 +17,7 @@ from scripts.house import (
     documented,
     names_for_any_object,
     sorted_out,
+    unquoted,
     untyped,
 )
 
@@ -88,3 +89,38 @@ def test_docstrings_of_modules_functions_and_constants_are_read():
 def test_functions_whose_parameters_are_options_are_recognised(program: str, is_command: bool):
     (function,) = ast.parse(program).body
     assert house._is_command(function) is is_command
+
+
+@pytest.mark.parametrize(
+    ("program", "word"),
+    [
+        ("f'run \"dataprep adopt {url}\" once'", "{url}"),
+        ("f'{url}: damaged; run dataprep verify {storage.url}'", "{storage.url}"),
+        ("f'a; dataprep adopt {shell_words(url)} --index {index.url}, or'", "{index.url}"),
+        ("f'or set {DATA_URL}={data.url}'", "{data.url}"),
+        ("f'{where}: no value: leave it out with --drop {name}, or not'", "{name}"),
+        ("' '.join(f'--drop {name}' for name in faults)", "{name}"),
+        ("'leave the column out with --drop {}'.format(name)", "--drop {}"),
+        ("HINT.format(words=where)", "words=where"),
+        ("f'pip install {need}'", "{need}"),
+    ],
+)
+def test_word_of_a_printed_command_that_is_not_quoted_is_found(program, word):
+    ((_, found),) = unquoted(ast.parse(program))
+    assert found.endswith(word)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "f'run \"dataprep adopt {shell_words(url)}\"; {url} is there'",
+        "f'--split {split}: no such split; expected one of {names}'",
+        "f'{url}: --label-from {name}: not a column'",
+        "f'leave it out with --labels {NO_LABELS}, or build with --max-reject-ratio {ratio:g}'",
+        "[f'--zone={zone}', f'--project={project}']",
+        "HINT.format(words=shell_words(where))",
+        "f'{name} is not a region that dataprep knows: {known}'",
+    ],
+)
+def test_text_that_is_not_to_be_pasted_needs_no_quotes(program):
+    assert list(unquoted(ast.parse(program))) == []

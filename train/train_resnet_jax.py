@@ -210,7 +210,9 @@ class Config:
             profile_steps=parse_steps(self.profile_steps),
             flag_prefix=PREFIX,
             resume_hint="the same command continues it",
-            anew_hint="to begin a new run with the checkpoint's weights, give --config.init={} and another --workdir",
+            anew_hint=(
+                "to begin a new run with the checkpoint's weights, give --config.init={words} and another --workdir"
+            ),
             batch_hint="a smaller --config.batch_size",
         )
 

@@ -22,7 +22,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.img2dataset import IMG2DATASET
 from dataprep.formats.img2dataset_tfds import is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
-from dataprep.messages import counted, shown
+from dataprep.messages import counted, shell_words, shown
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import read_bounded
 
@@ -221,7 +221,8 @@ def assign_splits(
             nameless.append(info)
     empty = [f"{split}={pattern}" for split, pattern in splits if not found[split]]
     if empty:
-        raise UsageError(f"{storage.url}: no file for --split {', '.join(empty)}; the files are {_examples(files)}")
+        given = " ".join(("--split", ", ".join(empty)))
+        raise UsageError(f"{storage.url}: no file for {given}; the files are {_examples(files)}")
     if nameless and found:
         raise UsageError(
             f"{storage.url}: files of {', '.join(sorted(found))}, and others of no split by their names "
@@ -244,7 +245,7 @@ def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Seque
         others = ", ".join(shown(folder) for folder in folders if folder not in named[:5])
         raise UsageError(
             f"{storage.url}: folders {', '.join(named)} beside others ({others[:200]}); name the splits: "
-            f"--split {named[0]}={named[0]}, or --split train=. if all of them are classes"
+            f"--split {shell_words(named[0])}={named[0]}, or --split train=. if all of them are classes"
         )
     return {folder: folder for folder in named} or {"train": ""}
 

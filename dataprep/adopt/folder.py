@@ -13,7 +13,7 @@ from dataprep.dataset.changes import IMAGE_SUFFIXES, is_in_class_folder, is_text
 from dataprep.dataset.index_rows import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError
-from dataprep.messages import shown
+from dataprep.messages import shell_words, shown
 from dataprep.sources.keys import key_of
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.checksums import crc32c_of
@@ -68,7 +68,7 @@ def find_folder_images(
             other = ", ".join(shown(name) for name in sorted(names - classes_of[widest])[:3])
             raise UsageError(
                 f"{storage.url}: {split} has class folders that {widest} has not ({other}): labels would have "
-                f"different meanings; adopt one of them, --split {widest}={folders[widest] or '.'}"
+                f"different meanings; adopt one of them, --split {shell_words(widest)}={folders[widest] or '.'}"
             )
     for name in classes:
         if not is_text(name):

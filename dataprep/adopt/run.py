@@ -37,7 +37,7 @@ from dataprep.errors import AccessError, ConflictError, DataprepError, SourceErr
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.img2dataset_tfds import is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
-from dataprep.messages import counted
+from dataprep.messages import counted, shell_words
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import TooLargeError
 
@@ -180,10 +180,11 @@ def _refuse_other_flags(index: Storage, existing: Manifest, request: AdoptReques
     other = {
         "--shuffled": request.shuffled and not existing.shuffled,
         "--digest": request.digest and not adopted.get("digest"),
-        f"--labels {request.labels}": request.labels is not None and request.labels != adopted.get("labels"),
+        f"--labels {shell_words(request.labels)}": request.labels is not None
+        and request.labels != adopted.get("labels"),
         "--class-names": bool(request.class_names) and request.class_names != existing.classes,
-        f"--format {request.format}": request.format not in ("auto", existing.format),
-        **{f"--split {'='.join(pair)}": splits != list(adopted.get("splits", ())) for pair in splits},
+        f"--format {shell_words(request.format)}": request.format not in ("auto", existing.format),
+        **{f"--split {'='.join(map(shell_words, pair))}": splits != list(adopted.get("splits", ())) for pair in splits},
     }
     flags = ", ".join(flag for flag, is_other in other.items() if is_other)
     if flags and is_adopted(existing):

@@ -17,7 +17,7 @@ from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.dataset.sizes import first_faults, size_faults
 from dataprep.errors import UsageError, VerificationError
 from dataprep.formats import FORMATS
-from dataprep.messages import counted
+from dataprep.messages import counted, shell_words
 from dataprep.storage import Storage
 from dataprep.storage.local import LocalStorage
 
@@ -35,7 +35,8 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
         f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: "
         f"{first_faults(damaged)}. Build it again with --overwrite; or remove the damaged files "
         f"and {MANIFEST}, and run this command again, which builds what is missing; or remove the damaged files alone, "
-        f"and copy them with dataprep replicate COPY --to {storage.url}; then run dataprep verify {storage.url}"
+        f"and copy them with dataprep replicate COPY --to {shell_words(storage.url)}; then run "
+        f"dataprep verify {shell_words(storage.url)}"
     )
 
 
@@ -57,7 +58,7 @@ def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -
         raise VerificationError(
             f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: {first_faults(damaged)}. "
             f"It was {versions}, and other versions may write other bytes: install those versions to repair it, copy "
-            f"the files with dataprep replicate COPY --to {storage.url}, {advice}"
+            f"the files with dataprep replicate COPY --to {shell_words(storage.url)}, {advice}"
         )
     raise UsageError(f"{storage.url}: the dataset is there already, {versions}; choose another --output, {advice}")
 

@@ -13,7 +13,7 @@ from dataprep.dataset.columns import to_numpy
 from dataprep.dataset.keys import readable
 from dataprep.dataset.prints import Prints, also_in, shared_images
 from dataprep.dataset.records import ShardReceipt
-from dataprep.messages import counted, printable
+from dataprep.messages import counted, printable, shell_words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,4 +53,5 @@ class Noticed:
                 yield f"{split}: {counted(count, 'image')} {verb} rejected: {', '.join(names)}{more}"
         shared = ", ".join(also_in(*each[:2], len(each.positions)) for each in shared_images(self._prints))
         if shared:
-            yield f"warning: {shared} (the same bytes); dataprep inspect {self._build.storage.url} names the first ones"
+            inspect = shell_words("dataprep", "inspect", self._build.storage.url)
+            yield f"warning: {shared} (the same bytes); {inspect} names the first ones"

@@ -20,7 +20,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource
 from dataprep.errors import FormatError, UsageError
 from dataprep.host.versions import CODECS, codec_versions
-from dataprep.messages import printable, shortened
+from dataprep.messages import printable, shell_words, shortened
 from dataprep.sources.own import Conversion, OwnData
 
 PLAN_SCHEMA = "1.0"
@@ -222,10 +222,10 @@ def refuse_other_codecs(planned: Mapping[str, str]) -> None:
     other = [package for package in packages if here.get(package) != planned[package]]
     if other:
         have = ", ".join(f"{package} {here.get(package)}" for package in other)
-        need = " ".join(f"{package}=={planned[package]}" for package in other)
+        need = [f"{package}=={planned[package]}" for package in other]
         raise UsageError(
-            f"this worker has {have}, the plan was made with {need.replace('==', ' ')}: other versions write other "
-            f"bytes; install the same for every worker: pip install {need}"
+            f"this worker has {have}, the plan was made with {' '.join(need).replace('==', ' ')}: other versions write "
+            f"other bytes; install the same for every worker: pip install {shell_words(*need)}"
         )
     if RESTART_LIBRARY in planned and library_version() != planned[RESTART_LIBRARY]:
         raise UsageError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 from dataprep.dataset.documents import JsonObject
 from dataprep.errors import AccessError, DataprepError, StorageError, UndecidedError, UsageError
+from dataprep.messages import shell_words
 
 TIMEOUT_S = 900.0
 """Deadline of a command; creating a TPU or copying to its workers takes minutes."""
@@ -110,7 +110,7 @@ class Gcloud:
             GcloudMissingError: gcloud is not installed.
             UndecidedError: The command did not end in time.
         """
-        self.show(shlex.join(argv) + (f" <<< {shlex.quote(sent.shown)}" if sent else ""))
+        self.show(shell_words(*argv) + (f" <<< {shell_words(sent.shown)}" if sent else ""))
         if self.dry_run:
             return subprocess.CompletedProcess(list(argv), 0, "", "")
         try:

@@ -17,13 +17,14 @@ from dataprep.cloud.region import PAID, UNKNOWN, Verdict, can_cache, describe, v
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.replicas import Replica, read_replicas, same_dataset
 from dataprep.errors import AccessError, DataprepError, StorageError, UndecidedError, UsageError
+from dataprep.messages import shell_words
 from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.gcs_location import DEADLINES, BucketLocation, bucket_location, running_caches
 
 POLICIES = ("refuse", "warn", "off")
 """What to do when the transfer is charged: the verdict is PAID."""
 SCHEME = "gs://"
-ADVICE = "read it from its own region or copy it beside the reader (dataprep check-region {url} shows what both cost)"
+ADVICE = "read it from its own region or copy it beside the reader (dataprep check-region {words} shows what both cost)"
 _log = logging.getLogger("dataprep")
 
 
@@ -46,7 +47,7 @@ def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVI
         url: URL of a dataset or of original files.
         policy: One of POLICIES.
         where: The reader's zone or region; by default this machine's zone.
-        advice: What the user should do instead, with `{url}` as a placeholder.
+        advice: What the user should do instead, with `{words}` as a placeholder.
 
     Returns:
         Locations and verdict; None if nothing was checked.
@@ -66,7 +67,7 @@ def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVI
     except AccessError:
         return None  # no such bucket, or no credentials: the reading will report it
     if found.verdict.kind == PAID and policy == "refuse":
-        step = advice.format(url=url)
+        step = advice.format(words=shell_words(url))
         raise UsageError(f"{_paid(found)}; {step}, or accept the price with --region-policy warn")
     if found.verdict.kind in (PAID, UNKNOWN):
         _warn(_paid(found) if found.verdict.kind == PAID else f"{url}: {found.verdict.reason}")

@@ -25,6 +25,7 @@ from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas, same_dataset
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
 from dataprep.formats import FORMATS
+from dataprep.messages import shell_words
 from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.copies import check_same, copy_object, stored_crc32c
 from dataprep.storage.gcs_location import BucketLocation, bucket_location
@@ -82,7 +83,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
         )
     fault = next(iter(find_faults(manifest)), None)
     if fault:
-        raise FormatError(f"{storage.url_of(MANIFEST)}: {fault}; run dataprep verify {storage.url}")
+        raise FormatError(f"{storage.url_of(MANIFEST)}: {fault}; run dataprep verify {shell_words(storage.url)}")
     shard_format = FORMATS[manifest.format]
     if any(shard_format.passes_written(split.repeats["stored"]) < split.repeats["stored"] for split in manifest.splits):
         raise UsageError(
@@ -277,7 +278,7 @@ def _images(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectIn
         if (len(found), num_bytes) != (split.samples, split.num_bytes):
             raise VerificationError(
                 f"{storage.url_of(split.name)}: {len(found):,} files of {num_bytes:,} bytes, the manifest has "
-                f"{split.samples:,} of {split.num_bytes:,}; run dataprep verify {storage.url}"
+                f"{split.samples:,} of {split.num_bytes:,}; run dataprep verify {shell_words(storage.url)}"
             )
         yield from found
 
@@ -285,7 +286,7 @@ def _images(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectIn
 def _described(storage: Storage, entry: Mapping[str, Any], present: Mapping[str, ObjectInfo]) -> ObjectInfo:
     """Return an object that the manifest names, with its CRC32C if that is known."""
     info, crc32c = present.get(entry["file"]), entry.get("crc32c")
-    step = f"run dataprep verify {storage.url}"
+    step = f"run dataprep verify {shell_words(storage.url)}"
     if info is None:
         raise VerificationError(f"{storage.url_of(entry['file'])}: not found, but the manifest names it; {step}")
     if info.num_bytes != entry["bytes"] or (None not in (crc32c, info.crc32c) and crc32c != info.crc32c):

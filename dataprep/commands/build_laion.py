@@ -25,7 +25,7 @@ from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.filters import RowFilter
 from dataprep.fetched.newest import rejected_rows
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
-from dataprep.messages import counted, human_bytes, printable, shortened
+from dataprep.messages import counted, human_bytes, printable, shell_words, shortened
 from dataprep.sources import OwnData, own_name_fault
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
 from dataprep.sources.own import UNSTATED
@@ -324,7 +324,7 @@ def _rate_line(tables: TableRequest, shards: int, *, is_known: bool) -> str:
     if busy > 1:
         line += f", {_figure(limit_per_s / divisor)} by each of {busy:,} workers"
     if busy < divisor:
-        whole = f"--host-per-second {_figure(limit_per_s)}"
+        whole = f"--host-per-second {shell_words(_figure(limit_per_s))}"
         line += f": {whole} is divided by {divisor:,} workers, of which {busy:,} can have a shard"
     return line
 
@@ -341,7 +341,7 @@ def _split_lines(output: str, split: SplitManifest) -> str:
     )
     lines = [line, *count_lines(split.statuses, split.reasons, _examples(output))]
     if split.samples < rows:
-        lines.append(f"  list all rows without an image: dataprep inspect {output} --rejected")
+        lines.append(f"  list all rows without an image: dataprep inspect {shell_words(output)} --rejected")
     return "\n".join(lines)
 
 

@@ -37,7 +37,7 @@ from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.paths import README
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import DataprepError, SourceError, StorageError, UsageError
-from dataprep.messages import counted
+from dataprep.messages import counted, shell_words
 from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, engine_module
 from pipelines.parts import Part, part_of
@@ -205,10 +205,10 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
         if not is_written and card_plan(storage) not in (None, result.manifest.plan_hash):
             progress.warn(
                 f"{README} is that of another plan and stays, as you may have edited it: write both cards anew with "
-                f"dataprep card {url} --overwrite"
+                f"dataprep card {shell_words(url)} --overwrite"
             )
     except DataprepError as error:
-        progress.warn(f"the cards are not written: {error}; write them with dataprep card {url}")
+        progress.warn(f"the cards are not written: {error}; write them with dataprep card {shell_words(url)}")
 
 
 def refuse_unknown_runner(run: Run, engine_options: tuple[str, ...]) -> None:
@@ -364,10 +364,11 @@ def _print_result(
     if not (result.shards_built or result.assembled):
         click.echo(
             f"{output} was whole already; nothing was done{_rejected_before(manifest, request)}. The contents were not "
-            f"compared; check them with: dataprep verify {output}"
+            f"compared; check them with: dataprep verify {shell_words(output)}"
         )
         return
     samples = counted(sum(split.samples for split in manifest.splits), "sample")
     is_bare = request.options.own is not None and not manifest.classes
     labels = " without labels" if is_bare else ""
-    click.echo(f"{output} is whole: {samples}{labels} in {elapsed_s:.1f} s; check it with: dataprep verify {output}")
+    verify = shell_words("dataprep", "verify", output)
+    click.echo(f"{output} is whole: {samples}{labels} in {elapsed_s:.1f} s; check it with: {verify}")

@@ -23,6 +23,7 @@ from dataprep.dataset.records import Manifest
 from dataprep.dataset.trust import check_named
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
+from dataprep.messages import shell_words
 from dataprep.sources import own_name_fault
 from dataprep.sources.existing import Existing, check_val_fraction, split_facts
 from dataprep.sources.own import CONVERTED, UNSTATED, Conversion, OwnData, name_from
@@ -150,7 +151,8 @@ def _manifest(index: Storage) -> Manifest:
     if index.stat(MANIFEST) is None:
         raise UsageError(
             f"{index.url}: no dataset there (no {MANIFEST}); index what other tools wrote with "
-            f'"dataprep adopt {index.url}", or build pictures with "dataprep build folder --source {index.url}"'
+            f'"dataprep adopt {shell_words(index.url)}", or build pictures with '
+            f'"dataprep build folder --source {shell_words(index.url)}"'
         )
     return readable_manifest(index)
 

@@ -32,6 +32,7 @@ from dataprep.commands.plan_requests import BucketLoad
 from dataprep.commands.region_options import months_option, named_place, objects_option, prices_option
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.host.piped import open_console, print_table
+from dataprep.messages import shell_words
 
 if TYPE_CHECKING:
     from loaders.capacity.plan import ImageCost, Pod
@@ -477,7 +478,7 @@ def _costs(options: _Options, generation: str, image_size: int) -> _Costs:
         if measured.image_size not in (None, image_size):
             raise UsageError(
                 f"{options.measured.name} was measured at {measured.image_size} pixels, the model takes {image_size}; "
-                f"measure with --image-size {image_size}"
+                f"measure with --image-size {shell_words(image_size)}"
             )
         costs, source, url = dict(measured.costs), options.measured.name, measured.url
         if bytes_per_image:

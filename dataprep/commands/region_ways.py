@@ -12,7 +12,7 @@ import click
 from dataprep.cloud.prices import stale_tables
 from dataprep.cloud.region import region_of
 from dataprep.cloud.ways import CACHE, COPY, Way
-from dataprep.messages import printable, usd
+from dataprep.messages import printable, shell_words, usd
 
 STORAGE_REGION = "us-central1"
 """Region whose published price of storage, in buckets and caches, is used everywhere."""
@@ -40,14 +40,14 @@ def copy_commands(
         once_usd: Price of the copying.
         as_shards: Whether that is the price of copying shards, because the number of objects is not known.
     """
-    path = url.partition("://")[2].partition("/")[2]
-    create = f"dataprep create-bucket {_NEW_BUCKET} --beside {where}"
-    replicate = f"dataprep replicate {url} --to {_NEW_BUCKET}/{path}".rstrip("/")
-    copy = f"gcloud storage cp --recursive {url} {_NEW_BUCKET}/"
+    path = "".join(url.partition("://")[2].partition("/")[1:])
+    create = f"dataprep create-bucket {_NEW_BUCKET} --beside {shell_words(where)}"
+    replicate = f"dataprep replicate {shell_words(url, '--to', _NEW_BUCKET + path.rstrip('/'))}"
+    copy = f"gcloud storage cp --recursive {shell_words(url)} {_NEW_BUCKET}/"
     if is_dataset is None:
         other = "other data; the price needs --objects" if as_shards else "other data"
         most = ceil(once_usd * _PRICE_MARGIN)
-        return [create, f"{replicate} --max-usd {most}     # a dataset of dataprep", f"{copy}     # {other}"]
+        return [create, f"{replicate} --max-usd {most:d}     # a dataset of dataprep", f"{copy}     # {other}"]
     return [create, replicate if is_dataset else copy]
 
 

@@ -22,7 +22,7 @@ from dataprep.commands.tpu_machines import TpuState, state_of
 from dataprep.commands.tpu_options import Done, Where, examples, note, on_workers
 from dataprep.errors import UsageError
 from dataprep.host.piped import open_console, print_table
-from dataprep.messages import printable
+from dataprep.messages import printable, shell_words
 
 _READY = ("READY", "RUNNING")
 _AFTER_DASHES = {"ignore_unknown_options": True}
@@ -104,7 +104,7 @@ def run_command(
     if argv:
         start(fleet, name, argv, environment)
     if argv and not where.dry_run:
-        again = f"dataprep tpu run {where.place.name} --zone {where.place.zone} --run {name}"
+        again = shell_words("dataprep", "tpu", "run", where.place.name, "--zone", where.place.zone, "--run", name)
         note(f"run {name} on {len(fleet.target.instances)} workers; to follow it again: {again}")
     if detach:
         if not where.as_json:

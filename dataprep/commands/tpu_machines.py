@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -31,6 +30,7 @@ from dataprep.cloud.tpu.startup import parse_share, startup_script
 from dataprep.commands.options import MOST_COUNT, json_option, label_option, parsed_labels
 from dataprep.commands.tpu_options import Done, Where, examples, note, on_tpu
 from dataprep.errors import UsageError
+from dataprep.messages import shell_words
 
 MODES = ("flex-start", "calendar")
 """Provisioning modes that only some zones have."""
@@ -55,7 +55,7 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
     if zone is not None:
         check_zone(zone, found)
     request = Request(place=Place(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT), accelerator=found)
-    commands = [shlex.join(argv) for argv in create_commands(request)]
+    commands = [shell_words(*argv) for argv in create_commands(request)]
     for line in (found.note, zone_note(found, request.place.zone)):
         if line:
             note(line)
@@ -165,7 +165,7 @@ def create_command(
     with contextlib.ExitStack() as undo:
         if own_script is None:
             text = startup_script([parse_share(share) for share in shares], packages)
-            gcloud.show(f"cat > {shlex.quote(str(script))} <<'EOF'\n{text}EOF")
+            gcloud.show(f"cat > {shell_words(script)} <<'EOF'\n{text}EOF")
             if not where.dry_run:
                 if not script.exists():
                     undo.callback(script.unlink, missing_ok=True)
@@ -175,7 +175,8 @@ def create_command(
         undo.pop_all()
     if not where.dry_run:
         place = where.place
-        note(f"{place.name}: requested; see its state with: dataprep tpu status {place.name} --zone {place.zone}")
+        status = shell_words("dataprep", "tpu", "status", place.name, "--zone", place.zone)
+        note(f"{place.name}: requested; see its state with: {status}")
     return Done(facts={"type": accelerator, "api": request.chosen_api, "startup_script": str(script)})
 
 

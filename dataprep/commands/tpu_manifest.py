@@ -18,6 +18,7 @@ from dataprep.cloud.tpu.manifest import new_queue as queue_of
 from dataprep.commands.options import COUNT, WHOLE, json_option
 from dataprep.commands.tpu_options import examples, note
 from dataprep.errors import UsageError
+from dataprep.messages import shell_words
 
 _FOLDED_CHARACTERS = 110
 
@@ -110,7 +111,7 @@ def manifest_command(
         raise UsageError(f"--output {output}: cannot be written ({error.strerror}); choose another file") from error
     if as_json:
         click.echo(text)
-    note(f"{output}: written; kubectl apply -f {shlex.quote(str(output))}")
+    note(f"{output}: written; kubectl apply -f {shell_words(str(output))}")
 
 
 def as_yaml(documents: Sequence[dict[str, object]]) -> str:

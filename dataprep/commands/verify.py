@@ -12,7 +12,7 @@ from dataprep.commands.options import json_option, workers_option, workers_stall
 from dataprep.commands.progress import VerifyProgress
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.errors import UndecidedError, VerificationError
-from dataprep.messages import counted, human_bytes, printable
+from dataprep.messages import counted, human_bytes, printable, shell_words
 from dataprep.verify.run import Report, verify
 
 EPILOG = """\b
@@ -57,8 +57,8 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
     if report.verdict == "differs":
         raise VerificationError(
             f"{report.url} differs from its manifest: {_summary(report)}; remove the named files, and copy them with "
-            f"dataprep replicate COPY --to {report.url}; or remove them and {MANIFEST}, and run the build's command, "
-            "which makes what is missing; or build all of it again with --overwrite"
+            f"dataprep replicate COPY --to {shell_words(report.url)}; or remove them and {MANIFEST}, and run the "
+            "build's command, which makes what is missing; or build all of it again with --overwrite"
         )
     if report.verdict == "undecided":
         raise UndecidedError(

@@ -15,7 +15,7 @@ from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import BUILD, RETRY, is_hidden_name
 from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
 from dataprep.errors import AccessError, UsageError
-from dataprep.messages import shown
+from dataprep.messages import shell_words, shown
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.names import FORBIDDEN
 
@@ -47,10 +47,10 @@ def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed
     found = changes_of(data, manifest, max_listed)
     if not found or index.stat(f"{RETRY}/plan.json") is not None:  # retry-failed puts new shards before the manifest
         return
-    place = "" if index.url == data.url else f" --index {index.url}"
+    adopt = shell_words("dataprep", "adopt", data.url, *(() if index.url == data.url else ("--index", index.url)))
     raise UsageError(
         f"{index.url}: the data have changed since they were adopted ({found}); read them again with --overwrite: "
-        f'"dataprep adopt {data.url}{place} --overwrite", with the other options that you gave then'
+        f'"{adopt} --overwrite", with the other options that you gave then'
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dataprep.dataset.records import Manifest
 from dataprep.errors import FormatError, UsageError
+from dataprep.messages import shell_words
 from dataprep.storage import Storage, open_originals, open_storage
 from dataprep.storage.local import LocalStorage
 
@@ -107,11 +108,11 @@ class ConfinedFolder(LocalStorage):
         below = path.relative_to(self.root)
         on_the_way = [self.root / each for each in (*reversed(below.parents), below)]
         link = next(each for each in on_the_way if not each.resolve().is_relative_to(self.root))
-        index = "" if self._index_url == self.url else f" --index {self._index_url}"
+        index = () if self._index_url == self.url else ("--index", self._index_url)
         return (
             f"{link} is a link out of the adopted folder, to {link.resolve()}, and you did not adopt {self.root} on "
-            f'this machine; if that is what you want to read, run "dataprep adopt {self.root}{index}" once, or set '
-            f"{DATA_URL}={self.root}; otherwise put a copy in the place of the link"
+            f'this machine; if that is what you want to read, run "dataprep adopt {shell_words(self.root, *index)}" '
+            f"once, or set {DATA_URL}={shell_words(self.root)}; otherwise put a copy in the place of the link"
         )
 
 

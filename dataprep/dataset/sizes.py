@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.dataset.paths import RETRY
 from dataprep.errors import VerificationError
-from dataprep.messages import counted
+from dataprep.messages import counted, shell_words
 
 if TYPE_CHECKING:
     from dataprep.dataset.records import SplitManifest
@@ -30,8 +30,8 @@ def refuse_other_sizes(storage: LocalStorage, split: SplitManifest) -> None:
         return
     raise VerificationError(
         f"{storage.url}: {counted(len(damaged), 'shard')} of {split.name} not as the manifest lists: "
-        f'{first_faults(damaged)}; run "dataprep verify {storage.url}" to see what else is, and restore them or build '
-        "again"
+        f'{first_faults(damaged)}; run "dataprep verify {shell_words(storage.url)}" to see what else is, and '
+        "restore them or build again"
     )
 
 

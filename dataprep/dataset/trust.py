@@ -15,6 +15,7 @@ from pathlib import Path
 from dataprep.dataset.links import DATA_URL, is_adopted, open_data, open_linked
 from dataprep.dataset.records import Manifest
 from dataprep.errors import UsageError
+from dataprep.messages import shell_words
 from dataprep.storage import Storage
 
 _named: set[tuple[str, str]] = set()
@@ -69,8 +70,8 @@ def check_named(storage: Storage, manifest: Manifest) -> bool:
         return False
     raise UsageError(
         f"{storage.url}: its manifest says that the data lie in {data.url}, which you did not name on this machine; "
-        f'if that is what you want to read, run "dataprep adopt {data.url} --index {storage.url}" once, or set '
-        f"{DATA_URL}={data.url}"
+        f'if that is what you want to read, run "dataprep adopt {shell_words(data.url, "--index", storage.url)}" once, '
+        f"or set {DATA_URL}={shell_words(data.url)}"
     )
 
 

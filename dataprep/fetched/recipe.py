@@ -34,6 +34,7 @@ from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import FetchRequest, laion_of, plan_tables
 from dataprep.fetched.shards import FetchJob, ShardFetcher
 from dataprep.fetched.traffic import fetched_traffic, tables_traffic, web_bytes
+from dataprep.messages import shell_words
 from dataprep.storage import Storage, open_storage
 
 _UNNAMED = (
@@ -148,7 +149,9 @@ WEB = WebRecipe()
 def _fetch_request(request: BuildRequest) -> FetchRequest:
     if not isinstance(request, FetchRequest):
         name = request.options.dataset
-        raise UsageError(f"{name} is built from a table of URLs, got no table; build it with dataprep build {name}")
+        raise UsageError(
+            f"{name} is built from a table of URLs, got no table; build it with dataprep build {shell_words(name)}"
+        )
     return request
 
 

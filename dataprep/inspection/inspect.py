@@ -31,6 +31,7 @@ from dataprep.inspection.histograms import (
     Spread,
     byte_labels,
 )
+from dataprep.messages import shell_words
 from dataprep.sources import DATASETS
 from dataprep.sources.own import UNSTATED
 from dataprep.storage import Storage, open_storage
@@ -192,9 +193,8 @@ def _finished_manifest(storage: Storage) -> Manifest:
     except UsageError as error:
         if unfinished_build(storage) is None:
             raise
-        raise UsageError(
-            f"{error}; dataprep inspect {storage.url} --rejected lists the images that it has rejected so far"
-        ) from error
+        inspect = shell_words("dataprep", "inspect", storage.url, "--rejected")
+        raise UsageError(f"{error}; {inspect} lists the images that it has rejected so far") from error
 
 
 def unfinished_build(storage: Storage) -> Claim | None:

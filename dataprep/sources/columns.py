@@ -17,7 +17,7 @@ import msgspec
 
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES, Feature, Kind, Values, shown_value
 from dataprep.errors import SourceError
-from dataprep.messages import quoted
+from dataprep.messages import quoted, shell_words
 from dataprep.sources.metadata import Row
 from dataprep.sources.problems import Refuse, at_once
 
@@ -31,7 +31,7 @@ _AS_TEXT = "write it as one text, with json.dumps for example"
 
 
 _NO_VALUES = msgspec.msgpack.encode({})
-LEAVE_OUT = "leave the column out with --drop {}"
+LEAVE_OUT = "leave the column out with --drop {words}"
 """What a user does to leave out a column."""
 
 
@@ -57,7 +57,7 @@ class Columns:
     Args:
         defaults: Value for rows without one, as JSON or as plain text, by column.
         drop: Columns to leave out.
-        leave_out: What a user does to leave a column out, with {} for its name.
+        leave_out: What a user does to leave a column out, with {words} for its name.
         refuse: Takes each value and column that no feature can have, as a ColumnError; such a column is left out.
     """
 
@@ -102,7 +102,7 @@ class Columns:
             self._refuse(
                 SourceError(
                     f"{row.where}: {len(kept):,} bytes of values, expected at most {MAX_ANNOTATION_BYTES:,} for an "
-                    f"image; {self._leave_out.format('NAME')}"
+                    f"image; {self._leave_out.format(words='NAME')}"
                 )
             )
             return _NO_VALUES
@@ -164,7 +164,7 @@ class _Place:
     leave_out: str = LEAVE_OUT
 
     def error(self, what: str, advice: str = "") -> ColumnError:
-        step = f"{advice or 'correct it'}, or {self.leave_out.format(self.column)}"
+        step = f"{advice or 'correct it'}, or {self.leave_out.format(words=shell_words(self.column))}"
         return ColumnError(self.column, f"{self.row}: column {quoted(self.column)}: {what}", step)
 
 
@@ -370,7 +370,7 @@ def _no_value(name: str, row: str, leave_out: str) -> ColumnError:
     return ColumnError(
         name,
         f"{row}: column {quoted(name)} has no value, and every image needs one",
-        f"give one with --default {name}=VALUE, or {leave_out.format(name)}",
+        f"give one with --default {shell_words(name)}=VALUE, or {leave_out.format(words=shell_words(name))}",
         mark=": ",
-        remedy=f"--default {name}=VALUE keeps it",
+        remedy=f"--default {shell_words(name)}=VALUE keeps it",
     )

@@ -26,7 +26,7 @@ from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
 from dataprep.formats.imagefolder import image_file, image_suffix
-from dataprep.messages import quoted, shown
+from dataprep.messages import quoted, shell_words, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import MAX_IMAGE_BYTES, READ_ALL, Reading, SplitFacts
 from dataprep.sources.own import Converted, OwnData, OwnDataset, split_fault
@@ -161,7 +161,9 @@ def refuse_other_files(existing: Existing) -> None:
     shards = [shard for split in manifest.splits for shard in split.shards if names(shard["file"])]
     with ThreadPoolExecutor(_CHECKED_AT_ONCE, thread_name_prefix="dataprep-stat") as threads:
         for fault in filter(None, threads.map(lambda shard: _shard_fault(existing.data, shard), shards)):
-            raise SourceError(f'{fault}; restore it, or see what else is wrong with "dataprep verify {index.url}"')
+            raise SourceError(
+                f'{fault}; restore it, or see what else is wrong with "dataprep verify {shell_words(index.url)}"'
+            )
 
 
 def _shard_fault(data: Storage, shard: ShardEntry) -> str:

@@ -9,7 +9,6 @@ files of the images if the user names a feature for them.
 
 from __future__ import annotations
 
-import shlex
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from dataprep.dataset.features import Feature, Values
 from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import DataprepError, SourceError, UsageError
-from dataprep.messages import counted, shown
+from dataprep.messages import counted, shell_words, shown
 from dataprep.sources.base import READ_ALL, Reading, SplitFacts
 from dataprep.sources.keys import is_hidden, key_of, name_bytes
 from dataprep.sources.metadata import FILE_COLUMN, rows_of
@@ -169,18 +168,18 @@ class _FolderReader(PictureReader[_Picture]):
         if tree.unused_archive:
             folder, _, name = tree.unused_archive.rpartition("/")
             unpack = "unzip" if name.lower().endswith(".zip") else "tar -xf"
-            into = f"{'-d' if unpack == 'unzip' else '-C'} {shlex.quote(folder)}"
+            into = "-d" if unpack == "unzip" else "-C"
             self._notes.append(
                 f"warning: nothing in {shown(tree.unused_archive)} is read, because only archives directly in --source "
-                f"are; unpack it there: {unpack} {shlex.quote(tree.unused_archive)} {into}"
+                f"are; unpack it there: {unpack} {shell_words(tree.unused_archive, into, folder)}"
             )
         if tree.unused_text is not None:
             name = tree.unused_text.parts[-1]
             suffix = name.lower().rpartition(".")[2]
             option = "caption" if suffix == SUFFIX else f"caption={suffix}"
             self._notes.append(
-                f"some of these have the name of an image, as {shown(name)} does: --text-files {option} makes their "
-                "texts a feature"
+                f"some of these have the name of an image, as {shown(name)} does: --text-files {shell_words(option)} "
+                "makes their texts a feature"
             )
 
     def _note_empty_files(self, tree: Tree) -> None:
@@ -327,7 +326,7 @@ class _FolderReader(PictureReader[_Picture]):
             self._problems.add(
                 SourceError(
                     f"{self._root.url}: --text-files {both[0]}: the metadata has a column {both[0]}, too; choose "
-                    f"another name, or leave the column out with --drop {both[0]}"
+                    f"another name, or leave the column out with --drop {shell_words(both[0])}"
                 )
             )
             return pictures
@@ -440,8 +439,8 @@ def _table_command(tree: Tree) -> str:
     if table is None or not table.is_loose:
         return command
     if len(table.parts) == 1:
-        return f"{command} --source {shlex.quote(tree.root.url_of(table.source))}"
-    return f"{command} --source {shlex.quote(tree.root.url)} --table {shlex.quote(table.source)}"
+        return f"{command} --source {shell_words(tree.root.url_of(table.source))}"
+    return f"{command} --source {shell_words(tree.root.url)} --table {shell_words(table.source)}"
 
 
 def _stem(picture: _Picture) -> bytes:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from dataprep.dataset.features import MAX_FEATURES, Values
 from dataprep.errors import SourceError
 from dataprep.host.heartbeat import beat
-from dataprep.messages import did_you_mean, one_line, quoted, shown
+from dataprep.messages import did_you_mean, one_line, quoted, shell_words, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.metadata import MetadataFile, holds_texts, numbered, text_rows
 from dataprep.sources.problems import Refuse, at_once
@@ -221,7 +221,7 @@ def choose_image_column(
     if found:
         raise SourceError(
             f"{table.url}: the columns {', '.join(found)} may all have the images, and one is expected: name it with "
-            f"--image-column {found[0]}, and leave others out with --drop {found[1]}"
+            f"--image-column {shell_words(found[0])}, and leave others out with --drop {shell_words(found[1])}"
         )
     if table.holds_texts and any(mark in name for name in kinds for mark in _OTHER_DELIMITERS):
         raise SourceError(
@@ -230,8 +230,8 @@ def choose_image_column(
         )
     raise SourceError(
         f"{table.url}: no column of images: it has {known}; expected image bytes, or paths: name their column with "
-        f"--image-column NAME; a table of URLs is built by dataprep build laion --source {named_url(table.root, only)} "
-        "--name NAME"
+        "--image-column NAME; a table of URLs is built by "
+        f"dataprep build laion --source {shell_words(named_url(table.root, only))} --name NAME"
     )
 
 

@@ -8,7 +8,6 @@ or the bounding boxes (imagenet_labels.py). A label is the rank of the WNID in t
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -19,7 +18,7 @@ from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.dataset.spilled_items import SpilledItems
 from dataprep.errors import SourceError
 from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
-from dataprep.messages import human_bytes, shown
+from dataprep.messages import human_bytes, shell_words, shown
 from dataprep.sources.archives import ArchiveReader, Progress, open_archive
 from dataprep.sources.base import (
     READ_ALL,
@@ -313,7 +312,7 @@ class _ValFinder(Finder):
 
 def _own_command(root: Storage) -> str:
     """Return the command that builds these files as a user's own pictures."""
-    return f"dataprep build folder --source {shlex.quote(root.url)} --output OUTPUT --format webdataset"
+    return f"dataprep build folder --source {shell_words(root.url)} --output OUTPUT --format webdataset"
 
 
 def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:

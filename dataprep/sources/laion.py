@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from dataprep.dataset.documents import convert
 from dataprep.dataset.records import Enumeration, PlannedSource
 from dataprep.errors import SourceError, UsageError
-from dataprep.messages import shown
+from dataprep.messages import shell_words, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import SplitFacts, Wanted
 from dataprep.sources.own import UNSTATED, NamedDataset, OwnData
@@ -270,7 +270,9 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
         for alias in aliases:
             same = [name for name in names if name.lower() == alias]
             if len(same) > 1:
-                raise UsageError(f"the columns {' and '.join(same)} both may be {role}; say --column {role}={same[0]}")
+                raise UsageError(
+                    f"the columns {' and '.join(same)} both may be {role}; say --column {shell_words(role)}={same[0]}"
+                )
             if same:
                 found[role] = same[0]
                 break

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 from dataprep.errors import SourceError, UsageError
-from dataprep.messages import shown
+from dataprep.messages import shell_words, shown
 from dataprep.sources.keys import name_parts
 from dataprep.storage.base import Storage
 
@@ -55,7 +55,7 @@ class LocatedImages:
         if path.lower().startswith(_WEB):
             raise SourceError(
                 f"{shown(path)} is on the web; expected a file below {self._root.url}: a table of URLs is built by "
-                f"dataprep build laion --source {self._named} --name NAME"
+                f"dataprep build laion --source {shell_words(self._named)} --name NAME"
             )
         if path.startswith("/") or "://" in path:
             raise SourceError(

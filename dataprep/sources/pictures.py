@@ -22,7 +22,7 @@ from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef
 from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder
-from dataprep.messages import counted
+from dataprep.messages import counted, shell_words
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import READ_ALL, Reading, Wanted, class_counts
 from dataprep.sources.columns import Columns
@@ -210,7 +210,7 @@ class PictureReader(ABC, Generic[P]):
             hint = f", or give --label-from {LABEL_COLUMN}" if LABEL_COLUMN in faults else ""
             raise SourceError(
                 f"{self._root.url}: a column of {self.columns_of}: {'; '.join(faults.values())}; rename it, or leave "
-                f"it out with {' '.join(f'--drop {name}' for name in faults)}{hint}"
+                f"it out with {' '.join(f'--drop {shell_words(name)}' for name in faults)}{hint}"
             )
 
     def _checked_classes(self, names: Iterable[str]) -> tuple[str, ...]:

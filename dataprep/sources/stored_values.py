@@ -31,7 +31,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.fields import CAPTIONS, check_fields, read_all_fields, read_fields
 from dataprep.formats.image_limits import REPAIRABLE_FORMATS
 from dataprep.formats.imagefolder import annotations_of, metadata_file
-from dataprep.messages import printable, shown
+from dataprep.messages import printable, shell_words, shown
 from dataprep.sources.columns import ColumnError, Columns
 from dataprep.sources.metadata import Row
 from dataprep.storage.base import Storage
@@ -54,7 +54,7 @@ _OF_CLASSES = frozenset({"class_name", "cls", "label"})
 """Fields with labels: a dataset has those of its index, and no others."""
 _INTEGER = re.compile(r"-?\d{1,18}")
 _RENAME = "to keep it, rename it in the original data, and build again"
-_LEAVE_OUT = "give no --field {} to leave it out"
+_LEAVE_OUT = "give no --field {words} to leave it out"
 _KEEP_OTHERS = "leave it out, with --field NAME for every other field"
 
 
@@ -132,7 +132,9 @@ def open_values(
     check_fields(manifest.format, fields)
     for name in fields:
         if fault := name_fault(name):
-            raise SourceError(f"--field {name}: {fault}{_way_to_classes(name, url)}; {_LEAVE_OUT.format(name)}")
+            raise SourceError(
+                f"--field {name}: {fault}{_way_to_classes(name, url)}; {_LEAVE_OUT.format(words=shell_words(name))}"
+            )
     return _Fields(manifest, fields, defaults)
 
 
@@ -370,7 +372,8 @@ def _name_faults(names: Iterable[str], url: str) -> dict[str, str]:
 def _way_to_classes(name: str, url: str) -> str:
     if name not in _OF_CLASSES:
         return ""
-    return f"; to have its values as classes: dataprep adopt {url} --index INDEX --labels {name}, and convert INDEX"
+    adopt = shell_words("dataprep", "adopt", url, "--index", "INDEX", "--labels", name)
+    return f"; to have its values as classes: {adopt}, and convert INDEX"
 
 
 def _warnings(faults: Mapping[str, str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 from dataprep.errors import SourceError, UsageError
+from dataprep.messages import shell_words
 from dataprep.sources.folders import MAX_DEPTH, folder_files, tree_files
 from dataprep.sources.image_tables import ImageTable
 from dataprep.sources.keys import IMAGE_SUFFIXES
@@ -46,7 +47,7 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
     if len(suffixes) > 1:
         raise SourceError(
             f"{root.url}: tables of different kinds, {' and '.join(suffixes)}; expected one: name the table, or the "
-            f"folder of tables, to build with --table, such as --table {tables[0].name}"
+            f"folder of tables, to build with --table, such as --table {shell_words(tables[0].name)}"
         )
     splits = {table.name: _splits_of(table.name) for table in tables}
     if not any(splits.values()):
@@ -91,7 +92,7 @@ def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:
         where, known = root.url_of(only) if only else root.url, _counts(others.most_common(5))
         raise SourceError(
             f"{where}: no table (found {known or 'no file'}); expected one of {', '.join(TABLES)}: check --source"
-            + (f", or build the pictures with: dataprep build folder --source {root.url}" if known else "")
+            + (f", or build the pictures with: dataprep build folder --source {shell_words(root.url)}" if known else "")
         )
     if odd := _counts((suffix, others[suffix]) for suffix in sorted(others) if suffix[1:] not in IMAGE_SUFFIXES):
         notes.append(f"passed over, because they are not tables: {odd}")

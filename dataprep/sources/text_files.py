@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES, name_fault
 from dataprep.dataset.spilled_items import SpilledItems
 from dataprep.errors import SourceError, UsageError
-from dataprep.messages import shown
+from dataprep.messages import shell_words, shown
 from dataprep.sources.keys import IMAGE_SUFFIXES
 from dataprep.sources.own import OwnData
 from dataprep.sources.pictures import LABEL_COLUMN, Examples, Picture
@@ -134,7 +134,7 @@ class TextFiles:
                     SourceError(
                         f"{self._root.url}: no .{suffix} file for {without.count:,} of {self._num_pictures:,} images: "
                         f"{without}; expected one of the same name for each: add them, or give the text of images that "
-                        f"have none with --default {name}=TEXT"
+                        f"have none with --default {shell_words(name)}=TEXT"
                     )
                 )
         if self._odd.count:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError
 from dataprep.formats.tars import damaged, tar_members
-from dataprep.messages import shown
+from dataprep.messages import shell_words, shown
 from dataprep.sources.archives import ArchiveReader, Progress, open_archive
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, member_parts
 from dataprep.sources.folders import tree_files
@@ -210,7 +209,7 @@ class Tree:
             what, step = _IS_PACKED, "unpack it"
         else:
             what, step = f"a picture of type {suffix}, which is not read", "convert such files to JPEG or PNG"
-        return SourceError(f"{where}: {what}; {step}, or leave them out with --pass-over {suffix}")
+        return SourceError(f"{where}: {what}; {step}, or leave them out with --pass-over {shell_words(suffix)}")
 
 
 def _kind(suffix: str) -> str:
@@ -257,8 +256,8 @@ def _no_image(tree: Tree) -> str:
         return f"{found}: check --source"
     url = tree.root.url_of(tree.unused_archive)
     return (
-        f"{found}. Archives in folders of --source are not looked into: give --source {shlex.quote(url)} for this one, "
-        f"or --source {shlex.quote(url.rpartition('/')[0])} for all in its folder"
+        f"{found}. Archives in folders of --source are not looked into: give --source {shell_words(url)} for this one, "
+        f"or --source {shell_words(url.rpartition('/')[0])} for all in its folder"
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dataprep.errors import ConflictError, StorageError
+from dataprep.messages import shell_words
 from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.checksums import BLOCK_BYTES, crc32c_hex, crc32c_of, crc32c_of_stream, crc32c_text
 from dataprep.storage.disk_errors import disk_errors
@@ -104,5 +105,5 @@ def _changed(source: Storage, info: ObjectInfo, found: tuple[int, str]) -> str:
     return (
         f"{source.url_of(info.name)}: {found[0]:,} bytes with CRC32C {crc32c_hex(found[1])} were copied, "
         f"{info.num_bytes:,} with {crc32c_hex(info.crc32c)} were expected, and the copy was dropped; is it being "
-        f"changed? run dataprep verify {source.url}"
+        f"changed? run dataprep verify {shell_words(source.url)}"
     )

@@ -6,13 +6,13 @@ its headroom: available over needed. The smallest headroom decides the verdict.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Literal, NamedTuple
 
 from dataprep.errors import UsageError
+from dataprep.messages import shell_words
 
 USABLE_SHARE = 0.8
 """Share of a host's vCPUs and promised network for input; the training loop, the runtime, TLS and uneven steps take
@@ -310,7 +310,7 @@ def _conversion(url: str, short_side: int) -> str:
     """Return the command that makes a dataset with smaller images of the one at a URL."""
     url = url.rstrip("/")
     words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", "webdataset"]
-    return shlex.join([*words, "--resize", str(short_side)])
+    return shell_words(*words, "--resize", short_side)
 
 
 def _known(resources: tuple[Resource, ...]) -> list[Resource]:

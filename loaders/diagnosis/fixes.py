@@ -8,7 +8,6 @@ nearer bucket). `prediction.predict` then gives the rate of all stages together.
 from __future__ import annotations
 
 import math
-import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Any
 
 from dataprep.errors import DataprepError, UnansweredError
 from dataprep.host.cpu import available_cores
-from dataprep.messages import counted, human_bytes
+from dataprep.messages import counted, human_bytes, shell_words
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
@@ -321,7 +320,7 @@ def conversion(dataset: Dataset, short_side: int) -> str:
     """Return the command that makes a dataset with smaller images of this one, in the same format beside it."""
     url = dataset.url.rstrip("/")
     words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", dataset.manifest.format]
-    return shlex.join([*words, "--resize", str(short_side)])
+    return shell_words(*words, "--resize", short_side)
 
 
 def _nearer_bucket(stages: Stages) -> Iterator[_Change]:

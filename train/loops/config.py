@@ -37,10 +37,10 @@ class LoopConfig:
     resume_hint: str = "--resume automatic continues it"
     """How to continue a stopped run, for its last message."""
     anew_hint: str = (
-        "to begin a new run with the checkpoint's weights, give --init {} in place of --resume, and another "
+        "to begin a new run with the checkpoint's weights, give --init {words} in place of --resume, and another "
         "--output_dir"
     )
-    """What to do if the dataset was built anew since a checkpoint, whose path or URL takes the place of {}."""
+    """What to do if the dataset was built anew since a checkpoint, whose path or URL takes the place of {words}."""
     batch_hint: str = "a smaller batch"
     """What to choose if there are too few images for a batch, for the message."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from dataprep.errors import UndecidedError, UsageError
+from dataprep.messages import shell_words
 from loaders.diagnosis.monitor import StepMonitor
 from loaders.diagnosis.options import Options
 from loaders.engine.batch import LoaderState
@@ -293,7 +294,7 @@ class Training(Generic[BackendT]):
     def _restore(self, where: str, state: State) -> None:
         state, changes = self._checked(where, state)
         with taking_position(where):
-            self.loader.check_build(state["loader"], self.config.anew_hint.format(where))
+            self.loader.check_build(state["loader"], self.config.anew_hint.format(words=shell_words(where)))
         self.backend.restore(where, state, self._named(changes))
         with taking_position(where):
             self.loader.load_state_dict(state["loader"])

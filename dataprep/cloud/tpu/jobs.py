@@ -14,6 +14,7 @@ from dataprep.cloud.gcloud import Sent
 from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
 from dataprep.cloud.tpu.worker import RunState
 from dataprep.errors import StorageError, UndecidedError, UsageError
+from dataprep.messages import shell_words
 
 START_ATTEMPTS = 3
 STARTUP_POLL_S = 10.0
@@ -80,7 +81,8 @@ def start(fleet: Fleet, run: str, argv: Sequence[str], env: Mapping[str, str]) -
     trouble = next(answer.trouble for answer in answers if answer.code != 0)
     raise UndecidedError(
         f"run {run} is not known to have started on worker{'s' if len(missing) > 1 else ''} "
-        f"{', '.join(map(str, missing))}: {trouble}; the same command with --run {run} starts it only there"
+        f"{', '.join(map(str, missing))}: {trouble}; the same command with --run {shell_words(run)} starts it only "
+        "there"
     )
 
 
@@ -133,7 +135,7 @@ def follow(
         if silent:
             raise UndecidedError(
                 f"worker {silent[0]} has not answered for {watch.patience_s:.0f} s; the run goes on: follow it again "
-                f"with --run {run}"
+                f"with --run {shell_words(run)}"
             )
         time.sleep(watch.poll_s)
     return dict(sorted(states.items()))
