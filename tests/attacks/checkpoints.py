@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
+import pickletools
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +78,134 @@ def declare_more(folder: Path) -> str:
     return f"terabytes declared: refused; {refused(bomb)}"
 
 
+class _Storage:
+    """What a pickle says about a storage: its type, its file's name and its number of values."""
+
+    def __init__(self, numel: Any, kind: str = "FloatStorage", key: Any = "0") -> None:
+        self.numel, self.kind, self.key = numel, kind, key
+
+
+class _Tensor:
+    """What a pickle says about a tensor: storage, offset, shape, strides."""
+
+    def __init__(self, storage: Any, *rest: Any) -> None:
+        self._arguments = storage, *rest, False, OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import torch
+
+        return torch._utils._rebuild_tensor_v2, self._arguments
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value: Any) -> Any:
+        import torch
+
+        if not isinstance(value, _Storage):
+            return None
+        return "storage", getattr(torch, value.kind), value.key, "cpu", value.numel
+
+
+def _pickled(state: Any) -> bytes:
+    out = io.BytesIO()
+    _Pickler(out, protocol=2).dump(state)
+    return out.getvalue()
+
+
+def _archived(path: Path, document: bytes, *more: tuple[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    """An archive as torch.save writes it, with 100 numbers (float32) in the file of its first storage."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in (("data.pkl", document), ("data/0", bytes(400)), ("version", b"3"), *more):
+            archive.writestr(f"archive/{name}", data)
+    return path
+
+
+def _writing(state: Any, changes: bytes) -> bytes:
+    """A pickle with opcodes after the one that makes the tensor, which would change it."""
+    document = _pickled(state)
+    calls = [at for opcode, _, at in pickletools.genops(document) if opcode.name == "REDUCE"]
+    return document[: calls[-1] + 1] + changes + document[calls[-1] + 1 :]
+
+
+def lie_about_lengths(folder: Path) -> str:
+    """Storages and tensors beyond the bytes that are there: for reading, and for the pickle itself to write to."""
+    import torch
+
+    huge, numbers = 10**7, _Storage(100)
+    tensors = {
+        "storage": _Tensor(_Storage(huge), 0, (huge,), (1,)),
+        "storage alone": _Tensor(_Storage(101), 0, (100,), (1,)),
+        "terabytes": _Tensor(_Storage(1 << 40), 0, (1 << 40,), (1,)),
+        "negative storage": _Tensor(_Storage(-1), 0, (100,), (1,)),
+        "wide numbers": _Tensor(_Storage(100, "DoubleStorage"), 0, (100,), (1,)),
+        "bytes as words": _Tensor(_Storage(400, "ByteStorage", "version"), 0, (400,), (1,)),
+        "untyped": _Tensor(_Storage(400, "UntypedStorage"), 0, (400,), (1,)),
+        "two types": [_Tensor(numbers, 0, (100,), (1,)), _Tensor(_Storage(50, "DoubleStorage"), 0, (50,), (1,))],
+        "shape": _Tensor(numbers, 0, (huge,), (1,)),
+        "offset": _Tensor(numbers, 1, (100,), (1,)),
+        "negative offset": _Tensor(numbers, -100, (100,), (1,)),
+        "stride": _Tensor(numbers, 0, (2, 50), (51, 1)),
+        "negative stride": _Tensor(numbers, 0, (100,), (-1,)),
+        "overflow": _Tensor(numbers, 0, (1 << 33, 1 << 33), (1, 1)),
+        "overflow of bytes": _Tensor(numbers, 0, (1 << 62,), (4,)),
+        "wrapping offset": _Tensor(numbers, (1 << 63) - 1, (2,), (1,)),
+        "no integer": _Tensor(numbers, 0, (1 << 200,), (1,)),
+        "dimensions": _Tensor(numbers, 0, (1,) * 10_000, (1,) * 10_000),
+        "empty beyond the end": _Tensor(numbers, 101, (0,), (1,)),
+        "expanded": _Tensor(numbers, 0, (1 << 30,), (0,)),
+        "many views": [_Tensor(numbers, 0, (100,), (1,)) for _ in range(10_000)],
+        "another's file": _Tensor(_Storage(100, key="../version"), 0, (100,), (1,)),
+    }
+    for name, tensor in tensors.items():
+        refused(_archived(folder / f"{name}.pth", _pickled({"model": {"a": tensor}})))
+    state = {"model": {"a": _Tensor(_Storage(huge), 0, (huge,), (1,))}}
+    small = {"model": {"a": _Tensor(numbers, 0, (100,), (1,))}}
+    item = b"J\x00\x00\x01\x00G" + bytes(8) + b"s"  # SETITEM [65536] = 0.0
+    built = pickle.dumps((0, (huge,), (1,), 0), protocol=2)[2:-1] + b"b"  # BUILD, which is Tensor.set_
+    refused(_archived(folder / "written.pth", _writing(state, item)))
+    refused(_archived(folder / "item.pth", _writing(small, item)))
+    refused(_archived(folder / "items.pth", _writing(small, b"(" + item[:-1] + b"u")))
+    refused(_archived(folder / "built.pth", _writing(state, built)))
+    whole = _pickled(small)
+    refused(_archived(folder / "big.pth", whole, ("byteorder", b"big")))
+    refused(_archived(folder / "deflated.pth", whole, compression=zipfile.ZIP_DEFLATED))
+    loop = b"\x80\x02}q\x00X\x05\x00\x00\x00modelh\x00s."  # a dictionary that contains itself
+    refused(_archived(folder / "loop.pth", loop))
+    laughs = (
+        b"\x80\x02}X\x01\x00\x00\x00a]q\x00" + b"".join(b"h%ch%c\x86q%c" % (i, i, i + 1) for i in range(60)) + b"s."
+    )
+    refused(_archived(folder / "laughs.pth", laughs))
+    refused(_archived(folder / "memo.pth", b"\x80\x02}r\xff\xff\xff\x7fh\x01."))
+    twice = _archived(folder / "twice.pth", whole, ("data/1", bytes(400)))
+    twice.write_bytes(twice.read_bytes().replace(b"data/1", b"data/0"))
+    refused(twice)
+    _lie_in_directory(folder / "directory.pth", _archived(folder / "y", whole).read_bytes())
+    torch.save({"model": {"a": torch.zeros(3)}}, folder / "legacy.pth", _use_new_zipfile_serialization=False)
+    assert "of torch before 1.6" in refused(folder / "legacy.pth")
+    return f"{len(tensors)} tensors and 12 archives that lie about lengths: refused"
+
+
+def _lie_in_directory(path: Path, data: bytes) -> None:
+    """Sizes and offsets of the archive's own directory that its bytes do not have, zip64's among them."""
+    entry = data.index(b"PK\x01\x02", data.index(b"PK\x01\x02") + 1)  # of data/0
+    extra = entry + 46 + int.from_bytes(data[entry + 28 : entry + 30], "little")
+    for at, value in (
+        (20, 0xFFFFFFFF),
+        (24, 0xFFFFFFFF),
+        (24, 404),
+        (42, 0xFFFFFFF0),
+        (42, len(data) - 4),
+        (28, 0xFFFF),
+    ):
+        width = 2 if at == 28 else 4
+        path.write_bytes(data[: entry + at] + value.to_bytes(width, "little")[:width] + data[entry + at + width :])
+        refused(path)
+    wide = b"\x01\x00\x10\x00" + (1 << 40).to_bytes(8, "little") * 2
+    head = data[entry : entry + 20] + b"\xff" * 8 + data[entry + 28 : entry + 30] + len(wide).to_bytes(2, "little")
+    path.write_bytes(data[:entry] + head + data[entry + 32 : extra] + wide + data[extra:])
+    refused(path)
+
+
 def cut_short(folder: Path) -> str:
     """Every file that a copy which broke off may leave, also under the name of the whole one."""
     import torch
@@ -141,6 +272,7 @@ ATTACKS: list[Attack] = [
         {
             "pickles that run code": run_code,
             "tensors and archives that declare more than they hold": declare_more,
+            "lengths beyond the bytes that are there": lie_about_lengths,
             "files that are cut short": cut_short,
             "lists of parts that lie": lie_in_parts,
             "what is no file": stand_in_the_way,

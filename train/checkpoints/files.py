@@ -5,32 +5,61 @@
     checkpoint-000000400-0b7712ad5c3390fe.json     list of the parts of one that is sharded among hosts: see parts.py
     checkpoint-000000400.orbax/                    folder of one by Orbax, of JAX: see orbax_folder.py
 
-Reading a checkpoint never runs code from it: PyTorch's are read with `weights_only`, NumPy's without pickles.
+Reading a checkpoint never runs code from it, and believes no length that it states: PyTorch's are read by `_Pickle`
+below instead of `torch.load` (docs/decisions/0024-own-reader-of-pth.md says why), NumPy's without pickles.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
+import os
+import pickletools
 import re
+import struct
 import tempfile
-import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import Storage, disk_errors
 from train.checkpoints.state import State
 
+if TYPE_CHECKING:
+    import torch
+
 _COPY_BYTES = 8 << 20
 _ORBAX_NAME = re.compile(r"checkpoint-(\d{9,})\.orbax")
-_REFUSED_GLOBAL = re.compile(r"(?:GLOBAL|class) ([\w.]+) ")
-"""Pattern that finds the type in torch's message about an object that it refuses to load."""
+_MAX_PICKLE_BYTES = 64 << 20
+"""Maximum size of the pickle in a checkpoint, which describes its tensors: those of ViT-10B take 0.2 MB."""
+_LENGTHS_AT = 26
+"""Offset of the lengths of name and extra field in a zip archive's header of a file, whose bytes follow both."""
+_MAX_COUNTS = 1 + 2 * 64
+"""Maximum number of counts that describe a tensor: an offset, 64 lengths and 64 strides."""
+_MAX_OVERLAP = 4
+"""How many times the bytes of a file its values may take if they are copied, because some are shared."""
+_DTYPES = {
+    f"{name}Storage": dtype
+    for name, dtype in {
+        "Bool": "bool",
+        "Byte": "uint8",
+        "Char": "int8",
+        "Short": "int16",
+        "Int": "int32",
+        "Long": "int64",
+        "Half": "float16",
+        "BFloat16": "bfloat16",
+        "Float": "float32",
+        "Double": "float64",
+    }.items()
+}
+"""PyTorch's number formats by the names of their storages in a pickle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +91,8 @@ class Codec:
     write: Callable[[State, Path], None]
     read: Callable[[Path], State]
     """Function that reads a state; it raises whatever its library raises."""
+    advice: str = ""
+    """What to do about a file of an older format, for messages."""
 
     def parse(self, name: str) -> Checkpoint | None:
         """Return the checkpoint that a file's name describes; None if it is not the name of a checkpoint."""
@@ -76,16 +107,11 @@ def _write_torch(state: State, path: Path) -> None:
 
 
 def _read_torch(path: Path) -> State:
-    import torch
-
     _check_archive(path)
-    # Checkpoints of MAE's own code hold their flags, a Namespace, which is data.
-    with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
-        warnings.simplefilter("ignore")  # a warning about a pickle's protocol; `weights_only` checks its content
-        state = torch.load(path, map_location="cpu", weights_only=True)
+    with zipfile.ZipFile(path) as archive:
+        state = _Pickle(path, archive).read()
     if not isinstance(state, dict):
         raise FormatError(f"{path}: holds a {type(state).__name__}, expected tensors by their names")
-    _check_tensors(path, state)
     return state
 
 
@@ -114,31 +140,14 @@ def _check_archive(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
     stored_bytes, file_bytes = sum(each.file_size for each in entries), path.stat().st_size
-    if stored_bytes > file_bytes or any(each.compress_type != zipfile.ZIP_STORED for each in entries):
+    is_plain = all(
+        each.compress_type == zipfile.ZIP_STORED and each.compress_size == each.file_size for each in entries
+    )
+    if stored_bytes > file_bytes or not is_plain or len({each.filename for each in entries}) < len(entries):
         raise FormatError(
             f"{path}: an archive of {file_bytes:,} bytes whose files declare {stored_bytes:,}, expected uncompressed "
-            "files; it is not a checkpoint"
+            "files of different names; it is not a checkpoint"
         )
-
-
-def _check_tensors(path: Path, state: dict[Any, Any]) -> None:
-    """Refuse tensors whose values are not all in the file, because they grow when they are copied."""
-    import torch
-
-    rest: list[Any] = [state]
-    while rest:
-        each = rest.pop()
-        if isinstance(each, dict):
-            rest.extend(each.values())
-        elif isinstance(each, list | tuple):
-            rest.extend(each)
-        elif isinstance(each, torch.Tensor):
-            is_plain = each.device.type == "cpu" and each.layout is torch.strided and not each.is_quantized
-            if not is_plain or each.nbytes > each.untyped_storage().nbytes():
-                raise FormatError(
-                    f"{path}: a tensor of {each.nbytes:,} bytes whose values are not all in the file; expected plain "
-                    "tensors; it is not a checkpoint"
-                )
 
 
 ARRAYS, DOCUMENT = "arrays", "document"
@@ -146,7 +155,13 @@ ARRAYS, DOCUMENT = "arrays", "document"
 JSON (DOCUMENT)."""
 ORBAX = ".orbax"
 """End of the name of a checkpoint by Orbax, which is a folder: see orbax_folder.py."""
-TORCH = Codec("torch", "pth", _write_torch, _read_torch)
+TORCH = Codec(
+    "torch",
+    "pth",
+    _write_torch,
+    _read_torch,
+    ", an archive as torch.save writes it; convert a trusted file of torch before 1.6 by loading and saving it",
+)
 NUMPY = Codec("numpy", "npz", _write_numpy, _read_numpy)
 
 
@@ -182,12 +197,210 @@ def load_file(path: Path, digest: str | None, codec: Codec = TORCH) -> State:
     except ImportError:
         raise UsageError(f"{path}: needs {codec.library}: {install_hint(codec.library)}") from None
     except Exception as error:  # a damaged file can make the libraries raise anything
-        reason = (
-            f"cut short, damaged, or another kind of file; expected a .{codec.suffix} checkpoint"
-            if (refused := _REFUSED_GLOBAL.search(str(error))) is None
-            else f"it holds {refused[1]}, which could run code; save tensors and plain values alone"
-        )
-        raise FormatError(f"{path}: {num_bytes:,} bytes, not a state that {codec.library} reads: {reason}") from error
+        raise FormatError(
+            f"{path}: {num_bytes:,} bytes, not a state that {codec.library} reads: cut short, damaged, or another kind "
+            f"of file; expected a .{codec.suffix} checkpoint{codec.advice}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A name of a module that a pickle mentions, e.g. `collections.OrderedDict`; nothing is imported."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    """Numbers of one file in an archive, which tensors share."""
+
+    numbers: torch.Tensor
+
+
+@dataclass(slots=True)
+class _Pickle:
+    """Reader of the pickle in an archive that `torch.save` wrote, for plain values and tensors alone.
+
+    A tensor is made where a pickle calls the function that rebuilds it, from a file of the archive whose true length
+    was compared. No opcode can change it afterwards. Attributes of objects are left out.
+    """
+
+    path: Path
+    archive: zipfile.ZipFile
+    _folder: str = ""
+    _stack: list[Any] = field(default_factory=list)
+    _marks: list[list[Any]] = field(default_factory=list)
+    _memo: dict[int, Any] = field(default_factory=dict)
+    _storages: dict[str, _Storage] = field(default_factory=dict)
+    _tensor_bytes: int = 0
+
+    def read(self) -> Any:
+        """Return the object.
+
+        Raises:
+            FormatError: The pickle mentions an object of another kind, or a tensor is not in the file.
+            Exception: The pickle is damaged; any kind.
+        """
+        (name,) = (each for each in self.archive.namelist() if each.endswith("/data.pkl") and each.count("/") == 1)
+        self._folder = name.removesuffix("data.pkl")
+        if self._folder + "byteorder" in self.archive.namelist() and self._file("byteorder") != b"little":
+            raise self._refused("it has numbers of another byte order")
+        data = self._file("data.pkl")
+        for opcode, argument, _ in pickletools.genops(data):
+            self._do(opcode.name, argument)
+        (state,) = self._stack
+        self._check_size(state, len(data))
+        return state
+
+    def _do(self, opcode: str, argument: Any) -> None:
+        stack = self._stack
+        match opcode:
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case "MARK":
+                self._marks.append(stack)
+                self._stack = []
+            case "NONE":
+                stack.append(None)
+            case "NEWTRUE" | "NEWFALSE":
+                stack.append(opcode == "NEWTRUE")
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
+                stack.append(argument)
+            case "EMPTY_DICT":
+                stack.append({})
+            case "EMPTY_LIST":
+                stack.append([])
+            case "EMPTY_TUPLE":
+                stack.append(())
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = int(opcode[-1])
+                stack[-count:] = [tuple(stack[-count:])]
+            case "TUPLE":
+                items = self._marked()
+                self._stack.append(tuple(items))
+            case "APPEND":
+                value = stack.pop()
+                self._top(list).append(value)
+            case "APPENDS":
+                items = self._marked()
+                self._top(list).extend(items)
+            case "SETITEM":
+                value, key = stack.pop(), stack.pop()
+                self._top(dict)[key] = value
+            case "SETITEMS":
+                items = self._marked()
+                self._top(dict).update(zip(items[::2], items[1::2], strict=True))
+            case "BINPUT" | "LONG_BINPUT":
+                self._memo[argument] = stack[-1]
+            case "MEMOIZE":
+                self._memo[len(self._memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(self._memo[argument])
+            case "GLOBAL":
+                stack.append(_Name(argument.replace(" ", ".")))
+            case "BINPERSID":
+                stack.append(self._storage(*stack.pop()))
+            case "REDUCE" | "NEWOBJ":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(self._called(function, arguments))
+            case "BUILD":
+                stack.pop()
+            case _:
+                raise ValueError(f"opcode {opcode}, which torch.save does not write")
+
+    def _marked(self) -> list[Any]:
+        """Return what was put on the stack since the last mark."""
+        items, self._stack = self._stack, self._marks.pop()
+        return items
+
+    def _top(self, kind: type) -> Any:
+        if type(self._stack[-1]) is not kind:
+            raise ValueError(f"items for a {type(self._stack[-1]).__name__}")
+        return self._stack[-1]
+
+    def _called(self, function: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return what a function of the few that are known returns for arguments."""
+        match function.name if isinstance(function, _Name) else "":
+            case "torch._utils._rebuild_tensor_v2":
+                return self._tensor(*arguments[:4])
+            case "torch._utils._rebuild_parameter":
+                return arguments[0]
+            case "collections.OrderedDict" | "argparse.Namespace" if arguments == ():
+                return {}  # of a state_dict; flags of MAE's own code
+            case "torch.Size" if type(arguments[0]) is tuple:
+                return arguments[0]
+            case name:
+                named = f"{name:.80}" if name.isprintable() else "a name of control characters"
+                raise self._refused(
+                    f"it holds {named or 'a call'}, which could run code; save tensors and plain values"
+                )
+
+    def _storage(self, kind: str, storage: _Name, key: str, _device: str, numel: int) -> _Storage:
+        """Read a file of the archive, whose length must be the declared one."""
+        import torch
+
+        dtype = _DTYPES.get(storage.name.removeprefix("torch."))
+        if kind != "storage" or dtype is None:
+            raise self._refused(f"it holds {storage.name}; save tensors of plain numbers")
+        if key not in self._storages:
+            numbers = self._bytes(self.archive.getinfo(f"{self._folder}data/{key}"))
+            self._storages[key] = _Storage(numbers.view(getattr(torch, dtype)))
+        numbers = self._storages[key].numbers
+        if numbers.numel() != numel or str(numbers.dtype) != f"torch.{dtype}":
+            raise self._refused(
+                f"a storage declares {numel:,} numbers ({dtype}), the file has {numbers.numel():,} ({numbers.dtype})"
+            )
+        return self._storages[key]
+
+    def _bytes(self, entry: zipfile.ZipInfo) -> torch.Tensor:
+        """Return all bytes of an uncompressed file of the archive; `zipfile` copies them three times."""
+        import torch
+
+        found = torch.empty(entry.file_size, dtype=torch.uint8)
+        with self.path.open("rb") as file:
+            file.seek(entry.header_offset + _LENGTHS_AT)
+            name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
+            file.seek(name_bytes + extra_bytes, os.SEEK_CUR)
+            count = file.readinto(found.numpy().data)
+        if count != entry.file_size or zlib.crc32(found.numpy().data) != entry.CRC:
+            raise ValueError(f"{entry.filename}: {count:,} bytes of {entry.file_size:,}, or others than were written")
+        return found
+
+    def _tensor(self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+        """Return a tensor over numbers of a storage, within its bounds and no larger than it."""
+        numbers, counts = storage.numbers, (offset, *shape, *strides)
+        if len(counts) > _MAX_COUNTS or not all(type(each) is int and 0 <= each < 1 << 63 for each in counts):
+            raise self._refused("a tensor of a shape that none has")
+        last = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+        values = prod(shape)
+        self._tensor_bytes += values * numbers.itemsize
+        if max(values, offset + last + 1 if values else offset) > numbers.numel():
+            raise self._refused(f"a tensor of {values:,} values whose values are not all in the file")
+        if self._tensor_bytes > _MAX_OVERLAP * self.path.stat().st_size:
+            raise self._refused(f"tensors of {self._tensor_bytes:,} bytes, most of which are the same ones")
+        return numbers.as_strided(shape, strides, offset)
+
+    def _check_size(self, state: Any, pickle_bytes: int) -> None:
+        """Refuse values that are referred to so often, or by themselves, that nothing could print or copy them all."""
+        rest, values = [state], 0
+        while rest:
+            each = rest.pop()
+            values += 1
+            if values > _MAX_OVERLAP * pickle_bytes:
+                raise self._refused("its values contain each other")
+            if isinstance(each, dict):
+                rest.extend(each.values())
+            elif isinstance(each, list | tuple):
+                rest.extend(each)
+
+    def _file(self, name: str) -> bytes:
+        entry = self.archive.getinfo(self._folder + name)
+        if entry.file_size > _MAX_PICKLE_BYTES:
+            raise self._refused(f"{name} has {entry.file_size:,} bytes, expected at most {_MAX_PICKLE_BYTES:,}")
+        return self.archive.read(entry)
+
+    def _refused(self, reason: str) -> FormatError:
+        return FormatError(f"{self.path}: not a state that torch reads: {reason}; it is not a checkpoint")
 
 
 @contextlib.contextmanager

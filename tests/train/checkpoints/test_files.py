@@ -1,9 +1,13 @@
-"""Files of checkpoints: names, digests, and states of NumPy; those of torch, the tests of the folder show."""
+"""Files of checkpoints: names, digests, and how states are read."""
 
+import argparse
 import zipfile
+from collections import OrderedDict
 
 import numpy as np
 import pytest
+import torch
+from torch.utils._pytree import tree_flatten
 
 from dataprep.errors import FormatError
 from train.checkpoints.checkpoint import CheckpointFolder
@@ -38,6 +42,51 @@ def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path):
     for codec in (NUMPY, TORCH):
         with pytest.raises(FormatError, match=r"an archive of .* bytes whose files declare 1,000,000"):
             load_file(tmp_path / "bomb", None, codec)
+
+
+def test_a_file_of_torch_is_read_as_torch_reads_it(tmp_path):
+    weights = torch.randn(4, 6)
+    state = {
+        "model": OrderedDict(a=weights, view=weights.t()[1:3], tied=weights, parameter=torch.nn.Parameter(weights)),
+        "kinds": [torch.arange(3).to(getattr(torch, kind)) for kind in ("bool", "uint8", "int8", "int16", "int32")],
+        "more": (
+            torch.ones(2).half(),
+            torch.ones(2).bfloat16(),
+            torch.ones(2).double(),
+            torch.empty(0),
+            torch.tensor(3),
+        ),
+        "plain": {
+            "none": None,
+            "yes": True,
+            "no": False,
+            "big": 1 << 70,
+            "text": "é\n",
+            3: -1.5,
+            "shape": weights.shape,
+        },
+        "args": argparse.Namespace(lr=0.1),
+    }
+    torch.save(state, tmp_path / "a.pth")
+    found = load_file(tmp_path / "a.pth", None)
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        due = torch.load(tmp_path / "a.pth", weights_only=True)
+    assert (found.pop("args"), due.pop("args")) == ({}, argparse.Namespace(lr=0.1))
+    ours, theirs = tree_flatten(found)[0], tree_flatten(due)[0]
+    assert len(ours) == len(theirs) > 20
+    for own, other in zip(ours, theirs, strict=True):
+        assert torch.equal(own, other) if isinstance(other, torch.Tensor) else own == other
+        assert not isinstance(other, torch.Tensor) or (own.dtype, own.stride()) == (other.dtype, other.stride())
+    assert found["model"]["a"].data_ptr() == found["model"]["tied"].data_ptr()
+
+
+def test_a_flipped_bit_of_a_strangers_file_is_noticed(tmp_path):
+    torch.save({"a": torch.zeros(1000)}, tmp_path / "a.pth")
+    data = bytearray((tmp_path / "a.pth").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "a.pth").write_bytes(data)
+    with pytest.raises(FormatError, match="damaged"):
+        load_file(tmp_path / "a.pth", None)
 
 
 def test_pickled_objects_are_not_read(tmp_path):

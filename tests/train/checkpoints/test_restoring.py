@@ -159,7 +159,8 @@ def test_resuming_from_another_file_names_what_the_file_holds(refusal, checkpoin
         path.write_bytes(content)
         assert refusal(path) == (
             f"{path}: {len(content):,} bytes, not a state that torch reads: cut short, damaged, or another kind of "
-            "file; expected a .pth checkpoint"
+            "file; expected a .pth checkpoint, an archive as torch.save writes it; convert a trusted file of torch "
+            "before 1.6 by loading and saving it"
         )
     torch.save([1], path)
     assert refusal(path) == f"{path}: holds a list, expected tensors by their names"
