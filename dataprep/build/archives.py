@@ -220,6 +220,10 @@ class ArchiveRecipe:
                 yield from (shard_format.shard_file(name, split.name, index, shards) for index in range(shards))
             first_index += shards
 
+    def added_files(self, storage: Storage, manifest: Manifest) -> Iterator[str]:
+        """Yield nothing: shards are never added."""
+        return iter(())
+
     def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
         """Return the name that the format gives."""
         return FORMATS[manifest.format].shard_file(manifest.name, split.name, number, len(split.shards))

@@ -12,7 +12,7 @@ from typing import NoReturn
 from dataprep.build.finished import image_root, indexed_images
 from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.paths import RETRY
+from dataprep.dataset.paths import RETRY_JSON
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.dataset.sizes import first_faults, size_faults
 from dataprep.errors import UsageError, VerificationError
@@ -29,7 +29,7 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
     compared.
     """
     damaged = list(damaged_files(storage, manifest))
-    if not damaged or storage.stat(f"{RETRY}/plan.json") is not None:
+    if not damaged or storage.stat(RETRY_JSON) is not None:
         return
     raise VerificationError(
         f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: "

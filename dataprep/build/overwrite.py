@@ -3,6 +3,9 @@
     existing files -> the names that belong to it -> a mark that lists them -> manifest, plan.json
     -> the build's folder -> those names -> folders that are empty now -> the mark
 
+The names are all that any stored intent has: the manifest, the plan of a build, the plan of a retry. Nothing is placed
+under a name before one of these has it.
+
 The mark lists every name, so the same command can finish an interrupted removal. On a disk the removal excludes other
 processes (`Storage.alone`). In a bucket several processes may remove at once: each deletes only the exact objects that
 it listed while the mark existed, so a late process cannot delete anything that was built since.
@@ -22,14 +25,13 @@ from dataprep.build.claim import MAX_MARK_BYTES, Claim, read_claim, removed_name
 from dataprep.build.finished import dataset_names
 from dataprep.build.recipe import recipe_of
 from dataprep.dataset.index_parts import index_names, index_ranges
-from dataprep.dataset.manifest import MANIFEST, read_manifest
-from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, RETRY, UNPACKED
+from dataprep.dataset.manifest import MANIFEST, built_as, read_manifest
+from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, RETRY, RETRY_JSON, UNPACKED
 from dataprep.dataset.records import Manifest
 from dataprep.errors import ConflictError, DataprepError, FormatError, StorageError, UsageError
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import read_bounded
 
-RETRY_JSON = f"{RETRY}/plan.json"
 _POINTERS = (MANIFEST, PLAN_JSON, RETRY_JSON)
 """Files without which the others have no meaning; they are removed first, in this order."""
 DELETES_IN_FLIGHT = 32
@@ -140,6 +142,8 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
         names.update(_marked_names(storage))
     if found.manifest is not None:
         names.update(dataset_names(storage, found.manifest))
+        if found.pointers[-1] is not None:
+            names.update(recipe_of(built_as(found.manifest)).added_files(storage, found.manifest))
         names.update(own_cards(storage, found.manifest))
     if found.claim is not None:
         names.update(planned_names(storage, found.claim))

@@ -132,6 +132,10 @@ class Recipe(Protocol):
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
         """Yield the names that a build writes, except indexes and manifest, whether they exist or not."""
 
+    def added_files(self, storage: Storage, manifest: Manifest) -> Iterator[str]:
+        """Yield the names of files that a change of a finished dataset, which its manifest does not list yet, may have
+        put in place."""
+
     # A finished dataset
 
     def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:

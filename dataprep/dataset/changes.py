@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.paths import BUILD, RETRY, is_hidden_name
+from dataprep.dataset.paths import BUILD, RETRY, RETRY_JSON, is_hidden_name
 from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
 from dataprep.errors import AccessError, UsageError
 from dataprep.messages import shell_words, shown
@@ -45,7 +45,7 @@ def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed
         UsageError: The data have changed; the text says how, and what to do.
     """
     found = changes_of(data, manifest, max_listed)
-    if not found or index.stat(f"{RETRY}/plan.json") is not None:  # retry-failed puts new shards before the manifest
+    if not found or index.stat(RETRY_JSON) is not None:  # retry-failed puts new shards before the manifest
         return
     adopt = shell_words("dataprep", "adopt", data.url, *(() if index.url == data.url else ("--index", index.url)))
     raise UsageError(

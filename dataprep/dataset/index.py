@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.index_rows import index_schema
-from dataprep.dataset.paths import RETRY
+from dataprep.dataset.paths import RETRY_JSON
 from dataprep.dataset.records import FileEntry, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
@@ -260,7 +260,7 @@ class Index:
             found, due = f"sha256 {_sha256(source)}", entry["sha256"]
             if found == f"sha256 {due}":
                 return source
-        if storage.stat(f"{RETRY}/plan.json") is not None:
+        if storage.stat(RETRY_JSON) is not None:
             return None
         raise FormatError(
             f"{storage.url_of(name)}: {found[:23]}, the manifest has {due[:16]}: damaged, or of another dataset; "

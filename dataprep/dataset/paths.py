@@ -16,6 +16,8 @@ UNPACKED = f"{BUILD}/unpacked-"
 """Begin of the names of images that were unpacked from parquet files; see dataprep/sources/unpacked.py."""
 RETRY = "_retry"
 """Folder of a running `dataprep retry-failed`."""
+RETRY_JSON = f"{RETRY}/plan.json"
+"""Plan of that run; see dataprep/fetched/retry_plan.py."""
 README, CROISSANT = "README.md", "croissant.json"
 """The cards of a dataset, which no digest includes and users may edit; see dataprep/build/cards.py."""
 _HIDDEN = re.compile(r"(?:^|/)(?:\.|__MACOSX(?:/|\Z))")

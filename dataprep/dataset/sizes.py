@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from dataprep.dataset.paths import RETRY
+from dataprep.dataset.paths import RETRY_JSON
 from dataprep.errors import VerificationError
 from dataprep.messages import counted, shell_words
 
@@ -26,7 +26,7 @@ def refuse_other_sizes(storage: LocalStorage, split: SplitManifest) -> None:
     """
     due = {shard["file"]: shard["bytes"] for shard in split.shards}
     damaged = list(size_faults(due.items(), storage.sizes(due)))
-    if not damaged or storage.stat(f"{RETRY}/plan.json") is not None:
+    if not damaged or storage.stat(RETRY_JSON) is not None:
         return
     raise VerificationError(
         f"{storage.url}: {counted(len(damaged), 'shard')} of {split.name} not as the manifest lists: "

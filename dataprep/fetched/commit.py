@@ -128,11 +128,23 @@ def put_in_place(storage: Storage, receipt: ShardReceipt) -> None:
 
 
 def placing(storage: Storage) -> Callable[[ShardReceipt], None]:
-    """List the storage once, and return a function like `put_in_place` that spends requests on missing files only."""
-    existing = {info.name: info.num_bytes for info in storage.list()}
+    """List the storage once, and return a function like `put_in_place` that spends requests and reads only on shards
+    that are not in place.
+
+    A bucket's listing has the digests. On a disk the attempt's folder tells without a read of the shard: it has files
+    until all three were put in place, and each was compared with one that had its name already.
+    """
+    existing = {info.name: info for info in storage.list()}
+
+    def is_in_place(info: ObjectInfo, attempt: str) -> bool:
+        found = existing.get(info.name)
+        if found is None or f"{attempt}/{info.name}" in existing:
+            return False
+        return found.num_bytes == info.num_bytes and found.crc32c in (None, info.crc32c)
 
     def place(receipt: ShardReceipt) -> None:
-        if any(existing.get(info.name) != info.num_bytes for info in files_of(receipt)):
+        attempt = fetched(receipt).attempt
+        if not all(is_in_place(info, attempt) for info in files_of(receipt)):
             put_in_place(storage, receipt)
 
     return place

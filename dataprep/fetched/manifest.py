@@ -55,25 +55,21 @@ def option_faults(manifest: Manifest) -> Iterator[str]:
             yield f"split {split.name}: statuses {quoted(sorted(split.statuses))}, expected {', '.join(STATUSES)}"
 
 
-def file_of(manifest: Manifest, number: int) -> str:
-    """Return the name of a shard's samples file."""
-    return _names(manifest).samples_file(number)
-
-
 def sidecars_of(manifest: Manifest, number: int) -> tuple[str, str]:
     """Return the names of a shard's parquet file and of its stats."""
-    names = _names(manifest)
+    names = names_of(manifest)
     return names.parquet_file(number), names.stats_file(number)
 
 
 def sidecar_names(manifest: Manifest) -> frozenset[str]:
     """Return the names of the sidecars of all shards."""
-    names = _names(manifest)
+    names = names_of(manifest)
     numbers = range(len(manifest.splits[0].shards))
     return frozenset(name_of(number) for number in numbers for name_of in (names.parquet_file, names.stats_file))
 
 
-def _names(manifest: Manifest) -> ShardNames:
+def names_of(manifest: Manifest) -> ShardNames:
+    """Return the names of the files in a dataset's shards."""
     return built_names(manifest.name, manifest.format, SPLIT, laion_options(manifest).shard_digits)
 
 

@@ -37,6 +37,10 @@ class ShardNames:
         """Return the name of the file of statistics."""
         return self.sidecar.replace("{}", self._number(index)) + "_stats.json"
 
+    def files(self, index: int) -> tuple[str, str, str]:
+        """Return the names of a shard's three files."""
+        return self.samples_file(index), self.parquet_file(index), self.stats_file(index)
+
     def _number(self, index: int) -> str:
         return f"{index + self.offset:0{self.digits}d}"
 

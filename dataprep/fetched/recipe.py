@@ -24,14 +24,15 @@ from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import UsageError
 from dataprep.fetched.finish import facts_of, finish_tables, nothing_came, tfds_files
 from dataprep.fetched.manifest import (
-    file_of,
     laion_options,
+    names_of,
     option_faults,
     sidecar_faults,
     sidecar_names,
 )
 from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import FetchRequest, laion_of, plan_tables
+from dataprep.fetched.retry_plan import retried_files
 from dataprep.fetched.shards import FetchJob, ShardFetcher
 from dataprep.fetched.traffic import fetched_traffic, tables_traffic, web_bytes
 from dataprep.messages import shell_words
@@ -105,18 +106,23 @@ class WebRecipe:
         return web_bytes(plan)
 
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
-        """Yield the TFDS files, and the three files of every shard."""
+        """Yield the TFDS files, the three files of every shard, and those that a retry may have added."""
         plan = claim.plan
         yield from planned_metadata(plan)
         for split in plan.splits:
             digits = laion_of(plan)[1].shard_digits
             names = built_names(plan.options.name, plan.options.format, split.name, digits)
             for index in range(len(split.shard_samples)):
-                yield from (names.samples_file(index), names.parquet_file(index), names.stats_file(index))
+                yield from names.files(index)
+            yield from retried_files(storage, names)
+
+    def added_files(self, storage: Storage, manifest: Manifest) -> Iterator[str]:
+        """Yield the files of the shards that a retry may have added."""
+        return retried_files(storage, names_of(manifest))
 
     def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
         """Return the name of the samples file."""
-        return file_of(manifest, number)
+        return names_of(manifest).samples_file(number)
 
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
         """Return the parquet file and the stats of every shard."""

@@ -25,20 +25,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from dataprep.build.receipts import finished_shards, read_receipts
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.paths import RETRY
+from dataprep.dataset.paths import RETRY, RETRY_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
 from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import ConflictError, UsageError
 from dataprep.fetched.collect import RowOptions
-from dataprep.fetched.commit import Places, files_of
+from dataprep.fetched.commit import Places
 from dataprep.fetched.existing import FetchedDataset, open_fetched
 from dataprep.fetched.making import HowMade, rows_as_made
 from dataprep.fetched.manifest import laion_options
 from dataprep.fetched.newest import Choice, RowPlaces, rows_to_try
 from dataprep.fetched.plan import laion_codecs
 from dataprep.fetched.reasons import check_reasons
-from dataprep.fetched.retry_plan import RETRY_JSON, ChoiceEntry, RetryPlan, clean_up, no_plan, read_plan, rows_file
+from dataprep.fetched.retry_plan import ChoiceEntry, RetryPlan, clean_up, no_plan, read_plan, rows_file
 from dataprep.fetched.retry_shards import RetryJob
 from dataprep.fetched.revision import publish_revision
 
@@ -103,7 +102,7 @@ def retry_failed(
     check_reasons(choice, dataset.manifest)
     dataset.storage.remove_stale_spools()
     begun = read_plan(dataset.storage)
-    if begun is not None and begun.manifest_sha256 != dataset.sha256:
+    if begun is not None and _is_over(dataset, begun):
         if _tidy_up(dataset, begun, progress):
             return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
         begun = None
@@ -129,12 +128,17 @@ def retry_failed(
     return _finish(dataset, plan)
 
 
+def _is_over(dataset: FetchedDataset, begun: RetryPlan) -> bool:
+    """Return whether an interrupted retry is one of another manifest, or was being removed."""
+    return begun.manifest_sha256 != dataset.sha256 or dataset.storage.stat(rows_file(begun.root)) is None
+
+
 def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress) -> bool:
-    """Remove an interrupted retry of another manifest; return whether it had published the existing revision."""
+    """Remove an interrupted retry that is over; return whether it had published the existing revision."""
     revision = dataset.manifest.revision
     if revision > begun.revision:
         progress.log(f"revision {begun.revision + 1} exists: an earlier run was interrupted after publishing it")
-    clean_up(dataset.storage, begun)
+    clean_up(dataset.storage, begun, dataset.layout.names)
     return revision == begun.revision + 1
 
 
@@ -220,11 +224,7 @@ def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
     came = sum(receipt.samples for receipt in new)
     if came:
         manifest = publish_revision(dataset, plan.root, new)
-    elif storage.read(MANIFEST) == dataset.data:
-        for receipt in new:
-            for info in files_of(receipt):
-                storage.delete(info.name)
-    clean_up(storage, plan)
+    clean_up(storage, plan, dataset.layout.names)
     return Retried(manifest=manifest, rows=rows, came=came, shards=len(new) if came else 0)
 
 

@@ -7,20 +7,22 @@ _retry/<id>/receipts/, tmp/   as in a build (commit.py)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, NotRequired, TypedDict
 
 from msgspec import Meta
 
 from dataprep.dataset.documents import Count, decode, decoder
-from dataprep.dataset.paths import RETRY
+from dataprep.dataset.manifest import MAX_SHARDS, read_manifest
+from dataprep.dataset.paths import RETRY, RETRY_JSON
 from dataprep.errors import FormatError
 from dataprep.fetched.making import HowMade
+from dataprep.fetched.names import ShardNames
 from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import ParquetFile, open_parquet
 
-RETRY_JSON = f"{RETRY}/plan.json"
 MAX_PLAN_BYTES = 64 << 20
 """Maximum size of the plan; it has a number for each new shard."""
 _ADVICE = f"remove {RETRY}/"
@@ -44,7 +46,7 @@ class RetryPlan:
     choice: ChoiceEntry
     making: HowMade = field(default_factory=lambda: HowMade())
     """Options by which img2dataset made the images, as given by the user."""
-    shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]
+    shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=MAX_SHARDS)]
     """Number of rows of each new shard."""
     first_shard: Count
     """Number of the first new shard."""
@@ -54,6 +56,11 @@ class RetryPlan:
     @property
     def root(self) -> str:
         return f"{RETRY}/{self.id}"
+
+    def files(self, names: ShardNames) -> Iterator[str]:
+        """Yield the names of the files of all new shards."""
+        for index in range(self.first_shard, self.first_shard + len(self.shard_rows)):
+            yield from names.files(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +75,15 @@ def read_plan(storage: Storage) -> RetryPlan | None:
     data = read_bounded(storage, RETRY_JSON, MAX_PLAN_BYTES, advice=_ADVICE)
     if data is None:
         return None
-    where = f"{storage.url_of(RETRY_JSON)}: no plan of a retry"
-    plan = decode(data, RetryPlan, where=where, advice=_ADVICE)
-    if storage.stat(rows_file(plan.root)) is None:  # a cleanup removed it meanwhile
-        clean_up(storage, plan)
-        return None
-    return plan
+    return decode(data, RetryPlan, where=f"{storage.url_of(RETRY_JSON)}: no plan of a retry", advice=_ADVICE)
+
+
+def retried_files(storage: Storage, names: ShardNames) -> Iterator[str]:
+    """Yield the names of the files that an interrupted or running retry may have put in place, whether they exist or
+    not."""
+    plan = read_plan(storage)
+    if plan is not None:
+        yield from plan.files(names)
 
 
 def id_of_plan(storage: Storage) -> str:
@@ -96,14 +106,26 @@ def open_rows(storage: Storage, root: str) -> ParquetFile:
     return open_parquet(storage, rows_file(root))
 
 
-def clean_up(storage: Storage, plan: RetryPlan) -> None:
-    """Remove the files of a retry: first the plan, without which the others have no meaning. Nothing is removed if the
-    stored plan is another's."""
+def clean_up(storage: Storage, plan: RetryPlan, names: ShardNames) -> None:
+    """Remove what a retry has put in place and the manifest does not list, and then the retry's own files.
+
+    The plan goes after the files that it names, so that the same command continues an interrupted removal. Nothing is
+    removed if the stored plan is another's.
+    """
     try:
         if id_of_plan(storage) != plan.id:
             return
     except FileNotFoundError:
         pass
-    storage.delete(RETRY_JSON)
+    else:
+        storage.take_away(plan.root)  # from here on no worker of the retry can put a file in place
+        manifest = read_manifest(storage)  # not the one with which the retry began: another process may have ended it
+        if manifest is not None:
+            listed = {entry["file"] for split in manifest.splits for entry in split.shards}
+            listed.update(entry["file"] for entry in manifest.files)
+            for name in plan.files(names):
+                if name not in listed:
+                    storage.delete(name)
+        storage.delete(RETRY_JSON)
     storage.delete_tree(RETRY)
     storage.remove_stale_spools()

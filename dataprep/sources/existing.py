@@ -19,7 +19,7 @@ from dataprep.dataset.index import Index, open_index
 from dataprep.dataset.index_rows import are_ranges_inside
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, built_as
-from dataprep.dataset.paths import RETRY
+from dataprep.dataset.paths import RETRY_JSON
 from dataprep.dataset.records import NO_LABEL, Enumeration, Manifest, SampleRef, ShardEntry, SourceFile, SplitManifest
 from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
@@ -152,7 +152,7 @@ def refuse_other_files(existing: Existing) -> None:
         UsageError: Adopted data have changed, or failed rows are being tried again.
     """
     manifest, index = existing.manifest, existing.index
-    if index.stat(f"{RETRY}/plan.json") is not None:
+    if index.stat(RETRY_JSON) is not None:
         raise UsageError(f"{index.url}: dataprep retry-failed is under way there; finish it first")
     if is_adopted(manifest):
         refuse_changed(index, existing.data, manifest, None)

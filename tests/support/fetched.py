@@ -51,7 +51,14 @@ class Watcher:
 
 
 def build_table(
-    web: PictureWeb, folder: Path, url: str, fmt: str, *, rows: int = ROWS, options: RowOptions | None = None
+    web: PictureWeb,
+    folder: Path,
+    url: str,
+    fmt: str,
+    *,
+    rows: int = ROWS,
+    options: RowOptions | None = None,
+    overwrite: bool = False,
 ) -> Manifest:
     """Build the first pictures as a dataset, ten rows a shard; with no `rows` from a table that is there already."""
     table = folder / "laion.parquet"
@@ -63,7 +70,12 @@ def build_table(
 
     tables = TableRequest(sources=(str(table),), rows_per_shard=SHARD_ROWS, limits=LIMITS, rows=options or RowOptions())
     request = FetchRequest(
-        options=build_options(fmt), source_url=str(folder), output_url=url, max_reject_ratio=1.0, tables=tables
+        options=build_options(fmt),
+        source_url=str(folder),
+        output_url=url,
+        max_reject_ratio=1.0,
+        overwrite=overwrite,
+        tables=tables,
     )
     return run_build(request, fetch, Watcher()).manifest
 

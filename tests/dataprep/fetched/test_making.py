@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dataprep.dataset.paths import RETRY_JSON
 from dataprep.errors import UsageError
 from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.making import rows_as_made
-from dataprep.fetched.retry_plan import RETRY_JSON
 from dataprep.storage import open_storage
 from tests.support.fetched import ALL, MADE_SO, ROWS, adopt_here, adopted, check_adopted, retry
 from tests.support.img2dataset import MADE, write_img2dataset

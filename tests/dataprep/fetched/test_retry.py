@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.dataset.manifest import MANIFEST, read_manifest
+from dataprep.dataset.paths import RETRY_JSON
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.newest import Choice
-from dataprep.fetched.retry_plan import RETRY_JSON
+from dataprep.fetched.retry_plan import clean_up, read_plan
 from dataprep.fetched.retry_shards import retry_shard
 from dataprep.storage import open_storage
 from dataprep.verify.run import verify
@@ -126,6 +127,67 @@ def test_an_interrupted_retry_resumes_without_repeated_requests(web, tmp_path):
     assert told == ["continuing with the options of an interrupted run: everything True"]
     assert web.asked.total() == 0
     check_built(url)
+
+
+def shards_without_manifest(url: str) -> None:
+    """Run a retry that is killed when its shards are in place and before the manifest lists them."""
+
+    def dies(job, indexes):
+        yield from (retry_shard(job, index) for index in indexes)
+        raise ConflictError("killed")
+
+    with pytest.raises(ConflictError, match="killed"):
+        retry(url, ALL, dies)
+
+
+def listed(url: str) -> set[str]:
+    """Return the names of a dataset's shards and sidecars, as its manifest has them."""
+    manifest = read_manifest(open_storage(url))
+    shards = {shard["file"] for split in manifest.splits for shard in split.shards}
+    return shards | {entry["file"] for entry in manifest.files if entry["file"].startswith("train/")}
+
+
+def found(url: str) -> set[str]:
+    names = {info.name for info in open_storage(url).list()}
+    return {name for name in names if name.startswith(("train/", "laion-train.")) or name.startswith("_")}
+
+
+def test_overwrite_removes_the_shards_of_a_killed_retry(built, web, tmp_path):
+    web.faults = {}
+    shards_without_manifest(built)
+    assert found(built) - listed(built)
+    build_table(web, tmp_path, built, read_manifest(open_storage(built)).format, overwrite=True)
+    assert found(built) == listed(built)
+    check_built(built)
+
+
+def test_a_retry_of_another_manifest_leaves_no_shard_behind(built, web):
+    web.faults = {}
+    shards_without_manifest(built)
+    storage = open_storage(built)
+    manifest = storage.read(MANIFEST)
+    assert storage.replace(MANIFEST, manifest + b" ", manifest)
+    web.faults = FAULTS
+    assert retry(built).came == 0
+    assert found(built) == listed(built)
+
+
+def test_a_conflict_remains_one_when_the_retry_runs_again(built, web):
+    """The other file has the size of the shard that belongs there, as tars often have."""
+    web.faults = {}
+    shards_without_manifest(built)
+    storage = open_storage(built)
+    shard = max(name for name in found(built) - listed(built) if name.endswith(("00004.tar", "rd-00004")))
+    other = bytes(len(storage.read(shard)))
+    clean_up(storage, read_plan(storage), open_fetched(built).layout.names)
+    storage.create(shard, other)
+    for _ in range(2):
+        with pytest.raises(ConflictError, match=rf"{shard}: another object exists"):
+            retry(built, ALL)
+    assert storage.read(shard) == other
+    storage.delete(shard)
+    assert retry(built, ALL).came
+    check_built(built)
 
 
 def test_a_crash_after_the_manifest_is_cleaned_up_by_the_next_run(web, tmp_path, monkeypatch):

@@ -8,8 +8,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from dataprep.dataset.paths import RETRY_JSON
 from dataprep.errors import FormatError
-from dataprep.fetched.retry_plan import RETRY_JSON, RetryPlan, clean_up, id_of_plan, open_rows, read_plan, rows_file
+from dataprep.fetched.names import built_names
+from dataprep.fetched.retry_plan import RetryPlan, clean_up, id_of_plan, open_rows, read_plan, rows_file
 from dataprep.storage import open_storage
 from tests.support.builds import digests
 from tests.support.fetched import PASSING
@@ -22,6 +24,8 @@ PLAN = RetryPlan(
     shard_rows=(3, 1),
     first_shard=4,
 )
+
+NAMES = built_names("laion", "webdataset", "train", 5)
 
 
 @pytest.fixture
@@ -46,20 +50,13 @@ def test_where_no_retry_was_begun_there_is_no_plan(tmp_path):
     assert read_plan(open_storage(str(tmp_path))) is None
 
 
-def test_a_plan_whose_rows_are_gone_was_being_removed(storage):
-    storage.delete(rows_file(PLAN.root))
-    storage.create(f"{PLAN.root}/receipts/00000.parquet", b"left")
-    assert read_plan(storage) is None
-    assert names(storage) == []
-
-
 def test_only_its_own_plan_is_removed(storage):
     before = names(storage)
-    clean_up(storage, replace(PLAN, id="b" * 32))
+    clean_up(storage, replace(PLAN, id="b" * 32), NAMES)
     assert names(storage) == before
-    clean_up(storage, PLAN)
+    clean_up(storage, PLAN, NAMES)
     assert names(storage) == []
-    clean_up(storage, PLAN)
+    clean_up(storage, PLAN, NAMES)
 
 
 def test_rows_are_a_row_group_for_each_new_shard(begun):

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.paths import RETRY_JSON
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched.newest import RowPlaces
-from dataprep.fetched.retry_plan import RETRY_JSON, rows_file
+from dataprep.fetched.retry_plan import rows_file
 from dataprep.fetched.retry_shards import _retrier, retry_shard
 from tests.support.builds import dataprep, dataprep_anew
 from tests.support.fetched import PASSING, begin_retry, build_table, check_built
