@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
+import re
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby, islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +22,10 @@ from dataprep.adopt.tars import APART, DOTTED
 from dataprep.adopt.tfds import Description, describe
 from dataprep.dataset.changes import changes_of
 from dataprep.dataset.columns import strings
+from dataprep.dataset.documents import decode
 from dataprep.dataset.events import events_file, events_schema, events_table
 from dataprep.dataset.hashes import position_of, repeated
-from dataprep.dataset.index_parts import index_files, publish_index
+from dataprep.dataset.index_parts import index_files, index_names, index_ranges, publish_index
 from dataprep.dataset.index_rows import index_schema
 from dataprep.dataset.labels import renumbering
 from dataprep.dataset.links import is_adopted, open_data, open_linked
@@ -33,20 +35,27 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import FileEntry, Manifest, SplitManifest
 from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.dataset.trust import remember_data
-from dataprep.errors import AccessError, ConflictError, DataprepError, SourceError, UsageError
+from dataprep.errors import AccessError, ConflictError, DataprepError, SourceError, StorageError, UsageError
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.img2dataset_tfds import is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.messages import counted, shell_words
 from dataprep.storage import Storage, open_storage
-from dataprep.storage.base import TooLargeError
+from dataprep.storage.base import TooLargeError, read_bounded
+from dataprep.storage.spool import temporary_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-_ADOPTING = f"{BUILD}/adopting"
-"""Marker that an index without a manifest is one that an adoption was writing."""
+_ADOPTING = f"{BUILD}/adopting.json"
+"""The adoption that owns the output, and the names of the files that it removes and places."""
+_ROOT = f"{BUILD}/adopting-"
+"""Begin of the names of the folders of running adoptions."""
+_INDEX_FILE = re.compile(r"index/[^/]+\.parquet")
+MAX_INTENT_BYTES = 64 << 20
+"""Maximum size of that file; an index has at most 99,999 parts a split."""
+_ADVICE = f"remove {BUILD}/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +92,22 @@ class Adoption:
     """Description of a change of the data since then; empty if no change was seen."""
     notes: tuple[str, ...] = ()
     """What the user was told about the data that were read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Intent:
+    """The adoption that owns the output, as `_build/adopting.json` holds it."""
+
+    content: str
+    """Hash of everything on which the files of the adoption depend: two runs of the same one may share the output."""
+    names: tuple[str, ...]
+    """Files that it places."""
+    removes: tuple[str, ...]
+    """Files of an earlier adoption, which are removed before any is placed; empty once that is done."""
+
+    def document(self) -> bytes:
+        """Return the content of the file."""
+        return json.dumps(asdict(self)).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +154,9 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
             f"{data.url}: its folders are the classes, and index/ beside them would be another class to torchvision; "
             "keep the index elsewhere: --index DIR"
         )
-    with tempfile.TemporaryDirectory(prefix="dataprep-adopt-") as folder:
+    with temporary_folder() as folder:
         job = ReadJob(data_url=data.url, found=found, labels=request.labels, digest=request.digest)
-        results = read_shards(job, Path(folder), progress, workers)
+        results = read_shards(job, folder, progress, workers)
         if not any(result.samples for result in results):
             shards = counted(len(results), "shard")
             raise SourceError(f"{data.url}: no image in {shards}; {_reasons(results)}")
@@ -157,7 +182,12 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
             theirs = read_manifest(index)  # another run may have finished and cleaned up meanwhile
             if theirs is None or theirs == existing:
                 raise
+            with temporary_folder() as again:
+                if _write(open_storage(str(again)), index, data, request, read, existing) != theirs:
+                    raise
             return Adoption(index.url, theirs, already=True)
+        with suppress(StorageError):  # nothing that is left there is of use
+            index.delete_tree(BUILD)
     return Adoption(index.url, manifest, already=False, notes=notes)
 
 
@@ -290,17 +320,39 @@ def _reasons(results: Sequence[ReadShard]) -> str:
 def _publish(
     index: Storage, data: Storage, request: AdoptRequest, read: _ReadData, existing: Manifest | None
 ) -> Manifest:
-    """Publish index, events and manifest, the manifest last; existing ones are removed, the manifest first."""
+    """Publish index, events and manifest, the manifest last, as a build does: create-only, and only while the output
+    is this adoption's (`_claim`).
+
+    Raises:
+        ConflictError: Another adoption has written there meanwhile, or a file that is not an adoption's has a name.
+    """
+    root = f"{_ROOT}{uuid.uuid4().hex}"
+    index.remove_stale_spools()
+    if index.is_local:
+        index.create(f"{root}/begun", b"")  # nothing else creates the folder, see `Storage.staged`
+    content = _content_of(request, read, existing)
+    _claim(index, root, _intent(content, read), existing)
+    staged = index.staged(root, lambda: _refuse_overtaken(index, content))
+    manifest = _write(staged, index, data, request, read, existing)
+    staged.create(MANIFEST, manifest_bytes(manifest))
+    remember_data(index, data)
+    return manifest
+
+
+def _write(
+    target: Storage,
+    index: Storage,
+    data: Storage,
+    request: AdoptRequest,
+    read: _ReadData,
+    existing: Manifest | None,
+) -> Manifest:
+    """Write the files of an index at the URL of `index` to `target`, and return the manifest that lists them."""
     found, results, description = read.found, read.results, read.description
-    by_split = [
-        (split, list(pairs))
-        for split, pairs in groupby(zip(found.shards, results, strict=True), key=lambda pair: pair[0].split)
-    ]
-    replace = _make_way(index, existing)
     for name, content in description.files.items():
-        _put_bytes(index, name, content)
+        target.create(name, content)
     classes = read.classes
-    splits = tuple(_publish_split(index, found, split, pairs, len(classes), replace) for split, pairs in by_split)
+    splits = tuple(_publish_split(target, found, split, pairs, len(classes)) for split, pairs in _by_split(read))
     fields = listed_fields(sum((result.fields for result in results), Counter()))
     samples = sum(result.samples for result in results)
     adopted = {
@@ -311,7 +363,7 @@ def _publish(
         "digest": request.digest,
         "fields": {name: samples - count for name, count in fields.items()},
     }
-    manifest = Manifest(
+    return Manifest(
         name=found.name,
         schema_version=schema_version(splits),
         revision=existing.revision + 1 if existing is not None else 1,
@@ -330,51 +382,105 @@ def _publish(
         splits=splits,
         files=tuple(bytes_entry(name, content) for name, content in sorted(description.files.items())),
     )
-    index.create(MANIFEST, manifest_bytes(manifest))
-    index.delete_tree(BUILD)
-    remember_data(index, data)
-    return manifest
 
 
-def _make_way(index: Storage, existing: Manifest | None) -> bool:
-    """Remove the manifest to replace, and return whether the existing index may be replaced as well.
+def _by_split(read: _ReadData) -> list[tuple[str, list[tuple[FoundShard, ReadShard]]]]:
+    pairs = groupby(zip(read.found.shards, read.results, strict=True), key=lambda pair: pair[0].split)
+    return [(split, list(group)) for split, group in pairs]
 
-    Without a manifest, only the index of an interrupted adoption may be replaced: any other may belong to somebody
-    else.
-    """
-    interrupted = index.stat(_ADOPTING) is not None
-    index.remove_stale_spools()
-    index.create(_ADOPTING, b"")
+
+def _content_of(request: AdoptRequest, read: _ReadData, existing: Manifest | None) -> str:
+    """Return a hash of everything on which the files of an adoption depend, apart from the content of the data."""
+    shards = [
+        (shard.name, shard.num_bytes, shard.crc32c, hashlib.sha256(result.key_hashes.tobytes()).hexdigest())
+        for shard, result in zip(read.found.shards, read.results, strict=True)
+    ]
+    labels = [sorted(result.labels.items()) for result in read.results]
+    files = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(read.description.files.items())}
+    asked = asdict(replace(request, overwrite=False))
+    revision = existing.revision if existing is not None else 0
+    content = json.dumps([asked, read.found.format, shards, labels, read.classes, files, revision], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _intent(content: str, read: _ReadData) -> _Intent:
+    """Return the intent of an adoption that has nothing to remove: every name that it will place."""
+    names = [MANIFEST, *read.description.files]
+    for split, pairs in _by_split(read):
+        parts = len(index_ranges([result.samples for _, result in pairs]))
+        names += [*index_names(split, parts), events_file(split)]
+    return _Intent(content=content, names=tuple(names), removes=())
+
+
+def _removed(index: Storage, existing: Manifest | None, interrupted: _Intent | None) -> tuple[str, ...]:
+    """Return the names of the files that earlier adoptions have written, the manifest first: from its removal on,
+    readers see no dataset. A stranger may have written what lists them, so only names of an index are taken."""
+    names: set[str] = set()
+    if interrupted is not None:
+        names.update(interrupted.names, interrupted.removes)
     if existing is not None:
-        index.delete(MANIFEST)
-        for name in {DATASET_INFO, FEATURES} & {entry["file"] for entry in existing.files}:
-            index.delete(name)
-        for split in existing.splits:
-            for entry in (*index_files(split), split.events):
-                index.delete(entry["file"])
-    return interrupted
+        names.add(MANIFEST)
+        names.update(entry["file"] for split in existing.splits for entry in (*index_files(split), split.events))
+    own = {name for name in names if name == MANIFEST or _INDEX_FILE.fullmatch(name)}
+    described = {DATASET_INFO, FEATURES} if _is_described(index) else set()
+    return tuple(sorted(own | described, key=lambda name: (name != MANIFEST, name)))
 
 
-def _put_bytes(index: Storage, name: str, data: bytes) -> None:
-    """Publish a file of the TFDS description; an existing one comes from an interrupted run."""
-    try:
-        index.create(name, data)
-    except ConflictError:
-        index.delete(name)
-        index.create(name, data)
+def _claim(index: Storage, root: str, intent: _Intent, existing: Manifest | None) -> None:
+    """Make an adoption the owner of the output, and remove what an earlier one has written or begun to write there.
+
+    An interrupted adoption and one that runs look the same: its place is taken from it, and it ends with an error. Runs
+    of the same adoption share the place.
+
+    Args:
+        index: The output.
+        root: Folder of this run's own files.
+        intent: What the adoption places.
+        existing: The manifest that was there before the data were read.
+
+    Raises:
+        ConflictError: Another adoption has written there meanwhile.
+    """
+    with index.alone():
+        _refuse_other_manifest(index, existing)
+        data = read_bounded(index, _ADOPTING, MAX_INTENT_BYTES, advice=_ADVICE)
+        owner = None if data is None else decode(data, _Intent, where=index.url_of(_ADOPTING), advice=_ADVICE)
+        if owner is None or owner.content != intent.content:
+            owner = replace(intent, removes=_removed(index, existing, owner))
+            if not index.replace(_ADOPTING, owner.document(), data):
+                raise ConflictError(_busy(index))
+            _refuse_other_manifest(index, existing)  # it may have been put before its place was taken
+        if not owner.removes:
+            return
+        for folder in {"/".join(info.name.split("/")[:2]) for info in index.list(BUILD) if info.name.count("/") > 1}:
+            if folder.startswith(_ROOT) and folder != root:
+                index.take_away(folder)  # from here on its run can put no file in place
+        for name in owner.removes:
+            info = index.stat(name)
+            _refuse_overtaken(index, intent.content)  # after the stat: what a later owner places has another generation
+            if info is not None:
+                index.delete_exactly(info)
+        if not index.replace(_ADOPTING, intent.document(), owner.document()):
+            _refuse_overtaken(index, intent.content)
 
 
-def _put(
-    index: Storage, name: str, tables: Callable[[], Iterator[pa.Table]], schema: pa.Schema, replace: bool
-) -> FileEntry:
-    """Publish a part of the index; the same bytes may exist already, from another run of the same adoption."""
-    try:
-        return publish_row_groups(index, name, tables(), schema)
-    except ConflictError:
-        if not replace:
-            raise
-        index.delete(name)
-        return publish_row_groups(index, name, tables(), schema)
+def _refuse_other_manifest(index: Storage, existing: Manifest | None) -> None:
+    if read_manifest(index) not in (None, existing):
+        raise ConflictError(_busy(index))
+
+
+def _refuse_overtaken(index: Storage, content: str) -> None:
+    """Raise ConflictError if another adoption owns the output now."""
+    data = read_bounded(index, _ADOPTING, MAX_INTENT_BYTES, advice=_ADVICE)
+    if data is None or decode(data, _Intent, where=index.url_of(_ADOPTING), advice=_ADVICE).content != content:
+        raise ConflictError(_busy(index))
+
+
+def _busy(index: Storage) -> str:
+    return (
+        f"{index.url}: another adoption with other options has taken this place meanwhile; keep this index elsewhere "
+        "(--index DIR), or run this again with --overwrite when the other one has ended"
+    )
 
 
 def _classes(found: Found, results: Sequence[ReadShard]) -> tuple[str, ...]:
@@ -390,7 +496,6 @@ def _publish_split(
     split: str,
     pairs: Sequence[tuple[FoundShard, ReadShard]],
     num_classes: int,
-    replace: bool,
 ) -> SplitManifest:
     events = [event for _, result in pairs for event in result.events]
     labels: Counter[int] = sum((result.labels for _, result in pairs), Counter())
@@ -401,12 +506,7 @@ def _publish_split(
     rows = _distinct(pairs)
 
     def put(name: str, part: range) -> FileEntry:
-        once = [islice(rows, len(part))]
-
-        def tables() -> Iterator[pa.Table]:
-            return once.pop() if once else islice(_distinct(pairs), part.start, part.stop)
-
-        return _put(index, name, tables, schema, replace)
+        return publish_row_groups(index, name, islice(rows, len(part)), schema)
 
     return SplitManifest(
         name=split,
@@ -421,7 +521,7 @@ def _publish_split(
         repaired={},
         rejected=dict(sorted(Counter(event.reason for event in events).items())),
         index=publish_index(split, [result.samples for _, result in pairs], put),
-        events=_put(index, events_file(split), lambda: iter([events_table(events)]), events_schema(), replace),
+        events=publish_row_groups(index, events_file(split), iter([events_table(events)]), events_schema()),
         statuses=statuses,
         reasons=reasons,
     )

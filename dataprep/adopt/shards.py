@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 from dataprep.adopt.find import Found, FoundShard
@@ -31,6 +30,7 @@ from dataprep.dataset.links import open_linked
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import DataprepError, SourceError
 from dataprep.sources.archives import open_archive
+from dataprep.storage.spool import temporary_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,8 +144,8 @@ def read_first(job: ReadJob) -> ReadShard:
     Raises:
         SourceError: It is damaged; the text says where.
     """
-    with TemporaryDirectory(prefix="dataprep-adopt-") as folder:
-        return _read(job, Path(folder), 0)
+    with temporary_folder() as folder:
+        return _read(job, folder, 0)
 
 
 def _bounded(url: str, results: Iterable[ReadShard]) -> Iterator[ReadShard]:

@@ -1,4 +1,7 @@
-"""Local files that are being written, each locked by its writer, so that those of dead processes can be removed."""
+"""Local files that are being written, each locked by its writer, so that those of dead processes can be removed.
+
+Their names say which host writes them: on file systems on a network, locks may be known to one host only.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import hashlib
 import os
 import re
 import shutil
@@ -14,6 +18,7 @@ import tempfile
 import threading
 import uuid
 import weakref
+from collections.abc import Iterator
 from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
 
@@ -23,8 +28,11 @@ from dataprep.storage.messages import missing
 
 # Enough to recognise a shard; together with 32 digits it has fewer than 255 bytes in any script.
 NAME_CHARACTERS = 48
-SPOOL_NAME = re.compile(rf".{{1,{NAME_CHARACTERS}}}-[0-9a-f]{{32}}", re.DOTALL)
+HOST_DIGITS = 8
+"""Number of the 32 digits at the end of a spool file's name that stand for its host; the others are random."""
 TEMPORARY_PREFIX = "dataprep-spool-"
+_IN_USE = "in-use"
+"""Name of a spool file that its process holds as long as it needs the folder."""
 MOST_TRIES = 100
 """Attempts to create a file whose folder other processes may remove as stale each time."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -61,7 +69,7 @@ class SpoolFolder:
         """
         self._close_removed()
         for _ in range(MOST_TRIES):
-            leaf = f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid.uuid4().hex}"
+            leaf = f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{_host_digits()}{uuid.uuid4().hex[HOST_DIGITS:]}"
             try:
                 with self._folders.opened(self._name, make=True, required=self._required) as folder:
                     descriptor = os.open(leaf, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
@@ -100,16 +108,18 @@ class SpoolFolder:
         return status.st_size
 
     def discard(self, path: Path) -> None:
-        """Remove a spool file, if it still exists, and release its lock."""
-        with contextlib.suppress(FileNotFoundError), self._folders.around(path) as folder:
+        """Remove a spool file, if it still exists, and release its lock. One that cannot be removed becomes stale."""
+        with contextlib.suppress(OSError), self._folders.around(path) as folder:
             os.unlink(path.name, dir_fd=folder)
         with self._guard:
             descriptor = self._locks.pop(path, None)
         if descriptor is not None:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # the file was synced before it was published
+                os.close(descriptor)
 
     def remove_stale(self) -> int:
-        """Remove the files whose writers are dead and return their number; files with other names are kept.
+        """Remove the files of this host whose writers are dead and return their number; files with other names are
+        kept.
 
         On a file system without locks nothing is removed, because nothing shows which writers are alive.
 
@@ -138,13 +148,43 @@ def process_spools() -> SpoolFolder:
         return _process_spools(os.getpid())
 
 
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Create a folder in the machine's temporary folder, and remove it at the end; so are those of dead processes."""
+    remove_stale_spools()
+    folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
+    spools = SpoolFolder(Folders(folder), "")
+    in_use = spools.create(_IN_USE)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        spools.discard(in_use)
+
+
 def remove_stale_spools() -> int:
-    """Remove files that dead processes of this user left in the machine's temporary folder; return their number."""
+    """Remove what dead processes of this user left in the machine's temporary folder; return the number of spools."""
     return sum(_remove_stale_folder(folder) for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"))
 
 
 def _is_spool_file(entry: os.DirEntry[str]) -> bool:
-    return SPOOL_NAME.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False)
+    """Return whether an entry is a spool file that this host has made."""
+    digits = rf"{_host_digits()}[0-9a-f]{{{32 - HOST_DIGITS}}}"
+    named = re.fullmatch(rf".{{1,{NAME_CHARACTERS}}}-{digits}", entry.name, re.DOTALL)
+    return named is not None and entry.is_file(follow_symlinks=False)
+
+
+def _host_digits() -> str:
+    """Return hexadecimal digits for this host, the same after a restart."""
+    return _digits_of(os.uname().nodename)
+
+
+@functools.lru_cache(maxsize=1)
+def _digits_of(hostname: str) -> str:
+    machine = b""  # hosts may have the same name, and containers have no id
+    with contextlib.suppress(OSError):
+        machine = Path("/etc/machine-id").read_bytes()
+    return hashlib.sha256(hostname.encode() + machine).hexdigest()[:HOST_DIGITS]
 
 
 def _remove_if_unlocked(leaf: str, folder: int) -> bool:
@@ -187,7 +227,7 @@ def _process_spools(_pid: int) -> SpoolFolder:  # a forked process makes its own
     # Unlike atexit, this is run in the processes of a multiprocessing pool as well.
     Finalize(None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=0)
     spools = SpoolFolder(Folders(folder), "")
-    spools.create("in-use")  # so that nobody removes the folder while this process lives
+    spools.create(_IN_USE)
     return spools
 
 
@@ -200,6 +240,8 @@ def _remove_stale_folder(folder: Path) -> int:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return 0
     removed = SpoolFolder(Folders(folder), "").remove_stale()
+    if removed and not any(folder.glob(f"{_IN_USE}-*")):
+        shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # in use
         folder.rmdir()
     return removed

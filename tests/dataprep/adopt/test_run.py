@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,11 +12,14 @@ import pytest
 from dataprep.adopt import find
 from dataprep.dataset.links import open_linked
 from dataprep.dataset.manifest import read_manifest
-from dataprep.errors import DataprepError, UsageError
+from dataprep.dataset.records import Manifest
+from dataprep.errors import ConflictError, DataprepError, UsageError
 from dataprep.inspection.contact_sheet import contact_sheet
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.pages.page import require_report_packages
 from dataprep.storage import open_storage
+from dataprep.storage.gcs_staged import StagedGCS
+from dataprep.storage.local import LocalStorage
 from tests.support.adoption import adopt_here, image_of, read_all, tar_of
 
 
@@ -109,6 +113,49 @@ def test_concurrent_runs_adopt_the_same_data_once(tars, tmp_path):
         adoptions = list(threads.map(lambda _: adopt_here(tars, tmp_path), range(8)))
     assert len({adoption.manifest.plan_hash for adoption in adoptions}) == 1
     assert len(read_all(tmp_path)[0]) == 10
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("stop", ["index/train.parquet", "dataset.json"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_one_of_two_adoptions_with_other_options_ends(place, stop, overwrite, tars, tmp_path, request, monkeypatch):
+    """The first is suspended before it puts a file in place, and goes on when the second is about to end."""
+    index = str(tmp_path / "index") if place == "disk" else request.getfixturevalue("bucket_url")
+    if overwrite:
+        adopt_here(tars, index)
+    second: list[Manifest | None] = []
+
+    def suspend(call):
+        def suspended(self, what, name, *rest):
+            here = what if isinstance(what, str) else name
+            if here == stop and not second:
+                second.append(None)
+                second[0] = adopt_here(tars, index, labels="none", overwrite=overwrite).manifest
+            return call(self, what, name, *rest)
+
+        return suspended
+
+    for kind in (LocalStorage, StagedGCS):
+        for method in ("create", "publish"):
+            monkeypatch.setattr(kind, method, suspend(getattr(kind, method)))
+    with pytest.raises(ConflictError, match="another adoption with other options has taken this place meanwhile"):
+        adopt_here(tars, index, overwrite=overwrite)
+    monkeypatch.undo()
+    assert read_manifest(open_storage(index)) == second[0]
+    assert len(read_all(index)[0]) == 10
+    assert not list(open_storage(index).list("_build"))
+
+
+def test_names_in_a_strangers_intent_are_not_removed(folder):
+    (folder / "_build").mkdir()
+    names = ["train/ant/plain.jpg", "index/../notes.txt", "README.md"]
+    intent = {"content": "0", "names": names, "removes": ["notes.txt"]}
+    (folder / "_build" / "adopting.json").write_text(json.dumps(intent))
+    for name in ("notes.txt", "README.md"):
+        (folder / name).write_text("{}")
+    adopt_here(folder)
+    assert all((folder / name).exists() for name in ("notes.txt", "README.md", "train/ant/plain.jpg"))
+    assert not (folder / "_build").exists()
 
 
 def test_a_foreign_index_is_not_replaced(folder):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -55,13 +57,26 @@ def test_removing_stale_spool_files_leaves_links_and_folders(storage: LocalStora
 
 
 def test_removing_stale_spool_files_leaves_files_of_other_names(storage: LocalStorage) -> None:
-    folder, digits = storage.root / "_build/tmp", "0123456789abcdef" * 2
-    folder.mkdir(parents=True)
+    spool = storage.spool_path("x")
+    folder, digits = spool.parent, spool.name[-32:-2] + "ab"
     others = ["thesis.tex", digits, f"-{digits}", f"x-{digits[1:]}", f"x-{digits.upper()}", f"{'x' * 49}-{digits}"]
     for name in [*others, f"x.tar-{digits}"]:
         (folder / name).write_bytes(b"1")
     assert storage.remove_stale_spools() == 1
-    assert {path.name for path in folder.iterdir()} == set(others)
+    assert {path.name for path in folder.iterdir()} == {*others, spool.name}
+
+
+def test_a_host_leaves_the_spool_files_of_other_hosts(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where locks are known to one host only, its files look as if their writers were dead."""
+    import fcntl
+
+    spool, uname = storage.spool_path("x.tar"), os.uname()
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    for name, removed in (("another", 0), (uname.nodename, 1)):
+        fields = {field: getattr(uname, field) for field in ("sysname", "release", "version", "machine")}
+        monkeypatch.setattr(os, "uname", lambda name=name, fields=fields: SimpleNamespace(nodename=name, **fields))
+        assert LocalStorage(storage.root).remove_stale_spools() == removed
+        assert spool.exists() is not bool(removed)
 
 
 def test_a_spool_file_taken_before_it_was_locked_is_made_again(
