@@ -5,6 +5,7 @@ Both are pure functions of the manifest, and part of no digest: users may edit t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -127,20 +128,18 @@ def write_cards(storage: Storage, manifest: Manifest) -> list[str]:
     return written
 
 
-def replace_cards(storage: Storage, before: Manifest | None, manifest: Manifest) -> list[str]:
+def replace_cards(storage: Storage, manifest: Manifest, only: Mapping[str, str] | None = None) -> list[str]:
     """Replace the cards that differ, and return their names.
 
     Args:
         storage: Where the dataset is.
-        before: Earlier manifest of the dataset: only its own cards are replaced, and none is added. None replaces and
-            adds all.
-        manifest: The manifest of the dataset now.
+        manifest: The manifest of the dataset.
+        only: Replace only the cards with these SHA-256 digests, and add none; None replaces and adds all.
     """
     written = []
-    due = {} if before is None else cards_of(before)
     for name, data in cards_of(manifest).items():
         found = read_card(storage, name)
-        if found == data or (before is not None and found != due[name]):
+        if found == data or (only is not None and (found is None or _sha256(found) != only.get(name))):
             continue
         if storage.replace(name, data, found):
             written.append(name)
@@ -153,9 +152,13 @@ def _tidy(storage: Storage) -> None:
     storage.prune([BUILD, f"{BUILD}/tmp"])
 
 
-def own_cards(storage: Storage, manifest: Manifest) -> list[str]:
-    """Return the names of the cards that are as they were written for this manifest."""
-    return [name for name, data in cards_of(manifest).items() if read_card(storage, name) == data]
+def own_cards(storage: Storage, manifest: Manifest) -> dict[str, str]:
+    """Return the SHA-256 digests of the cards that are as they were written for this manifest, by name."""
+    return {name: _sha256(data) for name, data in cards_of(manifest).items() if read_card(storage, name) == data}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_card(storage: Storage, name: str) -> bytes | None:

@@ -39,7 +39,7 @@ def command(url: str, dry_run: bool, overwrite: bool, as_json: bool) -> None:
         texts = {name: data.decode() for name, data in cards.items()}
         click.echo(json.dumps(texts) if as_json else "\n".join(f"{storage.url_of(n)}:\n{t}" for n, t in texts.items()))
         return
-    written = replace_cards(storage, None, manifest) if overwrite else write_cards(storage, manifest)
+    written = replace_cards(storage, manifest) if overwrite else write_cards(storage, manifest)
     kept = [name for name, data in cards.items() if name not in written and read_card(storage, name) != data]
     if as_json:
         click.echo(json.dumps({"url": storage.url, "written": written, "kept": kept}))

@@ -14,12 +14,10 @@ from typing import Unpack, cast
 import click
 
 from dataprep.arguments import StrictCommand
-from dataprep.build.cards import replace_cards
 from dataprep.build.pool import Pool
 from dataprep.commands.options import COUNT, WHOLE, Finite, json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
-from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import ShardReceipt
 from dataprep.fetched.encode import RESIZE_MODES, ResizeMode
 from dataprep.fetched.existing import open_fetched
@@ -29,7 +27,6 @@ from dataprep.fetched.reasons import check_reasons
 from dataprep.fetched.retry import Engine, Retried, retry_failed
 from dataprep.fetched.retry_shards import RetryJob, retry_shard
 from dataprep.messages import counted
-from dataprep.storage import open_storage
 
 EPILOG = """\b
 Examples:
@@ -166,12 +163,8 @@ def command(
             progress.stop()
             _print_choice(dataset.storage.url, dict(counts.most_common()), as_json)
             return
-        index = open_storage(url)
-        before = read_manifest(index)
         with _local_engine(workers, progress) as engine:
             retried = retry_failed(url, choice, limits, engine, progress, making)
-        if before is not None:
-            replace_cards(index, before, retried.manifest)
     _print(url, retried, time.monotonic() - started_s, as_json)
 
 

@@ -1,6 +1,6 @@
 """Tries failed rows of a finished dataset again; their images are added as new shards after the last one.
 
-    which rows ─▶ shards, receipts ─▶ index ─▶ dataset_info.json ─▶ dataset.json ─▶ `_retry/` is removed
+    which rows ─▶ shards, receipts ─▶ index ─▶ dataset_info.json ─▶ dataset.json ─▶ cards ─▶ `_retry/` is removed
 
 Only the index, dataset_info.json and dataset.json of the finished dataset are replaced (revision.py). A Layout holds
 the differences between our datasets and those of img2dataset (layout.py, img2dataset.py).
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
+from dataprep.build.cards import own_cards, replace_cards
 from dataprep.build.receipts import finished_shards, read_receipts
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.paths import RETRY, RETRY_JSON
@@ -138,8 +139,11 @@ def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress)
     revision = dataset.manifest.revision
     if revision > begun.revision:
         progress.log(f"revision {begun.revision + 1} exists: an earlier run was interrupted after publishing it")
+    is_published = revision == begun.revision + 1
+    if is_published:
+        replace_cards(dataset.storage, dataset.manifest, begun.cards)
     clean_up(dataset.storage, begun, dataset.layout.names)
-    return revision == begun.revision + 1
+    return is_published
 
 
 def _checked_begin(dataset: FetchedDataset, begun: RetryPlan) -> RetryPlan:
@@ -189,6 +193,7 @@ def _begin(dataset: FetchedDataset, choice: Choice, making: HowMade) -> RetryPla
         shard_rows=(),
         first_shard=shards,
         codecs=laion_codecs(),
+        cards=own_cards(storage, dataset.manifest),
     )
     tables = places.tables(chain([first], chosen))
     publish_row_groups(storage, rows_file(plan.root), tables, places.schema())
@@ -224,6 +229,7 @@ def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
     came = sum(receipt.samples for receipt in new)
     if came:
         manifest = publish_revision(dataset, plan.root, new)
+        replace_cards(storage, manifest, plan.cards)
     clean_up(storage, plan, dataset.layout.names)
     return Retried(manifest=manifest, rows=rows, came=came, shards=len(new) if came else 0)
 

@@ -52,6 +52,8 @@ class RetryPlan:
     """Number of the first new shard."""
     codecs: dict[str, str] = field(default_factory=dict)
     """Versions of libraries that every worker must have; dataprep 0.1.0 recorded none."""
+    cards: dict[str, str] = field(default_factory=dict)
+    """SHA-256 digests of the dataset's cards, by name; only of those that nobody has edited, which are replaced."""
 
     @property
     def root(self) -> str:

@@ -98,12 +98,13 @@ def test_cards_are_written_once_and_what_users_edit_stays(pets, tmp_path):
     assert write_cards(storage, manifest) == [README, CROISSANT]
     assert not (tmp_path / "_build").exists()
     assert write_cards(storage, manifest) == []
-    assert own_cards(storage, manifest) == [README, CROISSANT]
+    assert list(own_cards(storage, manifest)) == [README, CROISSANT]
     (tmp_path / README).write_text("mine")
     assert write_cards(storage, manifest) == []
-    assert own_cards(storage, manifest) == [CROISSANT]
+    own = own_cards(storage, manifest)
+    assert list(own) == [CROISSANT]
     later = replace(manifest, revision=2)
-    assert replace_cards(storage, manifest, later) == [CROISSANT]
-    assert ((tmp_path / README).read_text(), own_cards(storage, later)) == ("mine", [CROISSANT])
-    assert replace_cards(storage, None, later) == [README]
+    assert replace_cards(storage, later, own) == [CROISSANT]
+    assert ((tmp_path / README).read_text(), [*own_cards(storage, later)]) == ("mine", [CROISSANT])
+    assert replace_cards(storage, later) == [README]
     assert cards_of(later)[README] == (tmp_path / README).read_bytes()

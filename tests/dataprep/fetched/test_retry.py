@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dataprep.build.cards import cards_of, write_cards
 from dataprep.dataset.manifest import MANIFEST, read_manifest
-from dataprep.dataset.paths import RETRY_JSON
+from dataprep.dataset.paths import CROISSANT, README, RETRY_JSON
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.existing import open_fetched
@@ -208,6 +209,24 @@ def test_a_crash_after_the_manifest_is_cleaned_up_by_the_next_run(web, tmp_path,
     assert retry(url).rows == 0
     assert not (tmp_path / "out" / "_retry").exists()
     check_built(url)
+
+
+def test_cards_get_the_new_revision_after_a_kill_before_them(web, tmp_path, monkeypatch):
+    url = str(tmp_path / "out")
+    storage = open_storage(url)
+    write_cards(storage, build_table(web, tmp_path, url, "webdataset"))
+    assert storage.replace(CROISSANT, b"edited", storage.read(CROISSANT))
+    web.faults.clear()
+    import dataprep.fetched.retry as module
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "replace_cards", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            retry(url)
+    assert "revision 1" in storage.read(README).decode()
+    assert retry(url).manifest.revision == 2
+    assert storage.read(README) == cards_of(read_manifest(storage))[README]
+    assert storage.read(CROISSANT) == b"edited"
 
 
 @pytest.mark.parametrize("first_shard", [0, 3, 5, 10**15])
