@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -37,7 +37,7 @@ from dataprep.build.references import original_names
 from dataprep.build.remains import is_over_remains, may_be_left, refuse_other_remains, take_over
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
-from dataprep.dataset.paths import OVERWRITING, OVERWRITTEN, PLAN_JSON
+from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
 from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import DataprepError, UsageError
@@ -126,7 +126,7 @@ def run_build(
             planned = prepare(request, _Told(progress), keep=True)
     elif found is not None and not found.is_empty and not _is_of(storage, found, plan):
         make_way(storage, found)
-    owner, manifest = (None, None) if output is _Output.EMPTY else _owner_and_manifest(storage, plan)
+    owner, manifest = (None, None) if output is _Output.EMPTY else _owner_and_manifest(storage, plan, request)
     if manifest is None:
         claim, result = _claim_and_build(storage, planned, owner, request, engine, progress)
     else:
@@ -136,9 +136,12 @@ def run_build(
     with ThreadPoolExecutor(1) as threads:  # over a network concurrently
         tidied = threads.submit(tidy_up, storage, claim, plan.plan_hash)
         if storage.is_local:
-            tidied.result()
+            wait([tidied])
         finished(result)
-    tidied.result()
+    if (error := tidied.exception()) is not None:
+        if not isinstance(error, DataprepError):
+            raise error
+        progress.log(f"the dataset is complete, but files of the build stay in {BUILD}/: {error}")
     return result
 
 
@@ -170,7 +173,7 @@ def refuse_output(request: BuildRequest, plan: Plan) -> None:
         refuse_other_remains(storage, plan, overwrite=request.overwrite)
     elif request.overwrite:
         look(storage)
-    elif manifest := _finished(storage, plan):
+    elif manifest := _finished(storage, plan, request):
         refuse_damaged(storage, manifest)
     elif claim := read_claim(storage):
         refuse_unlike(storage, plan, claim)
@@ -200,7 +203,7 @@ def _claim_and_build(
         # Another build may have finished and cleaned up meanwhile.
         if claim is not None and isinstance(error, OvertakenError):
             storage.delete_tree(claim.root)
-        manifest = _finished(storage, plan)
+        manifest = _finished(storage, plan, request)
         if manifest is None:
             if claim is not None and isinstance(error, FileNotFoundError):
                 refuse_overtaken(storage, claim)  # the build that overwrote this one removed the file
@@ -227,7 +230,7 @@ def _build(
             listed = threads.submit(finished_shards, storage, claim.root)
             try:
                 # Another build may have finished between the look for a manifest and the claim.
-                manifest = _finished(storage, claim.plan)
+                manifest = _finished(storage, claim.plan, request)
             except UsageError:
                 withdraw(storage, claim)
                 raise
@@ -237,22 +240,22 @@ def _build(
     build = open_build(storage.url, claim.root, claim.pointer)
     build.storage.remove_stale_spools()
     missing, built = _build_missing(build, done, request, engine, progress)
-    manifest = _finished(storage, claim.plan) if built < missing else None  # others have built the rest
+    manifest = _finished(storage, claim.plan, request) if built < missing else None  # others have built the rest
     if manifest is not None:
         return BuildResult(manifest, built, assembled=False)
     manifest, assembled = _assemble(build, request, progress)
     return BuildResult(manifest, built, assembled=assembled)
 
 
-def _owner_and_manifest(storage: Storage, plan: Plan) -> tuple[Claim | None, Manifest | None]:
+def _owner_and_manifest(storage: Storage, plan: Plan, request: BuildRequest) -> tuple[Claim | None, Manifest | None]:
     """Return the build that owns the output and what `_finished` returns."""
     with ThreadPoolExecutor(1) as threads:  # over a network concurrently
         owner = threads.submit(read_claim, storage)
-        manifest = _finished(storage, plan)
+        manifest = _finished(storage, plan, request)
     return owner.result() if manifest is None else None, manifest
 
 
-def _finished(storage: Storage, plan: Plan) -> Manifest | None:
+def _finished(storage: Storage, plan: Plan, request: BuildRequest) -> Manifest | None:
     """Return the manifest of exactly this plan, or None.
 
     Raises:
@@ -264,10 +267,12 @@ def _finished(storage: Storage, plan: Plan) -> Manifest | None:
         return manifest
     if same_but_codecs(plan, manifest.codecs, manifest.plan_hash):
         refuse_other_versions(storage, manifest, other_versions(manifest.codecs, plan.codecs))
+    advice = "choose another --output or --overwrite it"
+    if request.overwrite:
+        advice = "another build has finished it meanwhile: choose another --output, or run this again to remove it"
     raise UsageError(
         f"{storage.url}: another dataset exists there already ({manifest.name}, {manifest.format}, plan "
-        f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}): {dataset_differences(plan, manifest)}; "
-        "choose another --output or --overwrite it"
+        f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}): {dataset_differences(plan, manifest)}; {advice}"
     )
 
 

@@ -37,6 +37,7 @@ from dataprep.errors import UsageError
 from dataprep.host.garbage import COLLECT_AFTER
 from dataprep.host.heartbeat import STALL_S, BeatCounter, Standstill, beat, beat_into, minutes
 from dataprep.host.processes import BUILD_ENVIRONMENT, KILL_S, end_or_leave, environment, on_parents_death
+from dataprep.messages import one_line
 
 T = TypeVar("T")
 
@@ -226,7 +227,13 @@ class Pool:
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        heartbeat = self._context.RawValue(ctypes.c_uint64, 0)
+        try:
+            heartbeat = self._context.RawValue(ctypes.c_uint64, 0)
+        except OSError as error:
+            raise UsageError(
+                f"workers cannot be started without shared memory ({one_line(error)}); make its folder one that can be "
+                "written to, as with --tmpfs /dev/shm for a container that is read-only"
+            ) from error
         process = self._context.Process(target=_work, args=(theirs, dict(os.environ), heartbeat), daemon=True)
         with environment(BUILD_ENVIRONMENT):  # in case the server must be started again
             process.start()

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep.build.receipts import read_receipt, receipt_file, write_receipt
 from dataprep.dataset.records import Fetched, FileEntry, ShardReceipt
-from dataprep.errors import ConflictError, FormatError, StorageError
+from dataprep.errors import AccessError, ConflictError, FormatError, StorageError
 from dataprep.fetched.names import ShardNames
 from dataprep.sources.laion import SPLIT
 from dataprep.storage import ObjectInfo, Storage, open_storage
@@ -124,7 +125,8 @@ def put_in_place(storage: Storage, receipt: ShardReceipt) -> None:
     attempt = fetched(receipt).attempt
     for info in files_of(receipt):
         _put(storage, attempt, info)
-    storage.delete_tree(attempt)
+    with suppress(AccessError):  # in a bucket in which nothing can be deleted
+        storage.delete_tree(attempt)
 
 
 def placing(storage: Storage) -> Callable[[ShardReceipt], None]:
@@ -138,9 +140,9 @@ def placing(storage: Storage) -> Callable[[ShardReceipt], None]:
 
     def is_in_place(info: ObjectInfo, attempt: str) -> bool:
         found = existing.get(info.name)
-        if found is None or f"{attempt}/{info.name}" in existing:
+        if found is None or found.num_bytes != info.num_bytes:
             return False
-        return found.num_bytes == info.num_bytes and found.crc32c in (None, info.crc32c)
+        return found.crc32c == info.crc32c if found.crc32c else f"{attempt}/{info.name}" not in existing
 
     def place(receipt: ShardReceipt) -> None:
         attempt = fetched(receipt).attempt

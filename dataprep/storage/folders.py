@@ -51,11 +51,11 @@ class Folders:
             for part in parts:
                 path = f"{path}/{part}" if path else part
                 inner = self._enter(folder, path, make=make and (makes_root or not is_within(required, path)))
-                os.close(folder)
-                folder = inner
+                outer, folder = folder, inner
+                _close(outer)
             yield folder
         finally:
-            os.close(folder)
+            _close(folder)
 
     def around(self, path: Path, *, make: bool = False, required: str = "") -> contextlib.AbstractContextManager[int]:
         """Open, like `opened`, the folder that contains a path below the root. Raises UsageError for another path."""
@@ -100,7 +100,7 @@ class Folders:
             try:
                 sync_folder(outer)
             except BaseException:
-                os.close(inner)
+                _close(inner)
                 raise
             if len(self._durable) >= MAX_KNOWN_FOLDERS:
                 self._durable.clear()
@@ -149,7 +149,13 @@ def _sync_parent(path: Path) -> None:
     try:
         sync_folder(descriptor)
     finally:
-        os.close(descriptor)
+        _close(descriptor)
+
+
+def _close(folder: int) -> None:
+    """Close a folder. An error is ignored: nothing was written through the descriptor, which is closed all the same."""
+    with contextlib.suppress(OSError):
+        os.close(folder)
 
 
 def _is_link(leaf: str, folder: int) -> bool:

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dataprep.errors import AccessError, CredentialsError, StorageError, UnansweredError
-from dataprep.messages import first_line
+from dataprep.messages import first_line, shell_words
 from dataprep.storage.gcs_client import emulator_url
 from dataprep.storage.messages import GO_ON
 
 MISSING_BUCKET = "bucket does not exist"
+REQUESTER_PAYS = "requester pays"
 ADDRESS = "https://storage.googleapis.com"
 _PERMISSION = re.compile(r"storage\.[a-z]+\.[A-Za-z]+")
 
@@ -84,6 +85,12 @@ def _explained(error: Exception, url: str, permission: str, next_step: str) -> S
         return CredentialsError(
             f'{url}: no valid credentials; run "gcloud auth application-default login", or give the machine a service '
             f"account with {permission} ({said})"
+        )
+    if REQUESTER_PAYS in str(error).lower().replace("-", " "):
+        copy = shell_words("gcloud", "storage", "cp", "--recursive", "--billing-project=PROJECT", url, "gs://BUCKET/")
+        return AccessError(
+            f"{url}: whoever reads this bucket pays for it (requester pays), and dataprep names no project that pays; "
+            f"copy it to a bucket of your own, and use the copy: {copy}"
         )
     if isinstance(error, NotFound) and is_missing_bucket(error):
         bucket = "/".join(url.split("/")[:3])

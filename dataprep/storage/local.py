@@ -320,7 +320,7 @@ class LocalStorage:
                 with self._folders.around(link, make=True, required=aside) as folder, taken:
                     os.symlink(leads_to, link.name, dir_fd=folder)
             self._move_all(aside, "")
-        with self._folders.opened("") as root:
+        with disk_errors(self.root), self._folders.opened("") as root:
             sync_folder(root)
 
     def _move_all(self, aside: str, place: str) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,8 +13,11 @@ from dataprep.build.driver import run_build
 from dataprep.build.job import build_shard
 from dataprep.build.open_build import open_build
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.errors import BuildError, StorageError, UsageError
+from dataprep.errors import AccessError, BuildError, StorageError, UsageError
 from dataprep.storage import open_storage
+from dataprep.storage.gcs import GCSStorage
+from dataprep.storage.local import LocalStorage
+from dataprep.verify.run import verify
 from tests.support.build_here import Killed, Quiet, request, whole
 from tests.support.builds import digests
 
@@ -46,6 +50,25 @@ def test_rerun_builds_what_is_missing(originals, storage_url):
 
     assert run_build(request(originals, storage_url), engine, Quiet()).shards_built == 2
     assert built == [0, 2]
+
+
+def test_where_nothing_may_be_deleted_the_dataset_is_complete(originals, storage_url, monkeypatch):
+    """As in a bucket with a retention policy."""
+
+    def refused(self, *_):
+        raise AccessError("permission storage.objects.delete is missing")
+
+    for kind in (LocalStorage, GCSStorage):
+        for method in ("delete_exactly", "delete_tree"):
+            monkeypatch.setattr(kind, method, refused)
+    lines, asked = [], request(originals, storage_url)
+    progress = SimpleNamespace(**dict.fromkeys(("enumerating", "reading", "planned", "assembling"), Quiet().log))
+    progress.shard_done, progress.log = Quiet().log, lines.append
+    for assembled in (True, False):
+        found = run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), progress)
+        assert found.assembled is assembled
+        assert "files of the build stay in _build/: permission storage.objects.delete is missing" in lines.pop()
+    assert verify(str(storage_url), deep=True, workers=0, progress=Quiet()).samples
 
 
 def test_other_dataset_is_refused_and_left_unchanged(originals, tmp_path):
@@ -202,7 +225,8 @@ def test_a_build_of_the_same_plan_may_finish_while_another_lists_the_originals(o
     assert whole(asked) == found.manifest
 
 
-def test_a_dataset_that_another_build_finishes_while_originals_are_listed_is_left_unchanged(originals, storage_url):
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_dataset_that_another_build_finishes_meanwhile_is_left_unchanged(originals, storage_url, overwrite):
     others = request(originals, storage_url, seed=1)
     before = []
 
@@ -210,8 +234,9 @@ def test_a_dataset_that_another_build_finishes_while_originals_are_listed_is_lef
         whole(others)
         before.append(digests(storage_url))
 
-    with pytest.raises(UsageError, match="another dataset exists there already"):
-        run_build(request(originals, storage_url), _never, Meanwhile(finish))
+    advice = "run this again to remove it" if overwrite else "--overwrite it"
+    with pytest.raises(UsageError, match=f"another dataset exists there already.*{advice}$"):
+        run_build(request(originals, storage_url, overwrite=overwrite), _never, Meanwhile(finish))
     assert digests(storage_url) == before[0]
 
 

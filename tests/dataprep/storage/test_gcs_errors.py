@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.api_core.exceptions import BadRequest
 
 from dataprep.errors import AccessError
 from dataprep.storage import gcs_retry
 from dataprep.storage.gcs import GCSStorage
+from dataprep.storage.gcs_errors import bucket_errors
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.storages import all_calls
 
@@ -54,6 +56,14 @@ def test_a_missing_bucket_is_named(gcs: GCSEmulator) -> None:
     for call in all_calls(storage)[:-2]:
         with pytest.raises(AccessError, match="the bucket gs://no-such-bucket does not exist; create it, or check"):
             call()
+
+
+def test_a_bucket_whose_reader_pays_says_what_to_do() -> None:
+    with (
+        pytest.raises(AccessError, match=r"requester pays.*: gcloud storage cp --recursive --billing-project=P"),
+        bucket_errors("gs://other/data", "storage.objects.get"),
+    ):
+        raise BadRequest("Bucket is a requester pays bucket but no user project provided.")
 
 
 def test_without_credentials_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
