@@ -28,6 +28,7 @@ HINTS = {
     errno.ENFILE: "raise the system's limit on open files (sysctl fs.file-max)",
     errno.ENAMETOOLONG: "most file systems take 255 bytes a name and 4,096 a path: choose a shorter folder",
     errno.EFBIG: "the file system or a limit (ulimit -f) takes no larger file: choose smaller shards",
+    errno.EXDEV: "a part of this folder is on another file system: choose a folder that is on one",
     errno.EISDIR: "a folder is where a file should be: move it away",
     errno.ENOTDIR: "a file is where a folder should be: move it away",
 }

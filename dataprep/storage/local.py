@@ -336,15 +336,17 @@ class LocalStorage:
                 sync_folder(target)
 
     def _move_folder(self, name: str, goal: str, outer: int, target: int) -> None:
-        """Move a folder by a rename, which replaces no folder that has content."""
+        """Move a folder by a rename, which replaces no folder that has content; where that is refused, move its files."""
         leaf = name.rpartition("/")[2]
         with self._folders.opened(name) as folder:
             sync_folder(folder)
         try:
             os.rename(leaf, leaf, src_dir_fd=outer, dst_dir_fd=target)
         except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EXDEV):
                 raise
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(leaf, dir_fd=target)
             self._move_all(name, goal)
 
     def _check_moved(self, name: str, goal: str) -> None:
@@ -367,12 +369,21 @@ class LocalStorage:
         return existed
 
     def take_away(self, prefix: str) -> None:
-        """Rename the folder within the folder above it, then remove it."""
+        """Rename the folder within the folder above it, then remove it.
+
+        An overlay refuses to rename a folder of its lower layer, such as one in a container's image; it is removed
+        where it is.
+        """
         path = self._target(check_prefix(prefix))
         gone = f"{prefix.rstrip('/')}-removed-{uuid.uuid4().hex}"
         nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         with disk_errors(path), nothing_there, self._folders.around(path) as folder:
-            os.rename(path.name, Path(gone).name, src_dir_fd=folder, dst_dir_fd=folder)
+            try:
+                os.rename(path.name, Path(gone).name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                gone = prefix
         self.delete_tree(gone)
 
     def prune(self, folders: Iterable[str]) -> None:

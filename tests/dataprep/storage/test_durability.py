@@ -183,3 +183,24 @@ def test_links_of_an_image_folder_are_durable_before_it_is_moved(storage: LocalS
 
 
 # File systems without hard links
+
+
+def test_where_a_folder_cannot_be_renamed_its_files_are_moved(tmp_path, monkeypatch):
+    """As an overlay refuses it for a folder of its lower layer, such as one in a container's image."""
+    storage = LocalStorage(tmp_path)
+    for name in ("train/a/1.jpg", "train/a/2.jpg", "train/b/sub/3.jpg"):
+        storage.create(f"_build/folder/{name}", name.encode())
+
+    def refuse(*_arguments, **_folders):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "rename", refuse)
+    for _ in range(2):
+        storage.place_folders("_build/folder", [("train/a_0", "a")])
+    storage.take_away("_build/folder")
+    assert [info.name for info in storage.list("_build")] == []
+    found = {info.name: storage.read(info.name) for info in storage.list("train")}
+    names = ("train/a/1.jpg", "train/a/2.jpg", "train/b/sub/3.jpg")
+    assert found == {name: name.encode() for name in names} | {
+        f"train/a_0/{leaf}": f"train/a/{leaf}".encode() for leaf in ("1.jpg", "2.jpg")
+    }
