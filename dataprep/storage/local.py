@@ -336,7 +336,7 @@ class LocalStorage:
                 sync_folder(target)
 
     def _move_folder(self, name: str, goal: str, outer: int, target: int) -> None:
-        """Move a folder by a rename, which replaces no folder that has content; where that is refused, move its files."""
+        """Move a folder by a rename, which replaces no folder that has content; or its files, where that is refused."""
         leaf = name.rpartition("/")[2]
         with self._folders.opened(name) as folder:
             sync_folder(folder)
