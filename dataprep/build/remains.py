@@ -1,9 +1,10 @@
 """Recognises the files of a dataset whose manifest is gone, so that a build of the same plan can go on with them.
 
 A card of this project names its plan and the versions of its codecs. Without a card, an index and no file but those of
-the plan are proof enough to build beside them, which replaces nothing. `--overwrite` removes only the files of a plan
-that a card names: that of this build, or one that differs from it in nothing but the codecs' versions, which its hash
-proves, and which therefore has files of the same names.
+the plan are proof enough to build beside them, which replaces nothing. Where a card names the plan and the bytes cannot
+be made twice, a shard that was fetched again takes the place of another one (dataprep/fetched/commit.py). `--overwrite`
+removes only the files of a plan that a card names: that of this build, or one that differs from it in nothing but the
+codecs' versions, which its hash proves, and which therefore has files of the same names.
 """
 
 from __future__ import annotations

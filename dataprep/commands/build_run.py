@@ -14,13 +14,12 @@ from typing import Any
 
 import click
 
-from dataprep.build.cards import write_cards
+from dataprep.build.cards import own_cards, write_cards
 from dataprep.build.driver import BuildResult, prepare, refuse_output, run_build
 from dataprep.build.finished import numbering_faults
 from dataprep.build.job import Engine
 from dataprep.build.merge import rejects_too_many
 from dataprep.build.plan import Plan
-from dataprep.build.remains import card_plan
 from dataprep.build.request import BuildRequest
 from dataprep.cloud.placement import guard
 from dataprep.commands.options import json_option, stall_option, workers_option
@@ -202,9 +201,9 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
     storage = open_storage(url)
     try:
         is_written = README in write_cards(storage, result.manifest)
-        if not is_written and card_plan(storage) not in (None, result.manifest.plan_hash):
+        if not is_written and result.assembled and README not in own_cards(storage, result.manifest):
             progress.warn(
-                f"{README} is that of another plan and stays, as you may have edited it: write both cards anew with "
+                f"{README} was there before and stays, as you may have edited it: write both cards anew with "
                 f"dataprep card {shell_words(url)} --overwrite"
             )
     except DataprepError as error:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dataprep.dataset.records import FileEntry
+from dataprep.errors import ConflictError
 from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, digests_of
+from dataprep.storage.copies import stored_crc32c
 from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.messages import GO_ON
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +30,8 @@ class PublishingRows:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self.replaces = False
+        """Whether the names may be those of files of a dataset whose manifest is gone, which are replaced."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-publish")
         self._under_way: deque[Future[None]] = deque()
 
@@ -49,8 +55,17 @@ class PublishingRows:
         spool, digests = spool_row_groups(self._storage, name, groups, schema)
         while len(self._under_way) > 1 or (self._under_way and self._under_way[0].done()):
             self._under_way.popleft().result()
-        self._under_way.append(self._threads.submit(self._storage.publish, spool, name, digests.crc32c))
+        self._under_way.append(self._threads.submit(self._publish, spool, name, digests.crc32c))
         return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
+
+    def _publish(self, spool: Path, name: str, crc32c: str) -> None:
+        existing = self._storage.stat(name) if self.replaces else None
+        if existing is None:
+            self._storage.publish(spool, name, crc32c)
+            return
+        expected = replace(existing, crc32c=stored_crc32c(self._storage, existing))
+        if not self._storage.replace_file(spool, name, crc32c, expected):
+            raise ConflictError(f"{self._storage.url_of(name)}: another process has replaced it; {GO_ON}")
 
 
 def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> FileEntry:

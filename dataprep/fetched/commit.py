@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep.build.receipts import read_receipt, receipt_file, write_receipt
+from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Fetched, FileEntry, ShardReceipt
-from dataprep.errors import AccessError, ConflictError, FormatError, StorageError
+from dataprep.errors import AccessError, BuildError, ConflictError, FormatError, StorageError
 from dataprep.fetched.names import ShardNames
 from dataprep.sources.laion import SPLIT
 from dataprep.storage import ObjectInfo, Storage, open_storage
@@ -52,6 +53,8 @@ class Places:
     names: ShardNames
     first_shard: int = 0
     """Position in the split of the shard with the first receipt."""
+    replaces: bool = False
+    """Whether the names may be those of files of a dataset whose manifest is gone, which give way to the shards."""
 
     def attempt(self, index: int, uuid_hex: str) -> str:
         """Return the folder in which the files of one attempt at a shard wait for publication."""
@@ -111,12 +114,12 @@ def decide(storage: Storage, places: Places, receipt: ShardReceipt, rows: pa.Tab
         if winner is None:
             raise
         receipt = places.checked(storage, receipt.index, winner[0])
-    put_in_place(storage, receipt)
+    put_in_place(storage, receipt, replaces=places.replaces)
     return receipt
 
 
-def put_in_place(storage: Storage, receipt: ShardReceipt) -> None:
-    """Publish the files that a receipt names, unless they are published already.
+def put_in_place(storage: Storage, receipt: ShardReceipt, *, replaces: bool = False) -> None:
+    """Publish the files that a receipt names, unless they are published already; see `Places.replaces`.
 
     Raises:
         ConflictError: Another object has the name.
@@ -124,12 +127,12 @@ def put_in_place(storage: Storage, receipt: ShardReceipt) -> None:
     """
     attempt = fetched(receipt).attempt
     for info in files_of(receipt):
-        _put(storage, attempt, info)
+        _put(storage, attempt, info, replaces=replaces)
     with suppress(AccessError):  # in a bucket in which nothing can be deleted
         storage.delete_tree(attempt)
 
 
-def placing(storage: Storage) -> Callable[[ShardReceipt], None]:
+def placing(storage: Storage, *, replaces: bool = False) -> Callable[[ShardReceipt], None]:
     """List the storage once, and return a function like `put_in_place` that spends requests and reads only on shards
     that are not in place.
 
@@ -147,9 +150,20 @@ def placing(storage: Storage) -> Callable[[ShardReceipt], None]:
     def place(receipt: ShardReceipt) -> None:
         attempt = fetched(receipt).attempt
         if not all(is_in_place(info, attempt) for info in files_of(receipt)):
-            put_in_place(storage, receipt)
+            put_in_place(storage, receipt, replaces=replaces)
 
     return place
+
+
+def refuse_added(storage: Storage, names: ShardNames, shards: int) -> None:
+    """Raise BuildError if there is a shard after those of a build: only the manifest that is gone has listed it."""
+    name = names.samples_file(shards)
+    if storage.stat(name) is not None:
+        raise BuildError(
+            f"{storage.url_of(name)}: a shard that retry-failed has added, and the {MANIFEST} that lists it is gone: "
+            "put that file back, or remove this shard and those after it, with their .parquet and _stats.json; run "
+            "the same command again, and then retry-failed, which fetches their rows again"
+        )
 
 
 def files_of(receipt: ShardReceipt) -> Iterator[ObjectInfo]:
@@ -172,11 +186,16 @@ def fetched(receipt: ShardReceipt) -> Fetched:
     return receipt.fetched
 
 
-def _put(storage: Storage, attempt: str, info: ObjectInfo) -> None:
+def _put(storage: Storage, attempt: str, info: ObjectInfo, *, replaces: bool) -> None:
     existing = storage.stat(info.name)
     if existing is not None:
-        check_same(storage, info, existing)
-        return
+        try:
+            check_same(storage, info, existing)
+            return
+        except ConflictError:
+            if not replaces:
+                raise
+        _remove_other(storage, info)
     waiting = f"{attempt}/{info.name}"
     try:
         if storage.is_local:
@@ -188,3 +207,15 @@ def _put(storage: Storage, attempt: str, info: ObjectInfo) -> None:
         if existing is None:
             raise StorageError(f"{storage.url_of(info.name)}: not put in place from {waiting} ({error})") from error
         check_same(storage, info, existing)
+
+
+def _remove_other(storage: Storage, info: ObjectInfo) -> None:
+    """Remove the object of this name, unless another process has put the expected one there meanwhile."""
+    with storage.alone():
+        existing = storage.stat(info.name)
+        if existing is None:
+            return
+        try:
+            check_same(storage, info, existing)
+        except ConflictError:
+            storage.delete_exactly(existing)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from dataprep.build.finished import dataset_of
 from dataprep.build.merge import build_manifest, merge_split
 from dataprep.build.open_build import OpenBuild
+from dataprep.build.remains import is_over_remains
 from dataprep.dataset.manifest import bytes_entry, source_entry
 from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import PublishingRows
-from dataprep.errors import BuildError
-from dataprep.fetched.commit import Places, entries_of, fetched, placing
+from dataprep.errors import BuildError, ConflictError
+from dataprep.fetched.commit import Places, entries_of, fetched, placing, refuse_added
 from dataprep.fetched.metadata import metadata_files
 from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import LaionOptions, laion_of
@@ -23,6 +24,7 @@ from dataprep.formats.img2dataset import SUCCESS
 from dataprep.sources.base import Dataset
 from dataprep.sources.laion import LAION, SPLIT, UNNAMED
 from dataprep.sources.own import UNSTATED
+from dataprep.storage import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +46,12 @@ def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
     tables, options = laion_of(plan)
     dataset = tables.facts(plan.options.own)
     names = built_names(dataset.name, plan.options.format, SPLIT, options.shard_digits)
-    places = Places(root=build.root, names=names)
-    place, indexes = placing(storage), count()
+    replaces = is_over_remains(storage, plan)
+    places = Places(root=build.root, names=names, replaces=replaces)
+    if replaces or storage.is_local:
+        refuse_added(storage, names, plan.num_shards)
+    place, indexes = placing(storage, replaces=replaces), count()
+    publishing.replaces = replaces
     sidecars: list[FileEntry] = []
     networks: set[str] = set()
     statuses: Counter[str] = Counter()
@@ -65,7 +71,7 @@ def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
     if written:
         publishing.wait()
     for name, data in written.items():
-        storage.create(name, data)
+        _create(storage, name, data, replaces=replaces)
     metadata = [bytes_entry(name, data) for name, data in written.items()]
     files = sorted([*metadata, *sidecars], key=lambda entry: str(entry["file"]))
     manifest = build_manifest(plan, dataset, [split], files)
@@ -84,6 +90,14 @@ def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
         shuffled=False,
         checked="decode",
     )
+
+
+def _create(storage: Storage, name: str, data: bytes, *, replaces: bool) -> None:
+    try:
+        storage.create(name, data)
+    except ConflictError:
+        if not replaces or not storage.replace(name, data, storage.read(name)):
+            raise
 
 
 def _check_rows(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from dataprep.errors import UsageError
+from dataprep.dataset.index_rows import IndexRows
+from dataprep.dataset.records import NO_LABEL, Placement
+from dataprep.errors import FormatError, UsageError
 from dataprep.fetched.collect import Fetch, RowOptions, collect, count_reasons, count_statuses
 from dataprep.fetched.filters import refuse_absent_columns
 from dataprep.fetched.names import FETCHED_FORMATS
-from dataprep.fetched.shard import ShardSchema, index_table, rows_parquet, stats_json, write_samples
+from dataprep.fetched.shard import (
+    IMAGE_READERS,
+    RENDERERS,
+    SHARD_ENDS,
+    ShardSchema,
+    arrow_schema,
+    index_table,
+    rows_parquet,
+    stats_json,
+    write_samples,
+)
+from dataprep.formats.img2dataset import STATUSES, SUCCESS
 from dataprep.sources.laion import LaionTables, Row
+from dataprep.sources.tables import Value
+from dataprep.storage.checksums import HashingWriter
+from dataprep.storage.parquet import table_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,3 +114,64 @@ def make_shard(
         statuses=statuses,
         reasons=reasons,
     )
+
+
+def read_shard(
+    stream: BinaryIO, parquet: bytes, split_index: int, rows: Sequence[Row], options: ShardOptions
+) -> tuple[MadeShard, HashingWriter]:
+    """Read a shard that `make_shard` made of these rows, and return it with the digests of its samples.
+
+    Each record is made again of its row in the parquet file and its image, and compared.
+
+    Raises:
+        FormatError: The parquet file has other rows, or a record differs.
+    """
+    schema, digests, index = options.schema, HashingWriter(None), IndexRows(split_index)
+
+    def read(num_bytes: int) -> bytes:
+        data = stream.read(max(0, num_bytes))
+        digests.write(data)
+        return data
+
+    statuses, reasons = dict.fromkeys(STATUSES, 0), Counter[str]()
+    names = [column.name for column in schema.columns]
+    for values in _stored_values(parquet, rows, schema):
+        fields = dict(zip(names, values, strict=True))
+        status, offset = str(fields["status"]), digests.num_bytes
+        if status not in statuses:
+            raise FormatError(f"status {status}")
+        statuses[status] += 1
+        reasons[str(fields["error_message"] or status)] += 1
+        if status != SUCCESS:
+            continue
+        begin, image = IMAGE_READERS[options.format](read, schema)
+        record = RENDERERS[options.format](values, image, schema)
+        expected = b"".join(record)
+        if begin + read(len(expected) - len(begin)) != expected:
+            raise FormatError(f"the record of {fields['key']} differs")
+        place = Placement(offset, len(expected), offset + len(record.head), len(image))
+        sides = {side: value if isinstance(value := fields[side], int) else None for side in ("height", "width")}
+        index.add(str(fields["key"]), image, place, label=NO_LABEL, **sides)
+    if read(len(SHARD_ENDS[options.format]) + 1) != SHARD_ENDS[options.format]:
+        raise FormatError("other bytes follow the last record")
+    reasons_by_name = dict(sorted(reasons.items()))
+    made = MadeShard(
+        index=index.table(),
+        parquet=parquet,
+        stats=stats_json(statuses, reasons_by_name),
+        statuses=statuses,
+        reasons=reasons_by_name,
+    )
+    return made, digests
+
+
+def _stored_values(parquet: bytes, rows: Sequence[Row], schema: ShardSchema) -> Iterator[tuple[Value, ...]]:
+    """Yield the values of each row of a parquet file. Raises FormatError if it is not that of these rows."""
+    try:
+        table = table_in(parquet)
+        keys = table.column("key").to_pylist()
+    except (ValueError, KeyError, OSError) as error:  # from memory: no disk is read
+        raise FormatError(f"the parquet file cannot be read ({error})") from error
+    if not table.schema.remove_metadata().equals(arrow_schema(schema)) or keys != [row.key for row in rows]:
+        raise FormatError("the parquet file has other rows or columns")
+    yield from zip(*(column.to_pylist() for column in table.columns), strict=True)

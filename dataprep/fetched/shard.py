@@ -21,18 +21,30 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from dataprep.dataset.columns import table_of
 from dataprep.dataset.index_rows import IndexRows
 from dataprep.dataset.records import NO_LABEL, Placement
+from dataprep.errors import FormatError
 from dataprep.fetched.collect import DIGESTS, RowOptions, RowResult, read_image
 from dataprep.fetched.encode import EncodeFormat
-from dataprep.formats.example import bytes_feature, example_before, float_feature, integer_feature, map_entry
+from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.formats.example import (
+    byte_ranges,
+    bytes_feature,
+    example_before,
+    features_of,
+    float_feature,
+    integer_feature,
+    map_entry,
+)
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, SUCCESS
 from dataprep.formats.ustar import BLOCK_BYTES, members_around
-from dataprep.formats.wire import frame_around
+from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, frame_around, frame_length
 from dataprep.sources.laion import Row
 from dataprep.sources.tables import Column, Kind, Value
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MAX_RECORD_BYTES = MAX_IMAGE_BYTES + 2**20
+"""Maximum size of a record that is read."""
 RESULT_FIELDS = (
     Column("caption", "string"),
     Column("url", "string"),
@@ -155,8 +167,7 @@ def write_samples(
         size = sum(map(len, record))
         places.append(Placement(offset, size, image_offset, len(record.image)))
         offset += size
-    if format_name == "webdataset":
-        stream.write(bytes(2 * BLOCK_BYTES))
+    stream.write(SHARD_ENDS[format_name])
     return places
 
 
@@ -294,3 +305,46 @@ _FEATURES: dict[Kind, Callable[[Any], bytes]] = {
 Renderer = Callable[[Sequence[Value], bytes, ShardSchema], Record]
 """Function that makes a record of a row's values, in the order of the schema's columns, and its image."""
 RENDERERS: dict[str, Renderer] = {"webdataset": tar_record, "tfrecord": tfrecord_record}
+SHARD_ENDS: dict[str, bytes] = {"webdataset": bytes(2 * BLOCK_BYTES), "tfrecord": b""}
+"""The bytes after the last record of a shard."""
+
+
+def _image_of_tar(read: Callable[[int], bytes], schema: ShardSchema) -> tuple[bytes, bytes]:
+    """Read the begin of a record from where a stream is; return what was read, and the image in it."""
+    head = read(BLOCK_BYTES)
+    image = read(_checked_bytes(head[124:136].rstrip(b"\0 "), 8))
+    return head + image, image
+
+
+def _image_of_tfrecord(read: Callable[[int], bytes], schema: ShardSchema) -> tuple[bytes, bytes]:
+    """Read a record from where a stream is; return what was read, and the image in it."""
+    head = read(FRAME_HEAD_BYTES)
+    length = frame_length(head) if len(head) == FRAME_HEAD_BYTES else None
+    record = head + read(_checked_bytes(str(length).encode(), 10) + FRAME_TAIL_BYTES)
+
+    def read_range(offset: int, num_bytes: int) -> bytes:
+        return record[offset : offset + num_bytes]
+
+    feature = features_of(read_range, FRAME_HEAD_BYTES, len(record) - FRAME_TAIL_BYTES).get(schema.image_name)
+    ranges = byte_ranges(read_range, feature) if feature is not None else []
+    if len(ranges) != 1:
+        raise FormatError(f"{len(ranges)} images in a record, expected one")
+    return record, record[slice(*ranges[0])]
+
+
+def _checked_bytes(digits: bytes, base: int) -> int:
+    """Return a size that a file states about itself. Raises FormatError for one that no record has."""
+    try:
+        size = int(digits, base)
+    except ValueError:
+        size = -1
+    if not 0 <= size <= MAX_RECORD_BYTES:
+        raise FormatError(f"a record of {digits.decode(errors='replace')} bytes")
+    return size
+
+
+IMAGE_READERS: dict[str, Callable[[Callable[[int], bytes], ShardSchema], tuple[bytes, bytes]]] = {
+    "webdataset": _image_of_tar,
+    "tfrecord": _image_of_tfrecord,
+}
+"""Function that reads a record, at least up to the end of its image, and finds the image in it."""

@@ -13,22 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from dataprep.build.cards import read_card
 from dataprep.build.job import BuildJob
 from dataprep.build.open_build import open_build
 from dataprep.build.receipts import read_receipt
+from dataprep.build.remains import is_over_remains
 from dataprep.build.writeback import WritebackFile
+from dataprep.dataset.paths import CROISSANT
 from dataprep.dataset.records import Fetched, ShardReceipt, SidecarEntry
-from dataprep.errors import UsageError, install_hint
+from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.fetched.collect import Fetch
-from dataprep.fetched.commit import Places, decide, put_in_place
-from dataprep.fetched.make import MadeShard, ShardOptions, Streams, make_shard
-from dataprep.fetched.names import built_names
+from dataprep.fetched.commit import Places, decide, put_in_place, refuse_added
+from dataprep.fetched.make import MadeShard, ShardOptions, Streams, make_shard, read_shard
+from dataprep.fetched.names import MAX_SIDECAR_BYTES, built_names
 from dataprep.fetched.plan import laion_of
 from dataprep.sources.laion import SPLIT, Row, read_shard_rows
 from dataprep.storage import Storage, disk_errors, open_originals
 from dataprep.storage.checksums import HashingWriter
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dataprep.web.limits import Limits
     from dataprep.web.outcomes import Outcome, Request
 
@@ -107,7 +112,11 @@ class ShardFetcher:
         self._tables, options = laion_of(build.plan)
         name = build.plan.options.format
         names = built_names(build.plan.options.name, name, SPLIT, options.shard_digits)
-        places = Places(root=build.root, names=names)
+        replaces = is_over_remains(build.storage, build.plan)
+        places = Places(root=build.root, names=names, replaces=replaces)
+        self._card = (read_card(build.storage, CROISSANT) or b"") if replaces else b""
+        if replaces:
+            refuse_added(build.storage, names, build.plan.num_shards)
         self._target = Target(build.storage, places, ShardOptions(name, options.rows, options.schema), build.check)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
 
@@ -129,11 +138,42 @@ class ShardFetcher:
     def _build(self, index: int, web: WebFetch) -> ShardReceipt:
         found = read_receipt(self._target.storage, index, self._target.places.root)
         if found is not None:
-            receipt = self._target.places.checked(self._target.storage, index, found[0])
-            put_in_place(self._target.storage, receipt)
+            places = self._target.places
+            receipt = places.checked(self._target.storage, index, found[0])
+            put_in_place(self._target.storage, receipt, replaces=places.replaces)
             return receipt
         rows = read_shard_rows(self._source, self._tables, index)
+        kept = kept_shard(self._target, index, rows, web, self._card) if self._target.places.replaces else None
+        if kept is not None:
+            return decide(self._target.storage, self._target.places, *kept)
         return fetch_shard(self._target, index, rows, web)
+
+
+def kept_shard(
+    target: Target, index: int, rows: Sequence[Row], web: WebFetch, card: bytes
+) -> tuple[ShardReceipt, pa.Table] | None:
+    """Return the receipt and index rows of a shard that a build has left behind; None if it is missing or damaged.
+
+    Args:
+        target: Where the shard is, and with which options it was written.
+        index: Number of the shard's receipt.
+        rows: Rows of the shard, in the table's order.
+        web: Its networks are those of the receipt.
+        card: Content of the dataset's `croissant.json`, which has the SHA-256 digests of the shards; empty without it.
+    """
+    storage = target.storage
+    split_index = target.places.first_shard + index
+    file, parquet, stats = target.places.names.files(split_index)
+    try:
+        data = {name: storage.read(name, MAX_SIDECAR_BYTES) for name in (parquet, stats)}
+        with storage.open(file) as stream:
+            made, samples = read_shard(stream, data[parquet], split_index, rows, target.options)
+    except (FileNotFoundError, FormatError):
+        return None
+    if made.stats != data[stats] or samples.sha256.encode() not in (card or samples.sha256.encode()):
+        return None
+    attempt = target.places.attempt(index, uuid.uuid4().hex)
+    return _receipt(target, index, attempt, made, samples, web), made.index
 
 
 def fetch_shard(
@@ -160,30 +200,47 @@ def fetch_shard(
     file = names.samples_file(split_index)
     attempt = target.places.attempt(index, uuid.uuid4().hex)
     made, samples = _write(target, f"{attempt}/{file}", split_index, rows, web.fetch, before)
-    sidecars = {names.parquet_file(split_index): made.parquet, names.stats_file(split_index): made.stats}
-    for name, data in sidecars.items():
+    for name, data in _sidecars(target, split_index, made).items():
         storage.create(f"{attempt}/{name}", data)
-    receipt = ShardReceipt(
+    receipt = _receipt(target, index, attempt, made, samples, web, before)
+    # If another build owns the output now, it removes the files uploaded so far, and they can no longer be published.
+    target.check()
+    return decide(storage, target.places, receipt, made.index)
+
+
+def _sidecars(target: Target, split_index: int, made: MadeShard) -> dict[str, bytes]:
+    _, parquet, stats = target.places.names.files(split_index)
+    return {parquet: made.parquet, stats: made.stats}
+
+
+def _receipt(
+    target: Target,
+    index: int,
+    attempt: str,
+    made: MadeShard,
+    samples: WritebackFile | HashingWriter,
+    web: WebFetch,
+    before: Mapping[str, dict[str, int]] | None = None,
+) -> ShardReceipt:
+    split_index = target.places.first_shard + index
+    return ShardReceipt(
         index=index,
         split=SPLIT,
         split_index=split_index,
-        file=file,
+        file=target.places.names.samples_file(split_index),
         samples=made.index.num_rows,
         num_bytes=samples.num_bytes,
         sha256=samples.sha256,
         crc32c=samples.crc32c,
         fetched=Fetched(
             attempt=attempt,
-            files=tuple(_entry(name, data) for name, data in sidecars.items()),
+            files=tuple(_entry(name, data) for name, data in _sidecars(target, split_index, made).items()),
             statuses=made.statuses,
             reasons=made.reasons,
             allow_networks=web.allow_networks,
             before=dict(before or {}),
         ),
     )
-    # If another build owns the output now, it removes the files uploaded so far, and they can no longer be published.
-    target.check()
-    return decide(storage, target.places, receipt, made.index)
 
 
 def _write(

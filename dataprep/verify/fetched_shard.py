@@ -19,10 +19,16 @@ from dataprep.dataset.records import NO_LABEL, Manifest
 from dataprep.errors import FormatError
 from dataprep.fetched.manifest import laion_options, sidecars_of
 from dataprep.fetched.names import MAX_SIDECAR_BYTES
-from dataprep.fetched.shard import RENDERERS, Renderer, ShardSchema, arrow_schema, stats_json
-from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.fetched.shard import (
+    MAX_RECORD_BYTES,
+    RENDERERS,
+    SHARD_ENDS,
+    Renderer,
+    ShardSchema,
+    arrow_schema,
+    stats_json,
+)
 from dataprep.formats.img2dataset import SUCCESS
-from dataprep.formats.ustar import BLOCK_BYTES
 from dataprep.messages import one_line
 from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_of
@@ -40,8 +46,6 @@ from dataprep.verify.shard import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_RECORD_BYTES = MAX_IMAGE_BYTES + 2**20
-_END = bytes(2 * BLOCK_BYTES)
 _CHUNK = 1 << 20
 
 
@@ -146,7 +150,7 @@ def _check_records(
             keys.append(row.key)
             if shard.deep:
                 _check_image(place, record, row, schema, result.findings)
-        end = _END if shard.manifest.format == "webdataset" else b""
+        end = SHARD_ENDS[shard.manifest.format]
         if stream.read(len(end) + 1) != end:
             raise FormatError(f"after {len(keys):,} records there are other bytes than the end of a shard")
     except FormatError as error:

@@ -9,13 +9,15 @@ import pytest
 
 import dataprep.build.plan as plans
 import dataprep.fetched.recipe as recipe
+from dataprep.build.cards import write_cards
 from dataprep.build.claim import claim_place
 from dataprep.build.driver import refuse_nested, run_build
 from dataprep.build.job import BuildJob, begin_shard, build_shard
 from dataprep.build.open_build import open_build
 from dataprep.build.request import BuildRequest
 from dataprep.commands.progress import BuildProgress
-from dataprep.errors import UsageError
+from dataprep.dataset.manifest import MANIFEST, read_manifest
+from dataprep.errors import BuildError, UsageError
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options
 from dataprep.fetched.recipe import WEB
 from dataprep.fetched.shards import FetchJob
@@ -23,8 +25,10 @@ from dataprep.storage import open_storage
 from dataprep.web.limits import Limits
 from tests.dataprep.fetched.laion_tables import make_tables
 from tests.support.build_here import Killed
+from tests.support.builds import digests
+from tests.support.fetched import build_table, check_built, retry
 from tests.support.picture_web import LIMITS as PICTURE_LIMITS
-from tests.support.picture_web import picture_web
+from tests.support.picture_web import picture, picture_web
 
 LIMITS = Limits(contact="mailto:me@example.org")
 
@@ -137,3 +141,49 @@ def test_a_process_asks_a_host_once_for_its_rules_and_keeps_its_connections(tmp_
             recipe._made_fetcher.cache_clear()  # a worker ends with its job
     assert {rules for rules, _ in counts.values()} == {1}
     assert max(connections for _, connections in counts.values()) <= 4
+
+
+@pytest.mark.parametrize(("fmt", "place"), [("webdataset", "disk"), ("tfrecord", "disk"), ("tfrecord", "bucket")])
+def test_a_removed_shard_is_fetched_again_and_the_others_stay(fmt, place, web, tmp_path, request):
+    """The web gives other images now, and the repair keeps those that it cannot give again."""
+    url = str(tmp_path / "out") if place == "disk" else request.getfixturevalue("bucket_url")
+    storage = open_storage(url)
+    web.faults = {3: 404}
+    write_cards(storage, build_table(web, tmp_path, url, fmt))
+    before = digests(url)
+    shards = [entry["file"] for entry in read_manifest(storage).splits[0].shards]
+    web.answer = lambda number: (web.asked.update([number]), (200, picture(number + 1000)))[1]
+    web.asked.clear()
+    damaged = bytearray(storage.read(shards[2]))
+    damaged[len(damaged) // 2] ^= 1
+    for name in (MANIFEST, shards[1], shards[2]):
+        storage.delete(name)
+    storage.create(shards[2], bytes(damaged))
+    build_table(web, tmp_path, url, fmt)
+    assert set(web.asked) == set(range(10, 30))
+    after = digests(url)
+    kept = {name for name in before if "00000" in name or "00003" in name}
+    assert len(kept) == 6
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert after.keys() == before.keys()
+    check_built(url)
+
+
+def test_a_repair_names_shards_that_only_the_lost_manifest_lists(web, tmp_path):
+    url = str(tmp_path / "out")
+    storage = open_storage(url)
+    web.faults = {3: 503}
+    write_cards(storage, build_table(web, tmp_path, url, "webdataset"))
+    web.faults = {}
+    assert retry(url).came == 1
+    for name in (MANIFEST, "train/00001.tar"):
+        storage.delete(name)
+    with pytest.raises(BuildError, match=r"train/00004.tar: a shard that retry-failed has added, and the dataset.json"):
+        build_table(web, tmp_path, url, "webdataset")
+    assert storage.stat("train/00004.tar")
+    for name in ("train/00004.tar", "train/00004.parquet", "train/00004_stats.json"):
+        storage.delete(name)
+    assert build_table(web, tmp_path, url, "webdataset").splits[0].reasons == {"http 503": 1, "success": 33}
+    web.asked.clear()
+    assert retry(url).came == 1
+    check_built(url)
