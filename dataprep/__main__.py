@@ -6,11 +6,12 @@ command line only when it is run.
 
 import sys
 
-from dataprep.host.supported import unsupported
+from dataprep.host.supported import leave_current_folder, unsupported
 
 
 def main() -> None:
     """Run the command line, if this Python can."""
+    leave_current_folder()
     problem = unsupported()
     if not problem:
         try:

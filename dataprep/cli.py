@@ -8,6 +8,9 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, TextIO, cast
 
 import click
 
@@ -15,6 +18,7 @@ from dataprep import __version__
 from dataprep.errors import DataprepError
 from dataprep.host.garbage import collect_rarely
 from dataprep.host.supported import names_advice, unsupported
+from dataprep.messages import first_line, visible
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + the number of SIGINT, as in shells."""
@@ -97,34 +101,69 @@ def exit_code_of(command: click.Command, name: str, *, after_ctrl_c: str = "") -
         The exit code; INTERRUPTED after Ctrl-C.
     """
     if problem := unsupported():
-        click.echo(f"{name}: {problem}", err=True)
+        _tell(f"{name}: {problem}")
         return 2
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or _is_of_ascii_locale(stream)):
             stream.reconfigure(errors="backslashreplace")  # an ASCII locale must not end a command at its first "·"
+    # Frameworks and clients of training programs colour their own lines.
+    with nullcontext() if name != "dataprep" or sys.argv[1:2] == ["train"] else _visible_streams():
+        return _run(command, name, after_ctrl_c)
+
+
+def _run(command: click.Command, name: str, after_ctrl_c: str) -> int:
     try:
         code = command(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
         if after_ctrl_c:
-            click.echo(f"{name}: {after_ctrl_c}", err=True)
+            _tell(f"{name}: {after_ctrl_c}")
         return INTERRUPTED
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except DataprepError as error:
-        click.echo(f"{name}: {error}", err=True)
+        _tell(f"{name}: {error}")
         return error.exit_code
     except UnicodeError as error:
         if not (advice := names_advice()):
             raise
-        click.echo(f"{name}: a name or a text has letters that cannot be written here ({error}); {advice}", err=True)
+        _tell(f"{name}: a name or a text has letters that cannot be written here ({error}); {advice}")
         return 2
     except (ImportError, MemoryError, OSError, RuntimeError) as error:
         if not (problem := _exhausted(error)):
             raise
-        click.echo(f"{name}: {problem}", err=True)
+        _tell(f"{name}: {problem}")
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _tell(line: str) -> None:
+    click.echo(visible(line), err=True)
+
+
+class VisibleStream:
+    """A text stream that shows control characters escaped, whoever wrote them: names in archives, tables, manifests."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unescaped = stream
+        """For what writes control characters of its own, such as a progress bar."""
+
+    def write(self, text: str) -> int:
+        self.unescaped.write(visible(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unescaped, name)
+
+
+@contextmanager
+def _visible_streams() -> Iterator[None]:
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, VisibleStream(stream)) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
 
 
 def _is_of_ascii_locale(stream: io.TextIOWrapper) -> bool:
@@ -137,8 +176,6 @@ def _is_of_ascii_locale(stream: io.TextIOWrapper) -> bool:
 
 def _exhausted(error: Exception) -> str:
     """Return what the machine has run out of, and what to do; an empty text for an error with another cause."""
-    from dataprep.messages import first_line
-
     code = error.errno if isinstance(error, OSError) else None
     if code in (errno.ENOSPC, errno.EDQUOT):  # other files are written by modules that name them
         return f"the output cannot be written ({first_line(error)}); free some space, and run the same command again"

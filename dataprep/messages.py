@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
@@ -27,6 +28,25 @@ def first_line(error: BaseException | None) -> str:
 def printable(text: str) -> str:
     """Replace line ends and control characters, so that hostile names cannot move a terminal's cursor."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def visible(text: str) -> str:
+    """Escape what could move a terminal's cursor, change its settings or turn the direction of a text around.
+
+    Line ends and tabs stay. The escapes are those of JSON, so a document stays the same document.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or _is_harmless(each) else _escape(each) for each in text)
+
+
+def _is_harmless(character: str) -> bool:
+    return character in "\n\t\u200c\u200d" or unicodedata.category(character) in ("Zs", "Cn", "Co")
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def shell_words(*words: object) -> str:

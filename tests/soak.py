@@ -58,6 +58,7 @@ from tests.support.packs_soak import packs_killed_and_resumed, random_configurat
 from tests.support.parts import parts_of_a_build
 from tests.support.planning import plan_samples
 from tests.support.planted_bugs import BUGS, plant_bug
+from tests.support.planted_modules import CASES, planted_copy, planted_that_ran, run_inside
 from tests.support.recipes import RECIPES, WRITERS
 from tests.support.replication import kill_replicate
 from tests.support.tutorials import TUTORIALS, run_tutorial
@@ -298,6 +299,22 @@ def _no_false_alarm(folder: Path) -> str:
 
 
 # Hostile originals: a build refuses or survives each
+
+
+def planted_modules() -> Iterator[Case]:
+    """Every command and entry inside a folder that has a file for every module."""
+    for name, words in CASES.items():
+        yield name, partial(_inside_planted, words)
+
+
+def _inside_planted(words: tuple[str, ...], folder: Path) -> str:
+    write_demo("imagenet", folder / "originals", images=60, odd=False)
+    build("imagenet", folder / "originals", folder / "shards", "webdataset")
+    inside = planted_copy(folder / "shards", folder / "originals", folder)
+    run = run_inside(inside, words)
+    if names := planted_that_ran(inside):
+        raise AssertionError(f"{len(names)} planted modules ran: {names[:5]}")
+    return f"exit code {run.returncode}"
 
 
 def hostile_originals() -> Iterator[Case]:
@@ -694,6 +711,7 @@ SHOWS = {
     "crashes": crashes,
     "planted-faults": planted_faults,
     "hostile-originals": hostile_originals,
+    "planted-modules": planted_modules,
     "load-resume": load_resume,
     "mixtures": mixtures,
     "load-memory": load_memory,

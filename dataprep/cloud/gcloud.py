@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -116,6 +117,7 @@ class Gcloud:
         try:
             return subprocess.run(
                 argv,
+                env={name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},  # it is in Python
                 input=sent.text if sent else "",
                 capture_output=True,
                 text=True,

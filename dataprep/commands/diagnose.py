@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -14,6 +13,7 @@ import click
 from dataprep.arguments import StrictCommand
 from dataprep.commands.options import COUNT, COUNT_OR_NONE, Bytes, Finite, json_option
 from dataprep.errors import UndecidedError, UsageError
+from dataprep.host.processes import find_modules_here
 
 if TYPE_CHECKING:
     from loaders.decode.decoders import Backend, Interpolation
@@ -231,7 +231,7 @@ def _setup(url: str, options: _Options) -> RunSetup:
 
 def _function(text: str) -> Any:
     module, colon, name = text.partition(":")
-    sys.path.insert(0, "")  # as with `python -m`, so that the user's own modules are found
+    find_modules_here()
     try:
         if not colon:
             raise ImportError("no colon")

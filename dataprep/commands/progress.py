@@ -146,7 +146,6 @@ class ImageProgress:
 
 
 def _bar() -> Progress:
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -156,14 +155,16 @@ def _bar() -> Progress:
         TimeRemainingColumn,
     )
 
+    from dataprep.host.piped import VisibleConsole
+
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
-        console=Console(file=sys.stderr),
+        console=VisibleConsole(sys.stderr),
         transient=True,
     )
 

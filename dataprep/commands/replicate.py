@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -85,7 +86,7 @@ def command(
     prices = published_prices() if prices_file is None else read_prices(prices_file)
     urls = [open_storage(target).url for target in targets]
     if len(set(urls)) < len(urls):
-        raise UsageError(f"--to {next(each for each in urls if urls.count(each) > 1)}: given twice; give it once")
+        raise UsageError(f"--to {Counter(urls).most_common(1)[0][0]}: given twice; give it once")
     if not all(is_bucket(each) for each in urls):
         guard(url, region_policy)  # this machine reads what Cloud Storage cannot copy by itself
     with CopyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:

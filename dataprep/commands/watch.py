@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,9 +84,9 @@ def _watch(url: str, interval_s: float, *, once: bool, as_json: bool) -> None:
 @contextmanager
 def _output(*, as_json: bool) -> Iterator[_Show]:
     """Yield what shows a look: JSON lines, a picture of the terminal that changes, or lines where they change."""
-    from rich.console import Console
+    from dataprep.host.piped import VisibleConsole
 
-    console = Console(highlight=False)
+    console = VisibleConsole(sys.stdout)
     if as_json:
         yield lambda snapshot: click.echo(json.dumps(asdict(snapshot)))
     elif console.is_terminal:

@@ -10,8 +10,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import cast
+
+import msgspec
 
 from dataprep.dataset.documents import JsonObject, convert, decode, json_text
 from dataprep.dataset.features import feature_faults, features_document
@@ -40,6 +42,9 @@ VERSIONS = (SCHEMA_VERSION, PARTS_VERSION)
 """Versions that are written; of each the newest whose major is read."""
 MAX_MANIFEST_BYTES = 256 * 2**20
 """Maximum size of a manifest; the 41,000 shards of LAION-400M take 23 MB."""
+MAX_OPTIONS_BYTES = 1 << 20
+"""Maximum size of a manifest's options in bytes, which have no types, so that each empty list takes 30 times as much
+memory; names of classes and files are in other fields."""
 MAX_SHARDS = 350_000
 """Maximum number of shards of a build: with the longest names of files they, and what lies beside them, fit."""
 FORMAT_NAMES = ("imagefolder", "tfrecord", "webdataset")
@@ -99,10 +104,14 @@ def read_manifest(storage: Storage, *, sidecars: bool = True) -> Manifest | None
     if data is None:
         return None
     where = storage.url_of(MANIFEST)
-    version = decode(data, _Versioned, where=f"{where}: not a dataset manifest", advice=MANIFEST_ADVICE).schema_version
+    outline = decode(data, _Outline, where=f"{where}: not a dataset manifest", advice=MANIFEST_ADVICE)
+    version = outline.schema_version
     if version.partition(".")[0] not in [known.partition(".")[0] for known in VERSIONS]:
         known = " and ".join(VERSIONS)
         raise FormatError(f"{where}: schema version {version}, this dataprep reads {known}; update dataprep")
+    if memoryview(outline.options).nbytes > MAX_OPTIONS_BYTES:
+        got = f"$.options: {memoryview(outline.options).nbytes:,} bytes, expected at most {MAX_OPTIONS_BYTES:,}"
+        raise FormatError(f"{where}: {got}; {MANIFEST_ADVICE}")
     if sidecars:
         manifest = decode(data, Manifest, where=where, advice=MANIFEST_ADVICE)
     else:
@@ -117,11 +126,11 @@ def read_manifest(storage: Storage, *, sidecars: bool = True) -> Manifest | None
     return manifest
 
 
-@dataclass(frozen=True, slots=True)
-class _Versioned:
-    """The field that manifests of all versions have."""
+class _Outline(msgspec.Struct):
+    """The field that manifests of all versions have, and the bytes of the only one whose values have no types."""
 
     schema_version: str
+    options: msgspec.Raw = msgspec.Raw()
 
 
 def _value_faults(manifest: Manifest) -> Iterator[str]:

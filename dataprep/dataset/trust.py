@@ -68,10 +68,10 @@ def check_named(storage: Storage, manifest: Manifest) -> bool:
         return True
     if f"{data.url}/".startswith(f"{storage.url}/"):
         return False
+    place, adopt = shell_words(data.url), shell_words("dataprep", "adopt", data.url, "--index", storage.url)
     raise UsageError(
-        f"{storage.url}: its manifest says that the data lie in {data.url}, which you did not name on this machine; "
-        f'if that is what you want to read, run "dataprep adopt {shell_words(data.url, "--index", storage.url)}" once, '
-        f"or set {DATA_URL}={shell_words(data.url)}"
+        f"{storage.url}: its manifest says that the data lie in {place}, which you did not name on this machine; "
+        f'if that is what you want to read, run "{adopt}" once, or set {DATA_URL}={shell_words(data.url)}'
     )
 
 

@@ -28,6 +28,7 @@ from dataprep.demo.images import DemoImage, MadeImage, make_image, require_photo
 from dataprep.demo.layouts import CocoLayout, ImageNetLayout
 from dataprep.demo.oddities import ODDITIES
 from dataprep.errors import StorageError, UsageError
+from dataprep.host.processes import SAFE_PATH, environment
 
 REPORT = "demo.json"
 IN_PROCESS_IMAGES = 100
@@ -160,7 +161,7 @@ def made_images(specs: Sequence[DemoImage], progress: Progress | None) -> Iterat
         yield counted(map(make_image, specs))
         return
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
+    with environment(SAFE_PATH), ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
         yield counted(_ahead(pool, specs))
 
 

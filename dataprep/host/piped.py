@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
 import click
 from rich.console import Console, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from dataprep.messages import visible
 
 _PIPED_COLUMNS = 10_000
 """Width where stdout is no terminal: no line is so long, so that none is wrapped."""
 
 
+class VisibleConsole(Console):
+    """A console whose own control characters reach the terminal, and those of the texts that it shows are escaped.
+
+    Args:
+        stream: The terminal: stdout or stderr.
+    """
+
+    def __init__(self, stream: TextIO, width: int | None = None) -> None:
+        super().__init__(file=getattr(stream, "unescaped", stream), width=width, highlight=False, markup=False)
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(
+            part if part.control else Segment(visible(part.text), part.style) for part in buffer
+        )
+
+
 def open_console() -> Console:
     """Open a console on stdout, as wide as the terminal, or without an end of its lines where there is none."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_PIPED_COLUMNS)
+    console = VisibleConsole(sys.stdout)
+    return console if console.is_terminal else VisibleConsole(sys.stdout, _PIPED_COLUMNS)
 
 
 def print_table(console: Console, table: Table) -> None:

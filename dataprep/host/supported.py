@@ -3,11 +3,22 @@
 It must import nothing that an installation adds.
 """
 
-import platform
+import os
 import sys
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 """First and last minor version of CPython that the tests run with."""
+
+
+def leave_current_folder() -> None:
+    """Keep the current folder, such as a downloaded dataset, off the module path of this program and its children.
+
+    Console scripts do not have it there; `python -m` and `python -c` do, and children start so. Our own checkout stays.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
+    first, checkout = sys.path[0] or ".", os.path.join(os.path.dirname(__file__), "..", "..")  # noqa: PTH118, PTH120
+    if os.path.exists(first) and os.path.samefile(first, ".") and not os.path.samefile(first, checkout):  # noqa: PTH110, PTH121
+        del sys.path[0]  # a module of the standard library that is not loaded yet, such as pathlib, could be planted
 
 
 def names_advice() -> str:
@@ -27,7 +38,7 @@ def unsupported() -> str:
         return "got Windows, expected Linux: install WSL 2 (wsl --install), and install dataprep inside it"
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         return (
-            f"got Python {platform.python_version()} ({sys.executable}), expected CPython 3.11, 3.12 or 3.13: install "
+            f"got Python {sys.version.split()[0]} ({sys.executable}), expected CPython 3.11, 3.12 or 3.13: install "
             "dataprep with one of these (pip install .), or, in a checkout, run make setup and then .venv/bin/dataprep"
         )
     return ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
 from dataprep.formats.tars import tar_members
+from dataprep.host.processes import find_modules_here
 from dataprep.messages import did_you_mean, one_line, quoted, shown
 from dataprep.sources.archives import open_archive
 from dataprep.sources.base import MAX_IMAGE_BYTES, READ_ALL, Reading, SplitFacts, member_parts
@@ -334,9 +334,7 @@ def _is_definition(value: type) -> bool:
 
 
 def _imported(place: str, module_name: str) -> Any:
-    folder = str(Path.cwd())
-    if folder not in sys.path and "" not in sys.path:
-        sys.path.append(folder)
+    find_modules_here()
     try:
         with _calling(f"{place}: importing {module_name}"):
             return import_module(module_name)
@@ -344,8 +342,8 @@ def _imported(place: str, module_name: str) -> Any:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(f"{missing}."):
             raise UsageError(
-                f"{place}: no module {module_name} is installed or in {folder}: install the package that has it, or "
-                "run this in its folder"
+                f"{place}: no module {module_name} is installed or in {Path.cwd()}: install the package that has it, "
+                "or run this in its folder"
             ) from error
         raise UsageError(f"{place}: {module_name} needs the package {missing}, which is not installed") from error
 

@@ -285,9 +285,9 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
 def read_shard_rows(storage: Storage, tables: LaionTables, index: int) -> list[Row]:
     """Read the rows of one shard, in the table's order. Raises SourceError."""
     file, part = tables.locate(index)
-    names = [column.name for column in file.columns]
-    roles = [(role, names.index(name), _TYPED[ROLES[role].kind]) for role, name in tables.columns.items()]
-    carried = [(names.index(column.name), _TYPED[column.kind]) for column in tables.carried]
+    places = {column.name: at for at, column in enumerate(file.columns)}
+    roles = [(role, places[name], _TYPED[ROLES[role].kind]) for role, name in tables.columns.items()]
+    carried = [(places[column.name], _TYPED[column.kind]) for column in tables.carried]
     rows = []
     for number, values in enumerate(read_part(storage, file, part)):
         rows.append(

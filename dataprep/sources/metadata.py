@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
@@ -174,8 +175,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Values:
     """Return the fields of a JSON object. Raises SourceError if one occurs twice; the message is a clause."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise SourceError(f"the field {quoted(twice)} occurs twice; remove one")
     return values
 
@@ -243,6 +243,6 @@ def _parsed(file: MetadataFile, number: int) -> Iterator[None]:
 def _refuse_columns(file: MetadataFile, names: list[str]) -> None:
     if len(names) > MAX_FEATURES:
         raise SourceError(f"{file.url}: {len(names):,} columns, expected at most {MAX_FEATURES:,}")
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise SourceError(f"{file.url}: the column {quoted(twice[0])} occurs twice; rename one")

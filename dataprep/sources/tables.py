@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
         )
     table = TABLES[_suffix(name)].measure(storage, name, part_rows, progress)
     names = [column.name for column in table.columns]
-    twice = sorted({column for column in names if names.count(column) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice or not names:
         what = f"the column {twice[0]!r} twice" if twice else "no columns"
         raise SourceError(f"{storage.url_of(name)} has {what}; expected a header that names every column once")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
 import ray.exceptions
+from ray.job_config import JobConfig
 
 from dataprep.errors import BuildError, UsageError
 from dataprep.messages import first_line, one_line
@@ -30,6 +32,13 @@ class Cluster:
     other_hosts: tuple[str, ...]
 
 
+class _WithoutCurrentFolder(list[str]):
+    """Folders where Ray's workers look for modules first: Ray adds the current one, such as a downloaded dataset."""
+
+    def extend(self, folders: Iterable[str]) -> None:
+        super().extend(each for each in folders if each != str(Path.cwd()))
+
+
 _connections: dict[RayOptions, Cluster] = {}
 
 
@@ -43,7 +52,15 @@ def connect(options: RayOptions) -> Cluster:
     ray._private.worker.print_to_stdstream = lambda *_arguments, **_options: None
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=options.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        config = JobConfig()
+        config._py_driver_sys_path = _WithoutCurrentFolder()
+        ray.init(
+            address=options.address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level="ERROR",
+            job_config=config,
+        )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise UsageError(
             f"--runner ray: the cluster at --address={options.address} cannot be used ({one_line(error)}); run this "

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import click
 import pytest
 
 from dataprep.cli import COMMANDS, exit_code_of, group
+from dataprep.errors import UsageError
 from tests.support.builds import build_arguments, dataprep, dataprep_anew
 from tests.support.own_data import picture, write_files
 
@@ -296,3 +298,39 @@ def test_a_limit_on_memory_is_one_line():
 def test_other_errors_keep_their_traceback(error, capsys):
     with pytest.raises(type(error), match=str(error.args[-1])):
         run_here(error, capsys)
+
+
+@pytest.mark.parametrize("name", ["dataprep", "dataprep-train-vit"])
+def test_an_error_escapes_what_controls_a_terminal(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name])
+
+    @click.command()
+    def fails() -> None:
+        raise UsageError("a\x1b]52;c;aWQ=\x07 b\u202e: no such file")
+
+    assert exit_code_of(fails, name) == 2
+    assert capsys.readouterr().err == f"{name}: a\\u001b]52;c;aWQ=\\u0007 b\\u202e: no such file\n"
+
+
+def test_output_escapes_what_controls_a_terminal_and_json_stays_the_same(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dataprep"])
+
+    @click.command()
+    def prints() -> None:
+        click.echo(json.dumps({"\u202e": "\x9b\n"}, ensure_ascii=False))
+        print("\x1b[2J", file=sys.stderr)
+
+    assert exit_code_of(prints, "dataprep") == 0
+    out, err = capsys.readouterr()
+    assert (out.isascii(), json.loads(out), err) == (True, {"\u202e": "\x9b\n"}, "\\u001b[2J\n")
+
+
+def test_hostile_names_in_an_archive_reach_no_terminal(tmp_path):
+    hostile = "a\x1b]0;P\x07\u202e\x9b"
+    (tmp_path / "source").mkdir()
+    with zipfile.ZipFile(tmp_path / "source" / f"{hostile}.zip", "w") as archive:
+        archive.writestr(f"{hostile}/../1.jpg", b"")
+    run = dataprep(*build_arguments("folder", tmp_path / "source", tmp_path / "out", "webdataset"))
+    assert run.returncode == 2
+    assert set("\x1b\x07\u202e\x9b").isdisjoint(run.stdout + run.stderr)
+    assert r"a\u001b]0;P\u0007\u202e\u009b.zip" in run.stderr

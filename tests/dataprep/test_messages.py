@@ -1,5 +1,6 @@
 """Words that messages share."""
 
+import json
 import os
 import subprocess
 
@@ -19,6 +20,7 @@ from dataprep.messages import (
     sufficient_ratio,
     there_are,
     usd,
+    visible,
 )
 
 
@@ -149,3 +151,22 @@ def test_the_ratio_that_is_named_allows_what_it_is_named_for():
         for rejected in range(total + 1):
             ratio = sufficient_ratio(rejected, total)
             assert rejected <= float(f"{ratio:g}") * total <= rejected + 2e-4 * total
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b]52;c;aWQ=\x07b", r"a\u001b]52;c;aWQ=\u0007b"),
+        ("\x9b2J\x7f\r", r"\u009b2J\u007f\u000d"),
+        ("\u202egpj.exe\u2066\u200f", r"\u202egpj.exe\u2066\u200f"),
+        ("\U000e0041\udcff\u2028", r"\udb40\udc41\udcff\u2028"),
+        ("Tinca é 日本 · \u00a0\u3000👩\u200d🔬\n\tnext", "Tinca é 日本 · \u00a0\u3000👩\u200d🔬\n\tnext"),
+    ],
+)
+def test_only_what_controls_a_terminal_is_escaped(text, shown):
+    assert visible(text) == shown
+
+
+def test_a_document_stays_the_same_when_it_is_shown():
+    values = {"a\u202e\x9b": "\x1b\x07\U000e0041\u2029", "b": ["é", "\n"]}
+    assert json.loads(visible(json.dumps(values, ensure_ascii=False))) == values

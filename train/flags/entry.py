@@ -11,6 +11,7 @@ import click
 from dataprep.arguments import StrictCommand
 from dataprep.cli import exit_code_of
 from dataprep.errors import DataprepError
+from dataprep.host.supported import leave_current_folder
 
 if TYPE_CHECKING:
     from train.flags.shared import RunFlags
@@ -55,4 +56,5 @@ def run_entry(command: click.Command) -> None:
     Args:
         command: The entry; its name is that of its console script, and begins every error.
     """
+    leave_current_folder()
     sys.exit(exit_code_of(command, command.name or ""))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep.errors import UsageError
+from dataprep.messages import visible
 from dataprep.storage import disk_errors
 from train.telemetry.events import EventFile
 from train.telemetry.wandb_run import WandbRun
@@ -108,7 +109,7 @@ class Logs:
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(visible(text), file=sys.stderr, flush=True)
 
     def _numbers(self, step: int, values: dict[str, float]) -> None:
         if self._events is not None:
@@ -158,8 +159,9 @@ def _thousandths(epoch: float) -> int:
 
 
 def _bar() -> Progress:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from dataprep.host.piped import VisibleConsole
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True))
+    return Progress(*columns, console=VisibleConsole(sys.stderr))

@@ -117,7 +117,7 @@ class Fleet:
     ) -> list[Answer]:
         """Run an action of `worker.py`, which is first copied to the workers that do not have it yet."""
         source, name = worker_program()
-        line = shlex.join(["python3", name, *words])
+        line = shlex.join(["python3", "-I", name, *words])
         if self.gcloud.dry_run and not self._shown:
             self.gcloud.show("# for a worker that does not have it yet:")
             self.copy(str(source), name)

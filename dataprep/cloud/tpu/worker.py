@@ -184,7 +184,7 @@ def start(options: argparse.Namespace) -> RunState:
     if not (run / "claimed.json").exists():
         with open(run / "log", "ab") as log:
             subprocess.Popen(
-                [sys.executable, __file__, "--home", options.home, "watch", options.run],
+                [sys.executable, "-I", __file__, "--home", options.home, "watch", options.run],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -6,7 +6,15 @@ from dataprep.errors import BuildError, StorageError
 from tests.support.on_use import on_use
 
 explained = on_use("pipelines.ray.cluster:explained")
+_WithoutCurrentFolder = on_use("pipelines.ray.cluster:_WithoutCurrentFolder")
 RayError = on_use("ray.exceptions:RayError")
+
+
+def test_workers_do_not_look_for_modules_in_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = _WithoutCurrentFolder()
+    folders.extend(["/opt/bin", str(tmp_path)])
+    assert folders == ["/opt/bin"]
 
 
 def test_a_lost_connection_is_explained_in_one_line():
