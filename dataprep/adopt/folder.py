@@ -3,14 +3,17 @@ images."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePosixPath
 
 from dataprep.adopt.rows import crc32c_number
-from dataprep.dataset.changes import IMAGE_SUFFIXES, is_in_class_folder, is_text
+from dataprep.dataset.changes import is_in_class_folder, is_text
 from dataprep.dataset.index_rows import IndexRow
+from dataprep.dataset.paths import OTHER_PICTURES, READABLE_SUFFIXES, is_hidden_name, is_readable_image
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shell_words, shown
@@ -32,8 +35,8 @@ class FolderImages:
     """Files in ImageFolder's order, each with the position of its class."""
     root_depth: int
     """Number of path components of the split's folder."""
-    skipped: int
-    """Number of files that were skipped: hidden, in no class folder, or not images by their names."""
+    skipped: Counter[str]
+    """Number of files that were left out, by suffix, or because they are hidden or in no class folder."""
 
     @property
     def num_shards(self) -> int:
@@ -57,9 +60,11 @@ def find_folder_images(
     classes_of = {split: set(by_class) for split, (by_class, _) in splits.items()}
     for split, folder in folders.items():
         if not classes_of[split]:
+            known = ", ".join(f".{suffix}" for suffix in sorted(READABLE_SUFFIXES))
             raise UsageError(
                 f"{storage.url_of(folder) if folder else storage.url}: no image in a class folder, as in "
-                f"<class>/x.jpg; expected {', '.join(IMAGE_SUFFIXES)}; check the URL and --split"
+                f"<class>/x.jpg (found {left_out(splits[split][1]) or 'no file'}); expected {known}; check the URL and "
+                "--split"
             )
     widest = max(classes_of, key=lambda split: len(classes_of[split]))
     classes = tuple(sorted(classes_of[widest]))
@@ -79,6 +84,13 @@ def find_folder_images(
         files = [(position[name], info) for name in sorted(by_class) for info in by_class[name]]
         images[split] = FolderImages(files, folders[split].count("/") + bool(folders[split]), skipped)
     return images, classes
+
+
+def left_out(skipped: Counter[str]) -> str:
+    """Describe files that were left out, the most frequent kinds first."""
+    text = ", ".join(f"{count:,} {kind}" for kind, count in skipped.most_common(5))
+    pictures = [kind for kind in skipped if kind.removeprefix(".") in OTHER_PICTURES]
+    return f"{text} ({', '.join(pictures)} is not read: convert such files to JPEG or PNG)" if pictures else text
 
 
 def folder_rows(
@@ -107,11 +119,11 @@ def folder_rows(
         )
 
 
-def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str, list[ObjectInfo]], int]:
-    """Return the images of each class folder, in torchvision's order, and the number of other files."""
+def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str, list[ObjectInfo]], Counter[str]]:
+    """Return the images of each class folder, in torchvision's order, and the numbers of other files."""
     prefix = f"{folder}/" if folder else ""
     found: dict[str, list[ObjectInfo]] = {}
-    skipped = 0
+    skipped: Counter[str] = Counter()
     for info in listing:
         if not info.name.startswith(prefix):
             continue
@@ -119,10 +131,19 @@ def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str
         if is_in_class_folder(inner):
             found.setdefault(inner.partition("/")[0], []).append(info)
         else:
-            skipped += 1
+            skipped[_kind(inner)] += 1
     for files in found.values():
         files.sort(key=lambda info: info.name.rpartition("/")[::2])
     return found, skipped
+
+
+def _kind(name: str) -> str:
+    """Return why a file is left out: what it is, or where."""
+    if is_hidden_name(name):
+        return "hidden or of the system"
+    if is_readable_image(name):
+        return "in no class folder"
+    return PurePosixPath(name).suffix.lower() or "without suffix"
 
 
 def _fault(info: ObjectInfo) -> str:

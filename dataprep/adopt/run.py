@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataprep.adopt.find import Found, FoundShard, find, with_class_names
+from dataprep.adopt.folder import left_out
 from dataprep.adopt.rows import distinct_keys, key_hash, listed_fields, shard_prefixes
 from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
 from dataprep.adopt.tars import APART, DOTTED
@@ -230,7 +231,7 @@ def _skipped(found: Found) -> Iterator[str]:
     """Yield a line for each split that has files which are no images."""
     for split, images in found.images.items():
         if images.skipped:
-            yield f"{split}: {counted(images.skipped, 'file')} skipped: hidden, no image, or in no class folder"
+            yield f"{split}: {counted(images.skipped.total(), 'file')} left out: {left_out(images.skipped)}"
 
 
 def _apart(results: Sequence[ReadShard]) -> Iterator[str]:

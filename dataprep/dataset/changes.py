@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.paths import BUILD, RETRY, RETRY_JSON, is_hidden_name
+from dataprep.dataset.paths import BUILD, RETRY, RETRY_JSON, is_hidden_name, is_readable_image
 from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
 from dataprep.errors import AccessError, UsageError
 from dataprep.messages import shell_words, shown
@@ -23,8 +23,6 @@ MAX_LISTED_ON_DISK = 200_000
 """Maximum number of files that are listed on a disk when a loader is opened: each takes 7 us of CPU time."""
 MAX_LISTED_IN_BUCKET = 20_000
 """Maximum number of objects that are listed in a bucket when a loader is opened: 20 requests take some seconds."""
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Suffixes of images in a folder, the same as torchvision's."""
 SHARD_NAMES = {
     "webdataset": re.compile(r"\.tar\Z"),
     "tfrecord": re.compile(r"\.tfrecords?(?:-\d+-of-\d+)?\Z"),
@@ -88,8 +86,8 @@ def is_of_adoption(name: str) -> bool:
 
 
 def is_in_class_folder(name: str) -> bool:
-    """Return whether torchvision's ImageFolder reads a file, given its name below the folder of its split."""
-    return "/" in name and not is_hidden_name(name) and name.lower().endswith(IMAGE_SUFFIXES)
+    """Return whether a file is an image of a class, given its name below the folder of its split."""
+    return "/" in name and is_readable_image(name) and not is_hidden_name(name)
 
 
 def has_readable_name(info: ObjectInfo) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataprep.dataset.paths import READABLE_IMAGES
+
 MAX_PIXELS = 100_000_000
 """Maximum number of pixels of one image, compared with the size in its header."""
 MAX_SCANS = 500
 """Maximum number of scans of one progressive JPEG: a small file can demand any number of passes over all its pixels."""
 MAX_SCAN_PIXELS = 5_000_000_000
 """Maximum of scans times pixels: bounds the decoding of one hostile file to about ten seconds."""
-REPAIRABLE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
+REPAIRABLE_FORMATS = tuple(READABLE_IMAGES)
 """Formats that Pillow may open; it runs other programs for some of the rest."""
 
 

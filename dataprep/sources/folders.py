@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,6 +25,10 @@ from dataprep.storage.base import Storage
 
 MAX_DEPTH = 64
 """Maximum depth of the folders of a tree that is listed."""
+_WITHOUT = "or remove it; dataprep build folder leaves it out with --pass-over NAME"
+_RENAME, _REPLACE = f"rename it, {_WITHOUT}", f"put the file in its place, {_WITHOUT}"
+PassOver: TypeAlias = Callable[[str], bool]
+"""Says whether a file is left out, by its name without folders."""
 
 
 class FolderFile(NamedTuple):
@@ -62,15 +67,20 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[Fold
     return files
 
 
-def tree_files(root: Storage) -> SpilledItems[FolderFile]:
+def tree_files(root: Storage, is_passed_over: PassOver = lambda _: False) -> SpilledItems[FolderFile]:
     """List all files below the source root except hidden ones, sorted by the bytes of their paths, in bounded memory.
 
     On disk a folder directly in the root may be a link to a folder anywhere.
 
+    Args:
+        root: The source.
+        is_passed_over: Called with the name of each file or folder that is hidden, or that would be refused; returns
+            whether to go without it.
+
     Raises:
         SourceError: There is no such folder, a name is hostile or not UTF-8, or something is not a plain file.
     """
-    found = _tree_on_disk(root) if root.is_local else _in_bucket(root, "", MAX_DEPTH)
+    found = _tree_on_disk(root, is_passed_over) if root.is_local else _in_bucket(root, "", MAX_DEPTH, is_passed_over)
     return _sorted(found)
 
 
@@ -78,7 +88,7 @@ def _sorted(files: Iterator[FolderFile]) -> SpilledItems[FolderFile]:
     return SpilledItems(FILES, files).in_order(lambda file: "/".join(file.parts).encode())
 
 
-def _tree_on_disk(root: Storage) -> Iterator[FolderFile]:
+def _tree_on_disk(root: Storage, is_passed_over: PassOver) -> Iterator[FolderFile]:
     top = Path(root.url)
     if not top.is_dir():
         what = "is a file, not a folder" if top.exists() else "no such folder"
@@ -87,42 +97,64 @@ def _tree_on_disk(root: Storage) -> Iterator[FolderFile]:
         for entry in entries:
             if not entry.is_dir():
                 continue
+            if is_hidden((entry.name,)):
+                is_passed_over(entry.name)
+                continue
             parts = _parts(root, "", entry.name)
-            if not is_hidden(parts):
-                for file in _on_disk(root, entry.name, MAX_DEPTH):
-                    yield FolderFile((*parts, *file.parts), file.num_bytes)
-    yield from _on_disk(root, "", 1, folders=False)
+            for file in _on_disk(root, entry.name, MAX_DEPTH, is_passed_over):
+                yield FolderFile((*parts, *file.parts), file.num_bytes)
+    yield from _on_disk(root, "", 1, is_passed_over, folders=False)
 
 
-def _in_bucket(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:
+def _in_bucket(
+    root: Storage, folder: str, depth: int, is_passed_over: PassOver = lambda _: False
+) -> Iterator[FolderFile]:
     prefix = f"{folder}/" if folder else ""
     for info in root.list(prefix):
         if info.name.endswith("/"):  # what consoles create for an empty folder
             continue
-        parts = _parts(root, folder, info.name.removeprefix(prefix))
+        name = info.name.removeprefix(prefix)
+        try:
+            parts = _parts(root, folder, name)
+        except SourceError:
+            if is_passed_over(name.rpartition("/")[2]):
+                continue
+            raise
         if is_hidden(parts):
+            is_passed_over(next(part for part in parts if is_hidden((part,))))
             continue
         if len(parts) > depth:
             raise _error(root, folder, parts, "in an unexpected folder; move it elsewhere")
         yield FolderFile(parts, info.num_bytes)
 
 
-def _on_disk(root: Storage, folder: str, depth: int, *, folders: bool = True) -> Iterator[FolderFile]:
+def _on_disk(
+    root: Storage, folder: str, depth: int, is_passed_over: PassOver = lambda _: False, *, folders: bool = True
+) -> Iterator[FolderFile]:
     """Yield the files of a folder; without `folders`, only those directly in it."""
     top = Path(root.url_of(folder))
     if not top.is_dir():
         return
-    inside = top.resolve()
+    inside = link_targets(top)
     pending: list[tuple[str, ...]] = [()]
     while pending:
         above = pending.pop()
         try:
             with os.scandir(top.joinpath(*above)) as entries:
                 for entry in entries:
-                    parts = (*above, *_parts(root, folder, entry.name))
-                    if is_hidden(parts) or (not folders and entry.is_dir()):
+                    if is_hidden((entry.name,)) and "\\" not in entry.name:
+                        if folders or not entry.is_dir():
+                            is_passed_over(entry.name)
                         continue
-                    info = _stat(root, folder, parts, entry, inside)
+                    if not folders and entry.is_dir():
+                        continue
+                    try:
+                        parts = (*above, *_parts(root, folder, entry.name))
+                        info = _stat(root, folder, parts, entry, inside)
+                    except SourceError:
+                        if not _leads_to_folder(entry) and is_passed_over(entry.name):
+                            continue
+                        raise
                     if stat.S_ISREG(info.st_mode):
                         yield FolderFile(parts, info.st_size)
                     elif len(parts) < depth:
@@ -133,19 +165,41 @@ def _on_disk(root: Storage, folder: str, depth: int, *, folders: bool = True) ->
             raise SourceError(f"{top}: cannot be listed: {error.strerror or error}; check its permissions") from error
 
 
-def _stat(root: Storage, folder: str, parts: tuple[str, ...], entry: os.DirEntry[str], inside: Path) -> os.stat_result:
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):
+        return entry.is_dir()
+    return False
+
+
+def link_targets(folder: Path) -> tuple[Path, ...]:
+    """Return the folders to whose files a link in a folder may lead.
+
+    They are the folder itself and, for a snapshot in the cache of the Hub's tools, whose files are links, the blobs of
+    the same repository: `datasets--NAME/snapshots/REVISION/x` leads to `datasets--NAME/blobs/`.
+    """
+    inside = folder.resolve()
+    for above in (inside, *inside.parents):
+        if above.parent.name == "snapshots" and (blobs := above.parent.parent / "blobs").is_dir():
+            return (inside, *([] if blobs.is_symlink() else [blobs]))
+    return (inside,)
+
+
+def _stat(
+    root: Storage, folder: str, parts: tuple[str, ...], entry: os.DirEntry[str], inside: tuple[Path, ...]
+) -> os.stat_result:
     """Stat a file or folder; refuse a link that leads outside, and anything else."""
     try:
         info = entry.stat()
     except OSError as error:
-        raise _error(root, folder, parts, f"cannot be read: {error.strerror}") from error
+        raise _error(root, folder, parts, f"cannot be read: {error.strerror}; {_REPLACE}") from error
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
-        raise _error(root, folder, parts, "a device, pipe or socket; expected a file")
+        raise _error(root, folder, parts, f"a device, pipe or socket; expected a file: {_REPLACE}")
     if entry.is_symlink():
         if stat.S_ISDIR(info.st_mode):
             raise _error(root, folder, parts, "a link to a folder; expected a folder")
-        if not Path(entry.path).resolve().is_relative_to(inside):
-            raise _error(root, folder, parts, "a link that leads outside the folder; expected a file")
+        target = Path(entry.path).resolve()
+        if not any(target.is_relative_to(each) for each in inside):
+            raise _error(root, folder, parts, f"a link that leads outside the folder; expected a file: {_REPLACE}")
     return info
 
 
@@ -155,9 +209,9 @@ def _parts(root: Storage, folder: str, name: str) -> tuple[str, ...]:
         if not name.isascii():
             name_bytes(name).decode()
     except SourceError as error:
-        raise _error(root, folder, (name,), str(error)) from error
+        raise _error(root, folder, (name,), f"{error}; {_RENAME}") from error
     except UnicodeDecodeError as error:
-        raise _error(root, folder, (name,), "its name is no UTF-8; rename it") from error
+        raise _error(root, folder, (name,), f"its name is no UTF-8; {_RENAME}") from error
     return parts
 
 

@@ -278,9 +278,10 @@ def table_rows(
             yield TableRow(number, row.pop(image_column, None), row)
 
 
-def first_row(table: ImageTable, image_column: str) -> TableRow | None:
-    """Return the first row of a table, without its other columns; None if it has no rows."""
-    return next(table_rows(table, image_column, frozenset(columns_of(table).kinds) - {image_column}), None)
+def any_bytes(table: ImageTable, image_column: str) -> bool:
+    """Return whether a row of a table has the bytes of an image; where none has, paths name the images."""
+    rows = table_rows(table, image_column, frozenset(columns_of(table).kinds) - {image_column})
+    return any(image_bytes(row) is not None for row in rows)
 
 
 def _selected(schema: pa.Schema, image_column: str, *, only_paths: bool) -> list[str]:
@@ -353,14 +354,10 @@ def _text_file(table: ImageTable) -> MetadataFile:
     return MetadataFile((), table.url, table.num_bytes, partial(table.root.open, table.name))
 
 
-def image_bytes(table: ImageTable, row: TableRow) -> bytes:
-    """Return the bytes of a row's image. Raises SourceError if it has none."""
+def image_bytes(row: TableRow) -> bytes | None:
+    """Return the bytes of a row's image; None if it has none."""
     image = row.image.get("bytes") if isinstance(row.image, dict) else row.image
-    if isinstance(image, bytes):
-        return image
-    raise SourceError(
-        f"{table.url} row {row.number}: no image; expected one in every row: fill it in, or remove the row"
-    )
+    return image if isinstance(image, bytes) else None
 
 
 def image_path(row: TableRow) -> str | None:

@@ -3,8 +3,7 @@
 Names are hostile input. A name that is absolute, climbs out of its folder or holds a backslash, NUL or line end is
 refused in any case. Every other name must have an image's suffix, or be one of the few that are skipped:
 
-- below `__MACOSX`, or with a component that begins with a dot (`._x.jpg`, `.DS_Store`);
-- `Thumbs.db`, `desktop.ini`;
+- with a component that begins with a dot (`._x.jpg`, `.DS_Store`), or that a system leaves (`__MACOSX`, `Thumbs.db`);
 - README, LICENSE or COPYING, bare or with `.txt` or `.md`.
 
 Anything else is refused as well: a sample must not vanish because its name is unusual.
@@ -17,15 +16,15 @@ import re
 from collections.abc import Sequence
 
 from dataprep.dataset.keys import CLOSE
-from dataprep.dataset.paths import is_hidden_name
+from dataprep.dataset.paths import READABLE_SUFFIXES, is_hidden_name
 from dataprep.dataset.records import MAX_KEY_BYTES
 from dataprep.errors import SourceError
 from dataprep.storage.names import FORBIDDEN
 
 MAX_NAME_BYTES = 4096
 """Maximum length of an original name: no file system stores a longer path."""
-IMAGE_SUFFIXES = frozenset({"jpg", "jpeg", "jpe", "png", "gif", "bmp", "webp", "tif", "tiff"})
-"""Suffixes by which a name is an image's; the real format is decided by the file's content."""
+IMAGE_SUFFIXES = READABLE_SUFFIXES | {"tif", "tiff"}
+"""Suffixes by which a name is an image's; the real format is decided by the file's content, so a TIFF is rejected."""
 
 _HASH_DIGITS = 32
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
@@ -33,7 +32,6 @@ _METADATA = re.compile(r"(?<![^/])_(?=_)")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 _OTHER = re.compile(rb"[^A-Za-z0-9_/-]")
 _DRIVE = re.compile(r"[A-Za-z]:")
-_SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
 PAPERS = frozenset({"readme", "license", "copying"})
 """Names of files about a dataset, without their suffixes."""
 
@@ -75,15 +73,13 @@ def is_image(parts: tuple[str, ...]) -> bool:
     stem, dot, suffix = last.rpartition(".")
     if dot and suffix.lower() in IMAGE_SUFFIXES:
         return True
-    if last.lower() in _SYSTEM_FILES:
-        return False
     if (stem if dot and suffix.lower() in ("txt", "md") else last).lower() in PAPERS:
         return False
     raise SourceError("it is no image by its name (.jpg, .jpeg, .png ...) and no file that is known to be safe to skip")
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
-    """Return whether a path is hidden, as the files are that macOS and shells leave behind."""
+    """Return whether a path is hidden or of the system, like the files that macOS, Windows and shells leave behind."""
     return is_hidden_name("/".join(parts))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from dataprep.dataset.features import RESERVED
+from dataprep.dataset.paths import OTHER_PICTURES
 from dataprep.dataset.records import MISSING, SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
@@ -25,9 +26,9 @@ from dataprep.sources.image_tables import (
     ImageTable,
     TableColumns,
     TableRow,
+    any_bytes,
     choose_image_column,
     columns_of,
-    first_row,
     image_path,
     named_url,
     row_name,
@@ -52,7 +53,6 @@ from dataprep.sources.pictures import (
 )
 from dataprep.sources.problems import SHOWN_PROBLEMS, Refuse
 from dataprep.sources.table_files import stems, tables_by_split
-from dataprep.sources.tree import OTHER_PICTURES
 from dataprep.sources.unnamed import UnnamedPictures
 from dataprep.sources.unpacked import IMAGE_FILES
 from dataprep.sources.unusable import NamedRow, UnusableImages, is_read
@@ -174,8 +174,7 @@ class _TableReader(PictureReader[_Picture]):
         )
         kind = columns.kinds[self._image_column]
         if kind == "struct":
-            row = next(filter(None, (first_row(table, self._image_column) for table in tables)), None)
-            kind = "path" if row is not None and image_path(row) and row.image.get("bytes") is None else "bytes"
+            kind = "bytes" if any(any_bytes(table, self._image_column) for table in tables) else "path"
         self._holds_bytes = kind == "bytes"
 
     # Rows
@@ -221,7 +220,8 @@ class _TableReader(PictureReader[_Picture]):
         picture.row = self._columns.add(Row((), where, values, picture.table.holds_texts))
         if is_built:
             try:
-                picture.sample_key = self._keys.key(row, where, ordinal, "" if self._holds_bytes else picture.source)
+                file = "" if self._holds_bytes else picture.source
+                picture.sample_key = self._keys.key(row, where, ordinal, file, is_missing=picture.offset == MISSING)
             except SourceError as error:
                 self._problems.add(error)
                 return False
@@ -252,34 +252,26 @@ class _TableReader(PictureReader[_Picture]):
         located, sizes = LocatedImages(self._root, table.name, named), dict[str, int]()
         if located.are_listed:
             found = self._named_rows(table, located, lambda _: None)  # refused below
-            sizes |= located.sizes([name for _, name in found])
+            sizes |= located.sizes([name for _, name in found if name])
         for row, name in self._named_rows(table, located, self._problems.add):
             try:
-                size = sizes.get(name) if located.are_listed else located.size_on_disk(name)
+                size = sizes.get(name) if located.are_listed or not name else located.size_on_disk(name)
                 picture = _Picture(table, row.number, name, MISSING if size is None else 0, size or 0)
                 _refuse_large(picture)
             except SourceError as error:
                 self._problems.add(error)
                 continue
             self._unusable.add(NamedRow(table, row.number, name), size)
-            if self._unnamed is not None:
+            if self._unnamed is not None and name:
                 self._unnamed.add(name)
             yield row, picture
 
     def _named_rows(self, table: ImageTable, located: LocatedImages, refuse: Refuse) -> Iterator[tuple[TableRow, str]]:
-        """Yield the rows of a table, each with the name of its file below the source."""
+        """Yield the rows of a table, each with the name of its file below the source; empty for a row without one."""
         for row in table_rows(table, self._image_column, self._drop, progress=self._progress, refuse=refuse):
             path = image_path(row)
-            if path is None:
-                refuse(
-                    SourceError(
-                        f"{table.url} {numbered(table.name, row.number)}: no path of an image in the column "
-                        f"{quoted(self._image_column)}; expected one in every row: fill it in, or remove the row"
-                    )
-                )
-                continue
             try:
-                name = located.name_of(path)
+                name = "" if path is None else located.name_of(path)
             except SourceError as error:
                 refuse(SourceError(f"{table.url} {numbered(table.name, row.number)}: {error}"))
                 continue
@@ -407,7 +399,7 @@ class _Keys:
         self.reserved_column = self._column if self._column in RESERVED else None
         """Column that is no feature, because no feature may have its name; the key has its values."""
 
-    def key(self, row: TableRow, where: str, ordinal: str, file: str) -> str:
+    def key(self, row: TableRow, where: str, ordinal: str, file: str, *, is_missing: bool) -> str:
         """Return the key of a row.
 
         Args:
@@ -415,11 +407,13 @@ class _Keys:
             where: Table and row, for messages.
             ordinal: Name of the table and number of the row in it.
             file: Name of the image's own file; empty if it has none.
+            is_missing: Whether the row has no image; then it may have no path, either.
         """
         path = self._path(row, file)
-        if self._from is None:
+        has_neither = is_missing and path is None
+        if self._from is None and not has_neither:
             self._from = FROM_ROW if path is None else FROM_PATH
-        if self._from == FROM_ROW:
+        if self._from == FROM_ROW or has_neither:
             return key_of((*ordinal.split("/")[:-1], f"{ordinal.rpartition('/')[2]}.jpg"))
         if path is None:
             raise SourceError(f"{where}: no path to make a key of, unlike in other rows; number them by --key-from row")

@@ -11,7 +11,7 @@ from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shell_words
 from dataprep.sources.folders import MAX_DEPTH, folder_files, tree_files
 from dataprep.sources.image_tables import ImageTable
-from dataprep.sources.keys import IMAGE_SUFFIXES
+from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
 from dataprep.sources.own import SPLITS
 from dataprep.sources.problems import Problems
 from dataprep.sources.tables import TABLES, is_table
@@ -82,20 +82,26 @@ def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:
         if not is_table(only):
             raise UsageError(f"{root.url_of(only)} is no table by its name; expected one of {', '.join(TABLES)}")
         return [ImageTable(root, only, info.num_bytes)]
-    files = folder_files(root, only, depth=MAX_DEPTH) if only else tree_files(root)
+    odd: Counter[str] = Counter()
+
+    def is_odd(name: str) -> bool:
+        odd["hidden or of the system" if is_hidden((name,)) else _suffix(name)] += not is_table(name)
+        return not is_table(name)
+
+    files = folder_files(root, only, depth=MAX_DEPTH) if only else tree_files(root, is_odd)
     prefix = (only,) if only else ()
     tables = [
         ImageTable(root, "/".join((*prefix, *file.parts)), file.num_bytes) for file in files if is_table(file.parts[-1])
     ]
-    others = Counter(_suffix(file.parts[-1]) for file in files if not is_table(file.parts[-1]))
+    others = odd + Counter(_suffix(file.parts[-1]) for file in files if not is_table(file.parts[-1]))
     if not tables:
         where, known = root.url_of(only) if only else root.url, _counts(others.most_common(5))
         raise SourceError(
             f"{where}: no table (found {known or 'no file'}); expected one of {', '.join(TABLES)}: check --source"
             + (f", or build the pictures with: dataprep build folder --source {shell_words(root.url)}" if known else "")
         )
-    if odd := _counts((suffix, others[suffix]) for suffix in sorted(others) if suffix[1:] not in IMAGE_SUFFIXES):
-        notes.append(f"passed over, because they are not tables: {odd}")
+    if passed := _counts((suffix, others[suffix]) for suffix in sorted(others) if suffix[1:] not in IMAGE_SUFFIXES):
+        notes.append(f"passed over, because they are not tables: {passed}")
     return tables
 
 

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES, name_fault
+from dataprep.dataset.paths import OTHER_PICTURES
 from dataprep.dataset.spilled_items import SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shell_words, shown
@@ -21,7 +22,7 @@ from dataprep.sources.keys import IMAGE_SUFFIXES
 from dataprep.sources.own import OwnData
 from dataprep.sources.pictures import LABEL_COLUMN, Examples, Picture
 from dataprep.sources.problems import Problems
-from dataprep.sources.tree import ARCHIVES, OTHER_PICTURES, PACKED, Original, stem_bytes
+from dataprep.sources.tree import ARCHIVES, PACKED, Original, stem_bytes
 from dataprep.storage.base import Storage
 
 MAX_TEXT_BYTES = MAX_ANNOTATION_BYTES

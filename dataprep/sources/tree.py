@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
+from dataprep.dataset.paths import OTHER_PICTURES, READABLE_SUFFIXES
 from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError
@@ -27,7 +28,7 @@ from dataprep.messages import shell_words, shown
 from dataprep.sources.archives import ArchiveReader, Progress, open_archive
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, member_parts
 from dataprep.sources.folders import tree_files
-from dataprep.sources.keys import IMAGE_SUFFIXES, PAPERS, is_hidden, name_bytes
+from dataprep.sources.keys import PAPERS, is_hidden, name_bytes
 from dataprep.sources.metadata import FILE_NAMES, MetadataFile
 from dataprep.sources.own import SPLIT_FOLDERS, OwnData
 from dataprep.sources.problems import Problems
@@ -37,13 +38,7 @@ from dataprep.storage.base import Storage
 ARCHIVES = frozenset({"tar", "zip"})
 PACKED = frozenset({"7z", "bz2", "gz", "rar", "tgz", "xz", "zst"})
 """Suffixes of compressed archives, in which no range of bytes is an image."""
-OTHER_PICTURES = frozenset(
-    (
-        *("arw", "cr2", "cr3", "dng", "nef", "orf", "raw", "rw2", "tif", "tiff"),
-        *("avif", "heic", "heif", "jp2", "jxl", "psd", "svg"),
-    )
-)
-"""Suffixes of pictures that are not read: this project has no decoder for them that is safe on hostile bytes."""
+_HIDDEN = "hidden or of the system"
 _IS_PACKED = "a compressed archive, in which images cannot be read in place"
 _TEXTS = frozenset({"caption", "txt"})
 """Suffixes that tools give to the text files of pictures."""
@@ -158,7 +153,7 @@ class Tree:
             self.passed_over[_kind(suffix)] += 1
         elif suffix in OTHER_PICTURES | PACKED:
             self.problems.add(self._unreadable(original, suffix))
-        elif suffix in IMAGE_SUFFIXES:
+        elif suffix in READABLE_SUFFIXES:
             self._take_image(original)
         elif name in FILE_NAMES:
             self.metadata.append(metadata())
@@ -233,7 +228,7 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: 
         _read_archive(tree, own.archive, own, progress)
         _strip_common_folders(tree)
     else:
-        for file in tree_files(root):
+        for file in tree_files(root, partial(_is_odd, tree, own)):
             source = "/".join(file.parts)
             name = file.parts[-1].lower()
             is_archive = len(file.parts) == 1 and name.rpartition(".")[2] in ARCHIVES
@@ -248,9 +243,22 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: 
     return tree
 
 
+def _is_odd(tree: Tree, own: OwnData, name: str) -> bool:
+    """Count a file that is left out before it is judged: a hidden one, one that the user leaves out, or no picture."""
+    suffix = name.rpartition(".")[2].lower() if "." in name else ""
+    if is_hidden((name,)):
+        tree.passed_over[_HIDDEN] += 1
+        return True
+    is_other = suffix in OTHER_PICTURES | ARCHIVES | PACKED and not is_passed_over(name.lower(), own)
+    if is_other or _is_wanted(name, own):
+        return False
+    tree.passed_over[_kind(suffix)] += 1
+    return True
+
+
 def _no_image(tree: Tree) -> str:
     others = ", ".join(f"{count:,} {suffix}" for suffix, count in tree.passed_over.most_common(5))
-    known = ", ".join(sorted(IMAGE_SUFFIXES - OTHER_PICTURES))
+    known = ", ".join(sorted(READABLE_SUFFIXES))
     found = f"no image (found {others or 'no file'}); expected one of {known}"
     if not tree.unused_archive:
         return f"{found}: check --source"
@@ -296,8 +304,13 @@ def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None
         stem, is_inside = name.rpartition(".")[0], True
         found = SpilledItems(ORIGINALS)
         for member in members:
+            last = member.name.rstrip("/").rpartition("/")[2]
+            if last != ".." and is_hidden((last,)):
+                tree.passed_over[_HIDDEN] += 1
+                continue
             parts = member_parts(reader, member)
             if member.is_directory or is_hidden(parts):
+                tree.passed_over[_HIDDEN] += not member.is_directory
                 continue
             if member.unreadable and _is_wanted(parts[-1], own):
                 raise damaged(reader, member.offset, member.unreadable, member=member.name)
@@ -313,7 +326,7 @@ def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None
 def _is_wanted(name: str, own: OwnData) -> bool:
     name = name.lower()
     suffix = name.rpartition(".")[2]
-    is_known = suffix in IMAGE_SUFFIXES - OTHER_PICTURES or name in FILE_NAMES or is_text(name, own)
+    is_known = suffix in READABLE_SUFFIXES or name in FILE_NAMES or is_text(name, own)
     return is_known and not is_passed_over(name, own)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
+from dataprep.dataset.paths import OTHER_PICTURES
 from dataprep.messages import counted, shown
 from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
 from dataprep.sources.pictures import listed
-from dataprep.sources.tree import OTHER_PICTURES
 from dataprep.storage.base import Storage
 
 MAX_NAMED = 100_000

@@ -35,6 +35,8 @@ PARQUET = ".parquet"
 IMAGE_FILES = "*"
 """Name in a plan's sources for all files that tables name by path; then none of the tables holds images itself."""
 MAGIC = b"dp-unp-2"
+NO_IMAGE = -1
+"""Size of the image of a row that has none."""
 _SIZE_BYTES, _CRC32C_BYTES, _COUNT_BYTES = 8, 4, 8
 _TAIL_BYTES = _CRC32C_BYTES + _COUNT_BYTES + len(MAGIC)
 
@@ -52,7 +54,7 @@ class UnpackedList(NamedTuple):
         for row, num_bytes in enumerate(self.sizes, 1):
             if (offset, num_bytes) == (ref.offset, ref.num_bytes):
                 return row
-            offset += num_bytes
+            offset += max(0, num_bytes)
         return None
 
 
@@ -71,9 +73,9 @@ def unpacked_sources(sources: Iterable[PlannedSource]) -> list[PlannedSource]:
 
 
 @contextmanager
-def unpacking(storage: Storage, name: str) -> Iterator[Callable[[bytes], int]]:
-    """Write a file of images; the context's function appends one, and returns its CRC32C. The file is published when
-    the block has ended.
+def unpacking(storage: Storage, name: str) -> Iterator[Callable[[bytes | None], int]]:
+    """Write a file of images; the context's function appends one, or None for a row without, and returns its CRC32C.
+    The file is published when the block has ended.
 
     Raises:
         StorageError: The file cannot be written; nothing of it is visible then.
@@ -91,10 +93,10 @@ def unpacking(storage: Storage, name: str) -> Iterator[Callable[[bytes], int]]:
                 file.flush()
                 grown(num_bytes)
 
-            def add(image: bytes) -> int:
-                sizes.append(len(image))
-                crc32cs.append(crc32c_of(image))
-                append(image)
+            def add(image: bytes | None) -> int:
+                sizes.append(NO_IMAGE if image is None else len(image))
+                crc32cs.append(crc32c_of(image or b""))
+                append(image or b"")
                 return crc32cs[-1]
 
             yield add
@@ -136,7 +138,8 @@ def _list_in(storage: Storage, info: ObjectInfo) -> UnpackedList | None:
     listed = storage.read_range(info.name, list_at, info.num_bytes - _TAIL_BYTES - list_at)
     sizes = _little_endian(array("q", listed[: count * _SIZE_BYTES]))
     crc32cs = _little_endian(array("I", listed[count * _SIZE_BYTES :]))
-    is_whole = _crc32c_bytes(listed) == checksum and sum(sizes) == list_at and min(sizes, default=0) >= 0
+    num_bytes = sum(size for size in sizes if size != NO_IMAGE)
+    is_whole = _crc32c_bytes(listed) == checksum and num_bytes == list_at and min(sizes, default=0) >= NO_IMAGE
     return UnpackedList(sizes, crc32cs) if is_whole else None
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dataprep.dataset.paths import OTHER_PICTURES
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError
 from dataprep.messages import counted, shown, sufficient_ratio
@@ -18,7 +19,6 @@ from dataprep.sources.image_tables import ImageTable, row_name
 from dataprep.sources.metadata import numbered
 from dataprep.sources.pictures import SHOWN_EXAMPLES, Examples, Shown
 from dataprep.sources.problems import SHOWN_PROBLEMS, Problems
-from dataprep.sources.tree import OTHER_PICTURES
 
 _MISSING_IMAGES = Codec(
     msgspec.msgpack.encode, msgspec.msgpack.Decoder(tuple[str, str]).decode, "the list of missing images"
@@ -31,11 +31,11 @@ class NamedRow(NamedTuple):
     table: ImageTable
     number: int
     image: str
-    """Name of the image below the source."""
+    """Name of the image below the source; empty if the row names none."""
 
     @property
     def shown(self) -> str:
-        return f"{shown(self.image)} ({numbered(self.table.name, self.number)})"
+        return f"{shown(self.image) if self.image else 'no path'} ({numbered(self.table.name, self.number)})"
 
 
 class UnusableImages:
@@ -87,7 +87,7 @@ class UnusableImages:
             self.add_empty(row)
 
     def add_empty(self, row: Shown) -> None:
-        """Note a row whose image has no byte."""
+        """Note a row whose image has no byte, or that has none."""
         self._empty.add(row)
 
     def end_table(self, table: ImageTable) -> None:
@@ -150,7 +150,8 @@ class UnusableImages:
         yield from self._elsewhere()
         if self._empty.count:
             mend = "replace it, or remove the row" if self._empty.count == 1 else "replace them, or remove the rows"
-            yield f"{self._where}: {counted(self._empty.count, 'image')} of 0 bytes: {self._empty}; {mend}, {reject}"
+            images = f"{counted(self._empty.count, 'image')} without a byte"
+            yield f"{self._where}: {images}: {self._empty}; {mend}, {reject}"
 
     def _elsewhere(self) -> Iterator[str]:
         """Yield an error for each table of which most images do not exist, so that its paths begin elsewhere."""

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import UsageError
+from loaders import open_loader
 from tests.support.adoption import CLASSES, adopt_here, contents, image_of, read_all, upload
 from tests.support.interop import read_with_torchvision
+from tests.support.own_data import picture, write_files
 
 
 def test_an_image_folder_is_what_torchvision_counts(folder):
@@ -78,3 +80,17 @@ def test_digests_are_recorded_on_request(folder):
     adopt_here(folder, digest=True)
     _, rows = read_all(folder)  # compares them
     assert all(row["image_crc32c"] is not None for row in rows)
+
+
+def test_pictures_that_no_loader_reads_are_left_out_and_named(tmp_path):
+    names = ["a/1.jpg", "a/2.jfif", "a/3.gif", "a/4.tif", "b/5.ppm", "b/6.PNG", "b/Icon\r", "b/Thumbs.db", "b/x.txt"]
+    write_files(tmp_path / "x", {name: picture(1) for name in names})
+    adoption = adopt_here(tmp_path / "x", tmp_path / "i")
+    assert "train: 5 files left out: " in adoption.notes[0]
+    for words in ("1 .tif", "1 .ppm", "2 hidden or of the system", "1 .txt", ".tif, .ppm is not read: convert such"):
+        assert words in adoption.notes[0]
+    with open_loader(str(tmp_path / "i"), batch_size=4, image_size=8, shuffle=False) as loader:
+        assert [sorted(batch.keys) for batch in loader] == [["a/1", "a/2", "a/3", "b/6"]]
+    write_files(tmp_path / "y", {"a/1.tif": b"x", "b/1.ppm": b"x"})
+    with pytest.raises(UsageError, match=r"no image in a class folder, .*1 .tif, 1 .ppm .*not read: convert"):
+        adopt_here(tmp_path / "y", tmp_path / "j")

@@ -95,7 +95,7 @@ def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_
     assert refused.returncode == 2
     assert "'data.csv' line 22: 'images/scan.tif': a picture of type tif, which is not read; " in refused.stderr
     assert "1 of 23 images are not below" in refused.stderr and "'images/absent.jpg' (line 23)" in refused.stderr
-    assert "1 image of 0 bytes: 'images/empty.jpg' (line 24); replace it, or remove the row" in refused.stderr
+    assert "1 image without a byte: 'images/empty.jpg' (line 24); replace it, or remove the row" in refused.stderr
     assert refused.stderr.count("or have them rejected and listed with --max-reject-ratio 0.1305") == 3
     assert dataprep(*command(source, output, "--max-reject-ratio", 0.1)).returncode == 2  # three of 23 are more
     told = "warning: train: 3 of 23 images cannot be used (missing, empty or of a type that is not read)"
@@ -151,7 +151,7 @@ def test_all_missing_images_are_in_the_json(tmp_path, more):
 def test_an_empty_picture_is_named_before_the_build(tmp_path):
     run = dataprep(*command(pictures(tmp_path / "pics", "images/empty.jpg,1"), tmp_path / "out", "--dry-run"))
     assert run.returncode == 2
-    assert "1 image of 0 bytes: 'images/empty.jpg' (line 22); replace it, or remove the row, or have" in run.stderr
+    assert "1 image without a byte: 'images/empty.jpg' (line 22); replace it, or remove the row, or have" in run.stderr
     assert "--max-reject-ratio 0.0477" in run.stderr
 
 

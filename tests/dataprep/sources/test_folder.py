@@ -47,7 +47,7 @@ def test_class_folders_with_splits(tmp_path):
     assert labels(dataset, "val") == {
         f"{name}s/{name}=20{number}": f"{name}s" for name in ("cat", "dog") for number in range(3)
     }
-    assert dataset.notes[0] == "passed over: 1 .docx, 1 .txt"
+    assert dataset.notes[0] == "passed over: 1 .docx, 1 .txt, 1 hidden or of the system"
     assert dataset.notes[1].startswith("2 classes, one per folder: cats, dogs")
     assert dataset.classes(open_originals(str(tmp_path)), allow_partial=False) == ("cats", "dogs")
 

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from dataprep.errors import SourceError, UsageError
-from dataprep.sources.folders import FolderFile, folder_files
+from dataprep.sources.folders import FolderFile, folder_files, tree_files
 from dataprep.storage import open_originals, open_storage
 
 NAMES = ["b/2.jpg", "b/10.jpg", "a.jpg", "B/x.jpg", "é.jpg", "b.jpg", "b/é.jpg"]
@@ -83,3 +83,37 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("os.scandir", refuse)
     with pytest.raises(SourceError, match="train: cannot be listed: Permission denied"):
         folder_files(open_storage(str(tmp_path)), "train", depth=1)
+
+
+def snapshot(tmp_path, leads_to="../../../blobs/ff"):
+    """A snapshot of the Hub's cache with one file, which is a link."""
+    repo = tmp_path / "datasets--me--dogs"
+    (repo / "snapshots/0123/data").mkdir(parents=True)
+    (repo / "blobs").mkdir()
+    (repo / "blobs/ff").write_bytes(b"12345")
+    (repo / "refs").write_bytes(b"12")
+    (tmp_path / "secret").write_bytes(b"12")
+    (repo / "snapshots/0123/data/x.jpg").symlink_to(leads_to)
+    return repo / "snapshots/0123"
+
+
+@pytest.mark.parametrize("below", ["", "data"])
+def test_a_snapshot_of_the_hubs_cache_is_read_through_its_links(tmp_path, below):
+    root = open_originals(str(snapshot(tmp_path) / below))
+    ((parts, num_bytes),) = tree_files(root)
+    assert (parts[-1], num_bytes) == ("x.jpg", 5)
+    assert root.read("/".join(parts)) == b"12345"
+
+
+@pytest.mark.parametrize("leads_to", ["../../../refs", "../../../../secret", "/etc/passwd", "../../../blobs/../refs"])
+def test_a_link_of_a_snapshot_leads_to_its_blobs_alone(tmp_path, leads_to):
+    with pytest.raises(SourceError, match="a link that leads outside the folder"):
+        tree_files(open_originals(str(snapshot(tmp_path, leads_to))))
+
+
+def test_a_blobs_folder_that_is_a_link_is_not_believed(tmp_path):
+    root = snapshot(tmp_path)
+    (root.parent.parent / "blobs").rename(tmp_path / "elsewhere")
+    (root.parent.parent / "blobs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SourceError, match="a link that leads outside the folder"):
+        tree_files(open_originals(str(root)))

@@ -156,7 +156,11 @@ def without_path(rows, number):
         ),
         ([{**hub_rows(1)[0], "image": {"bytes": JPEG, "path": "../x.jpg"}}], {}, "climbs out.*--key-from row"),
         (hub_rows(1), {"key_from": "id"}, "--key-from id: expected path, row, or a column of image, label, caption"),
-        ([{**hub_rows(1)[0], "image": None}], {}, "x.parquet row 1: no image; expected one in every row"),
+        (
+            [*hub_rows(1), {**hub_rows(1)[0], "image": None}],
+            {},
+            "1 image without a byte: .* row 2; replace it, or remove",
+        ),
         ([{**hub_rows(1)[0], "caption": None}], {}, "'caption' has no value.*--default caption=VALUE.*--drop caption"),
         ([{**hub_rows(1)[0], "label": None}], {}, "'label' has no value"),
         ([{**hub_rows(1)[0], "label": -1}], {}, "row 1: label is -1, expected 0 to 2, .*--split train --split val"),
@@ -187,7 +191,7 @@ def test_errors_of_a_newcomer(tmp_path, rows, own, text):
         (["image,n", "../../etc/passwd,1"], "line 2: .* climbs out of"),
         (["image,n", "/etc/passwd,1"], "line 2: '/etc/passwd' is not below"),
         (["image,n", "https://example.org/1.jpg,1"], "line 2: .*is on the web; .*dataprep build laion"),
-        (["image,n", ",1"], "line 2: no path of an image in the column 'image'"),
+        (["image,n", ",1"], "1 of 1 images are not below .*: no path .line 2."),
         (
             ["image,n", "images/0.jpg,1", "images/0.jpg,2"],
             "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0.*number the samples by --key-from row",
@@ -334,7 +338,7 @@ def test_rows_of_a_table_without_a_byte_are_rejected_up_to_the_ratio(tmp_path):
     rows = hub_rows(10)
     rows[3]["image"]["bytes"] = b""
     write_hub(tmp_path / "data/dogs.parquet", rows)
-    with pytest.raises(SourceError, match=r"1 image of 0 bytes: .*row 4; replace it.* --max-reject-ratio 0\.1$"):
+    with pytest.raises(SourceError, match=r"1 image without a byte: .*row 4; replace it.* --max-reject-ratio 0\.1$"):
         opened(tmp_path)
     dataset = configured("table", own=OwnData(name="dogs")).opened(
         open_originals(str(tmp_path)), Reading(max_reject_ratio=0.1)
@@ -342,6 +346,25 @@ def test_rows_of_a_table_without_a_byte_are_rejected_up_to_the_ratio(tmp_path):
     assert any(
         note.startswith("warning: train: 1 of 10 images cannot be used (missing, empty") for note in dataset.notes
     )
+
+
+@pytest.mark.parametrize("null", [None, {"bytes": None, "path": "x.jpg"}, {"bytes": None, "path": None}])
+@pytest.mark.parametrize("at", [0, 3])
+def test_a_null_image_is_missing(tmp_path, null, at):
+    rows = hub_rows(5)
+    rows[at]["image"] = null
+    root = write_hub(tmp_path / "data/dogs.parquet", rows).parent
+    output = open_storage(str(tmp_path / "out"))
+    for _ in range(2):  # unpacked, and read from what was unpacked
+        reading = Reading(max_reject_ratio=0.2, unpack_to=output)
+        found = configured("table", own=OwnData(name="dogs")).opened(open_originals(str(root)), reading).found["train"]
+        (source,) = found.sources
+        for number, ref in enumerate(found.refs):
+            if number == at:
+                assert ref.offset == MISSING
+            else:
+                stored = output.read_range(unpacked_name(source), ref.offset, ref.num_bytes)
+                assert (ref.key, stored) == (f"{number}", rows[number]["image"]["bytes"])
 
 
 def test_only_the_splits_that_are_built_count_images_that_cannot_be_used(tmp_path):

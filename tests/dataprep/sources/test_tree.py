@@ -65,7 +65,7 @@ def test_files_on_disk_and_in_a_bucket(tmp_path, bucket_url):
         tree = tree_of(root)
         assert paths(tree) == ["a.jpg", "b/c/d.PNG", "b/x.webp"]
         assert list(tree.images)[1].source == "b/c/d.PNG"
-        assert tree.passed_over == {".txt": 2, ".db": 1, "no suffix": 1}
+        assert tree.passed_over == {".txt": 2, "no suffix": 1, "hidden or of the system": 4}
         (metadata,) = tree.metadata
         with metadata.open() as stream:
             assert (metadata.folder, stream.read()) == (("b",), b"file_name\nx.webp\n")
@@ -187,3 +187,21 @@ def test_names_in_archives_that_lead_out(tmp_path, name):
     tar_of(tmp_path / "x.tar", {name: JPEG})
     with pytest.raises(SourceError, match="its name"):
         tree_of(tmp_path)
+
+
+def test_odd_names_and_links_matter_only_for_pictures(tmp_path):
+    data = {"a.jpg": JPEG, "Icon\r": b"", "x/Icon\r": b"", "back\\slash.txt": b"", "$RECYCLE.BIN/b.jpg": JPEG}
+    write_files(tmp_path, data)
+    (tmp_path / "notes.md").symlink_to("/etc/hostname")
+    (tmp_path / "gone.txt").symlink_to("nowhere")
+    tree = tree_of(tmp_path)
+    assert paths(tree) == ["a.jpg"]
+    assert tree.passed_over == {"hidden or of the system": 3, ".txt": 2, ".md": 1}
+    (tmp_path / "gone.jpg").symlink_to("nowhere")
+    with pytest.raises(SourceError, match=r"'gone.jpg': cannot be read: .*; put the file .* with --pass-over NAME"):
+        tree_of(tmp_path)
+    assert paths(tree_of(tmp_path, pass_over=("gone.jpg",))) == ["a.jpg"]
+    (tmp_path / "line\nend.jpg").write_bytes(JPEG)
+    with pytest.raises(SourceError, match=r"backslash, NUL or line end; rename it, or .* with --pass-over NAME"):
+        tree_of(tmp_path, pass_over=("gone.jpg",))
+    assert paths(tree_of(tmp_path, pass_over=("gone.jpg", "line*"))) == ["a.jpg"]

@@ -51,7 +51,7 @@ def test_tables_with_paths_hold_no_images():
 def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path):
     output = open_storage(str(tmp_path))
     with pytest.raises(TypeError):
-        unpack(output, [b"one", None])
+        unpack(output, [b"one", 1])
     assert unpacked_list(output, unpacked_name(FILE)) is None
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
