@@ -23,6 +23,7 @@ from dataprep.sources.own import UNSTATED
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
 
+CARDS = (README, CROISSANT)
 MAX_CARD_BYTES = 1 << 28
 """Maximum size of a card that is compared; `croissant.json` has 300 bytes for each shard."""
 PLAN_LINE = r"^- Plan: `([0-9a-f]{64})`, revision \d+$"

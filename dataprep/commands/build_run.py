@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
-from dataprep.build.cards import own_cards, write_cards
+from dataprep.build.cards import CARDS, own_cards, write_cards
 from dataprep.build.driver import BuildResult, prepare, refuse_output, run_build
 from dataprep.build.finished import numbering_faults
 from dataprep.build.job import Engine
 from dataprep.build.merge import rejects_too_many
 from dataprep.build.plan import Plan
+from dataprep.build.remains import card_plan
 from dataprep.build.request import BuildRequest
 from dataprep.cloud.placement import guard
 from dataprep.commands.options import json_option, stall_option, workers_option
@@ -33,7 +34,6 @@ from dataprep.commands.region_options import (
     tpu_option,
 )
 from dataprep.dataset.manifest import manifest_document
-from dataprep.dataset.paths import README
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import DataprepError, SourceError, StorageError, UsageError
 from dataprep.messages import counted, shell_words
@@ -200,12 +200,17 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
     """Write the cards of a dataset that is whole; without them it is no less whole."""
     storage = open_storage(url)
     try:
-        is_written = README in write_cards(storage, result.manifest)
-        if not is_written and result.assembled and README not in own_cards(storage, result.manifest):
-            progress.warn(
-                f"{README} was there before and stays, as you may have edited it: write both cards anew with "
-                f"dataprep card {shell_words(url)} --overwrite"
-            )
+        written = write_cards(storage, result.manifest)
+        if len(written) == len(CARDS):
+            return
+        # The cards of a dataset that was whole already may be edited; those of a repaired one tell of its old files.
+        if result.assembled or card_plan(storage) not in (None, result.manifest.plan_hash):
+            stale = set(CARDS) - own_cards(storage, result.manifest).keys()
+            if stale:
+                progress.warn(
+                    f"{' and '.join(sorted(stale))} of an earlier state stays, as you may have edited it: write both "
+                    f"cards anew with dataprep card {shell_words(url)} --overwrite"
+                )
     except DataprepError as error:
         progress.warn(f"the cards are not written: {error}; write them with dataprep card {shell_words(url)}")
 
