@@ -22,7 +22,7 @@ from dataprep.dataset.records import FileEntry, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
 from dataprep.storage import ObjectInfo, Storage
-from dataprep.storage.parquet import ParquetFile, open_parquet
+from dataprep.storage.parquet import ParquetFile, open_parquet, path_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -254,9 +254,7 @@ class Index:
         elif self._split.index["bytes"] > (MAX_COMPARED_BYTES if storage.is_local else MAX_BUFFERED_BYTES):
             return None
         else:
-            source = (
-                pa.OSFile(storage.url_of(name)) if storage.is_local else pa.BufferReader(_downloaded(storage, info))
-            )
+            source = _opened(storage, name) if storage.is_local else pa.BufferReader(_downloaded(storage, info))
             found, due = f"sha256 {_sha256(source)}", entry["sha256"]
             if found == f"sha256 {due}":
                 return source
@@ -297,6 +295,13 @@ def _sha256(source: pa.NativeFile) -> str:
         found.update(block)
     source.seek(0)
     return found.hexdigest()
+
+
+def _opened(storage: Storage, name: str) -> pa.NativeFile:
+    import pyarrow as pa
+
+    with storage.open(name) as file:
+        return pa.OSFile(path_of(file))
 
 
 def _downloaded(storage: Storage, info: ObjectInfo) -> bytes:

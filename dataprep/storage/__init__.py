@@ -55,7 +55,7 @@ def open_originals(url: str) -> Storage:
     from dataprep.storage.local import LocalStorage
 
     storage = open_storage(url)
-    return LocalStorage(Path(storage.url), links_in_root=True) if storage.is_local else storage
+    return LocalStorage(Path(storage.url), links="in root") if storage.is_local else storage
 
 
 def _open_path(path: str) -> Storage:

@@ -1,7 +1,9 @@
-"""Folders below a root, opened component by component and never through a link.
+"""Folders and files below a root, opened component by component.
 
-Everything that is written or removed in a dataset goes through here. A dataset may be a stranger's, unpacked from an
-archive with links to anywhere.
+Everything that is read, written or removed in a dataset goes through here. A dataset may be a stranger's, unpacked from
+an archive with links to anywhere. Nothing is written or removed through a link, and reading follows only links that
+stay inside the root. Each component is opened in the descriptor of the one before, without following links, so nothing
+that changes meanwhile leads elsewhere.
 """
 
 from __future__ import annotations
@@ -10,23 +12,102 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
 
 from dataprep.errors import UsageError
 from dataprep.storage.names import check_prefix
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# For a folder that is only passed through, which may be closed to listing. Linux alone has O_PATH.
+PASSED_ROOT = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+PASSED_FOLDER = PASSED_ROOT | os.O_NOFOLLOW
+# A pipe in the place of a file must not make its reader wait.
+READ_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+LINKS_IN_LINKS = 40
+Links: TypeAlias = Literal["inside", "in root", "anywhere"]
+"""Links that are followed for reading: those that stay inside the root; also those directly in the root to anywhere,
+for a user's original files; or all, for adopted data whose place the user named."""
+T = TypeVar("T")
 # Limits the memory for an image folder of very many classes; a folder that is forgotten costs one more fsync.
 MAX_KNOWN_FOLDERS = 4096
 
 
-class Folders:
-    """Opens and creates folders below a root, which itself may be a link and need not exist yet."""
+class _LinkError(Exception):
+    """The component at a position of a path is a link."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+
+class Folders:
+    """Opens and creates folders below a root, which itself may be a link and need not exist yet.
+
+    Args:
+        root: The folder, without links.
+        links: Links that are followed for reading.
+        advice: What to do about a link that is not followed, for the error.
+    """
+
+    def __init__(self, root: Path, links: Links = "inside", advice: str = "") -> None:
+        self.root, self.links = root, links
+        self.advice = advice or "pass the folder it points to instead, or put a copy in the place of the link"
         self._durable: set[str] = set()
+
+    def open_file(self, name: str) -> int:
+        """Open a file to read. Raises UsageError for a link that is not followed, and OSError."""
+        return self._reached(name, partial(_open, READ_FILE))
+
+    def open_listing(self, name: str) -> int:
+        """Open a folder to list, the root for an empty name. Raises UsageError for a link that is not followed, and
+        OSError."""
+        return self._reached(name, partial(_open, OPEN_FOLDER))
+
+    def pass_to(self, name: str) -> int:
+        """Open a folder for what lies in it. Raises UsageError for a link that is not followed, and OSError."""
+        return self._reached(name, partial(_open, PASSED_FOLDER))
+
+    def status(self, name: str) -> os.stat_result:
+        """Return the status of a file or folder. Raises UsageError for a link that is not followed, and OSError."""
+        return self._reached(name, _status)
+
+    def _reached(self, name: str, act: Callable[[str, int | None], T]) -> T:
+        """Call a function with the last component of a path and its folder; it raises OSError for a link."""
+        if self.links == "anywhere":
+            path = f"{self.root}/{name}"
+            try:
+                return act(path, None)
+            except OSError:
+                if not _is_link(path, None):
+                    raise
+                return act(os.path.realpath(path), None)
+        root, parts = self.root, name.split("/") if name else ["."]
+        for _ in range(LINKS_IN_LINKS):
+            try:
+                return _walked(root, parts, act)
+            except _LinkError as link:
+                above, rest = parts[: link.position + 1], parts[link.position + 1 :]
+            real = Path(os.path.realpath(root.joinpath(*above)))
+            if real.is_relative_to(root):
+                parts = [*real.relative_to(root).parts, *rest] or ["."]
+            elif self._may_lead_to(real, root, above):
+                root, parts = (real, rest) if rest else (real.parent, [real.name])
+            else:
+                raise UsageError(f"{root.joinpath(*above)} is a link out of {root}, to {real}; {self.advice}")
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+    def _may_lead_to(self, real: Path, root: Path, link: Sequence[str]) -> bool:
+        """Return whether a link may lead out of the root. In a snapshot in the cache of the Hub's tools, files are
+        links to the blobs of the same repository."""
+        if self.links != "in root":
+            return False
+        if root == self.root and len(link) == 1:
+            return True
+        snapshot = next((each for each in (root, *root.parents) if each.parent.name == "snapshots"), None)
+        blobs = snapshot and snapshot.parent.parent / "blobs"
+        return blobs is not None and real.parent == blobs and not blobs.is_symlink()
 
     @contextlib.contextmanager
     def opened(self, name: str, *, make: bool = False, required: str = "") -> Iterator[int]:
@@ -158,8 +239,37 @@ def _close(folder: int) -> None:
         os.close(folder)
 
 
-def _is_link(leaf: str, folder: int) -> bool:
+def _walked(root: Path, parts: Sequence[str], act: Callable[[str, int | None], T]) -> T:
+    """Call a function with the last of some components and the folder that the others lead to. Raises _LinkError."""
+    position, last = 0, len(parts) - 1
+    folder = os.open(root, PASSED_ROOT)
+    try:
+        while position < last:
+            inner = os.open(parts[position], PASSED_FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder, position = inner, position + 1
+        return act(parts[last], folder)
+    except OSError:
+        if _is_link(parts[position], folder):
+            raise _LinkError(position) from None
+        raise
+    finally:
+        os.close(folder)
+
+
+def _open(flags: int, leaf: str, folder: int | None) -> int:
+    return os.open(leaf, flags, dir_fd=folder)
+
+
+def _status(leaf: str, folder: int | None) -> os.stat_result:
+    found = os.stat(leaf, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return found
+
+
+def _is_link(leaf: str, folder: int | None) -> bool:
     try:
         return stat.S_ISLNK(os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False

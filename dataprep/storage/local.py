@@ -13,7 +13,7 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -24,7 +24,7 @@ from dataprep.storage.base import ObjectInfo, TooLargeError
 from dataprep.storage.checksums import crc32c_of_bytes, crc32c_of_file
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.exclusive import put_exclusively
-from dataprep.storage.folders import MAX_KNOWN_FOLDERS, Folders, sync_file, sync_folder
+from dataprep.storage.folders import Folders, Links, sync_file, sync_folder
 from dataprep.storage.messages import (
     bad_range,
     build_gone,
@@ -62,11 +62,11 @@ class LocalStorage:
 
     Args:
         root: The folder.
-        links_in_root: Whether links directly in the root may lead anywhere when files are read. Users keep originals on
-            other volumes that way; in a dataset, which may be a stranger's, a link must stay inside. Nothing is ever
-            written or removed through a link.
+        links: Links that are followed when files are read. Users keep originals on other volumes that way; in a
+            dataset, which may be a stranger's, a link must stay inside. Nothing is written or removed through a link.
         build: Folder of a build below the root, which must exist: without it nothing can be written any more. It holds
             the spool files. Without a build they are in `_build`, which is created.
+        advice: What to do about a link that is not followed, for the error.
 
     Raises:
         UsageError: The folder's path is a loop of links.
@@ -75,8 +75,8 @@ class LocalStorage:
     is_local = True
     reads_in_flight = 1
 
-    def __init__(self, root: Path, *, links_in_root: bool = False, build: str = "") -> None:
-        self._links_in_root, self._build = links_in_root, check_prefix(build)
+    def __init__(self, root: Path, *, links: Links = "inside", build: str = "", advice: str = "") -> None:
+        self._build = check_prefix(build)
         try:
             self.root = root.resolve()
             is_loop = os.path.islink(self.root)  # noqa: PTH114 - Python 3.13 resolves a loop to itself; a refusal is no loop
@@ -85,19 +85,18 @@ class LocalStorage:
         if is_loop:
             raise UsageError(f"{quoted(str(root))} cannot be a folder: its links lead in a circle")
         self.url = str(self.root)
-        self._folders = Folders(self.root)
+        self._folders = Folders(self.root, links, advice)
         self._spools = SpoolFolder(self._folders, f"{self._build or '_build'}/{SPOOL_FOLDER}", self._build)
         self._still_ours: Callable[[], None] = _always
-        self._files = OpenFiles()
-        # Folders known to be inside the root: each check costs 20 us, as much as everything else in a range read.
-        self._known_folders: set[str] = set()
+        self._files = OpenFiles(self._folders)
 
     def __reduce__(self) -> tuple[Callable[[], LocalStorage], tuple[()]]:
-        return functools.partial(LocalStorage, self.root, links_in_root=self._links_in_root, build=self._build), ()
+        links, advice = self._folders.links, self._folders.advice
+        return functools.partial(LocalStorage, self.root, links=links, build=self._build, advice=advice), ()
 
     def in_build(self, build: str) -> LocalStorage:
         """Return the same folder for a build."""
-        return LocalStorage(self.root, links_in_root=self._links_in_root, build=build)
+        return LocalStorage(self.root, links=self._folders.links, build=build, advice=self._folders.advice)
 
     def url_of(self, name: str) -> str:
         """Return the object's path."""
@@ -105,10 +104,9 @@ class LocalStorage:
 
     def stat(self, name: str) -> ObjectInfo | None:
         """Return the file's size; None also for a folder."""
-        path = self._path(name)
-        with disk_errors(path):
+        with disk_errors(self._located(name)):
             try:
-                status = path.stat()
+                status = self._folders.status(name)
             except (FileNotFoundError, NotADirectoryError):
                 return None
         if not stat.S_ISREG(status.st_mode):
@@ -125,19 +123,18 @@ class LocalStorage:
         found: dict[str, int] = {}
         nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         for folder, wanted in by_folder.items():
-            path = self._path(f"{folder}/{next(iter(wanted))}").parent if folder else self.root
-            with disk_errors(path), nothing_there, os.scandir(path) as entries:
+            place = f"{folder}/" if folder else ""
+            with disk_errors(f"{self.url}/{place}"), nothing_there, self._listed(folder) as entries:
                 for entry in entries:
-                    if entry.name in wanted and entry.is_file():
-                        with nothing_there:
-                            found[f"{folder}/{entry.name}" if folder else entry.name] = entry.stat().st_size
+                    if entry.name in wanted:
+                        for name, num_bytes, _ in self._measured(entry, place):
+                            if num_bytes is not None:
+                                found[f"{place}{name}"] = num_bytes
         return found
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
-        """List files, following links to files anywhere and to folders inside the root; a loop of links is cut."""
-        prefix = check_prefix(prefix)
-        folder = self._path(prefix) if prefix else self.root
-        pending = [self._entries(folder, f"{prefix}/" if prefix else "", (), first)]
+        """List files, following links as in reading; a loop of links is cut."""
+        pending = [self._entries(check_prefix(prefix), (), first)]
         while pending:
             entry = next(pending[-1], None)
             if entry is None:
@@ -149,23 +146,19 @@ class LocalStorage:
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
         """Read the whole file into memory."""
-        info = self.stat(name)
-        if info is None:
-            raise missing(self.url_of(name))
-        if max_bytes is not None and info.num_bytes > max_bytes:
-            raise TooLargeError(too_large(self.url_of(name), info.num_bytes, max_bytes))
-        path = self._path(name)
-        with disk_errors(path):
-            data = path.read_bytes()
-        beat()
-        return data
+        with self.open(name) as file:
+            num_bytes = os.fstat(file.fileno()).st_size
+            if max_bytes is not None and num_bytes > max_bytes:
+                raise TooLargeError(too_large(self.url_of(name), num_bytes, max_bytes))
+            with disk_errors(self._located(name)):
+                return file.read()
 
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
         """Read with one pread, if the system returns everything at once; the file stays open for the next read."""
         path = self._located(name)
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(path, offset, num_bytes))
-        with disk_errors(path), self._files.reading(path) as (descriptor, size):
+        with disk_errors(path), self._files.reading(name) as (descriptor, size):
             # Checked before reading, which would allocate whatever a broken index requests.
             if offset + num_bytes > size:
                 raise StorageError(ends_before(path, offset, num_bytes, size))
@@ -180,9 +173,16 @@ class LocalStorage:
 
     def open(self, name: str) -> BinaryIO:
         """Open the file itself."""
-        path = self._existing(name)
+        path = self._located(name)
         with disk_errors(path):
-            return io.BufferedReader(_BeatingFile(path), STREAM_BUFFER_BYTES)
+            try:
+                descriptor = self._folders.open_file(name)
+            except (FileNotFoundError, NotADirectoryError):
+                raise missing(path) from None
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                raise missing(path)
+            return io.BufferedReader(_BeatingFile(descriptor), STREAM_BUFFER_BYTES)
 
     def spool_path(self, name: str) -> Path:
         """Create an empty file in the build's `tmp/`, locked until it is published or this process ends."""
@@ -261,7 +261,7 @@ class LocalStorage:
                 spool.write_bytes(data)
                 self._sync(spool)
                 with self._opened_for(target) as folder, _locked(folder):
-                    if (target.read_bytes() if target.exists() else None) != expected:
+                    if (self.read(name) if self.stat(name) else None) != expected:
                         return False
                     self._rename(spool, target, folder)
             return True
@@ -433,86 +433,67 @@ class LocalStorage:
         """Return the path of a file to write or remove; `Folders` makes sure that no link is on the way."""
         return self.root / check_name(name)
 
-    def _existing(self, name: str) -> Path:
-        if self.stat(name) is None:
-            raise missing(self.url_of(name))
-        return self._path(name)
-
-    def _path(self, name: str) -> Path:
-        return Path(self._located(name))
-
     def _located(self, name: str) -> str:
         """Return the object's path as text: a Path costs 20 us, as much as everything else in a range read."""
-        path = f"{self.url}/{check_name(name)}"
-        folder = path.rpartition("/")[0]
-        if folder not in self._known_folders:
-            self._check_inside(Path(folder))
-        return path
+        return f"{self.url}/{check_name(name)}"
 
-    def _check_inside(self, folder: Path) -> None:
-        """Refuse a folder that a link on the way leads out of the root; a file may be a link to anywhere."""
+    @contextlib.contextmanager
+    def _listed(self, folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        """Open a folder, and yield its entries."""
+        descriptor = self._folders.open_listing(folder)
         try:
-            resolved = folder.resolve()
-            inside = resolved.is_relative_to(self.root) or self._is_below_link(folder, resolved)
-        except (OSError, RuntimeError):
-            return  # too long, or a loop of links: opening it gives the system's error
-        if not inside:
-            raise UsageError(f"{folder} leads out of {self.root} through a link; pass the folder it points to instead")
-        if len(self._known_folders) >= MAX_KNOWN_FOLDERS:
-            self._known_folders.clear()
-        self._known_folders.add(str(folder))
+            with os.scandir(descriptor) as entries:
+                yield entries
+        finally:
+            os.close(descriptor)
 
-    def _is_below_link(self, folder: Path, resolved: Path) -> bool:
-        """Return whether a folder is inside the target of a permitted link, one directly in the root."""
-        parts = folder.relative_to(self.root).parts
-        return self._links_in_root and bool(parts) and resolved.is_relative_to((self.root / parts[0]).resolve())
-
-    def _entries(self, folder: Path, prefix: str, above: tuple[os.stat_result, ...], first: str) -> _Walk:
+    def _entries(self, folder: str, above: tuple[os.stat_result, ...], first: str) -> _Walk:
         """Yield a folder's objects, and for each folder in it an iterator like this one, in the order of full names.
 
         Objects whose full names come before `first` are left out, most of them without a look at their size.
         """
-        with disk_errors(folder):
+        place = f"{folder}/" if folder else ""
+        found: list[tuple[str, int | None, int]] = []
+        with disk_errors(f"{self.url}/{place}"):
             try:
-                here = folder.stat()
-                entries = [] if any(os.path.samestat(here, one) for one in above) else list(os.scandir(folder))
+                here = self._folders.status(folder)
+                if any(os.path.samestat(here, one) for one in above):
+                    return
+                with self._listed(folder) as entries:
+                    for entry in sorted(entries, key=attrgetter("name")):
+                        if not first or not _is_before(f"{place}{entry.name}/", first):  # it may hold later names
+                            found += self._measured(entry, place)
             except (FileNotFoundError, NotADirectoryError):
                 return
-            if first:  # compared as the name of a folder, which may hold later names
-                entries = [each for each in entries if not _is_before(f"{prefix}{each.name}/", first)]
-            found = [measured for entry in entries for measured in _measure(entry)]
         for name, num_bytes, changed_ns in sorted(found, key=itemgetter(0)):
-            if num_bytes is not None and f"{prefix}{name}" < first:
+            if num_bytes is not None and f"{place}{name}" < first:
                 continue
             if num_bytes is not None:
-                yield ObjectInfo(f"{prefix}{name}", num_bytes, None, changed_ns=changed_ns)
-                continue
-            inner = folder / name
-            if inner.is_symlink():
-                self._check_inside(inner)
-            yield self._entries(inner, f"{prefix}{name}", (*above, here), first)
+                yield ObjectInfo(f"{place}{name}", num_bytes, None, changed_ns=changed_ns)
+            else:
+                yield self._entries(f"{place}{name[:-1]}", (*above, here), first)
+
+    def _measured(self, entry: os.DirEntry[str], place: str) -> Iterator[tuple[str, int | None, int]]:
+        """Yield an entry's name, bytes, and time of the last change; for a folder its name with a slash and no bytes;
+        nothing for other entries."""
+        try:
+            is_link = entry.is_symlink()
+            status = self._folders.status(f"{place}{entry.name}") if is_link else entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return  # removed since, or a link to nothing
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            return
+        if stat.S_ISDIR(status.st_mode):
+            yield f"{entry.name}/", None, status.st_mtime_ns
+        elif stat.S_ISREG(status.st_mode):
+            yield entry.name, status.st_size, status.st_mtime_ns
 
 
 def _is_before(folder: str, first: str) -> bool:
     """Return whether all names in a folder, given with its slash, come before `first`."""
     return folder < first[: len(folder)]
-
-
-def _measure(entry: os.DirEntry[str]) -> Iterator[tuple[str, int | None, int]]:
-    """Yield an entry's name, bytes, and time of the last change; for a folder its name with a slash and no bytes;
-    nothing for other entries."""
-    try:
-        status = entry.stat()
-    except FileNotFoundError:
-        return  # removed since, or a link to nothing
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        return
-    if stat.S_ISDIR(status.st_mode):
-        yield f"{entry.name}/", None, status.st_mtime_ns
-    elif stat.S_ISREG(status.st_mode):
-        yield entry.name, status.st_size, status.st_mtime_ns
 
 
 def _check_same(target: Path, num_bytes: int, crc32c: str) -> None:

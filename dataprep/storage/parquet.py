@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
@@ -160,10 +161,16 @@ def open_parquet(
 
     if storage.is_local:
         # With pre_buffer, pyarrow keeps all that was read of a file until it is closed.
-        return ParquetFile(pq.ParquetFile(storage.url_of(name), buffer_size=buffer_bytes, pre_buffer=not buffer_bytes))
+        with storage.open(name) as file:
+            return ParquetFile(pq.ParquetFile(path_of(file), buffer_size=buffer_bytes, pre_buffer=not buffer_bytes))
     ranges = RangeFile(storage, name, window_bytes, num_bytes=num_bytes)
     file = pq.ParquetFile(pa.PythonFile(ranges, mode="r"), buffer_size=buffer_bytes, pre_buffer=False)
     return ParquetFile(file, None if window_bytes or buffer_bytes else ranges)
+
+
+def path_of(file: BinaryIO) -> str:
+    """Return a path that leads to an open file, whatever its name leads to by now."""
+    return f"/proc/self/fd/{file.fileno()}" if sys.platform == "linux" else f"/dev/fd/{file.fileno()}"
 
 
 def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import UsageError
+from dataprep.storage import ObjectInfo, open_originals
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.folders import Folders, is_within, sync_file
 from dataprep.storage.local import LocalStorage
@@ -74,11 +75,86 @@ def test_links_that_lead_out_of_the_root_are_refused(storage: LocalStorage, tmp_
     ]
     for name in ("a/out/x", "a/up/outside/x", "a/out/deep/er"):
         for call in calls:
-            with pytest.raises(UsageError, match="through a link; pass the folder it points to instead"):
+            with pytest.raises(UsageError, match="pass the folder it points to instead"):
                 call(name)
     with pytest.raises(UsageError, match=re.escape(str(storage.root / "a/out"))):
         list(storage.list())
     assert [path.name for path in outside.iterdir()] == ["x"]
+
+
+def test_links_to_files_stay_in_the_root_too(storage: LocalStorage, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"private key")
+    storage.create("a/x", b"shard")
+    for name, target in (("out", "../../secret"), ("far", tmp_path / "secret"), ("in", "x"), ("top", "../a/in")):
+        (storage.root / "a" / name).symlink_to(target)
+    (storage.root / "a/absolute").symlink_to(storage.root / "a/x")
+    for name in ("a/in", "a/top", "a/absolute"):
+        assert storage.read(name) == storage.read_range(name, 0, 5) == b"shard"
+        assert storage.stat(name) == ObjectInfo(name, 5, None)
+    for name in ("a/out", "a/far"):
+        for call in (storage.stat, storage.read, storage.open, lambda name: storage.read_range(name, 0, 1)):
+            with pytest.raises(
+                UsageError, match=f"/{name} is a link out of {storage.root}, to {tmp_path}/secret; pass"
+            ):
+                call(name)
+    for call in (lambda: list(storage.list()), lambda: storage.sizes(["a/x", "a/out"])):
+        with pytest.raises(UsageError, match=r"a/(out|far) is a link out of"):
+            call()
+
+
+def test_a_link_that_appears_while_a_path_is_walked_leads_nowhere(storage, tmp_path, monkeypatch):
+    for folder in (storage.root / "a/b", tmp_path / "outside/b"):
+        folder.mkdir(parents=True)
+        (folder / "x").write_bytes(folder.parent.name.encode())
+    open_file, walked = os.open, []
+
+    def swap(path, flags, mode=0o777, *, dir_fd=None):
+        walked.append(path)
+        if len(walked) == step:
+            (storage.root / "a").rename(storage.root / "away")
+            (storage.root / "a").symlink_to(tmp_path / "outside")
+        return open_file(path, flags, mode, dir_fd=dir_fd)
+
+    for step in range(1, 5):
+        walked.clear()
+        with monkeypatch.context() as patched, contextlib.suppress(UsageError):
+            patched.setattr(os, "open", swap)
+            assert storage.read("a/b/x") == b"a"
+        assert len(walked) >= step
+        (storage.root / "a").unlink()
+        (storage.root / "away").rename(storage.root / "a")
+
+
+def test_originals_may_be_links_to_other_disks_only_in_the_root(tmp_path: Path) -> None:
+    for name in ("disk/deep/x", "disk.tar", "source/own/y", "other/z"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    source = tmp_path / "source"
+    (source / "linked").symlink_to("../disk")
+    (source / "linked.tar").symlink_to(tmp_path / "disk.tar")
+    (tmp_path / "disk/again").symlink_to("deep/x")
+    (tmp_path / "disk/out").symlink_to("../other/z")
+    (source / "own/out").symlink_to("../../other/z")
+    storage = open_originals(str(source))
+    assert [storage.read(name) for name in ("linked/deep/x", "linked/again")] == [b"disk/deep/x"] * 2
+    assert storage.read_range("linked.tar", 0, 8) == b"disk.tar"
+    assert {info.name for info in storage.list("linked/deep")} == {"linked/deep/x"}
+    for name in ("linked/out", "own/out"):
+        with pytest.raises(UsageError, match=f"out is a link out of .*, to {tmp_path}/other/z"):
+            storage.read(name)
+
+
+def test_a_snapshot_of_the_hub_leads_to_its_own_blobs(tmp_path: Path) -> None:
+    repository = tmp_path / "datasets--me--pets"
+    for name in ("blobs/0a1b", "snapshots/5f/data/own", "refs/main"):
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_bytes(name.encode())
+    (repository / "snapshots/5f/data/x").symlink_to("../../../blobs/0a1b")
+    (repository / "snapshots/5f/data/y").symlink_to("../../../refs/main")
+    storage = open_originals(str(repository / "snapshots/5f"))
+    assert storage.read("data/x") == b"blobs/0a1b"
+    with pytest.raises(UsageError, match="data/y is a link out of"):
+        storage.read("data/y")
 
 
 def test_missing_folders_are_made_only_when_asked(tmp_path: Path) -> None:

@@ -112,8 +112,7 @@ def test_a_name_that_keeps_appearing_and_disappearing_is_an_error(storage: Local
 # Links
 
 
-def test_links_inside_the_root_are_followed_and_loops_are_cut(storage: LocalStorage, tmp_path: Path) -> None:
-    (tmp_path / "big.zip").write_bytes(b"zip")
+def test_links_inside_the_root_are_followed_and_loops_are_cut(storage: LocalStorage) -> None:
     storage.create("images/train2017/x", b"1")
     (storage.root / "train").mkdir()
     for number in range(2):
@@ -121,7 +120,7 @@ def test_links_inside_the_root_are_followed_and_loops_are_cut(storage: LocalStor
     (storage.root / "images/loop").symlink_to("..")
     (storage.root / "images/self").symlink_to("self")
     (storage.root / "images/nothing").symlink_to("nowhere")
-    (storage.root / "train2017.zip").symlink_to(tmp_path / "big.zip")
+    (storage.root / "train2017.zip").symlink_to("images/train2017/x")
     shutil.rmtree(storage.root / "_build")
     assert [info.name for info in storage.list()] == [
         "images/train2017/x",
@@ -130,7 +129,7 @@ def test_links_inside_the_root_are_followed_and_loops_are_cut(storage: LocalStor
         "train2017.zip",
     ]
     assert storage.read("train/train2017_1/x") == b"1"
-    assert storage.read_range("train2017.zip", 1, 2) == b"ip"
+    assert storage.read_range("train2017.zip", 0, 1) == b"1"
 
 
 def test_deleting_a_tree_removes_links_and_not_what_they_point_to(storage: LocalStorage, tmp_path: Path) -> None:
@@ -203,19 +202,19 @@ def test_a_file_truncated_while_it_is_read_is_an_error(storage: LocalStorage, mo
 # Refusals of the system
 
 
-def test_sizes_are_those_of_files_that_exist_and_each_folder_is_listed_once(storage, tmp_path, monkeypatch):
+def test_sizes_are_those_of_files_that_exist_and_each_folder_is_listed_once(storage, monkeypatch):
     for name in ("train/a", "train/b", "c"):
         publish(storage, name, name.encode())
     (storage.root / "train/folder").mkdir()
-    (tmp_path / "outside").write_bytes(b"12345")
-    (storage.root / "train/link").symlink_to(tmp_path / "outside")
-    (storage.root / "train/broken").symlink_to(tmp_path / "nowhere")
+    (storage.root / "five").write_bytes(b"12345")
+    (storage.root / "train/link").symlink_to("../five")
+    (storage.root / "train/broken").symlink_to("nowhere")
     listed = []
     scandir = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(path) or scandir(path))
     names = ("train/a", "train/folder", "train/link", "train/broken", "train/none", "c", "c/d", "nowhere/e")
     assert storage.sizes(names) == {"train/a": 7, "train/link": 5, "c": 1}
-    assert len(listed) == 4
+    assert len(listed) == 2
 
 
 def test_sizes_behind_a_link_out_of_the_root_are_refused(storage, tmp_path):
@@ -223,5 +222,5 @@ def test_sizes_behind_a_link_out_of_the_root_are_refused(storage, tmp_path):
     (tmp_path / "other/a").write_bytes(b"1")
     storage.root.mkdir(exist_ok=True)
     (storage.root / "train").symlink_to(tmp_path / "other")
-    with pytest.raises(UsageError, match="leads out of"):
+    with pytest.raises(UsageError, match="is a link out of"):
         storage.sizes(["train/a"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from dataprep.storage.folders import Folders
 from dataprep.storage.local import LocalStorage
-from dataprep.storage.open_files import MAX_OPEN_FILES, OpenFiles
+from dataprep.storage.open_files import MAX_OPEN_FILES, MAX_OPEN_FOLDERS, OpenFiles
 from tests.support.descriptors import open_descriptors
 
 
@@ -25,8 +27,33 @@ def test_files_stay_open_for_the_next_range_but_not_too_many(storage: LocalStora
     for _ in range(2):
         for number in range(2 * MAX_OPEN_FILES):
             assert storage.read_range(f"a/{number}", 0, len(str(number))) == b"%d" % number
-            assert open_descriptors(f"{storage.root}/") <= MAX_OPEN_FILES
-    assert open_descriptors(f"{storage.root}/") == MAX_OPEN_FILES
+            assert open_descriptors(f"{storage.root}/") <= MAX_OPEN_FILES + 1
+    assert open_descriptors(f"{storage.root}/") == MAX_OPEN_FILES + 1  # and their folder
+
+
+def test_folders_stay_open_for_their_files_but_not_too_many(storage: LocalStorage) -> None:
+    names = [f"a/{number}/x" for number in range(2 * MAX_OPEN_FOLDERS)]
+    for name in names:
+        (storage.root / name).parent.mkdir(parents=True)
+        (storage.root / name).write_bytes(name.encode())
+    for _ in range(2):
+        for name in names:
+            assert storage.read_range(name, 0, len(name)) == name.encode()
+    assert open_descriptors(f"{storage.root}/") <= MAX_OPEN_FILES + MAX_OPEN_FOLDERS
+
+
+def test_a_folder_that_was_replaced_is_opened_again(storage: LocalStorage) -> None:
+    for folder in ("a", "new"):
+        (storage.root / folder / "b").mkdir(parents=True)
+        for name in "xy":
+            (storage.root / folder / "b" / name).write_bytes(folder.encode())
+    assert storage.read_range("a/b/x", 0, 1) == b"a"
+    (storage.root / "a").rename(storage.root / "old")
+    (storage.root / "new").rename(storage.root / "a")
+    assert storage.read_range("a/b/y", 0, 3) == storage.read_range("a/b/x", 0, 3) == b"new"
+    shutil.rmtree(storage.root / "a")
+    (storage.root / "a").symlink_to("old")
+    assert storage.read_range("a/b/y", 0, 1) == b"a"
 
 
 def test_a_file_that_was_replaced_is_opened_again(storage: LocalStorage) -> None:
@@ -38,13 +65,13 @@ def test_a_file_that_was_replaced_is_opened_again(storage: LocalStorage) -> None
 
 
 def test_a_file_in_use_is_closed_by_its_last_reader(tmp_path: Path) -> None:
-    files = OpenFiles()
+    files = OpenFiles(Folders(tmp_path))
     (tmp_path / "x").write_bytes(b"first")
-    with files.reading(str(tmp_path / "x")) as (descriptor, size):
+    with files.reading("x") as (descriptor, size):
         assert size == 5
         (tmp_path / "new").write_bytes(b"second")
         (tmp_path / "new").rename(tmp_path / "x")
-        with files.reading(str(tmp_path / "x")) as (other, other_size):
+        with files.reading("x") as (other, other_size):
             assert (os.pread(other, 9, 0), other_size) == (b"second", 6)
         assert os.pread(descriptor, 9, 0) == b"first"
     with pytest.raises(OSError):
@@ -52,10 +79,10 @@ def test_a_file_in_use_is_closed_by_its_last_reader(tmp_path: Path) -> None:
 
 
 def test_all_files_are_closed_with_their_owner(tmp_path: Path) -> None:
-    files = OpenFiles()
+    files = OpenFiles(Folders(tmp_path))
     for number in range(5):
         (tmp_path / f"{number}").write_bytes(b"1")
-        with files.reading(str(tmp_path / f"{number}")):
+        with files.reading(f"{number}"):
             pass
     assert open_descriptors(f"{tmp_path}/") == 5
     del files
@@ -67,5 +94,5 @@ def test_all_files_are_closed_with_their_owner(tmp_path: Path) -> None:
 def test_a_name_that_is_no_file_is_a_missing_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "x").write_bytes(b"1")
-    with pytest.raises(FileNotFoundError), OpenFiles().reading(str(tmp_path / name)):
+    with pytest.raises(FileNotFoundError), OpenFiles(Folders(tmp_path)).reading(name):
         pass
