@@ -17,16 +17,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dataprep.cloud.placement import bucket_name, is_bucket
+from dataprep.dataset.index import open_index
 from dataprep.dataset.index_parts import index_files
+from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.manifest import MANIFEST, no_dataset, read_manifest
+from dataprep.dataset.manifest import (
+    MANIFEST,
+    MANIFEST_ADVICE,
+    MAX_MANIFEST_BYTES,
+    built_as,
+    manifest_in,
+    no_dataset,
+)
 from dataprep.dataset.paths import CROISSANT, PLAN_JSON, README
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas, same_dataset
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
 from dataprep.formats import FORMATS
+from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import shell_words
 from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage.base import read_bounded
+from dataprep.storage.checksums import crc32c_of_bytes, crc32c_text, digests_of
 from dataprep.storage.copies import check_same, copy_object, stored_crc32c
 from dataprep.storage.gcs_location import BucketLocation, bucket_location
 from dataprep.storage.messages import described_bytes
@@ -62,7 +74,9 @@ class Copying:
 
 
 def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[str]]) -> Phases:
-    """List all objects of a finished dataset, with their CRC32C if the manifest or the storage has it.
+    """List all objects of a finished dataset, with the CRC32C that the manifest, the index or the storage has for them.
+
+    Files on disk of which the manifest has only a SHA-256 are read, and compared with it.
 
     Args:
         storage: The dataset.
@@ -73,9 +87,10 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
         FormatError: `find_faults` found a fault in the manifest.
         VerificationError: The objects differ from the manifest.
     """
-    manifest = read_manifest(storage)
-    if manifest is None:
+    data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
+    if data is None:
         raise no_dataset(storage)
+    manifest = manifest_in(data, storage.url_of(MANIFEST))
     if is_adopted(manifest):
         raise UsageError(
             f"{storage.url}: its data were adopted and lie where other tools wrote them; copy them with "
@@ -91,15 +106,19 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
             "the folder with `cp -a`"
         )
     present = {info.name: info for info in storage.list()}
+    # A build removes the manifest first and writes it last: if it is the same now, what was listed belongs to it.
+    if MANIFEST not in present or storage.read(MANIFEST, MAX_MANIFEST_BYTES) != data:
+        raise VerificationError(f"{storage.url}: it is being overwritten; run the same command again")
     list_data = _images if shard_format.one_file_per_image else _shards
-    data = list_data(storage, manifest, present)
     index = [entry for split in manifest.splits for entry in (*index_files(split), split.events)]
     return (
-        tuple(data),
+        tuple(list_data(storage, manifest, present)),
         tuple(_described(storage, entry, present) for entry in index),
         tuple(_described(storage, entry, present) for entry in manifest.files),
-        (present[MANIFEST],),
-        tuple(present[name] for name in CARDS if name in present),
+        (ObjectInfo(MANIFEST, len(data), crc32c_of_bytes(data)),),
+        tuple(
+            replace(present[name], crc32c=stored_crc32c(storage, present[name])) for name in CARDS if name in present
+        ),
     )
 
 
@@ -204,6 +223,12 @@ def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[s
     if manifest is None:
         raise VerificationError(f"{source.url_of(MANIFEST)}: it was removed meanwhile; was the whole dataset removed?")
     manifest = replace(manifest, crc32c=stored_crc32c(source, manifest))
+    for place in made:
+        if is_bucket(place.url) and place.stat(MANIFEST) is not None and not same_dataset(place, manifest):
+            raise VerificationError(
+                f"{source.url}: it was overwritten after it was copied; {place.url} is a whole copy of what was there "
+                "before, and is not recorded as a copy"
+            )
     known = {each.url: each for each in _known(made, warn)}
     known |= {place.url: Replica(place.url, _location(place.url, warn)) for place in made if is_bucket(place.url)}
     urls = {place.url for place in made}
@@ -268,23 +293,24 @@ def _shards(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectIn
 
 
 def _images(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
-    """List the images of a folder, and compare their number and size with the manifest; `verify` compares their
-    names."""
-    listed = {entry["file"] for entry in manifest.files}
+    """List the images of a folder as the index names them, and compare their number with the files in the folder."""
+    listed, suffix = {entry["file"] for entry in manifest.files}, image_suffix(built_as(manifest))
     for split in manifest.splits:
-        root = f"{FORMATS[manifest.format].image_root(split.name, split.repeats['stored'])}/"
-        found = [info for name, info in present.items() if name.startswith(root) and name not in listed]
-        num_bytes = sum(info.num_bytes for info in found)
-        if (len(found), num_bytes) != (split.samples, split.num_bytes):
+        root = FORMATS[manifest.format].image_root(split.name, split.repeats["stored"])
+        for batch in open_index(storage, split, compare=True).batches(["key", "label", "image_bytes", "image_crc32c"]):
+            for key, label, num_bytes, crc32c in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                name = image_file(root, key, class_name_of(label, manifest.classes) or "", suffix)
+                yield _described(storage, {"file": name, "bytes": num_bytes, "crc32c": crc32c_text(crc32c)}, present)
+        found = sum(name.startswith(f"{root}/") and name not in listed for name in present)
+        if found != split.samples:
             raise VerificationError(
-                f"{storage.url_of(split.name)}: {len(found):,} files of {num_bytes:,} bytes, the manifest has "
-                f"{split.samples:,} of {split.num_bytes:,}; run dataprep verify {shell_words(storage.url)}"
+                f"{storage.url_of(split.name)}: {found:,} files, the manifest has {split.samples:,}; run "
+                f"dataprep verify {shell_words(storage.url)}"
             )
-        yield from found
 
 
 def _described(storage: Storage, entry: Mapping[str, Any], present: Mapping[str, ObjectInfo]) -> ObjectInfo:
-    """Return an object that the manifest names, with its CRC32C if that is known."""
+    """Return an object that the manifest or the index names, with its CRC32C."""
     info, crc32c = present.get(entry["file"]), entry.get("crc32c")
     step = f"run dataprep verify {shell_words(storage.url)}"
     if info is None:
@@ -294,6 +320,15 @@ def _described(storage: Storage, entry: Mapping[str, Any], present: Mapping[str,
             f"{storage.url_of(info.name)}: {described_bytes(info.num_bytes, info.crc32c)}, the manifest has "
             f"{described_bytes(entry['bytes'], crc32c)}; {step}"
         )
+    if info.crc32c is None and crc32c is None:
+        with storage.open(info.name) as stream:
+            digests = digests_of(stream)
+        if digests.sha256 != entry["sha256"]:
+            raise VerificationError(
+                f"{storage.url_of(info.name)}: sha256 {digests.sha256[:16]}…, the manifest has "
+                f"{entry['sha256'][:16]}…; {step}"
+            )
+        crc32c = digests.crc32c
     return replace(info, crc32c=info.crc32c or crc32c)
 
 

@@ -101,9 +101,11 @@ def read_manifest(storage: Storage, *, sidecars: bool = True) -> Manifest | None
         FormatError: The file is no manifest, or of a version that this code does not know.
     """
     data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
-    if data is None:
-        return None
-    where = storage.url_of(MANIFEST)
+    return None if data is None else manifest_in(data, storage.url_of(MANIFEST), sidecars=sidecars)
+
+
+def manifest_in(data: bytes, where: str, *, sidecars: bool = True) -> Manifest:
+    """Return the manifest in the bytes of a file; `where` is its URL. See `read_manifest`."""
     outline = decode(data, _Outline, where=f"{where}: not a dataset manifest", advice=MANIFEST_ADVICE)
     version = outline.schema_version
     if version.partition(".")[0] not in [known.partition(".")[0] for known in VERSIONS]:

@@ -25,9 +25,9 @@ import msgspec
 from msgspec import Meta
 
 from dataprep.dataset.documents import MAX_COUNT, decode
+from dataprep.dataset.links import open_linked
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of, quoted
-from dataprep.storage import open_storage
 from dataprep.storage.base import read_bounded
 from loaders.fetch.index import DEADLINE_S, with_deadline
 from loaders.mixtures.order import AtEnd
@@ -180,7 +180,7 @@ def read_spec(url: str) -> MixtureSpec:
     if not name:
         raise UsageError(f"{url!r}: expected the name of a file such as mix.json")
     folder = folder or ("/" if url.startswith("/") else ".")
-    data = read_bounded(with_deadline(open_storage(folder), DEADLINE_S), name, MAX_BYTES, advice=_ADVICE)
+    data = read_bounded(with_deadline(open_linked(folder), DEADLINE_S), name, MAX_BYTES, advice=_ADVICE)
     if data is None:
         raise UsageError(f"{url}: not found; expected the file of a mixture; {_ADVICE}")
     where = f"{url}: no mixture"

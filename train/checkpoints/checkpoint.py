@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from dataprep.dataset.links import open_linked
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
@@ -163,7 +164,7 @@ def load_any(url: str) -> State:
     try:
         if named is not None:
             return CheckpointFolder(folder or ".", codec=codec).load(named)
-        with on_disk(open_storage(folder or "."), name) as path:
+        with on_disk(open_linked(folder or "."), name) as path:
             return load_file(path, None, codec)
     except FileNotFoundError:
         raise UsageError(f"{url}: no checkpoint found; give the path or URL of one") from None

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from dataprep.dataset.links import open_linked
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import open_storage
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
@@ -213,7 +214,7 @@ def source_digest(url: str) -> str:
         return digest_of_folder(open_storage(url))
     if named := TORCH.parse(name) or NUMPY.parse(name):
         return named.digest
-    with open_storage(folder or ".").open(name) as file:
+    with open_linked(folder or ".").open(name) as file:
         return digest_of_stream(file)
 
 
@@ -324,7 +325,7 @@ def _read_safetensors(url: str) -> dict[str, Any]:
     if Path(url).is_dir():
         raise UsageError(f"{url}: a folder, expected a file")
     try:
-        data = open_storage(folder or ".").read(name)
+        data = open_linked(folder or ".").read(name)
         tensors: dict[str, torch.Tensor] = load(data)
     except FileNotFoundError:
         raise UsageError(f"{url}: not found; give a checkpoint, a .pth or a .safetensors file") from None
