@@ -132,7 +132,7 @@ def _links_of_a_stranger(folder: Path) -> str:
         for name, use in uses.items():
             root = folder / f"{name}-{link.replace('/', '-')}-{target.name}"
             _unpack(folder / "stranger.tar", root, link, target, name)
-            with pytest.raises(DataprepError, match="through a link; pass the folder it points to instead"):
+            with pytest.raises(DataprepError, match="pass the folder it points to instead"):
                 use(root)
             assert digests(home) == kept, f"{name} changed what {link} leads to"
     return f"{len(kept)} files of the user as they were"

@@ -59,7 +59,7 @@ def test_a_folder_may_be_a_link_inside_the_root(tmp_path):
 
 def test_a_folder_may_be_a_link_to_another_volume_where_users_put_it(tmp_path, outside):
     (tmp_path / "root" / "train").symlink_to(outside)
-    with pytest.raises(UsageError, match=r"root/train leads out of .* through a link"):
+    with pytest.raises(UsageError, match=r"root/train is a link out of"):
         folder_files(open_storage(str(tmp_path / "root")), "train", depth=1)
     originals = open_originals(str(tmp_path / "root"))
     names = ["/".join(("train", *file.parts)) for file in folder_files(originals, "train", depth=1)]
