@@ -21,6 +21,7 @@ if __name__ == "__main__":
         print(len(next(iter(loader)).keys))
 """
 TRAIN = ("--data_path", ".", "--output_dir", "../run", "--max_steps", "1", "--batch_size", "2", "--device", "cpu")
+SMALL = ("--embed_dim", "32", "--num_heads", "2", "--num_blocks", "1", "--image_size", "28")
 CASES: dict[str, tuple[str, ...]] = {
     "verify": ("dataprep", "verify", ".", "--workers", "2"),
     "python -m": ("python", "-m", "dataprep", "verify", ".", "--workers", "2"),
@@ -57,7 +58,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "--processes",
         "2",
     ),
-    "train vit": ("dataprep-train-vit", *TRAIN),
+    "train vit": ("dataprep-train-vit", *TRAIN, *SMALL),
     "pretrain mae": ("dataprep-pretrain-mae", *TRAIN),
     "finetune mae": ("dataprep-finetune-mae", *TRAIN),
     "train resnet": ("dataprep-train-resnet", *TRAIN),
@@ -88,17 +89,14 @@ def planted_copy(dataset: Path, pictures: Path, work: Path) -> Path:
     return folder
 
 
-def run_inside(folder: Path, words: tuple[str, ...], timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run a command with the folder as its current one, without the variable that keeps Python from looking there."""
+def run_inside(folder: Path, words: tuple[str, ...], timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    """Run a command with the folder as its current one, without the variable that keeps Python from looking there.
+
+    A training that has not ended when the time is over is killed: it has started all its children by then.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    return subprocess.run(
-        [str(BIN / words[0]), *words[1:]],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-    )
+    command = ["timeout", "--kill-after=10", str(timeout_s), str(BIN / words[0]), *words[1:]]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def planted_that_ran(folder: Path) -> list[str]:

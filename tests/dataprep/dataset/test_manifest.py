@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from dataclasses import asdict, replace
 
 import pytest
@@ -52,6 +53,24 @@ def test_manifest_holds_no_time_and_no_absolute_path(dataset, originals):
     text = dataset.read(MANIFEST).decode()
     assert dataset.url not in text
     assert str(originals["imagenet"]) not in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"options": {"x": [[]] * 4_000_000}}, r"\$\.options: 16,000,007 bytes, expected at most 1,048,576"),
+        ({"unknown": [[]] * 4_000_000, "revision": "1"}, r"Expected `int`, got `str` - at `\$\.revision`"),
+    ],
+    ids=["options", "a fault elsewhere"],
+)
+def test_values_without_types_take_no_multiple_of_their_size(dataset, tmp_path, fields, fault):
+    hostile = changed(dataset, tmp_path, **fields)
+    tracemalloc.start()
+    with pytest.raises(FormatError, match=fault):
+        read_manifest(hostile)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 4 * (tmp_path / MANIFEST).stat().st_size
 
 
 def test_absent_manifest_is_read_as_none(tmp_path):
