@@ -16,7 +16,7 @@ of this build. It is created before the first shard and owns the place from then
 another plan is refused and told what differs. All other state of the build is in `_build/<plan hash>/<id>/`:
 `plan.parquet` holds the references, one row group a shard, so that a worker reads only its own. An enumeration of the
 originals is kept in `_build/source-<split>-<hash>.parquet`; a rerun uses it unless an archive has another size,
-a table another digest, or the folder other files than `_build/listing-<hash>.json` says (source_listing.py).
+a table another digest, or the folder other files than `_build/listing-<hash>` says (source_listing.py).
 
 The size and CRC32C of `plan.parquet` are in `plan.json`, and those of an enumeration in a file beside it. Both files
 are compared with them before anything is built from them. A damaged enumeration is made again from the originals, and

@@ -16,7 +16,7 @@ from dataprep.build.claim import Claim
 from dataprep.build.duration import Tried
 from dataprep.build.enumerator import Enumerator
 from dataprep.build.finished import dataset_of, metadata_of, planned_metadata
-from dataprep.build.image_folder import image_names, images_to_place, link_names
+from dataprep.build.image_folder import files_of, image_names, link_names, place_images
 from dataprep.build.job import BuildJob
 from dataprep.build.keeping import Keeping
 from dataprep.build.merge import Check, Seen, build_manifest, merge_split, refuse_rejections, rejects_too_many
@@ -24,8 +24,11 @@ from dataprep.build.noticed import Noticed
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.order import OrderedSplit, order_split
 from dataprep.build.plan import BuildOptions, Plan, PlannedSplit, planned_codecs
+from dataprep.build.published import Published
+from dataprep.build.read_ahead import SameOriginals
 from dataprep.build.recipe import Planned
 from dataprep.build.references import (
+    are_stored,
     open_references,
     read_references,
     references_of,
@@ -80,7 +83,7 @@ class ArchiveRecipe:
         """List the originals of every split, permute them, and divide them into shards."""
         keeping = Keeping(open_storage(request.output_url) if keep else None, is_empty=is_empty)
         plan, orders = self.plan_orders(request, progress, keeping)
-        tables = _tables(plan, orders)
+        tables, again = _tables(plan, orders), _tables(plan, orders)
         schema = refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
         store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
 
@@ -91,7 +94,7 @@ class ArchiveRecipe:
             scratch = scratch_folder(plan, open_storage(request.output_url))
             return try_images(plan, self._source(request), sample_refs([order.refs for order in orders]), scratch)
 
-        return Planned(plan, store, repair, keeping.wait, tried)
+        return Planned(plan, store, repair, keeping.wait, partial(are_stored, again, schema), tried)
 
     def plan_references(self, request: BuildRequest, progress: Progress) -> tuple[Plan, Iterator[pa.Table]]:
         """Return the plan, and the references of each of its shards; nothing is stored."""
@@ -164,14 +167,18 @@ class ArchiveRecipe:
 
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
-    ) -> Manifest:
-        """Write index and metadata, put the files of an image folder in place, and return the manifest."""
+    ) -> tuple[Manifest, Callable[[], None]]:
+        """Write index and metadata, and put the files of an image folder in place."""
         storage, plan = build.storage, build.plan
-        images, noticed = images_to_place(build), Noticed(build)
+        split_names = (split.name for split in plan.splits)
+        annotations = annotation_files(plan.options.format, plan.features, split_names)
+        same = SameOriginals(self._source(request), plan)
+        published, noticed = Published(build, [*planned_metadata(plan), *annotations]), Noticed(build)
 
         def seen(receipt: ShardReceipt, rows: pa.Table) -> None:
-            images.expect(receipt, rows)
+            published.expect(receipt.index, files_of(build, receipt, rows))
             noticed.add(receipt, rows)
+            same.check(references_of(build, receipt.index))
 
         splits = _merged(build, seen, publishing)
         if any(rejects_too_many(split, request.max_reject_ratio) for split in splits):
@@ -183,13 +190,13 @@ class ArchiveRecipe:
             publishing.wait()  # what follows an index is put, or made from it, when it is there
         for name, data in files.items():
             storage.create(name, data)
-        images.place()
+        place_images(build)
         entries = [bytes_entry(name, data) for name, data in files.items()]
         entries += publish_annotations(build, splits)
         entries.sort(key=lambda entry: entry["file"])
         for line in noticed.lines():
             log(line)
-        return build_manifest(plan, dataset, splits, entries)
+        return build_manifest(plan, dataset, splits, entries), published.check
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
         """Return the requests and bytes that a build sends to its output."""

@@ -9,7 +9,7 @@
     <plan hash>/<id>/tmp/            files being written, and those of fetched shards that wait to be put in place
     source-<split>-<hash>.parquet    an enumeration, kept so that no rerun walks the archives again
     source-<split>-<hash>.json       size and CRC32C of it, and when it was listed
-    listing-<hash>.json              the files of a local folder at that time (dataprep/build/source_listing.py)
+    listing-<hash>                   the files of a local folder at that time (dataprep/build/source_listing.py)
     unpacked-<hash>                  images of a parquet file, one after the other (dataprep/sources/unpacked.py)
     overwriting                      the names that --overwrite removes; while it exists no build begins here
     overwritten                      the removal is done; files that are left are not ours, and a build may begin
@@ -231,10 +231,7 @@ def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
         return
     advice = "Finish it with its own options, choose another --output, or start over with --overwrite"
     if (ours.options, ours.codecs) == (theirs.options, theirs.codecs):
-        advice = (
-            "The originals have changed since: put them back as they were, choose another --output, or begin again "
-            "with --overwrite"
-        )
+        advice = "The originals have changed since: choose another --output, or begin again with --overwrite"
     raise UsageError(
         f"{storage.url}: a build with another plan is under way there: {plan_differences(ours, theirs)}. {advice}"
     )

@@ -100,11 +100,11 @@ class ConversionRecipe(ArchiveRecipe):
 
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
-    ) -> Manifest:
-        """Write index and metadata, put the files of an image folder in place, and return the manifest."""
-        manifest = super().assemble(build, request, publishing, log)
+    ) -> tuple[Manifest, Callable[[], None]]:
+        """Write index and metadata, and put the files of an image folder in place."""
+        manifest, check = super().assemble(build, request, publishing, log)
         source = named_source(open_storage(_as_conversion(request).index_url))
-        return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source)
+        return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source), check
 
     def is_shuffled(self, manifest: Manifest) -> bool:
         """Return what a manifest must say about the order of the samples, given its options."""

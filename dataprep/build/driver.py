@@ -31,6 +31,7 @@ from dataprep.build.job import Engine
 from dataprep.build.open_build import OpenBuild, open_build
 from dataprep.build.overwrite import Existing, leftovers, look, make_way, tidy_up
 from dataprep.build.plan import Plan, other_versions, same_but_codecs
+from dataprep.build.published import LostError
 from dataprep.build.receipts import finished_shards
 from dataprep.build.recipe import Planned, recipe_of
 from dataprep.build.references import original_names
@@ -40,10 +41,12 @@ from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read
 from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
 from dataprep.dataset.row_groups import PublishingRows
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import BuildError, DataprepError, UsageError
 from dataprep.messages import printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
 
+REPAIRS = 2
+"""Times that a build makes shards again whose files are gone or were changed by others."""
 MAX_SENT_POINTER_BYTES = 1 << 16
 """Maximum size of a `plan.json` that is sent to the workers; they read a larger one, which would make the graphs of
 engines large. That of ImageNet has 20 kB."""
@@ -124,7 +127,7 @@ def run_build(
         if take_over(storage, planned, overwrite=request.overwrite):
             # Its references are stored only once, and what was found has been told.
             planned = prepare(request, _Told(progress), keep=True)
-    elif found is not None and not found.is_empty and not _is_of(storage, found, plan):
+    elif found is not None and not found.is_empty and not _is_of(storage, found, planned):
         make_way(storage, found)
     owner, manifest = (None, None) if output is _Output.EMPTY else _owner_and_manifest(storage, plan, request)
     if manifest is None:
@@ -212,12 +215,12 @@ def _claim_and_build(
     return claim, result
 
 
-def _is_of(storage: Storage, found: Existing, plan: Plan) -> bool:
-    """Return whether the output holds only an unfinished build of this plan, which can continue."""
-    claim = found.claim
+def _is_of(storage: Storage, found: Existing, planned: Planned) -> bool:
+    """Return whether the output holds only an unfinished build of this plan and originals, which can continue."""
+    claim, plan = found.claim, planned.plan
     if claim is None or not found.is_under_way or claim.plan.plan_hash != plan.plan_hash:
         return False
-    return goes_on(plan, claim) and not is_over_remains(storage, plan)
+    return goes_on(plan, claim) and not is_over_remains(storage, plan) and planned.is_of(storage, claim)
 
 
 def _build(
@@ -239,12 +242,23 @@ def _build(
         done = listed.result()
     build = open_build(storage.url, claim.root, claim.pointer)
     build.storage.remove_stale_spools()
-    missing, built = _build_missing(build, done, request, engine, progress)
-    manifest = _finished(storage, claim.plan, request) if built < missing else None  # others have built the rest
-    if manifest is not None:
-        return BuildResult(manifest, built, assembled=False)
-    manifest, assembled = _assemble(build, request, progress)
-    return BuildResult(manifest, built, assembled=assembled)
+    all_built = attempt = 0
+    while True:
+        attempt += 1
+        missing, built = _build_missing(build, done, request, engine, progress)
+        all_built += built
+        manifest = _finished(storage, claim.plan, request) if built < missing else None  # others have built the rest
+        if manifest is not None:
+            return BuildResult(manifest, all_built, assembled=False)
+        try:
+            manifest, assembled = _assemble(build, request, progress)
+        except LostError as error:
+            if attempt > REPAIRS:
+                raise
+            progress.log(f"warning: {error.what}; they are built again")
+            done = finished_shards(build.storage, claim.root)
+        else:
+            return BuildResult(manifest, all_built, assembled=assembled)
 
 
 def _owner_and_manifest(storage: Storage, plan: Plan, request: BuildRequest) -> tuple[Claim | None, Manifest | None]:
@@ -322,15 +336,26 @@ def _rejection_line(
 def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> tuple[Manifest, bool]:
     """Write index, metadata, manifest: in this order, each create-only, and only while this build owns the output.
 
-    Return the manifest, and whether this run wrote it.
+    All files in place are compared with the receipts before the manifest is put and afterwards: what is changed by
+    others in between is noticed, too. Return the manifest, and whether this run wrote it.
     """
     progress.assembling()
-    with PublishingRows(build.storage) as publishing:
-        manifest = recipe_of(build.plan.options.dataset).assemble(build, request, publishing, progress.log)
-        if build.storage.is_local:  # a bucket's storage compares after the upload, before the server copies it
+    storage = build.storage
+    with PublishingRows(storage) as publishing:
+        manifest, check = recipe_of(build.plan.options.dataset).assemble(build, request, publishing, progress.log)
+        check()
+        if storage.is_local:  # a bucket's storage compares after the upload, before the server copies it
             publishing.wait()
             build.check()
-        return manifest, build.storage.create_last(MANIFEST, manifest_bytes(manifest), publishing.wait)
+        created = storage.create_last(MANIFEST, manifest_bytes(manifest), publishing.wait)
+    put = storage.stat(MANIFEST)
+    try:
+        check()
+    except BuildError:
+        if put is not None:
+            storage.delete_exactly(put)
+        raise
+    return manifest, created
 
 
 def refuse_nested(storage: Storage, request: BuildRequest) -> None:

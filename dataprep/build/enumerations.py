@@ -141,7 +141,7 @@ def load_enumeration(
     """Return the stored enumeration, or None if there is no valid one.
 
     An enumeration is removed that is damaged, or that an earlier version stored without a digest, and one with an
-    archive whose size has changed, a table that has changed, or a table whose images are not unpacked any more. One
+    archive that has changed, a table that has changed, or a table whose images are not unpacked any more. One
     with images in folders is not used unless these are known to be the same.
 
     Args:
@@ -178,7 +178,7 @@ def load_enumeration(
             has_folders = True
             if not folders_are_same:
                 return None
-        if info is not None and info.num_bytes != file.num_bytes:
+        if info is not None and (info.num_bytes, info.version) != (file.num_bytes, file.version or info.version):
             forget_enumeration(storage, name)
             return None
         if not _is_same_table(storage, source, file):

@@ -19,9 +19,8 @@ from dataprep.build.enumerations import (
 from dataprep.build.keeping import Keeping
 from dataprep.build.plan import BuildOptions
 from dataprep.build.request import Progress
-from dataprep.build.source_listing import SourceListing, list_source, load_listing
+from dataprep.build.source_listing import list_source, load_listing
 from dataprep.dataset.records import Enumeration
-from dataprep.messages import shown
 from dataprep.sources import Dataset
 from dataprep.sources.base import Reading
 from dataprep.storage import Storage
@@ -39,7 +38,7 @@ class Enumerator:
     progress: Progress
     overwrite: bool
     max_reject_ratio: float
-    _listing: SourceListing | None = None
+    _listing: str | None = None
     """What the source has now, if it is compared as a whole and differs from what an earlier run listed."""
     _listing_file: str = ""
     _is_compared: bool = False
@@ -76,12 +75,6 @@ class Enumerator:
         self._may_keep = self.overwrite or before is None or not self.keeping.is_under_way()
         if self._may_keep and earlier is not None:
             earlier.delete(name)
-        elif before is not None and found.names == before.names:
-            self.progress.log(
-                f"warning: {self.source.url}: files were written again since this build has listed them, with the same "
-                f"names and sizes (the newest is {shown(found.newest)}); shards that are done have the old ones: "
-                "--overwrite builds all of them again"
-            )
 
     def note(self) -> None:
         """Store what the source had, now that all lists are stored."""
@@ -138,7 +131,8 @@ class Enumerator:
                 threads.submit(self._expect_archives)
             kept, earlier = None, self.keeping.earlier
             if earlier is not None and not self.afresh:
-                are_same = self._is_compared or not self.source.is_local or self.options.converted is not None
+                are_same = self._is_compared or self.options.converted is not None
+                are_same = are_same or not (self.source.is_local or self.overwrite)
                 kept = load_enumeration(earlier, self.source, name, self.progress.log, folders_are_same=are_same)
         if kept is not None:
             self._tell_of(kept)

@@ -3,7 +3,7 @@
 On disk they are written to a staging folder, which is renamed into place directory by directory. In a bucket each is
 uploaded to its final name at once, because staging would take three requests an image instead of one. A late image from
 a worker of an overwritten build is replaced when this build writes the same name; any other is found when the objects
-are compared with the receipts, before the manifest is written.
+are compared with the receipts (published.py).
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dataprep.build.claim import removed_names
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.plan import Plan, PlannedSplit
 from dataprep.build.read_ahead import threads
-from dataprep.build.receipts import receipt_file
 from dataprep.dataset.records import NO_LABEL, Sample, ShardPlan, ShardReceipt
-from dataprep.errors import BuildError, ConflictError
+from dataprep.errors import ConflictError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, image_file, image_suffix, repeat_links
 from dataprep.host.heartbeat import beat
-from dataprep.storage import ObjectInfo, Storage, open_storage
-from dataprep.storage.checksums import crc32c_text
+from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_number
 from dataprep.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -112,108 +111,25 @@ def _removed_before(build: OpenBuild) -> frozenset[str]:
 # When all shards are done
 
 
-class ImagesToPlace(Protocol):
-    """The work that is left for single images when all shards are done."""
-
-    def expect(self, receipt: ShardReceipt, rows: pa.Table) -> None:
-        """Remember that the images of a receipt must exist."""
-
-    def place(self) -> None:
-        """Publish the images; a second call finds them published."""
-
-
-def images_to_place(build: OpenBuild) -> ImagesToPlace:
-    """Return the work that is left for the images of a build; it depends on its format and storage."""
-    if not FORMATS[build.plan.options.format].one_file_per_image:
-        return _PackedImages()
+def place_images(build: OpenBuild) -> None:
+    """Rename the folders that the workers of an image folder on disk have filled into place, and create links; a second
+    call finds them in place."""
     storage = build.storage
-    return _ImagesOnDisk(build, storage) if isinstance(storage, LocalStorage) else _ImagesInBucket(build)
+    if not FORMATS[build.plan.options.format].one_file_per_image or not isinstance(storage, LocalStorage):
+        return
+    aside = f"{build.root}/folder"
+    images = storage.root / aside / REPEATED
+    folders = sorted(path.name for path in images.iterdir()) if images.is_dir() else []
+    repeated = [split for split in build.plan.splits if split.repeat_stored > 1]
+    links = [link for split in repeated for link in repeat_links(folders, split.repeat_count, split=split.name)]
+    storage.place_folders(aside, links)
 
 
-class _PackedImages:
-    """Shards in one file, which need no more work: their workers have published them."""
-
-    def expect(self, receipt: ShardReceipt, rows: pa.Table) -> None:
-        pass
-
-    def place(self) -> None:
-        pass
-
-
-class _ImagesOnDisk:
-    """Images on disk: renames the folders that the workers have filled into place, and creates links."""
-
-    def __init__(self, build: OpenBuild, storage: LocalStorage) -> None:
-        self._build, self._storage = build, storage
-
-    def expect(self, receipt: ShardReceipt, rows: pa.Table) -> None:
-        pass
-
-    def place(self) -> None:
-        build, storage = self._build, self._storage
-        aside = f"{build.root}/folder"
-        images = storage.root / aside / REPEATED
-        folders = sorted(path.name for path in images.iterdir()) if images.is_dir() else []
-        repeated = [split for split in build.plan.splits if split.repeat_stored > 1]
-        links = [link for split in repeated for link in repeat_links(folders, split.repeat_count, split=split.name)]
-        storage.place_folders(aside, links)
-
-
-class _ImagesInBucket:
-    """Images in a bucket: compares the existing objects with the receipts.
-
-    A late image of an overwritten build may be among the objects: under a name that was free for a moment, or under one
-    that this build does not have.
-    """
-
-    def __init__(self, build: OpenBuild) -> None:
-        self._build = build
-        self._expected: dict[str, tuple[int, str, int]] = {}
-
-    def expect(self, receipt: ShardReceipt, rows: pa.Table) -> None:
-        columns = [rows.column(name).to_pylist() for name in ("key", "label", "image_bytes", "image_crc32c")]
-        split, _ = self._build.plan.locate(receipt.index)
-        names = image_names(self._build.plan, split, columns[0], columns[1])
-        for name, num_bytes, crc32c in zip(names, *columns[2:], strict=True):
-            self._expected[name] = (num_bytes, crc32c_text(crc32c), receipt.index)
-
-    def place(self) -> None:
-        """Remove late images of an overwritten build, and the receipts of shards whose images differ from them.
-
-        Raises:
-            BuildError: Some images differ; the same command writes them again.
-        """
-        strange, missing = self._compared()
-        self._remove_late(strange)
-        if not missing:
-            return
-        storage: Storage = self._build.storage
-        for index in sorted({expected[2] for expected in missing.values()}):
-            storage.delete(receipt_file(index, self._build.root))
-        raise BuildError(
-            f"{storage.url}: {len(missing):,} images are missing or not those of this build, such as "
-            f"{min(missing)}: another build has written there; run the same command again, which writes them again"
-        )
-
-    def _compared(self) -> tuple[list[ObjectInfo], dict[str, tuple[int, str, int]]]:
-        """Return the objects that no receipt has, and the images that are absent or differ from their receipt."""
-        missing = dict(self._expected)
-        strange: list[ObjectInfo] = []
-        for split in self._build.plan.splits:
-            for info in self._build.storage.list(f"{split.name}/"):
-                expected = self._expected.get(info.name)
-                if expected is None:
-                    strange.append(info)
-                elif expected[:2] == (info.num_bytes, info.crc32c):
-                    del missing[info.name]
-        return strange, missing
-
-    def _remove_late(self, strange: list[ObjectInfo]) -> None:
-        if not strange:
-            return
-        storage = self._build.storage
-        removed = removed_names(storage)
-        self._build.check()
-        for info in strange:
-            if info.name in removed:
-                storage.delete_exactly(info)
+def files_of(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and CRC32C of the files of a finished shard: one, or one for each image."""
+    if not FORMATS[build.plan.options.format].one_file_per_image:
+        yield receipt.file, receipt.num_bytes, crc32c_number(receipt.crc32c)
+        return
+    keys, labels, *columns = (rows.column(name).to_pylist() for name in ("key", "label", "image_bytes", "image_crc32c"))
+    split, _ = build.plan.locate(receipt.index)
+    yield from zip(image_names(build.plan, split, keys, labels), *columns, strict=True)

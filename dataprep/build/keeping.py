@@ -12,7 +12,7 @@ from dataprep.build.enumerations import (
     spool_enumeration,
     store_splits,
 )
-from dataprep.build.source_listing import SourceListing, store_listing
+from dataprep.build.source_listing import store_listing
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.dataset.records import Enumeration
@@ -59,7 +59,7 @@ class Keeping:
         spooled = spool_enumeration(storage, name, enumeration)
         self._under_way.append(self._threads.submit(self._put_if_allowed, storage, name, spooled, afresh=afresh))
 
-    def note(self, name: str, listing: SourceListing) -> None:
+    def note(self, name: str, listing: str) -> None:
         """Store what the source had, after all lists of its images."""
         if self.storage is not None and self.storage.is_local:
             store_listing(self.storage, name, listing)

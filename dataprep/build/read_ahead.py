@@ -6,14 +6,20 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from dataprep.dataset.keys import named
 from dataprep.dataset.records import MISSING, SampleRef
 from dataprep.errors import SourceError
-from dataprep.sources.keys import is_file_of_image
-from dataprep.sources.unpacked import UnpackedImages
-from dataprep.storage.base import Originals
+from dataprep.sources.unpacked import UnpackedImages, unpacked_sources
+from dataprep.storage.base import NO_VERSION, ChangedError, Originals, Storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
+from dataprep.storage.gcs_expected import expected
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dataprep.build.plan import Plan
 
 # Bytes of images read ahead of the one being checked. 128 requests of 110 kB in flight are 14 MB; the rest allows for
 # larger images, and leaves a worker below its 400 MB.
@@ -27,7 +33,7 @@ def read_refs(source: Originals, refs: Sequence[SampleRef]) -> Iterator[tuple[Sa
     """Yield the originals of some references, in their order, read ahead in bounded memory; None for a missing one.
 
     Raises:
-        SourceError: A file is gone or has grown, or an image does not have the checksum of its reference.
+        SourceError: A file is gone or has changed, or an image does not have the checksum of its reference.
     """
     if source.reads_in_flight == 1:
         for ref in refs:
@@ -61,26 +67,47 @@ def _read(source: Originals, ref: SampleRef) -> bytes | None:
     if ref.offset == MISSING:
         return None
     try:
-        data = source.read_range(ref.source, ref.offset, ref.num_bytes)
+        return source.read_range(ref.source, ref.offset, ref.num_bytes, ref.version)
     except FileNotFoundError as error:
         raise SourceError(
             f"{source.url_of(ref.source)} is gone; it held {named(ref.key)} when the build was planned. "
-            "Put it back and run the same command again, or start over with --overwrite"
+            "If its place is not mounted, mount it and run the same command again; else start over with --overwrite"
         ) from error
-    if source.is_local and not ref.offset and is_file_of_image(ref.source):
-        _refuse_grown(source, ref)
-    return data
+    except ChangedError as error:
+        raise changed(error) from error
 
 
-def _refuse_grown(source: Originals, ref: SampleRef) -> None:
-    """Refuse a file that is an image by itself and has more bytes than its reference: it was copied or written anew
-    while the originals were listed. One that has less cannot be read."""
-    info = source.stat(ref.source)
-    if info is not None and info.num_bytes > ref.num_bytes:
-        raise SourceError(
-            f"{source.url_of(ref.source)} has {info.num_bytes:,} bytes, it had {ref.num_bytes:,} when the build was "
-            "planned. Put it back and run the same command again, or start over with --overwrite"
-        )
+def changed(error: ChangedError) -> SourceError:
+    """Return the error for an original that is another version than the build has listed."""
+    return SourceError(
+        f"{error}. A build reads only the files that it listed, and no copies of them: start over with --overwrite, "
+        "or, if they were copied elsewhere, give their first place"
+    )
+
+
+class SameOriginals:
+    """Compares originals with the versions that were listed, once more when all shards are done.
+
+    Args:
+        source: The originals.
+        plan: The plan of the build.
+    """
+
+    def __init__(self, source: Storage, plan: Plan) -> None:
+        self._source = expected(source)
+        self._unpacked = {entry["name"] for split in plan.splits for entry in unpacked_sources(split.sources)}
+
+    def check(self, references: pa.Table) -> None:
+        """Raise SourceError if an original of one shard is gone or has changed."""
+        sources, versions = (references.column(name).to_pylist() for name in ("source", "version"))
+        listed = {
+            name: version
+            for name, version in zip(sources, versions, strict=True)
+            if version != NO_VERSION and name not in self._unpacked
+        }
+        for (name, version), info in zip(listed.items(), self._source.stats(list(listed)), strict=True):
+            if info is None or info.version != version:
+                raise changed(ChangedError(self._source.url_of(name)))
 
 
 def _checked(source: Originals, ref: SampleRef, data: bytes | None) -> bytes | None:

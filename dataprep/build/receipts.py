@@ -158,10 +158,10 @@ def _read_ahead(storage: Storage, read: Callable[[T], U], wanted: Iterable[T]) -
 
 def finished_shards(storage: Storage, root: str) -> set[int]:
     """Return the indexes of the shards that have a receipt."""
-    return set(_listed(storage, root, ""))
+    return set(listed_receipts(storage, root))
 
 
-def _listed(storage: Storage, root: str, first: str) -> dict[int, ObjectInfo]:
+def listed_receipts(storage: Storage, root: str, first: str = "") -> dict[int, ObjectInfo]:
     """Return the receipts whose names do not come before `first`, by the index of their shard."""
     listed = ((_index_of(info.name, root), info) for info in storage.list(_folder(root), first))
     return {index: info for index, info in listed if index is not None}
@@ -227,7 +227,7 @@ class ReceiptWatch:
         alone = self._num_alone()
         names = {index: receipt_file(index, self._root) for index in self._missing[: alone + 1].tolist()}
         *others, first = names
-        listed = _listed(self._storage, self._root, names[first])
+        listed = listed_receipts(self._storage, self._root, names[first])
         found = _read_ahead(self._storage, lambda index: self._storage.stat(names[index]), others)
         return listed | {index: info for index, info in zip(others, found, strict=True) if info is not None}
 

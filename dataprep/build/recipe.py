@@ -53,6 +53,8 @@ class Planned:
     returns the claim, which then names their digest. None if workers read no references."""
     kept: Callable[[], None] = lambda: None
     """Waits until the lists of originals are stored, which in a bucket goes on while shards are built."""
+    is_of: Callable[[Storage, Claim], bool] = lambda storage, claim: True
+    """Returns whether the originals are the versions that a build of the same plan has listed."""
     try_images: Callable[[], Tried] | None = None
     """Does the work of a worker on a few images and leaves nothing behind, to find out how long the build takes; raises
     DataprepError if no image can be read. None for a build whose time depends on servers of others."""
@@ -103,8 +105,9 @@ class Recipe(Protocol):
 
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
-    ) -> Manifest:
-        """Write all files but the manifest from the receipts, each create-only, and return the manifest.
+    ) -> tuple[Manifest, Callable[[], None]]:
+        """Write all files but the manifest from the receipts, each create-only. Return the manifest, and the function
+        that compares the files in place with the receipts (`dataprep.build.published.Published.check`).
 
         Args:
             build: The build.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dataprep.build.claim import Claim, refuse_overtaken, with_references
 from dataprep.build.digest import FileDigest, digest_of, fault_of
 from dataprep.build.open_build import OpenBuild
+from dataprep.build.receipts import listed_receipts
 from dataprep.dataset.columns import table_of
 from dataprep.dataset.keys import path_of
 from dataprep.dataset.records import SampleRef, ShardPlan
@@ -52,6 +52,7 @@ def refs_schema(*, with_annotations: bool = False, with_crc32c: bool = False) ->
         ("offset", pa.int64()),
         ("num_bytes", pa.int64()),
         ("label", pa.int32()),
+        ("version", pa.int64()),
     ]
     if with_annotations:
         fields.append(("annotations", pa.large_string()))
@@ -92,13 +93,14 @@ def _stored(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
 def refs_from_table(table: pa.Table) -> list[SampleRef]:
     """Return the references of a table, in its order."""
     columns = [table.column(name).to_pylist() for name in refs_schema().names]
-    if "annotations" in table.column_names:
-        columns.append([annotations.encode() for annotations in table.column("annotations").to_pylist()])
-    refs = [SampleRef(*row) for row in zip(*columns, strict=True)]
-    if "crc32c" in table.column_names:
-        sums = table.column("crc32c").to_pylist()
-        refs = [replace(ref, crc32c=crc32c) for ref, crc32c in zip(refs, sums, strict=True)]
-    return refs
+    has_annotations, has_crc32c = (name in table.column_names for name in ("annotations", "crc32c"))
+    texts = table.column("annotations").to_pylist() if has_annotations else [""] * table.num_rows
+    columns.append([annotations.encode() for annotations in texts])
+    columns.append(table.column("crc32c").to_pylist() if has_crc32c else [None] * table.num_rows)
+    return [
+        SampleRef(key, source, offset, num_bytes, label, annotations, crc32c, version)
+        for key, source, offset, num_bytes, label, version, annotations, crc32c in zip(*columns, strict=True)
+    ]
 
 
 def store_references(tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, root: str) -> FileDigest:
@@ -106,6 +108,13 @@ def store_references(tables: Iterator[pa.Table], schema: pa.Schema, storage: Sto
     spool, digests = spool_row_groups(storage, plan_parquet(root), tables, schema)
     storage.publish(spool, plan_parquet(root), digests.crc32c)
     return digest_of(digests)
+
+
+def are_stored(tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, claim: Claim) -> bool:
+    """Return whether these references are those of a build, which they are not if originals are other versions."""
+    spool, written = spool_row_groups(storage, plan_parquet(claim.root), tables, schema)
+    spool.unlink()
+    return digest_of(written) == claim.references
 
 
 def repair_references(
@@ -147,6 +156,9 @@ def repair_references(
         existing = storage.stat(name)
         if existing is not None and fault_of(storage, name, digest) is not None:
             storage.delete_exactly(existing)
+        if claim.references not in (None, digest):  # the originals are perhaps other versions: no shard counts as done
+            for info in listed_receipts(storage, claim.root).values():
+                storage.delete_exactly(info)
         storage.publish(spool, name, digest.crc32c)
         return with_references(storage, claim, digest)
 

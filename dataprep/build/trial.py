@@ -26,7 +26,7 @@ from dataprep.formats import FORMATS
 from dataprep.messages import human_bytes
 from dataprep.sources.unpacked import unpacked_sources
 from dataprep.storage import Storage
-from dataprep.storage.base import ObjectInfo, Originals
+from dataprep.storage.base import NO_VERSION, Originals
 from dataprep.storage.checksums import HashingWriter
 from dataprep.storage.disk_errors import disk_errors
 
@@ -193,21 +193,16 @@ class _TimedReads:
     def __init__(self, source: Originals) -> None:
         self._source = source
         self.reads_in_flight = source.reads_in_flight
-        self.is_local = source.is_local
         self.waits_s: list[float] = []
-
-    def stat(self, name: str) -> ObjectInfo | None:
-        """Return the size of an original file; None if there is none."""
-        return self._source.stat(name)
 
     def url_of(self, name: str) -> str:
         """Return the full URL or path of an original file."""
         return self._source.url_of(name)
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
         """Return a range of an original file."""
         started_s, cpu_s = time.monotonic(), time.thread_time()
-        data = self._source.read_range(name, offset, num_bytes)
+        data = self._source.read_range(name, offset, num_bytes, version)
         self.waits_s.append(max(0.0, time.monotonic() - started_s - (time.thread_time() - cpu_s)))
         return data
 

@@ -130,6 +130,8 @@ class SampleRef:
     """Values of the dataset's features for this sample (dataprep/dataset/features.py); empty if it has none."""
     crc32c: int | None = None
     """CRC32C that the image must have; None where none is known."""
+    version: int = 0
+    """Version of `source` that holds the image (`ObjectInfo.version`); 0 where none is known, or `crc32c` says more."""
 
 
 class References(Protocol):
@@ -153,6 +155,8 @@ class SourceFile:
     others."""
     is_unpacked: bool = False
     """Whether its images are unpacked below the output (dataprep/sources/unpacked.py)."""
+    version: int = 0
+    """Version of an archive (`ObjectInfo.version`); 0 where none is known."""
 
 
 @dataclass(frozen=True, slots=True)

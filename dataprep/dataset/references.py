@@ -41,6 +41,7 @@ def spill_schema() -> pa.Schema:
             ("label", pa.int32()),
             ("annotations", pa.large_string()),
             ("crc32c", pa.uint32()),
+            ("version", pa.int64()),
         ]
     )
 
@@ -123,15 +124,16 @@ def rows_of_refs(refs: Sequence[SampleRef]) -> pa.RecordBatch:
     """Return references as rows with the columns of `spill_schema`, in their order."""
     columns = [[getattr(ref, name) for ref in refs] for name in ("key", "source", "offset", "num_bytes", "label")]
     annotations = [ref.annotations.decode() for ref in refs]
-    sums = [ref.crc32c for ref in refs]
-    return table_of([*columns, annotations, sums], spill_schema()).to_batches()[0]
+    sums, versions = [ref.crc32c for ref in refs], [ref.version for ref in refs]
+    return table_of([*columns, annotations, sums, versions], spill_schema()).to_batches()[0]
 
 
 def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return stored references as rows with the columns of `spill_schema`.
 
     Args:
-        rows: The same columns, of which text may be encoded by a dictionary, and annotations and checksums be missing.
+        rows: The same columns, of which text may be encoded by a dictionary, and annotations, checksums and versions
+            be missing.
 
     Raises:
         pyarrow.ArrowException, KeyError, ValueError: A column is missing, of another type, or has missing values.
@@ -147,6 +149,9 @@ def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
         if field.name == "crc32c" and field.name not in rows.schema.names:
             columns.append(numbers([None] * rows.num_rows, field.type))
             continue
+        if field.name == "version" and field.name not in rows.schema.names:
+            columns.append(numbers([0] * rows.num_rows, field.type))
+            continue
         columns.append(pc.cast(rows.column(field.name), field.type))
         if columns[-1].null_count and field.name != "crc32c":
             raise ValueError(f"values of {field.name} are missing")
@@ -156,15 +161,15 @@ def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
 def refs_of_rows(rows: pa.RecordBatch) -> Iterator[SampleRef]:
     """Yield the references of rows with the columns of `spill_schema`."""
     columns = [rows.column(name).to_pylist() for name in spill_schema().names]
-    for key, source, offset, num_bytes, label, text, crc32c in zip(*columns, strict=True):
-        yield SampleRef(key, source, offset, num_bytes, label, text.encode(), crc32c)
+    for key, source, offset, num_bytes, label, text, crc32c, version in zip(*columns, strict=True):
+        yield SampleRef(key, source, offset, num_bytes, label, text.encode(), crc32c, version)
 
 
 def enumeration_sha256(refs: References) -> str:
     """Return the hash of the references found in the originals, in their order.
 
     Each has a line of its fields with tabs between them: key, source, offset, bytes, label, and annotations if it has
-    any; a checksum is not among them.
+    any; checksum and version are not among them.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -172,7 +177,7 @@ def enumeration_sha256(refs: References) -> str:
     digest, kind = hashlib.sha256(), pa.large_string()
     tab, end, nothing = strings(["\t", "\n", ""], large=True)  # pa.scalar would import pandas
     for batch in spilled(refs).batches():
-        *fields, texts = (pc.cast(column, kind) for column in batch.columns[:-1])
+        *fields, texts = (pc.cast(column, kind) for column in batch.columns[:-2])
         before = pc.if_else(pc.equal(texts, nothing), nothing, tab)
         lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*fields, tab), before, texts, end, nothing)
         digest.update(_text_of(lines))

@@ -155,6 +155,22 @@ def placing(storage: Storage, *, replaces: bool = False) -> Callable[[ShardRecei
     return place
 
 
+def are_lost(storage: Storage, receipt: ShardReceipt) -> bool:
+    """Return whether a file that a receipt names is neither in place, with its bytes, nor waiting to be put there."""
+    attempt = fetched(receipt).attempt
+    for info in files_of(receipt):
+        existing = storage.stat(info.name)
+        try:
+            if existing is not None:
+                check_same(storage, info, existing)
+                continue
+        except ConflictError:
+            pass
+        if storage.stat(f"{attempt}/{info.name}") is None:
+            return True
+    return False
+
+
 def refuse_added(storage: Storage, names: ShardNames, shards: int) -> None:
     """Raise BuildError if there is a shard after those of a build: only the manifest that is gone has listed it."""
     name = names.samples_file(shards)

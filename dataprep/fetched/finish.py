@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from dataprep.build.finished import dataset_of
+from dataprep.build.finished import dataset_of, planned_metadata
 from dataprep.build.merge import build_manifest, merge_split
 from dataprep.build.open_build import OpenBuild
+from dataprep.build.published import Published
 from dataprep.build.remains import is_over_remains
 from dataprep.dataset.manifest import bytes_entry, source_entry
 from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import PublishingRows
-from dataprep.errors import BuildError, ConflictError
-from dataprep.fetched.commit import Places, entries_of, fetched, placing, refuse_added
+from dataprep.errors import BuildError, ConflictError, StorageError
+from dataprep.fetched.commit import Places, are_lost, entries_of, fetched, files_of, placing, refuse_added
 from dataprep.fetched.metadata import metadata_files
 from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import LaionOptions, laion_of
@@ -25,6 +26,7 @@ from dataprep.sources.base import Dataset
 from dataprep.sources.laion import LAION, SPLIT, UNNAMED
 from dataprep.sources.own import UNSTATED
 from dataprep.storage import Storage
+from dataprep.storage.checksums import crc32c_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +35,9 @@ TOP_REASONS = 5
 _REFUSED = "refused address"
 
 
-def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
-    """Put waiting files in place, write everything but the manifest, and return the manifest.
+def finish_tables(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, Callable[[], None]]:
+    """Put waiting files in place, and write everything but the manifest. Return it, and the function that compares the
+    files in place with the receipts.
 
     Raises:
         BuildError: A receipt is missing.
@@ -52,13 +55,21 @@ def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
         refuse_added(storage, names, plan.num_shards)
     place, indexes = placing(storage, replaces=replaces), count()
     publishing.replaces = replaces
+    published = Published(build, planned_metadata(plan), placed_late=True)
     sidecars: list[FileEntry] = []
     networks: set[str] = set()
     statuses: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
 
     def seen(receipt: ShardReceipt, rows: pa.Table) -> None:
-        place(places.checked(storage, next(indexes), receipt))
+        checked = places.checked(storage, next(indexes), receipt)
+        try:
+            place(checked)
+        except StorageError:
+            if not are_lost(storage, checked):  # else the comparison below has their shard fetched again
+                raise
+        files = ((info.name, info.num_bytes, crc32c_number(str(info.crc32c))) for info in files_of(receipt))
+        published.expect(receipt.index, files)
         sidecars.extend(entries_of(receipt))
         what = fetched(receipt)
         networks.update(what.allow_networks)
@@ -76,7 +87,7 @@ def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
     files = sorted([*metadata, *sidecars], key=lambda entry: str(entry["file"]))
     manifest = build_manifest(plan, dataset, [split], files)
     stated = {} if plan.options.own is None else {"own": plan.options.document()["own"]}
-    return replace(
+    manifest = replace(
         manifest,
         options={
             "dataset": LAION.name,
@@ -90,6 +101,7 @@ def finish_tables(build: OpenBuild, publishing: PublishingRows) -> Manifest:
         shuffled=False,
         checked="decode",
     )
+    return manifest, published.check
 
 
 def _create(storage: Storage, name: str, data: bytes, *, replaces: bool) -> None:

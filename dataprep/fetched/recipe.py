@@ -80,18 +80,18 @@ class WebRecipe:
 
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
-    ) -> Manifest:
+    ) -> tuple[Manifest, Callable[[], None]]:
         """Put waiting files in place, write index and metadata, and return the manifest.
 
         Raises:
             BuildError: No row became an image. The build is removed, so that a rerun fetches the rows again.
         """
-        manifest = finish_tables(build, publishing)
+        manifest, check = finish_tables(build, publishing)
         if not any(split.samples for split in manifest.splits):
             publishing.wait()
             remove_unfinished(open_storage(build.storage.url), build.claim)
             raise nothing_came(build.storage.url, manifest.splits[0])
-        return manifest
+        return manifest, check
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
         """Return the traffic between a build and its output."""

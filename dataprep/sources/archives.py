@@ -63,10 +63,11 @@ class ArchiveReader:
             raise SourceError(f"{storage.url_of(name)}: not found; check --source")
         self.archive = storage.url_of(name)
         self.num_bytes = info.num_bytes
+        self.version = info.version
         self._storage, self._name, self._progress = storage, name, progress
         window_bytes = DISK_WINDOW_BYTES if storage.is_local else NETWORK_WINDOW_BYTES
-        self._window = RangeWindow(storage, name, info.num_bytes, window_bytes)
-        self._blocks = _BlocksAhead(storage, name, info.num_bytes) if stream and not storage.is_local else None
+        self._window = RangeWindow(storage, name, info.num_bytes, window_bytes, info.version)
+        self._blocks = _BlocksAhead(storage, name, info) if stream and not storage.is_local else None
         self._next_report = 0
 
     def read(self, offset: int, num_bytes: int) -> bytes:
@@ -84,7 +85,9 @@ class ArchiveReader:
     def read_apart(self, offset: int, num_bytes: int) -> bytes:
         """Read bytes by a separate request, so that the stream stays where it is."""
         num_bytes = min(num_bytes, self.num_bytes - offset)
-        return self._storage.read_range(self._name, offset, num_bytes) if num_bytes > 0 else b""
+        if num_bytes <= 0:
+            return b""
+        return self._storage.read_range(self._name, offset, num_bytes, self.version)
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -114,8 +117,8 @@ def open_archive(
 class _BlocksAhead:
     """Blocks of an object from the current position on; BLOCKS_IN_FLIGHT of them are in memory or in flight."""
 
-    def __init__(self, storage: Storage, name: str, num_bytes: int) -> None:
-        self._storage, self._name, self._num_bytes = storage, name, num_bytes
+    def __init__(self, storage: Storage, name: str, info: ObjectInfo) -> None:
+        self._storage, self._name, self._num_bytes, self._version = storage, name, info.num_bytes, info.version
         self._held: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._pool = ThreadPoolExecutor(BLOCKS_IN_FLIGHT, thread_name_prefix="archive")
         self._hold(0)  # a zip's directory is read first; these blocks arrive meanwhile
@@ -144,7 +147,7 @@ class _BlocksAhead:
 
     def _fetch(self, index: int) -> bytes:
         start = index * BLOCK_BYTES
-        return self._storage.read_range(self._name, start, min(BLOCK_BYTES, self._num_bytes - start))
+        return self._storage.read_range(self._name, start, min(BLOCK_BYTES, self._num_bytes - start), self._version)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

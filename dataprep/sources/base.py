@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from dataprep.dataset.columns import to_numpy
+from dataprep.dataset.columns import from_numpy, to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
 from dataprep.dataset.references import SpilledReferences, spilled
@@ -17,11 +17,12 @@ from dataprep.formats.tars import ByteReader, Member, damaged
 from dataprep.messages import shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.duplicates import refuse_duplicates
-from dataprep.sources.keys import is_image, key_of, name_parts
-from dataprep.storage.base import Storage
+from dataprep.sources.keys import is_file_of_image, is_image, key_of, name_parts
+from dataprep.storage.base import NO_VERSION, Storage
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 MAX_IMAGE_BYTES = 128 * 2**20
@@ -30,6 +31,8 @@ MAX_SAMPLES = 100_000_000
 """Maximum number of samples of a split: bounds the temporary space that an archive of empty members can take,
 some 100 bytes each with short names."""
 HASH_CHUNK_BYTES = 2**22
+ANY_SIZE = -1
+"""In place of the size of a file that holds more than an image, or does not exist."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,7 +192,7 @@ class Dataset(ABC):
         refuse_duplicates(f"{root.url}: {self.name} {split}", found.refs)
         if not allow_partial:
             self._refuse_other_counts(root, split, facts, found)
-        return found
+        return pinned(root, found)
 
     @abstractmethod
     def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
@@ -243,6 +246,48 @@ class Dataset(ABC):
             names = ", ".join(archive.name for archive in facts.archives) or "no archive"
             raise SourceError(f"{root.url}: nothing to check: {self.name} {split} has published digests of {names}")
         return checks
+
+
+def pinned(root: Storage, found: Enumeration) -> Enumeration:
+    """Return a list of originals that says which version of each file it is about; images whose checksums are known
+    need none.
+
+    Raises:
+        SourceError: A file that is an image has another size than was listed.
+    """
+    archives = {file.name: file.version for file in found.sources if file.version}
+    refs = SpilledReferences()
+    for batch in spilled(found.refs).batches():
+        refs.add_rows(batch if found.is_checked else _pinned_rows(root, batch, archives))
+    return replace(found, refs=refs)
+
+
+def _pinned_rows(root: Storage, rows: pa.RecordBatch, archives: Mapping[str, int]) -> pa.RecordBatch:
+    import numpy as np
+
+    files = rows.column("source").dictionary_encode()
+    names, numbers, num_bytes = (
+        files.dictionary.to_pylist(),
+        to_numpy(files.indices),
+        to_numpy(rows.column("num_bytes")),
+    )
+    loose = [name for name in names if name not in archives]
+    infos = dict(zip(loose, root.stats(loose), strict=True))
+    versions, sizes = np.zeros(len(names), np.int64), np.full(len(names), ANY_SIZE, np.int64)
+    for number, name in enumerate(names):
+        info = infos.get(name)
+        versions[number] = archives.get(name, NO_VERSION) if info is None else info.version
+        if info is not None and is_file_of_image(name):
+            sizes[number] = info.num_bytes
+    odd = np.flatnonzero((sizes[numbers] != ANY_SIZE) & (sizes[numbers] != num_bytes))
+    if len(odd):
+        number = numbers[odd[0]]
+        raise SourceError(
+            f"{root.url_of(names[number])} has {sizes[number]:,} bytes, it had {num_bytes[odd[0]]:,} a moment ago: "
+            "wait until the originals are complete, and run the same command again"
+        )
+    position = rows.schema.get_field_index("version")
+    return rows.set_column(position, rows.schema.field(position), from_numpy(versions[numbers]))
 
 
 def class_counts(refs: References, classes: int) -> NDArray[np.int64]:

@@ -216,7 +216,7 @@ def _find_in_zip(
                     reader, member.offset, f"not directly in {part}/; expected COCO's {archive}", member=member.name
                 )
             found.add(parts, archive, member, annotations=annotate(parts[-1]))
-        found.sources.append(SourceFile(archive, reader.num_bytes))
+        found.sources.append(SourceFile(archive, reader.num_bytes, version=reader.version))
 
 
 def _is_image(root: Storage, folder: str, parts: tuple[str, ...]) -> bool:

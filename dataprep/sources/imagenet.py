@@ -214,7 +214,7 @@ class TrainFinder(Finder):
         with open_archive(self.root, info.name, progress=self.progress, info=info) as reader:
             for wnid, tar in _class_tars(reader):
                 self._add_class_tar(reader, info.name, wnid, tar)
-            self.found.sources.append(SourceFile(info.name, reader.num_bytes))
+            self.found.sources.append(SourceFile(info.name, reader.num_bytes, version=reader.version))
         return self.enumeration_found()
 
     def in_folder(self, folder: str, files: SpilledItems[FolderFile]) -> Enumeration:
@@ -232,7 +232,7 @@ class TrainFinder(Finder):
         with open_archive(self.root, name, progress=self.progress) as reader:
             whole = Member(file_name, 0, reader.num_bytes)
             self._add_class_tar(reader, name, file_name.removesuffix(".tar"), whole)
-            self.found.sources.append(SourceFile(name, reader.num_bytes))
+            self.found.sources.append(SourceFile(name, reader.num_bytes, version=reader.version))
 
     def _add_class_tar(self, reader: ByteReader, source: str, wnid: str, tar: Member) -> None:
         label = self.label(wnid, f"{reader.archive}: {shown(tar.name)}")
@@ -273,7 +273,7 @@ class _ValFinder(Finder):
                     if parts is not None:
                         label = self._label_of(tar_labels, parts[-1], f"{reader.archive}: {shown(member.name)}")
                         self.found.add(parts[-1:], VAL_TAR, member, label)
-                self.found.sources.append(SourceFile(VAL_TAR, reader.num_bytes))
+                self.found.sources.append(SourceFile(VAL_TAR, reader.num_bytes, version=reader.version))
             return self.enumeration_found()
         files = folder_files(self.root, "val", depth=2)
         if not len(files):

@@ -20,8 +20,6 @@ from dataprep.sources.keys import name_parts
 from dataprep.storage.base import Storage
 
 _WEB = ("http://", "https://", "ftp://")
-_FEW = 64
-"""Number of files up to which a bucket is asked for each instead of for a list."""
 
 
 class LocatedImages:
@@ -99,11 +97,7 @@ class LocatedImages:
         if self._root.is_local:
             found = {name: self.size_on_disk(name) for name in names}
             return {name: size for name, size in found.items() if size is not None}
-        if len(names) <= _FEW:
-            infos = [self._root.stat(name) for name in names]
-            return {info.name: info.num_bytes for info in infos if info is not None}
-        wanted = frozenset(names)
-        return {info.name: info.num_bytes for info in self._root.list(_common_folder(names)) if info.name in wanted}
+        return {info.name: info.num_bytes for info in self._root.stats(list(names)) if info is not None}
 
     def size_on_disk(self, name: str) -> int | None:
         """Return the size of a file; None if it does not exist. Raises SourceError for a link that leads out."""
@@ -129,12 +123,3 @@ class LocatedImages:
             root = Path(self._root.url)
             self._folders[top] = (root.resolve(), (root / top).resolve()) if slash else (root.resolve(),)
         return self._folders[top]
-
-
-def _common_folder(names: Collection[str]) -> str:
-    """Return the deepest folder that holds all names, with its slash; empty for the root."""
-    first, last = min(names).split("/")[:-1], max(names).split("/")[:-1]
-    depth = 0
-    while depth < min(len(first), len(last)) and first[depth] == last[depth]:
-        depth += 1
-    return "".join(f"{part}/" for part in first[:depth])

@@ -320,7 +320,7 @@ def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None
         for original in found:
             original = original._replace(parts=(*prefix, *original.parts))
             tree.take(original, own, partial(_packed_metadata, reader, original))
-        tree.sources.append(SourceFile(name, reader.num_bytes))
+        tree.sources.append(SourceFile(name, reader.num_bytes, version=reader.version))
 
 
 def _is_wanted(name: str, own: OwnData) -> bool:

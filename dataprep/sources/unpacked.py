@@ -27,7 +27,7 @@ from dataprep.dataset.keys import named
 from dataprep.dataset.paths import UNPACKED
 from dataprep.dataset.records import PlannedSource, SampleRef, SourceFile
 from dataprep.errors import SourceError
-from dataprep.storage.base import ObjectInfo, Storage
+from dataprep.storage.base import NO_VERSION, ObjectInfo, Storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of, crc32c_text
 from dataprep.storage.disk_errors import disk_errors
 
@@ -171,17 +171,12 @@ class UnpackedImages:
         files = [SourceFile(entry["name"], entry["bytes"], entry["sha256"]) for entry in sources]
         self._names: Mapping[str, str] = {file.name: unpacked_name(file) for file in files}
         self.reads_in_flight = (output if self._names else originals).reads_in_flight
-        self.is_local = originals.is_local
-
-    def stat(self, name: str) -> ObjectInfo | None:
-        """Return the size of an original file; None if there is none."""
-        return self._originals.stat(name)
 
     def url_of(self, name: str) -> str:
         """Return the full URL or path of an original file."""
         return self._originals.url_of(name)
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
         """Return a range of an original file, or of the images in a parquet file.
 
         Raises:
@@ -189,7 +184,7 @@ class UnpackedImages:
         """
         unpacked = self._names.get(name)
         if unpacked is None:
-            return self._originals.read_range(name, offset, num_bytes)
+            return self._originals.read_range(name, offset, num_bytes, version)
         try:
             return self._output.read_range(unpacked, offset, num_bytes)
         except FileNotFoundError as error:

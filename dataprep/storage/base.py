@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from dataprep.errors import DataprepError, FormatError
+from dataprep.errors import DataprepError, FormatError, StorageError
+
+NO_VERSION = 0
+"""Version of an object where none is known."""
+_FACTOR, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +26,12 @@ class ObjectInfo:
     """Base64 as Cloud Storage writes it, or None where the store does not keep it (disk)."""
     generation: int | None = field(default=None, compare=False)
     """The version of the object in its bucket; None on disk, which keeps none."""
-    changed_ns: int | None = field(default=None, compare=False)
+    written_ns: int | None = field(default=None, compare=False)
     """Time at which a file on disk was last written, in nanoseconds; None in a bucket."""
+    changed_ns: int | None = field(default=None, compare=False)
+    """Time at which a file on disk was last written, replaced, renamed or touched, in nanoseconds; None in a bucket."""
+    version: int = field(default=NO_VERSION, compare=False)
+    """Number that another version of the object does not have: its generation in a bucket, `file_version` on disk."""
 
 
 class Storage(Protocol):
@@ -58,10 +67,20 @@ class Storage(Protocol):
         Raises FileNotFoundError, and TooLargeError if the object has more than `max_bytes` bytes.
         """
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+    def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
+        """Return what `stat` returns for each of some objects; in a bucket many are asked for, or listed, at a time."""
+
+    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
         """Return exactly `num_bytes` bytes; many threads may call this.
 
-        Raises FileNotFoundError, and StorageError if the object ends before the end of the range.
+        Args:
+            name: The object.
+            offset: First byte.
+            num_bytes: Number of bytes.
+            version: The version to read; NO_VERSION reads any.
+
+        Raises FileNotFoundError, ChangedError for another version, and StorageError if the object ends before the end
+        of the range.
         """
 
     def open(self, name: str) -> BinaryIO:
@@ -166,18 +185,27 @@ class Originals(Protocol):
     def reads_in_flight(self) -> int:
         """Number of range reads to keep in flight."""
 
-    @property
-    def is_local(self) -> bool:
-        """Whether objects are files on a disk, whose sizes can be asked for at no cost."""
-
     def url_of(self, name: str) -> str:
         """Return the full URL or path of an object, for messages."""
 
-    def stat(self, name: str) -> ObjectInfo | None:
-        """Return the size of an object; None if there is none."""
+    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
+        """Return exactly `num_bytes` bytes of a version; many threads may call this."""
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
-        """Return exactly `num_bytes` bytes; many threads may call this."""
+
+class ChangedError(StorageError):
+    """An object is no longer the version that was asked for."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"{url}: written again, replaced or touched since it was listed")
+
+
+def file_version(status: os.stat_result) -> int:
+    """Return a number that changes when a file is written, replaced, renamed, or gets other times.
+
+    It is made of the times of the last write and of the last change of the file's status, which no program sets. The
+    inode is left out: some network file systems number files anew on every machine or mount.
+    """
+    return (status.st_mtime_ns * _FACTOR ^ status.st_ctime_ns) & _MASK or 1
 
 
 class TooLargeError(FormatError):

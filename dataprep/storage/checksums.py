@@ -26,6 +26,11 @@ def crc32c_text(value: int) -> str:
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
+def crc32c_number(text: str) -> int:
+    """Return the value of what `crc32c_text` has made."""
+    return int.from_bytes(base64.b64decode(text), "big")
+
+
 def crc32c_hex(crc32c: int | str | None) -> str:
     """Write a CRC32C as messages do: 8 hexadecimal digits; `unknown` where none is kept.
 

@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -19,7 +19,7 @@ from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
 from dataprep.storage import gcs_client, gcs_ranges, gcs_retry
-from dataprep.storage.base import ObjectInfo, TooLargeError
+from dataprep.storage.base import NO_VERSION, ChangedError, ObjectInfo, TooLargeError
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.gcs_errors import bucket_errors, is_missing_bucket
@@ -47,6 +47,8 @@ UPLOAD_CHUNK_BYTES = 16 << 20
 # If a name is taken and then free again, another build is just removing that object.
 UPLOAD_TRIES = 3
 DELETES_IN_FLIGHT = 32
+# Beyond these a listing, which tells of a thousand objects with one request, is sooner done.
+MAX_STATS = 64
 LISTED_FIELDS = "items(name,size,crc32c,generation),nextPageToken"
 DELETE_BATCH = 1000
 STREAM_BUFFER_BYTES = 1 << 20
@@ -121,13 +123,23 @@ class GCSStorage:
                 if is_missing_bucket(error):
                     raise
                 return None
-        return ObjectInfo(name, blob.size, blob.crc32c, blob.generation)
+        return _info(name, blob)
+
+    def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
+        """Ask for a few objects at the same time; for more, list the folder that holds them all."""
+        distinct = dict.fromkeys(names)
+        if len(distinct) > MAX_STATS:
+            listed = {info.name: info for info in self.list(_common_folder(names)) if info.name in distinct}
+            return [listed.get(name) for name in names]
+        with ThreadPoolExecutor(max(1, len(distinct))) as threads:
+            found = dict(zip(distinct, threads.map(self.stat, distinct), strict=True))
+        return [found[name] for name in names]
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
         """List objects with one request for each thousand. Empty objects that only represent folders are left out."""
         for blob in self._blobs(check_prefix(prefix), first):
             if not blob.name.endswith("/"):
-                yield ObjectInfo(blob.name[len(self._root) :], blob.size, blob.crc32c, blob.generation)
+                yield _info(blob.name[len(self._root) :], blob)
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
         """Read the whole object with one request, and compare it with its CRC32C."""
@@ -149,8 +161,8 @@ class GCSStorage:
         beat()
         return sink.getvalue()
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
-        """Read a range with one request, outside the interpreter lock."""
+    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
+        """Read a range of a generation with one request, outside the interpreter lock."""
         url = self.url_of(name)
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(url, offset, num_bytes))
@@ -159,13 +171,15 @@ class GCSStorage:
             if num_bytes:
                 with contextlib.suppress(FileNotFoundError):
                     full = self._full(name)
-                    data = gcs_ranges.read_range(self.bucket, full, offset, num_bytes, self._deadlines)
+                    data = gcs_ranges.read_range(self.bucket, full, offset, num_bytes, self._deadlines, version)
         beat()
         if len(data) == num_bytes > 0:
             return data
         info = self.stat(name)
         if info is None:
             raise missing(url)
+        if version and info.version != version:
+            raise ChangedError(url)
         if info.num_bytes < offset + num_bytes:
             raise StorageError(ends_before(url, offset, num_bytes, info.num_bytes))
         if len(data) < num_bytes:
@@ -444,6 +458,17 @@ class GCSStorage:
                 f"object name {quoted(full)} must have {MAX_NAME_BYTES:,} bytes at most, has {num_bytes:,}"
             )
         return full
+
+
+def _info(name: str, blob: Blob) -> ObjectInfo:
+    return ObjectInfo(name, blob.size, blob.crc32c, blob.generation, version=blob.generation)
+
+
+def _common_folder(names: Sequence[str]) -> str:
+    """Return the deepest folder that holds all names, with its slash; empty for the root."""
+    first, last = min(names).split("/")[:-1], max(names).split("/")[:-1]
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(f"{part}/" for part, _ in same)
 
 
 def _content_type(name: str) -> str:

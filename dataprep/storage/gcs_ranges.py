@@ -9,8 +9,10 @@ import re
 from typing import TYPE_CHECKING
 
 from dataprep.storage import gcs_client, gcs_retry
+from dataprep.storage.base import NO_VERSION
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import ClientConfig, GCSStore
 
 CONNECT_TIMEOUT_S = 10.0
@@ -22,30 +24,42 @@ _runtime_pid: int | None = None
 
 
 def read_range(
-    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_retry.Deadlines | None = None
+    bucket: str,
+    name: str,
+    offset: int,
+    num_bytes: int,
+    deadlines: gcs_retry.Deadlines | None = None,
+    generation: int = NO_VERSION,
 ) -> bytes:
     """Read bytes of an object from `offset`: fewer than `num_bytes`, or none, if the object ends before.
 
     Args:
         name: Name of the object in its bucket.
         num_bytes: At least 1.
+        generation: Generation of the object; NO_VERSION reads the present one.
 
     Raises:
-        FileNotFoundError: There is no such object, or no such bucket.
+        FileNotFoundError: There is no such object or generation, or no such bucket.
         obstore.exceptions.BaseError, google.api_core.exceptions.GoogleAPIError, google.auth.exceptions.GoogleAuthError:
             Anything else, after the retries.
     """
     if _runtime_is_of_parent():
-        return _read_with_client(bucket, name, offset, num_bytes, deadlines)
+        return _read_with_client(bucket, name, offset, num_bytes, deadlines, generation)
     import obstore
     from obstore.exceptions import GenericError
 
     store = _store(bucket, gcs_client.emulator_url(), deadlines)
     # Obstore's own retries are off: they leave out 429.
     retry = gcs_retry.retry_policy(_is_worth_retrying, deadlines=deadlines, status_of=_status, counted=True)
-    read = retry(obstore.get_range)
+
+    def read() -> bytes:
+        if not generation:
+            return obstore.get_range(store, name, start=offset, length=num_bytes).to_bytes()
+        wanted: GetOptions = {"range": (offset, offset + num_bytes), "version": str(generation)}
+        return obstore.get(store, name, options=wanted).bytes().to_bytes()
+
     try:
-        data: bytes = read(store, name, start=offset, length=num_bytes).to_bytes()
+        data: bytes = retry(read)()
     except GenericError as error:
         if _status(error) == HTTP_NOT_SATISFIABLE:
             return b""
@@ -77,11 +91,11 @@ def _status(error: BaseException) -> int | None:
 
 
 def _read_with_client(
-    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_retry.Deadlines | None
+    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_retry.Deadlines | None, generation: int
 ) -> bytes:
     from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
 
-    blob = gcs_client.client().bucket(bucket).blob(name)
+    blob = gcs_client.client().bucket(bucket).blob(name, generation=generation or None)
     last, retry = offset + num_bytes - 1, gcs_retry.retry_policy(deadlines=deadlines)
     timeout_s = gcs_retry.request_timeout_s(deadlines)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +21,7 @@ import msgspec
 from dataprep.errors import AccessError, StorageError, UsageError, install_hint
 from dataprep.host.heartbeat import beat
 from dataprep.messages import first_line, quoted
-from dataprep.storage.base import ObjectInfo, TooLargeError
+from dataprep.storage.base import NO_VERSION, ObjectInfo, TooLargeError
 from dataprep.storage.messages import GO_ON, bad_range, ends_before, missing, too_large
 from dataprep.storage.names import check_name, check_prefix
 from dataprep.storage.read_only import ReadOnlyStorage
@@ -185,7 +185,11 @@ class HubStorage(ReadOnlyStorage):
             raise TooLargeError(too_large(self.url_of(name), info.num_bytes, max_bytes))
         return self.read_range(name, 0, info.num_bytes)
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+    def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
+        """Return the files' sizes."""
+        return [self.stat(name) for name in names]
+
+    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
         """Read with one request; one that breaks off is sent again."""
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(self.url_of(name), offset, num_bytes))

@@ -12,7 +12,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeAlias
 from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
-from dataprep.storage.base import ObjectInfo, TooLargeError
+from dataprep.storage.base import NO_VERSION, ChangedError, ObjectInfo, TooLargeError, file_version
 from dataprep.storage.checksums import crc32c_of_bytes, crc32c_of_file
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.exclusive import put_exclusively
@@ -111,7 +111,21 @@ class LocalStorage:
                 return None
         if not stat.S_ISREG(status.st_mode):
             return None
-        return ObjectInfo(name, status.st_size, None, changed_ns=status.st_mtime_ns)
+        return _info(name, status)
+
+    def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
+        """Ask for one file after the other."""
+        found: list[ObjectInfo | None] = []
+        for name in names:
+            path = self._located(name)
+            with disk_errors(path):
+                try:
+                    status = os.stat(path)  # noqa: PTH116  a Path costs more than the call
+                except (FileNotFoundError, NotADirectoryError):
+                    found.append(None)
+                    continue
+            found.append(_info(name, status) if stat.S_ISREG(status.st_mode) else None)
+        return found
 
     def sizes(self, names: Collection[str]) -> dict[str, int]:
         """Return the sizes of those of some files that exist. Each of their folders is listed once: file systems on a
@@ -127,9 +141,9 @@ class LocalStorage:
             with disk_errors(f"{self.url}/{place}"), nothing_there, self._listed(folder) as entries:
                 for entry in entries:
                     if entry.name in wanted:
-                        for name, num_bytes, _ in self._measured(entry, place):
-                            if num_bytes is not None:
-                                found[f"{place}{name}"] = num_bytes
+                        for name, status in self._measured(entry, place):
+                            if status is not None:
+                                found[f"{place}{name}"] = status.st_size
         return found
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
@@ -153,12 +167,18 @@ class LocalStorage:
             with disk_errors(self._located(name)):
                 return file.read()
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
-        """Read with one pread, if the system returns everything at once; the file stays open for the next read."""
+    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
+        """Read with one pread, if the system returns everything at once; the file stays open for the next read.
+
+        Its version is compared before and after, so that no byte is of another one.
+        """
         path = self._located(name)
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(path, offset, num_bytes))
-        with disk_errors(path), self._files.reading(name) as (descriptor, size):
+        with disk_errors(path), self._files.reading(name) as (descriptor, status):
+            size = status.st_size
+            if version and file_version(status) != version:
+                raise ChangedError(path)
             # Checked before reading, which would allocate whatever a broken index requests.
             if offset + num_bytes > size:
                 raise StorageError(ends_before(path, offset, num_bytes, size))
@@ -168,6 +188,8 @@ class LocalStorage:
                 if not more:
                     raise StorageError(ends_before(path, offset, num_bytes, offset + len(data)))
                 data += more
+            if version and file_version(os.fstat(descriptor)) != version:
+                raise ChangedError(path)
         beat()
         return data
 
@@ -453,7 +475,7 @@ class LocalStorage:
         Objects whose full names come before `first` are left out, most of them without a look at their size.
         """
         place = f"{folder}/" if folder else ""
-        found: list[tuple[str, int | None, int]] = []
+        found: list[tuple[str, os.stat_result | None]] = []
         with disk_errors(f"{self.url}/{place}"):
             try:
                 here = self._folders.status(folder)
@@ -465,17 +487,17 @@ class LocalStorage:
                             found += self._measured(entry, place)
             except (FileNotFoundError, NotADirectoryError):
                 return
-        for name, num_bytes, changed_ns in sorted(found, key=itemgetter(0)):
-            if num_bytes is not None and f"{place}{name}" < first:
+        for name, status in sorted(found, key=itemgetter(0)):
+            if status is not None and f"{place}{name}" < first:
                 continue
-            if num_bytes is not None:
-                yield ObjectInfo(f"{place}{name}", num_bytes, None, changed_ns=changed_ns)
+            if status is not None:
+                yield _info(f"{place}{name}", status)
             else:
                 yield self._entries(f"{place}{name[:-1]}", (*above, here), first)
 
-    def _measured(self, entry: os.DirEntry[str], place: str) -> Iterator[tuple[str, int | None, int]]:
-        """Yield an entry's name, bytes, and time of the last change; for a folder its name with a slash and no bytes;
-        nothing for other entries."""
+    def _measured(self, entry: os.DirEntry[str], place: str) -> Iterator[tuple[str, os.stat_result | None]]:
+        """Yield the name and status of a file; for a folder its name with a slash, and None; nothing for other entries.
+        """
         try:
             is_link = entry.is_symlink()
             status = self._folders.status(f"{place}{entry.name}") if is_link else entry.stat(follow_symlinks=False)
@@ -486,14 +508,25 @@ class LocalStorage:
                 raise
             return
         if stat.S_ISDIR(status.st_mode):
-            yield f"{entry.name}/", None, status.st_mtime_ns
+            yield f"{entry.name}/", None
         elif stat.S_ISREG(status.st_mode):
-            yield entry.name, status.st_size, status.st_mtime_ns
+            yield entry.name, status
 
 
 def _is_before(folder: str, first: str) -> bool:
     """Return whether all names in a folder, given with its slash, come before `first`."""
     return folder < first[: len(folder)]
+
+
+def _info(name: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(
+        name,
+        status.st_size,
+        None,
+        written_ns=status.st_mtime_ns,
+        changed_ns=max(status.st_mtime_ns, status.st_ctime_ns),
+        version=file_version(status),
+    )
 
 
 def _check_same(target: Path, num_bytes: int, crc32c: str) -> None:

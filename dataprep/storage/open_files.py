@@ -45,8 +45,8 @@ class OpenFiles:
         weakref.finalize(self, _close_all, self._files, self._passed)
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[tuple[int, int]]:
-        """Yield a descriptor for `os.pread` and the file's size in bytes.
+    def reading(self, name: str) -> Iterator[tuple[int, os.stat_result]]:
+        """Yield a descriptor for `os.pread`, and the file's status before it was opened.
 
         Raises:
             FileNotFoundError: There is no such file.
@@ -66,7 +66,7 @@ class OpenFiles:
             file = self._opened(name, (status.st_dev, status.st_ino))
             file.readers += 1
         try:
-            yield file.descriptor, status.st_size
+            yield file.descriptor, status
         finally:
             with self._lock:
                 file.readers -= 1

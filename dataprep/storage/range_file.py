@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 
-from dataprep.storage.base import Storage
+from dataprep.storage.base import NO_VERSION, Storage
 
 _GAP_BYTES = 1 << 20
 """Expected ranges that lie closer are read with one request: a bucket sends these bytes sooner than it answers another
@@ -26,10 +26,14 @@ class RangeWindow:
         num_bytes: The object's size.
         window_bytes: Minimum number of bytes of a request; near the object's end a request starts earlier to have as
             many. With 0 each request reads exactly the wanted bytes.
+        version: Version of the object to read; any by default.
     """
 
-    def __init__(self, storage: Storage, name: str, num_bytes: int, window_bytes: int) -> None:
+    def __init__(
+        self, storage: Storage, name: str, num_bytes: int, window_bytes: int, version: int = NO_VERSION
+    ) -> None:
         self._storage, self._name, self._size, self._window_bytes = storage, name, num_bytes, window_bytes
+        self._version = version
         self._window, self._window_at = b"", 0
 
     def read(self, offset: int, num_bytes: int) -> bytes:
@@ -40,7 +44,8 @@ class RangeWindow:
             start = min(offset, max(0, self._size - self._window_bytes))
             at = offset - start
             wanted = min(self._size - start, max(at + count, self._window_bytes))
-            self._window, self._window_at = self._storage.read_range(self._name, start, wanted), start
+            self._window = self._storage.read_range(self._name, start, wanted, self._version)
+            self._window_at = start
         return self._window[at : at + count] if count else b""
 
     def holds(self, offset: int, num_bytes: int) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataprep.build.finished import image_root, links_repeats
+from dataprep.build.published import READ_IN_ROOT
 from dataprep.dataset.hashes import position_of
 from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.manifest import MANIFEST
@@ -26,9 +27,6 @@ from dataprep.sources import Dataset
 from dataprep.storage import Storage
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.verify.findings import Findings
-
-_READ_IN_ROOT = ("*.tfrecord*", "*.tar", "dataset_info.json", "features.json", "*.labels.txt")
-"""Names in the root that readers take for a part of the dataset; other files there, such as a README, do no harm."""
 
 KNOWN_FAULT = -1
 """In place of the size of an image that is known to have another one."""
@@ -70,7 +68,7 @@ def check_listing(
                 leftovers[top] += 1
             elif slash and top in by_root:
                 _check_image_file(info.name, info.num_bytes, files.get(by_root[top].name), findings)
-            elif top in folders if slash else any(fnmatch(top, pattern) for pattern in _READ_IN_ROOT):
+            elif top in folders if slash else any(fnmatch(top, pattern) for pattern in READ_IN_ROOT):
                 findings.add("extra", info.name, f"{info.num_bytes:,} bytes that nothing names; remove it")
     except UsageError as error:  # a link that leads out of the dataset
         findings.add("extra", storage.url, f"not all files could be listed: {error}")

@@ -28,7 +28,7 @@ class SlowStorage(LocalStorage):
         self._bytes_in_flight = 0
         self._counts = threading.Lock()
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+    def read_range(self, name: str, offset: int, num_bytes: int, version: int = 0) -> bytes:
         with self._counts:
             self.requests.append((name, offset, num_bytes))
             self._in_flight += 1
@@ -37,7 +37,7 @@ class SlowStorage(LocalStorage):
             self.most_bytes_in_flight = max(self.most_bytes_in_flight, self._bytes_in_flight)
         try:
             time.sleep(self.latency_s)
-            return super().read_range(name, offset, num_bytes)
+            return super().read_range(name, offset, num_bytes, version)
         finally:
             with self._counts:
                 self._in_flight -= 1

@@ -4,7 +4,7 @@ from hashlib import sha256
 
 from dataprep.build.claim import claim_place
 from dataprep.build.driver import run_build
-from dataprep.build.image_folder import image_names, images_to_place, link_names
+from dataprep.build.image_folder import image_names, link_names, place_images
 from dataprep.build.images import ImagePolicy
 from dataprep.build.job import build_shard
 from dataprep.build.open_build import open_build
@@ -26,7 +26,7 @@ def test_names_are_class_and_key():
 def test_formats_with_a_file_per_shard_have_no_images_to_place(storage_url):
     claim = claim_place(open_storage(storage_url), planned(small_plan()))
     before = digests(storage_url)
-    images_to_place(open_build(storage_url, claim.root)).place()
+    place_images(open_build(storage_url, claim.root))
     assert digests(storage_url) == before
 
 

@@ -7,8 +7,9 @@ import pytest
 
 import dataprep.build.read_ahead
 from dataprep.build.read_ahead import read_refs
-from dataprep.dataset.records import SampleRef
+from dataprep.dataset.records import Enumeration, SampleRef
 from dataprep.errors import SourceError
+from dataprep.sources.base import pinned
 from dataprep.storage import open_storage
 from tests.support.gcs_emulator import GCSEmulator
 
@@ -68,15 +69,43 @@ def test_a_bucket_has_128_reads_in_flight(bucket_url, monkeypatch):
         assert own.stats()["most_in_flight"] == 128
 
 
-def test_a_file_on_a_disk_that_has_grown_is_refused(tmp_path):
-    """As it is when it was still being copied while the originals were listed; its first bytes are another image."""
+def test_only_the_listed_version_of_an_original_is_read(storage_url, gcs):
+    """A longer one would be cut off, another archive has other images at the same places; no request more than before
+    finds it."""
+    storage = open_storage(storage_url)
+    storage.create("a.jpg", bytes(5))
+    listed = storage.stat("a.jpg")
+    refs = (SampleRef("a", "a.jpg", 0, 5, version=listed.version),)
+    before = gcs.stats()["requests"]
+    assert list(read_refs(storage, refs)) == [(refs[0], bytes(5))]
+    assert gcs.stats()["requests"] - before == (0 if storage.is_local else 1)
+    storage.delete("a.jpg")
+    storage.create("a.jpg", bytes(9))
+    with pytest.raises(SourceError, match=r"a\.jpg: written again, replaced or touched since it was listed"):
+        list(read_refs(storage, refs))
+
+
+def test_a_file_that_is_written_while_it_is_read_is_refused(tmp_path, monkeypatch):
     (tmp_path / "a.jpg").write_bytes(bytes(5))
-    (tmp_path / "a.tar").write_bytes(bytes(5))
-    storage = open_storage(str(tmp_path))
-    for name, num_bytes in (("a.jpg", 5), ("a.tar", 4)):
-        assert [data for _, data in read_refs(storage, (SampleRef("a", name, 0, num_bytes),))] == [bytes(num_bytes)]
-    with pytest.raises(SourceError, match=r"a\.jpg has 5 bytes, it had 4 when the build was planned"):
-        list(read_refs(storage, (SampleRef("a", "a.jpg", 0, 4),)))
+    storage, pread = open_storage(str(tmp_path)), os.pread
+    refs = (SampleRef("a", "a.jpg", 0, 5, version=storage.stat("a.jpg").version),)
+
+    def written_meanwhile(*call):
+        data = pread(*call)
+        (tmp_path / "a.jpg").write_bytes(bytes(5))
+        os.utime(tmp_path / "a.jpg", ns=(0, 0))
+        return data
+
+    monkeypatch.setattr(os, "pread", written_meanwhile)
+    with pytest.raises(SourceError, match="written again"):
+        list(read_refs(storage, refs))
+
+
+def test_files_that_grow_while_they_are_listed_are_refused(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(bytes(5))
+    found = Enumeration([SampleRef("a", "a.jpg", 0, 4)], [])
+    with pytest.raises(SourceError, match=r"a\.jpg has 5 bytes, it had 4 a moment ago"):
+        pinned(open_storage(str(tmp_path)), found)
 
 
 def test_a_source_that_is_gone_or_ends_early_is_named(source):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import zipfile
@@ -11,7 +12,8 @@ import pytest
 
 from dataprep.build.driver import prepare, refuse_output, run_build
 from dataprep.build.job import build_shard
-from dataprep.errors import BuildError, UsageError
+from dataprep.build.plan import BuildOptions
+from dataprep.errors import BuildError, SourceError, UsageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Killed
 from tests.support.builds import dataprep
@@ -23,7 +25,7 @@ FILES = {
     for number in range(1, 5)
 }
 """Eight pictures of two classes."""
-AGAIN = "put them back as they were, choose another --output, or begin again with --overwrite"
+AGAIN = "The originals have changed since: choose another --output, or begin again with --overwrite"
 
 
 def in_this_process(job, indexes):
@@ -83,8 +85,6 @@ def test_pictures_that_were_added_or_removed_are_not_passed_over(source, asked):
     (source / "cat/5.jpg").unlink()
     (source / "cat/1.jpg").unlink()
     assert "train has 8 images there, 7 here" in refused(asked)
-    write_files(source, {"cat/1.jpg": FILES["cat/1.jpg"]})
-    go_on(asked)
 
 
 def test_a_new_split_is_seen(tmp_path):
@@ -114,20 +114,56 @@ def test_a_file_that_is_no_picture_does_not_matter(source, asked):
     go_on(asked)
 
 
-def test_a_picture_that_was_replaced_by_one_of_the_same_size_is_named(source, asked):
-    path = source / "cat/5.bmp"
-    path.write_bytes(picture(50, "BMP"))
+@pytest.mark.parametrize("kind", ["folder", "table", "zip", "coco"])
+@pytest.mark.parametrize("how", ["written", "replaced"])
+def test_originals_replaced_by_others_of_the_same_size_are_refused(tmp_path, kind, how):
+    """With their old times: only the time of the last change of a file's status tells."""
+    source = write_files(tmp_path / "in", bitmaps(kind, 0))
+    asked = request(source, tmp_path / "out", dataset="table" if kind == "table" else "folder")
+    if kind == "coco":
+        options = BuildOptions(
+            dataset="coco", format="webdataset", splits=("val",), num_shards=2, allow_partial=True, annotations=()
+        )
+        asked = replace(asked, options=options)
     interrupted(asked)
-    before = path.stat()
-    path.write_bytes(picture(60, "BMP"))
-    assert path.stat().st_size == before.st_size
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**9))
-    notes = Notes()
-    with pytest.raises(Killed):
-        run_build(asked, killed_after_one, notes)
-    [line] = [line for line in notes.lines if line.startswith("warning: ")]
-    assert "cat/5.bmp" in line and "same names and sizes" in line and "--overwrite" in line
-    assert line in go_on(asked)  # as long as the build goes on
+    for name, data in bitmaps(kind, 100).items():
+        path, before = source / name, (source / name).stat()
+        assert before.st_size == len(data)
+        if how == "replaced":
+            path.unlink()
+        path.write_bytes(data)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(SourceError, match=r"written again, replaced or touched since it was listed.*--overwrite"):
+        go_on(asked)
+    manifest = run_build(replace(asked, overwrite=True), in_this_process, Notes()).manifest
+    assert sum(split.samples for split in manifest.splits) == 8
+
+
+def bitmaps(kind, first):
+    """Eight pictures of one size, as files, with a table or in a zip."""
+    files = {f"{'cat' if n % 2 else 'dog'}/{n}.bmp": picture(n + first, "BMP") for n in range(8)}
+    if kind == "folder":
+        return files
+    if kind == "table":
+        return files | {"t.csv": b"image,label\n" + b"".join(f"{name},{name[:3]}\n".encode() for name in files)}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for number, (name, data) in enumerate(files.items()):
+            if kind == "coco":
+                name, data = f"val2017/{number}.jpg", picture(number + first).ljust(1000, b"\0")
+            archive.writestr(name, data)
+    return {"val2017.zip" if kind == "coco" else "p.zip": packed.getvalue()}
+
+
+def test_originals_are_compared_once_more_before_the_manifest(source, asked):
+    """All shards are done, one with an original that is written again before the manifest."""
+
+    def writes_at_the_end(job, indexes):
+        yield from in_this_process(job, indexes)
+        write_files(source, {"cat/1.jpg": FILES["cat/1.jpg"]})
+
+    with pytest.raises(SourceError, match=r"cat/1\.jpg: written again"):
+        run_build(asked, writes_at_the_end, Notes())
 
 
 def test_archives_that_were_added_are_seen(tmp_path):
@@ -155,8 +191,6 @@ def test_images_of_a_table_are_compared(tmp_path):
 
 
 def test_class_folders_of_imagenet_are_compared(tmp_path):
-    from dataprep.build.plan import BuildOptions
-
     files = {f"train/n01440764/n01440764_{number}.JPEG": picture(number) for number in range(8)}
     source = write_files(tmp_path / "imagenet", files)
     asked = request(source, tmp_path / "out")

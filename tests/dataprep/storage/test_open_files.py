@@ -67,12 +67,12 @@ def test_a_file_that_was_replaced_is_opened_again(storage: LocalStorage) -> None
 def test_a_file_in_use_is_closed_by_its_last_reader(tmp_path: Path) -> None:
     files = OpenFiles(Folders(tmp_path))
     (tmp_path / "x").write_bytes(b"first")
-    with files.reading("x") as (descriptor, size):
-        assert size == 5
+    with files.reading("x") as (descriptor, status):
+        assert status.st_size == 5
         (tmp_path / "new").write_bytes(b"second")
         (tmp_path / "new").rename(tmp_path / "x")
-        with files.reading("x") as (other, other_size):
-            assert (os.pread(other, 9, 0), other_size) == (b"second", 6)
+        with files.reading("x") as (other, other_status):
+            assert (os.pread(other, 9, 0), other_status.st_size) == (b"second", 6)
         assert os.pread(descriptor, 9, 0) == b"first"
     with pytest.raises(OSError):
         os.pread(descriptor, 9, 0)
