@@ -31,6 +31,7 @@ from tests.attacks import all_attacks
 from tests.conftest import BUCKET, ENVIRONMENT
 from tests.fuzz.run import TARGETS, fuzz
 from tests.support import (
+    changed_builds,
     fitting,
     learning,
     training,
@@ -614,6 +615,19 @@ def _two_at_one_place(number: int, folder: Path) -> str:
     return schedule(number, folder, bucket_url("two-builds") if number % 2 else None)
 
 
+CHANGES = 500
+
+
+def changes() -> Iterator[Case]:
+    """Outputs and originals that others change between any two steps of a build: exit 0 means complete and right."""
+    for number in range(CHANGES):
+        yield f"schedule {number}", partial(_changed, number)
+
+
+def _changed(number: int, folder: Path) -> str:
+    return changed_builds.schedule(number, folder, bucket_url("changes"))
+
+
 PARTS_KILLED = 10
 
 
@@ -708,6 +722,7 @@ SHOWS = {
     "two-builds": two_builds,
     "odd-images": odd_images,
     "same-bytes": same_bytes,
+    "changes": changes,
     "crashes": crashes,
     "planted-faults": planted_faults,
     "hostile-originals": hostile_originals,

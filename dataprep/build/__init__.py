@@ -15,8 +15,12 @@ sizes, and a hash of what was found in them), the class list, the shape of every
 of this build. It is created before the first shard and owns the place from then on (docs/decisions/0006). A rerun with
 another plan is refused and told what differs. All other state of the build is in `_build/<plan hash>/<id>/`:
 `plan.parquet` holds the references, one row group a shard, so that a worker reads only its own. An enumeration of the
-originals is kept in `_build/source-<split>-<hash>.parquet`; a rerun uses it unless an archive has another size,
-a table another digest, or the folder other files than `_build/listing-<hash>` says (source_listing.py).
+originals is kept in `_build/source-<split>-<hash>.parquet`; a rerun uses it unless an archive is another version,
+a table has another digest, or the folder other files than `_build/listing-<hash>` says (source_listing.py).
+
+**The listed versions.** References say in which version a file of originals was listed (`ObjectInfo.version`: its
+generation in a bucket, its times on a disk), and only that one is read (`read_ahead.py`). The plan's hash does not
+cover versions: the same bytes elsewhere are the same plan, and the versions belong to one build.
 
 The size and CRC32C of `plan.parquet` are in `plan.json`, and those of an enumeration in a file beside it. Both files
 are compared with them before anything is built from them. A damaged enumeration is made again from the originals, and
@@ -30,7 +34,8 @@ so is a damaged `plan.parquet` if they and the options still give the plan that 
    anything else is a ConflictError that names both.
 3. Its receipt is published, with its index rows. From then on the shard is done.
 4. When all receipts exist, the index, the format's metadata, the renames of an image folder, and last `dataset.json`
-   are published. Then `_build/` is removed; if that is interrupted, the dataset is whole already and any rerun does it.
+   are published, between two comparisons of all files in place with the receipts (published.py). Then `_build/` is
+   removed; if that is interrupted, the dataset is whole already and any rerun does it.
 
 So a rerun after a crash does only what is missing, two builds at once make one dataset, and a build that meets an error
 first checks whether a manifest of its own plan exists by now. At most one shard a worker is built twice.

@@ -156,7 +156,7 @@ class Enumerator:
             return
         self._told = True
         self.progress.log(
-            f"continuing with the listing of {kept.listed or 'an earlier run'}; pictures added or replaced since are "
+            f"continuing with the listing of {kept.listed or 'an earlier run'}; pictures added since are "
             "not seen (--overwrite lists again)"
         )
 

@@ -24,6 +24,7 @@ from dataprep.dataset.index_parts import index_names, index_ranges
 from dataprep.dataset.paths import BUILD, RETRY
 from dataprep.errors import BuildError
 from dataprep.formats import FORMATS
+from dataprep.formats.imagefolder import REPEATED
 from dataprep.messages import counted, printable
 from dataprep.sources import recorded_class
 from dataprep.storage import ObjectInfo
@@ -173,5 +174,5 @@ def _folders(plan: Plan) -> tuple[set[str], set[str]]:
     linked = {
         split.name for split in plan.splits if shard_format.passes_written(split.repeat_stored) < split.repeat_stored
     }
-    roots = {shard_format.image_root(split.name, split.repeat_stored) for split in plan.splits if linked}
-    return {*roots, *(dataset.splits if dataset else ()), *(split.name for split in plan.splits), "index"}, linked
+    splits = [*(dataset.splits if dataset else ()), *(split.name for split in plan.splits)]
+    return {*splits, "index", REPEATED}, linked

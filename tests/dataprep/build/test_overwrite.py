@@ -11,7 +11,7 @@ from dataprep.build.driver import run_build
 from dataprep.build.job import build_shard
 from dataprep.dataset.manifest import MANIFEST, manifest_bytes
 from dataprep.dataset.paths import BUILD, OVERWRITING
-from dataprep.errors import UsageError
+from dataprep.errors import BuildError, UsageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Killed, Quiet, request, whole
 from tests.support.builds import digests
@@ -48,10 +48,14 @@ def test_an_overwritten_build_can_no_longer_publish_anything(fmt, originals, sto
 def test_only_files_of_the_dataset_are_removed(originals, tmp_path):
     output = tmp_path / "out"
     whole(request(originals, output))
-    foreign = ("notes/run1/my.labels.txt", "notes/x.tfrecord-00000-of-00001", "images/mine.jpg", "train/mine.txt")
-    for name in foreign:
+    foreign = ("notes/run1/my.labels.txt", "notes/x.tfrecord-00000-of-00001", "mine.jpg")
+    for name in (*foreign, "train/mine.txt"):
         open_storage(str(output)).create(name, b"precious")
-    whole(request(originals, output, seed=5, overwrite=True))
+    with pytest.raises(BuildError, match=r"would take for a part of the dataset, .* written: train/mine\.txt; move"):
+        whole(request(originals, output, seed=5, overwrite=True))
+    assert (output / "train/mine.txt").read_bytes() == b"precious"
+    (output / "train/mine.txt").unlink()
+    whole(request(originals, output, seed=5))
     whole(request(originals, output, "imagefolder", overwrite=True))
     assert all((output / name).read_bytes() == b"precious" for name in foreign)
     assert not list(output.glob("val/*.tar"))

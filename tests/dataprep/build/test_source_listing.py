@@ -211,7 +211,7 @@ def test_a_listing_of_a_bucket_is_named_with_its_time(bucket_url, tmp_path):
     bucket.create("cat/5.jpg", picture(50))
     [line] = [line for line in go_on(asked) if "listing" in line]
     assert "continuing with the listing of 20" in line and "UTC" in line
-    assert line.endswith("pictures added or replaced since are not seen (--overwrite lists again)")
+    assert line.endswith("pictures added since are not seen (--overwrite lists again)")
 
 
 def test_the_advice_after_rejections_is_true(source, tmp_path):
