@@ -43,6 +43,7 @@ FLAGS = {
     "own.val_fraction": "--val-fraction",
     "own.split_seed": "--seed",
     "own.group_by": "--group-by",
+    "own.join_classes": "--join-classes",
     "own.defaults": "--default",
     "own.drop": "--drop",
     "own.pass_over": "--pass-over",
@@ -84,7 +85,7 @@ WORDS = {
     "rows.encode.skip_reencode": "the rule that images which fit are stored as they are",
 }
 """Names of what no flag decides alone, by the same paths."""
-_ABSENT = {"images.jpeg": "untouched", "converted.all_fields": False}
+_ABSENT = {"images.jpeg": "untouched", "own.join_classes": False, "converted.all_fields": False}
 """Values of options that documents leave out."""
 
 

@@ -39,6 +39,11 @@ _OPTIONS = (
         "--origin", default=UNSTATED, show_default=True, help="Where the pictures come from, for the manifest."
     ),
     click.option(
+        "--join-classes",
+        is_flag=True,
+        help="Make one class of those whose names differ only in case or Unicode form, such as Cat and cat.",
+    ),
+    click.option(
         "--val-fraction",
         type=Finite(0, 1, max_open=True),
         default=0.0,
@@ -61,7 +66,7 @@ _OPTIONS = (
 )
 _OF_OWN_DATA = (
     *("licence", "origin", "label_from", "val_fraction", "group_by", "defaults"),
-    *("text_files", "image_column", "key_from"),
+    *("text_files", "image_column", "key_from", "join_classes"),
 )
 
 

@@ -55,6 +55,8 @@ class OwnData:
     """Files to leave out, in lower case: suffixes, and patterns of names such as `notes.txt` and `*.bak`."""
     text_files: tuple[tuple[str, str], ...] = ()
     """Features that hold the text files of pictures, each with the suffix of its files."""
+    join_classes: bool = False
+    """Whether classes whose names differ only in case or Unicode form are one."""
     archive: str = ""
     """Name of the only file to read below the source, an archive or table, or folder of tables; empty for all files."""
     image_column: str | None = None
@@ -69,10 +71,10 @@ class OwnData:
             raise UsageError("--group-by keeps groups together when train is split: it needs --val-fraction")
 
     def document(self) -> dict[str, object]:
-        """Return the fields as JSON values; those that only tables or text files need are left out if they are not
-        given."""
-        optional = {name for name in ("image_column", "key_from", "text_files") if getattr(self, name) in (None, ())}
-        return {name: value for name, value in asdict(self).items() if name not in optional}
+        """Return the fields as JSON values; those that few datasets need are left out if they are not given."""
+        rare = ("image_column", "key_from", "text_files", "join_classes")
+        absent = {name for name in rare if getattr(self, name) in (None, (), False)}
+        return {name: value for name, value in asdict(self).items() if name not in absent}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

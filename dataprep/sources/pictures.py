@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from itertools import chain
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
+from unicodedata import normalize
 
 from dataprep.dataset.features import Feature, Values, annotations_json, name_fault
 from dataprep.dataset.labels import renumbering
@@ -215,7 +216,7 @@ class PictureReader(ABC, Generic[P]):
 
     def _checked_classes(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the sorted names of classes, each once and without empty ones."""
-        classes = tuple(sorted({name for name in names if name}))
+        classes = self._told_apart({name for name in names if name})
         for name in classes:
             try:
                 check_class_folder(name)
@@ -224,6 +225,26 @@ class PictureReader(ABC, Generic[P]):
             except FormatError as error:
                 self._problems.add(SourceError(f"{self._root.url}: {error}"))
         return classes
+
+    def _told_apart(self, names: set[str]) -> tuple[str, ...]:
+        """Return sorted names; note those that differ only in case or Unicode form, or make them one."""
+        spellings: dict[str, list[str]] = {}
+        for name in sorted(names):
+            spellings.setdefault(normalize("NFC", name).casefold(), []).append(name)
+        alike = [each for each in spellings.values() if len(each) > 1]
+        if not alike:
+            return tuple(sorted(names))
+        if not self._own.join_classes:
+            these = listed([" and ".join(map(ascii, each)) for each in alike])
+            self._notes.append(
+                f"warning: {counted(sum(map(len, alike)), 'class')} have names that differ only in case or Unicode "
+                f"form: {these}; --join-classes makes one of each"
+            )
+            return tuple(sorted(names))
+        joined = {name: normalize("NFC", each[0]) for each in alike for name in each}
+        class_of = self._class_of
+        self._class_of = lambda picture: joined.get(class_of(picture), class_of(picture))
+        return tuple(sorted({joined.get(name, name) for name in names}))
 
     def _note_empty(self, empty: Examples) -> None:
         """Note the images of 0 bytes."""

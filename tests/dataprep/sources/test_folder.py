@@ -88,6 +88,25 @@ def test_a_few_classes_are_all_named(tmp_path, classes, listed):
     assert note.startswith(listed)
 
 
+def test_classes_that_differ_in_unicode_form_or_case_are_named(tmp_path):
+    """As a zip made on macOS spells them beside Linux's."""
+    names = [
+        f"{split}/{name}/1.jpg" for split, name in (("train", "cafe\u0301"), ("val", "caf\u00e9"), ("train", "tea"))
+    ]
+    root = tree(tmp_path, *names, "val/Tea/2.jpg")
+    apart = opened(root)
+    [line] = [note for note in apart.notes if "Unicode" in note]
+    assert line == (
+        "warning: 4 classes have names that differ only in case or Unicode form: 'Tea' and 'tea', "
+        "'cafe\\u0301' and 'caf\\xe9'; --join-classes makes one of each"
+    )
+    assert len(apart.found["train"].classes) == 4
+    joined = opened(root, join_classes=True)
+    assert joined.found["train"].classes == ("Tea", "caf\u00e9")
+    assert set(labels(joined, "train").values()) == set(labels(joined, "val").values()) == {"Tea", "caf\u00e9"}
+    assert not [note for note in joined.notes if "Unicode" in note]
+
+
 def test_images_without_a_byte_are_named_when_they_are_listed(tmp_path):
     write_files(tmp_path, dict.fromkeys(("1.jpg", "4.jpg"), JPEG) | {"2.jpg": b"", "3.png": b""})
     assert opened(tmp_path).notes == (
