@@ -196,7 +196,8 @@ class ChangedError(StorageError):
     """An object is no longer the version that was asked for."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(f"{url}: written again, replaced or touched since it was listed")
+        self.what = f"{url}: written again, replaced or touched since it was listed"
+        super().__init__(f"{self.what}; run the same command again when it is complete")
 
 
 def file_version(status: os.stat_result) -> int:
