@@ -80,8 +80,8 @@ def _read(source: Originals, ref: SampleRef) -> bytes | None:
 def changed(error: ChangedError) -> SourceError:
     """Return the error for an original that is another version than the build has listed."""
     return SourceError(
-        f"{error.what}. A build reads only the files that it listed, and no copies of them: start over with --overwrite, "
-        "or, if they were copied elsewhere, give their first place"
+        f"{error.what}. A build reads only the files that it listed, and no copies of them: start over with "
+        "--overwrite, or, if they were copied elsewhere, give their first place"
     )
 
 
