@@ -496,8 +496,7 @@ class LocalStorage:
                 yield self._entries(f"{place}{name[:-1]}", (*above, here), first)
 
     def _measured(self, entry: os.DirEntry[str], place: str) -> Iterator[tuple[str, os.stat_result | None]]:
-        """Yield the name and status of a file; for a folder its name with a slash, and None; nothing for other entries.
-        """
+        """Yield a file's name and status; for a folder its name with a slash, and None; nothing for other entries."""
         try:
             is_link = entry.is_symlink()
             status = self._folders.status(f"{place}{entry.name}") if is_link else entry.stat(follow_symlinks=False)
