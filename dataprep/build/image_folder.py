@@ -19,13 +19,14 @@ from dataprep.build.open_build import OpenBuild
 from dataprep.build.plan import Plan, PlannedSplit
 from dataprep.build.read_ahead import threads
 from dataprep.dataset.records import NO_LABEL, Sample, ShardPlan, ShardReceipt
-from dataprep.errors import ConflictError
+from dataprep.errors import ConflictError, StorageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, image_file, image_suffix, repeat_links
 from dataprep.host.heartbeat import beat
-from dataprep.storage import open_storage
+from dataprep.storage import ObjectInfo, open_storage
 from dataprep.storage.checksums import crc32c_number
 from dataprep.storage.local import LocalStorage
+from dataprep.storage.messages import GO_ON
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,8 @@ class ImageWriter:
         self._pool = threads(WRITES_IN_FLIGHT)
         self._pending: deque[Future[None]] = deque()
         self._number = 0
+        self._written: list[ObjectInfo] = []
+        """The files on a disk, as they were written."""
 
     def add(self, sample: Sample) -> None:
         """Begin to write one image to a free name; waits while too many writes are in flight.
@@ -81,9 +84,18 @@ class ImageWriter:
             self._await_first()
 
     def close(self) -> None:
-        """Wait until all images are written."""
+        """Wait until all images are written.
+
+        Raises:
+            StorageError: Others have changed one meanwhile; it is removed.
+        """
         while self._pending:
             self._await_first()
+        found = self._storage.stats([info.name for info in self._written]) if self._written else ()
+        for before, info in zip(self._written, found, strict=True):
+            if info is None or info.version != before.version:
+                self._storage.delete(before.name)
+                raise StorageError(f"{self._storage.url_of(before.name)}: changed by others while it was new; {GO_ON}")
 
     def _await_first(self) -> None:
         self._pending.popleft().result()
@@ -92,6 +104,8 @@ class ImageWriter:
     def _put(self, name: str, data: bytes) -> None:
         try:
             self._storage.create(self._aside + name, data)
+            if self._aside:
+                self._written += filter(None, self._storage.stats([self._aside + name]))
         except ConflictError:
             if self._storage.is_local or name not in _removed_before(self._build):
                 raise

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from dataprep.build.driver import run_build
+from dataprep.build.image_folder import ImageWriter
 from dataprep.build.job import build_shard
 from dataprep.build.receipts import finished_shards
-from dataprep.errors import BuildError
+from dataprep.errors import BuildError, StorageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet, request, whole
 from tests.support.builds import FORMATS, digests
@@ -60,6 +61,23 @@ def test_shards_that_are_lost_after_their_receipt_are_built_again(originals, sto
     assert len(built) == len(set(built)) + 1
     [line] = [line for line in notes.lines if "changed by others" in line]
     assert "1 file of 1 shard; they are built again" in line
+
+
+def test_an_image_changed_before_the_receipt_of_its_shard(originals, tmp_path, expected, monkeypatch):
+    put = ImageWriter._put
+
+    def changed(self, name, data):
+        put(self, name, data)
+        Path(self._storage.url_of(self._aside + name)).write_bytes(bytes(len(data)))
+
+    asked = request(originals, tmp_path / "out", "imagefolder")
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageWriter, "_put", changed)
+        with pytest.raises(StorageError, match="changed by others while it was new"):
+            whole(asked)
+    shutil.rmtree(next((tmp_path / "out/_build").glob("*/*/folder")))  # the other images were changed, too
+    whole(asked)
+    assert digests(tmp_path / "out") == expected["imagefolder"]
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
