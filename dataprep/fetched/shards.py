@@ -158,7 +158,7 @@ def kept_shard(
         target: Where the shard is, and with which options it was written.
         index: Number of the shard's receipt.
         rows: Rows of the shard, in the table's order.
-        web: Its networks are those of the receipt.
+        web: Fetcher of this run; the receipt names its networks.
         card: Content of the dataset's `croissant.json`, which has the SHA-256 digests of the shards; empty without it.
     """
     storage = target.storage
@@ -173,7 +173,7 @@ def kept_shard(
     if made.stats != data[stats] or samples.sha256.encode() not in (card or samples.sha256.encode()):
         return None
     attempt = target.places.attempt(index, uuid.uuid4().hex)
-    return _receipt(target, index, attempt, made, samples, web), made.index
+    return _receipt(target, index, attempt, (made, samples), web), made.index
 
 
 def fetch_shard(
@@ -202,7 +202,7 @@ def fetch_shard(
     made, samples = _write(target, f"{attempt}/{file}", split_index, rows, web.fetch, before)
     for name, data in _sidecars(target, split_index, made).items():
         storage.create(f"{attempt}/{name}", data)
-    receipt = _receipt(target, index, attempt, made, samples, web, before)
+    receipt = _receipt(target, index, attempt, (made, samples), web, before)
     # If another build owns the output now, it removes the files uploaded so far, and they can no longer be published.
     target.check()
     return decide(storage, target.places, receipt, made.index)
@@ -217,11 +217,12 @@ def _receipt(
     target: Target,
     index: int,
     attempt: str,
-    made: MadeShard,
-    samples: WritebackFile | HashingWriter,
+    written: tuple[MadeShard, WritebackFile | HashingWriter],
     web: WebFetch,
     before: Mapping[str, dict[str, int]] | None = None,
 ) -> ShardReceipt:
+    """Return the receipt of a shard, given the shard and the digests of its samples."""
+    made, samples = written
     split_index = target.places.first_shard + index
     return ShardReceipt(
         index=index,
