@@ -22,6 +22,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.img2dataset import IMG2DATASET
 from dataprep.formats.img2dataset_tfds import is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
+from dataprep.formats.wire import FRAME_HEAD_BYTES, frame_length
 from dataprep.messages import counted, shell_words, shown
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import read_bounded
@@ -34,6 +35,7 @@ _SPLIT_WORDS = ("train", "training", "val", "valid", "validate", "validation", "
 _SPLIT_IN_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_SPLIT_WORDS)})(?![A-Za-z0-9])")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _COMPRESSED = re.compile(r"\.(?:tar\.\w+|tgz|tfrecords?\.\w+)\Z")
+_TFRECORD = re.compile(r"\.tfrecords?(?:-\d+-of-\d+)?\Z")
 _TFDS_FILE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
@@ -146,6 +148,9 @@ def find(
     if format_name == "tfrecord" and any(info.name == DATASET_INFO for info in listing):
         return _find_tfds(storage, listing, splits, labels)
     files = [info for info in listing if SHARD_NAMES[format_name].search(info.name)]
+    if not files and format_name == "tfrecord":  # the user names the files
+        files = [info for info in listing if any(fits(info.name, pattern) for _, pattern in splits)]
+        files = files if files and _has_record(storage, files[0]) else []
     if not files:
         raise UsageError(f"{storage.url}: no file of format {format_name}, as in {_examples(listing)}; check --format")
     by_split = assign_splits(storage, files, splits)
@@ -255,6 +260,9 @@ def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
     if DATASET_INFO in names:
         return "tfrecord"
     found = [name for name, pattern in SHARD_NAMES.items() if any(map(pattern.search, names))]
+    if "tfrecord" in found and not any(map(_TFRECORD.search, names)):  # train-00000-of-01024 may be anything
+        first = next(info for info in listing if SHARD_NAMES["tfrecord"].search(info.name))
+        found = [name for name in found if name != "tfrecord" or _has_record(storage, first)]
     if len(found) > 1:
         raise UsageError(f"{storage.url}: {' and '.join(found)} files exist; choose one with --format")
     nested = [name for name in names if name.endswith(f"/{DATASET_INFO}")]
@@ -268,6 +276,13 @@ def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
             "uncompress it first, such as with gunzip"
         )
     return found[0] if found else "imagefolder"
+
+
+def _has_record(storage: Storage, info: ObjectInfo) -> bool:
+    """Return whether a file begins with the frame of a TFRecord, whose length has a checksum."""
+    if info.num_bytes < FRAME_HEAD_BYTES:
+        return False
+    return frame_length(storage.read_range(info.name, 0, FRAME_HEAD_BYTES)) is not None
 
 
 def _find_tfds(

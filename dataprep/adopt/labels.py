@@ -28,6 +28,8 @@ random order, already has no more than 640 classes."""
 _INTEGER = re.compile(r"\s*-?\d{1,18}\s*")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+FROM_ONE = "put a first line for class 0, such as background, into the file of --class-names"
+"""What to do about labels that begin at 1, as in the TFRecords of ImageNet that TPUs read."""
 _ADVICE = f"name the field that holds it with --labels FIELD, or ignore labels with --labels {NO_LABELS}"
 
 
@@ -68,9 +70,10 @@ class LabelReader:
             texts = (
                 ", or the text of a class" if self._may_be_text else f", as there are {counted(self._most, 'class')}"
             )
+            first = f"if the labels begin at 1, {FROM_ONE}; else " if label == self._most else ""
             raise SourceError(
                 f"label {shown(str(value))} in {shown(name)}, expected an integer from 0 to {self._most - 1:,}{texts}: "
-                f"{_ADVICE}"
+                f"{first}{_ADVICE}"
             )
         number = self._numbers.setdefault(text, len(self._numbers))
         self._refuse_both()

@@ -17,6 +17,7 @@ import numpy as np
 
 from dataprep.adopt.find import Found, FoundShard, find, with_class_names
 from dataprep.adopt.folder import left_out
+from dataprep.adopt.labels import FROM_ONE, NO_LABELS
 from dataprep.adopt.rows import distinct_keys, key_hash, listed_fields, shard_prefixes
 from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
 from dataprep.adopt.tars import APART, DOTTED
@@ -40,7 +41,7 @@ from dataprep.errors import AccessError, ConflictError, DataprepError, SourceErr
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.img2dataset_tfds import is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
-from dataprep.messages import counted, shell_words
+from dataprep.messages import counted, did_you_mean, shell_words, shown
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import TooLargeError, read_bounded
 from dataprep.storage.spool import temporary_folder
@@ -161,6 +162,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         if not any(result.samples for result in results):
             shards = counted(len(results), "shard")
             raise SourceError(f"{data.url}: no image in {shards}; {_reasons(results)}")
+        _refuse_unknown_field(data.url, request.labels, results)
         results, texts = with_classes(data.url, results)
         read = _ReadData(found, results, texts or _classes(found, results), _describe(index, data, found, results))
         notes = (
@@ -227,6 +229,19 @@ def _refuse_other_flags(index: Storage, existing: Manifest, request: AdoptReques
         raise UsageError(f"{index.url}: a dataset of `dataprep build` exists there already; leave {flags} out")
 
 
+def _refuse_unknown_field(url: str, field: str | None, results: Sequence[ReadShard]) -> None:
+    """Raise UsageError if no sample has a label in the field that the user names."""
+    if field in (None, NO_LABELS) or any(result.labels for result in results):
+        return
+    fields = sorted(sum((result.fields for result in results), Counter()))
+    hint = did_you_mean(field, [*fields, "cls", "label"]) or "; leave it out for the usual ones (cls, label, ...)"
+    others = ", ".join(fields) or "no other fields"
+    raise UsageError(
+        f"{url}: --labels {field}: no sample has a label there{hint} The samples have {others}; --labels {NO_LABELS} "
+        "leaves labels out"
+    )
+
+
 def _skipped(found: Found) -> Iterator[str]:
     """Yield a line for each split that has files which are no images."""
     for split, images in found.images.items():
@@ -275,6 +290,13 @@ def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
             f"labels are integers from {min(used):,} to {max(used):,} and stay as they are: "
             f"{counted(len(read.classes), 'class')}{without}; --class-names FILE gives them names"
         )
+    elif read.classes and not read.found.images and read.found.kind != "tfds":  # names that the user gives
+        used = set[int]().union(*(result.labels for result in read.results))
+        if used and 0 not in used:
+            yield (
+                f"warning: no image is of class 0, {shown(read.classes[0])}, the labels are {min(used):,} to "
+                f"{max(used):,}: if they begin at 1, {FROM_ONE}"
+            )
 
 
 def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:

@@ -25,7 +25,7 @@ MAX_LISTED_IN_BUCKET = 20_000
 """Maximum number of objects that are listed in a bucket when a loader is opened: 20 requests take some seconds."""
 SHARD_NAMES = {
     "webdataset": re.compile(r"\.tar\Z"),
-    "tfrecord": re.compile(r"\.tfrecords?(?:-\d+-of-\d+)?\Z"),
+    "tfrecord": re.compile(r"(?:\.tfrec(?:ords?)?|\.records?)(?:-\d+-of-\d+)?\Z|(?:\A|/)[^./]+-\d+-of-\d+\Z"),
 }
 """Patterns of the names of shards, by format. In other formats every image is a file of its own."""
 

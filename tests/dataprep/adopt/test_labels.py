@@ -179,3 +179,60 @@ def test_a_shard_in_random_order_of_many_classes_is_no_shard_of_captions():
     with pytest.raises(SourceError, match="data: labels are text with 640 different values for 700 samples"):
         text_classes([ShardLabels(texts)], 700, where="data")
     assert text_classes([ShardLabels(("b", "a")), ShardLabels(("a",))], 3, where="data") == ("a", "b")
+
+
+def test_a_field_that_no_sample_has_is_refused_and_the_index_stays(tmp_path):
+    data = text_tars(tmp_path / "data")
+    before = adopt_here(data).manifest
+    for overwrite in (False, True):
+        index = data if overwrite else tmp_path / "other"
+        with pytest.raises(UsageError, match=r"--labels clas: no sample .*; did you mean cls\? The samples"):
+            adopt_here(data, index, labels="clas", overwrite=overwrite)
+    assert read_manifest(open_storage(str(data))) == before
+    assert read_manifest(open_storage(str(tmp_path / "other"))) is None
+
+
+def test_labels_from_1_are_asked_about_and_a_first_line_helps(tmp_path):
+    data = integer_tar(tmp_path, 1, 2)
+    with pytest.raises(SourceError, match=r"label '2' .* 0 to 1, .*if the labels begin at 1, put a first line"):
+        adopt_here(data, class_names=("cat", "dog"))
+    adoption = adopt_here(data, class_names=("background", "cat", "dog"))
+    assert [adoption.manifest.classes[label] for _, label, *_ in read_all(data)[0]] == ["cat", "dog"]
+    assert adoption.notes[0].startswith("warning: no image is of class 0, 'background', the labels are 1 to 2: if they")
+
+
+RECORDS = {"train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"}
+
+
+def records(folder, names):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(sorted(names)):
+        entries = map_entry(b"image/encoded", bytes_feature(image_of(number)))
+        (folder / name).write_bytes(b"".join(frame_around(message(b"\x0a", entries), b"", b"")))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (RECORDS, {"train": 2, "validation": 1}),
+        ({"train00-1338.tfrec", "train01-1338.tfrec"}, {"train": 2}),
+        ({"coco_train.record-00000-of-00001", "coco_val.record-00000-of-00001"}, {"train": 1, "val": 1}),
+    ],
+)
+@pytest.mark.parametrize("format_name", ["auto", "tfrecord"])
+def test_tfrecords_of_any_usual_name_are_adopted(tmp_path, names, splits, format_name):
+    manifest = adopt_here(records(tmp_path / "data", names), format=format_name).manifest
+    assert {split.name: split.samples for split in manifest.splits} == splits
+
+
+def test_the_content_decides_about_unusual_names(tmp_path):
+    data = records(tmp_path / "data", {"a.bin", "b.bin"})
+    with pytest.raises(UsageError, match="no image in a class folder"):
+        adopt_here(data)
+    chosen = adopt_here(data, format="tfrecord", splits=(("train", "a*"), ("val", "b*"))).manifest
+    assert [split.samples for split in chosen.splits] == [1, 1]
+    (tmp_path / "noise").mkdir()
+    (tmp_path / "noise/train-00000-of-00001").write_bytes(b"not a record at all")
+    with pytest.raises(UsageError, match="no image in a class folder"):
+        adopt_here(tmp_path / "noise")
