@@ -23,6 +23,7 @@ from dataprep.build.source_listing import list_source, load_listing
 from dataprep.dataset.records import Enumeration
 from dataprep.sources import Dataset
 from dataprep.sources.base import Reading
+from dataprep.sources.folders import followed_links
 from dataprep.storage import Storage
 
 
@@ -107,6 +108,9 @@ class Enumerator:
             splits=self.options.splits,
             max_reject_ratio=self.max_reject_ratio,
         )
+        if self.options.own is None or not self.options.own.archive:
+            for line in followed_links(self.source):
+                self.progress.log(line)
         opened = self.dataset.opened(self.source, reading)
         if opened is not self.dataset:
             for note in opened.notes:

@@ -161,6 +161,13 @@ def layout_faults(manifest: Manifest) -> Iterator[str]:
             due = recipe.shard_file(manifest, split, number)
             if shard["file"] != due:
                 yield f"split {split.name}: shard {number} is {quoted(shard['file'])}, expected {due}"
+    try:
+        known = recipe.metadata_files(manifest).keys() | recipe.sidecar_files(manifest)
+    except FormatError as error:
+        yield str(error)
+        return
+    for name in sorted({entry["file"] for entry in manifest.files} - known):
+        yield f"files: {quoted(name)} is not a file that a build writes"
     yield from recipe.layout_faults(manifest)
 
 

@@ -18,11 +18,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePosixPath
 
 from dataprep.build.cards import own_cards
 from dataprep.build.claim import MAX_MARK_BYTES, Claim, read_claim, removed_names
-from dataprep.build.finished import dataset_names
+from dataprep.build.finished import dataset_names, layout_faults, shape_faults
 from dataprep.build.recipe import recipe_of
 from dataprep.dataset.index_parts import index_names, index_ranges
 from dataprep.dataset.manifest import MANIFEST, built_as, read_manifest
@@ -141,6 +142,10 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
     if found.mark is not None:
         names.update(_marked_names(storage))
     if found.manifest is not None:
+        for fault in chain.from_iterable(find(found.manifest) for find in (shape_faults, layout_faults)):
+            raise UsageError(
+                f"{storage.url_of(MANIFEST)}: {fault}. --overwrite removes only what a build writes: {_REMOVE_YOURSELF}"
+            )
         names.update(dataset_names(storage, found.manifest))
         if found.pointers[-1] is not None:
             names.update(recipe_of(built_as(found.manifest)).added_files(storage, found.manifest))

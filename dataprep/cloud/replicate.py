@@ -109,7 +109,16 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     # A build removes the manifest first and writes it last: if it is the same now, what was listed belongs to it.
     if MANIFEST not in present or storage.read(MANIFEST, MAX_MANIFEST_BYTES) != data:
         raise VerificationError(f"{storage.url}: it is being overwritten; run the same command again")
-    list_data = _images if shard_format.one_file_per_image else _shards
+    try:
+        return _listed(storage, manifest, data, present)
+    except FileNotFoundError as error:
+        raise VerificationError(
+            f"{error}: it was removed meanwhile; another process is changing the dataset"
+        ) from error
+
+
+def _listed(storage: Storage, manifest: Manifest, data: bytes, present: Mapping[str, ObjectInfo]) -> Phases:
+    list_data = _images if FORMATS[manifest.format].one_file_per_image else _shards
     index = [entry for split in manifest.splits for entry in (*index_files(split), split.events)]
     return (
         tuple(list_data(storage, manifest, present)),

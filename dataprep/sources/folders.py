@@ -84,6 +84,20 @@ def tree_files(root: Storage, is_passed_over: PassOver = lambda _: False) -> Spi
     return _sorted(found)
 
 
+def followed_links(root: Storage) -> list[str]:
+    """Return a line for each link in a source on disk that leads to a folder or file outside: a downloaded source may
+    have one to private pictures."""
+    if not root.is_local or not Path(root.url).is_dir():
+        return []
+    links = sorted(path for path in Path(root.url).iterdir() if path.is_symlink() and not is_hidden((path.name,)))
+    targets = [(path, path.resolve()) for path in links]
+    return [
+        f"warning: {shown(path.name)} is a link to {shown(str(target))}, which is read as a part of the source"
+        for path, target in targets
+        if target.exists() and not any(target.is_relative_to(each) for each in link_targets(Path(root.url)))
+    ]
+
+
 def _sorted(files: Iterator[FolderFile]) -> SpilledItems[FolderFile]:
     return SpilledItems(FILES, files).in_order(lambda file: "/".join(file.parts).encode())
 

@@ -9,7 +9,7 @@ import pytest
 from dataprep.build.claim import OvertakenError
 from dataprep.build.driver import run_build
 from dataprep.build.job import build_shard
-from dataprep.dataset.manifest import MANIFEST, manifest_bytes
+from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest
 from dataprep.dataset.paths import BUILD, OVERWRITING
 from dataprep.errors import BuildError, UsageError
 from dataprep.storage import open_storage
@@ -59,6 +59,19 @@ def test_only_files_of_the_dataset_are_removed(originals, tmp_path):
     whole(request(originals, output, "imagefolder", overwrite=True))
     assert all((output / name).read_bytes() == b"precious" for name in foreign)
     assert not list(output.glob("val/*.tar"))
+
+
+def test_a_file_that_no_build_writes_is_not_removed_though_the_manifest_lists_it(originals, tmp_path):
+    output = tmp_path / "out"
+    whole(request(originals, output))
+    storage = open_storage(str(output))
+    storage.create("notes/t.tex", b"thesis")
+    manifest = read_manifest(storage)
+    listed = [*manifest.files, {"file": "notes/t.tex", "bytes": 6, "sha256": "0" * 64}]
+    (output / MANIFEST).write_bytes(manifest_bytes(dataclasses.replace(manifest, files=listed)))
+    with pytest.raises(UsageError, match=r"files: 'notes/t\.tex' is not a file that a build writes\. --overwrite"):
+        whole(request(originals, output, seed=5, overwrite=True))
+    assert (output / "notes/t.tex").read_bytes() == b"thesis"
 
 
 def test_adopted_originals_are_not_removed(originals, tmp_path):

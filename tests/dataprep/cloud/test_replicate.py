@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from dataprep.cloud.region import describe
 from dataprep.cloud.replicate import Copying, copy_dataset, dataset_phases, plan_copy, record_copies
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas
 from dataprep.errors import ConflictError, FormatError, StorageError, UsageError, VerificationError
-from dataprep.storage import open_storage
+from dataprep.storage import ObjectInfo, open_storage
 from dataprep.storage.gcs_location import BucketLocation
 from tests.support.finished import build_here, details, kinds, verify_here
 from tests.support.own_data import annotated, build_own
@@ -412,3 +413,53 @@ def test_a_copy_that_fails_says_what_stays_and_that_the_same_command_goes_on(sou
     [again] = replicate(source.url, target)
     assert 0 < again.objects < copying.objects
     assert verify_here(target).verdict == "whole"
+
+
+@pytest.fixture
+def own_copy(finished, tmp_path):
+    """A dataset on a disk, to change."""
+
+    def copied(kind: str) -> Path:
+        return Path(shutil.copytree(finished(kind), tmp_path / kind))
+
+    return copied
+
+
+@pytest.mark.parametrize("name", ["README.md", "croissant.json"])
+def test_a_private_file_behind_a_link_is_not_copied(own_copy, tmp_path, name):
+    source = own_copy("imagenet-webdataset")
+    (tmp_path / "key").write_text("private")
+    (source / name).unlink(missing_ok=True)
+    (source / name).symlink_to("../key")
+    with pytest.raises(UsageError, match=f"{name} is a link out of {source}, to {tmp_path}/key"):
+        dataset_phases(open_storage(str(source)), shape_faults)
+
+
+@pytest.mark.parametrize("name", ["index/train.parquet", "index/train-events.parquet"])
+def test_an_index_of_the_same_size_and_other_bytes_is_not_copied(own_copy, name):
+    source = own_copy("imagenet-webdataset")
+    flip_byte(str(source), name, 9)
+    with pytest.raises(VerificationError, match=rf"{name}: sha256 \w+…, the manifest has \w+…; run dataprep verify"):
+        dataset_phases(open_storage(str(source)), shape_faults)
+
+
+def test_an_image_of_the_same_size_and_other_bytes_is_not_copied(own_copy, tmp_path):
+    source = own_copy("imagenet-imagefolder")
+    image = next((source / "train").rglob("*.JPEG"))
+    flip_byte(str(source), image.relative_to(source).as_posix(), 9)
+    with pytest.raises(StorageError, match=f"{image.name}: .* were copied, .* were expected"):
+        replicate(str(source), str(tmp_path / "copy"))
+    assert not (tmp_path / "copy/dataset.json").exists()
+
+
+def test_a_source_that_is_overwritten_while_it_is_listed_is_refused(own_copy, monkeypatch):
+    source = open_storage(str(own_copy("imagenet-webdataset")))
+    listed = list(source.list())
+
+    def listing() -> list[ObjectInfo]:
+        flip_byte(source.url, "dataset.json", 40)
+        return listed
+
+    monkeypatch.setattr(source, "list", listing)
+    with pytest.raises(VerificationError, match="it is being overwritten; run the same command again"):
+        dataset_phases(source, shape_faults)

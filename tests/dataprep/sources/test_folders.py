@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from dataprep.errors import SourceError, UsageError
-from dataprep.sources.folders import FolderFile, folder_files, tree_files
+from dataprep.sources.folders import FolderFile, folder_files, followed_links, tree_files
 from dataprep.storage import open_originals, open_storage
 
 NAMES = ["b/2.jpg", "b/10.jpg", "a.jpg", "B/x.jpg", "é.jpg", "b.jpg", "b/é.jpg"]
@@ -66,6 +66,15 @@ def test_a_folder_may_be_a_link_to_another_volume_where_users_put_it(tmp_path, o
     assert names
     assert all(originals.read(name) for name in names)
     assert pickle.loads(pickle.dumps(originals)).read(names[0]) == originals.read(names[0])
+
+
+def test_each_link_out_of_the_source_is_named(tmp_path, outside):
+    root = tmp_path / "root"
+    (root / "own").mkdir()
+    for name, target in (("train", outside), ("inside", "own"), (".hidden", outside), ("broken", "nowhere")):
+        (root / name).symlink_to(target)
+    line = f"warning: 'train' is a link to '{outside}', which is read as a part of the source"
+    assert followed_links(open_originals(str(root))) == [line]
 
 
 def test_the_root_may_be_a_link(tmp_path, outside):
