@@ -194,6 +194,7 @@ class _FolderReader(PictureReader[_Picture]):
         tops = {image.parts[0] for image in tree.images if len(image.parts) > 1 and _is_split(image.parts[0])}
         splits = {top: SPLIT_FOLDERS[top.lower()] for top in sorted(tops)}
         if not splits:
+            self._note_deeper_splits(tree)
             return {}
         outside = Examples(
             _Picture(image, image.parts)
@@ -217,6 +218,23 @@ class _FolderReader(PictureReader[_Picture]):
                     )
                 )
         return splits
+
+    def _note_deeper_splits(self, tree: Tree) -> None:
+        """Warn if folders below one top folder have names of splits, as in `images/train`: they are not taken for
+        splits."""
+        seconds = {
+            image.parts[:2]
+            for image in tree.images
+            if len(image.parts) > 2 and _is_split(image.parts[1]) and image.is_loose
+        }
+        tops = sorted({top for top, _ in seconds})
+        names = sorted({name for _, name in seconds})
+        if len({SPLIT_FOLDERS[name.lower()] for name in names}) > 1:
+            source = shell_words("dataprep", "build", "folder", "--source", self._root.url_of(tops[0]))
+            self._notes.append(
+                f"warning: all images are in train, because {' and '.join(names)} are not directly in --source but in "
+                f"{shown(tops[0])}; for splits: {source}"
+            )
 
     def _by_split(
         self, folders: Mapping[str, str], pictures: SpilledItems[_Picture]

@@ -133,7 +133,9 @@ def _csv_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[
     reader = csv.reader(_text_lines(file, stream), delimiter=delimiter, strict=True)
     with _parsed(file, 1):
         header = next(reader, [])
-    _refuse_columns(file, header)
+    names = [name.strip() for name in header]
+    is_spaced = names != header  # "path, label": values have blanks, too
+    _refuse_columns(file, names)
     while True:
         with _parsed(file, reader.line_num + 1):
             fields = next(reader, None)
@@ -149,7 +151,7 @@ def _csv_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[
                 )
             )
             continue
-        yield reader.line_num, dict(zip(header, fields, strict=True))
+        yield reader.line_num, dict(zip(names, map(str.strip, fields) if is_spaced else fields, strict=True))
 
 
 def _jsonl_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:

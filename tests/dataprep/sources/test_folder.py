@@ -399,3 +399,13 @@ def test_boxes_are_records_in_json_lines_and_texts_in_csv(tmp_path):
     with (tmp_path / "metadata.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("file_name", "objects"), ("0.jpg", json.dumps(objects))])
     assert opened(tmp_path, label_from="none").found["train"].features["objects"].kind == "text"
+
+
+def test_names_of_splits_in_a_deeper_folder_are_warned_of(tmp_path):
+    files = {"images/train/1.jpg": picture(1), "images/val/2.jpg": picture(2), "labels/val/2.txt": "0 1 1 1 1"}
+    write_files(tmp_path / "yolo", files)
+    dataset = opened(tmp_path / "yolo")
+    command = f"dataprep build folder --source {tmp_path}/yolo/images"
+    assert dataset.splits == ("train",)
+    assert any(note.startswith("warning: all images are in train") and command in note for note in dataset.notes)
+    assert opened(tmp_path / "yolo/images").splits == ("train", "val")

@@ -12,7 +12,7 @@ import pytest
 
 from dataprep.dataset.features import MAX_FEATURES
 from dataprep.errors import SourceError
-from dataprep.sources.metadata import MAX_LINE_BYTES, MetadataFile, Row, rows_of
+from dataprep.sources.metadata import MAX_LINE_BYTES, MetadataFile, Row, rows_of, text_rows
 
 
 def rows(name, data, folder=()):
@@ -114,3 +114,13 @@ def test_parquet_of_one_value_repeated():
     bomb = parquet({"file_name": ["1.jpg"] * 200, "a": pa.array([text] * 200).dictionary_encode()})
     reader = rows_of(MetadataFile((), "/data/metadata.parquet", len(bomb), partial(io.BytesIO, bomb)))
     assert len(next(reader).values["a"]) == len(text)
+
+
+def test_blanks_around_the_names_of_columns_are_no_part_of_names_and_values(tmp_path):
+    (tmp_path / "metadata.csv").write_text("file_name, label\na.jpg, cat\nb.jpg,dog \n")
+    path = tmp_path / "metadata.csv"
+    file = MetadataFile((), str(path), path.stat().st_size, lambda: path.open("rb"))
+    assert [values for _, values in text_rows(file)] == [
+        {"file_name": "a.jpg", "label": "cat"},
+        {"file_name": "b.jpg", "label": "dog"},
+    ]
