@@ -17,7 +17,7 @@ from dataprep.dataset.manifest import bytes_entry, source_entry
 from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import BuildError, ConflictError, StorageError
-from dataprep.fetched.commit import Places, are_lost, entries_of, fetched, files_of, placing, refuse_added
+from dataprep.fetched.commit import Places, are_lost, entries_of, fetched, files_of, placing
 from dataprep.fetched.metadata import metadata_files
 from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import LaionOptions, laion_of
@@ -51,8 +51,6 @@ def finish_tables(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifes
     names = built_names(dataset.name, plan.options.format, SPLIT, options.shard_digits)
     replaces = is_over_remains(storage, plan)
     places = Places(root=build.root, names=names, replaces=replaces)
-    if replaces or storage.is_local:
-        refuse_added(storage, names, plan.num_shards)
     place, indexes = placing(storage, replaces=replaces), count()
     publishing.replaces = replaces
     published = Published(build, planned_metadata(plan), placed_late=True)
