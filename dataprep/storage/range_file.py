@@ -44,7 +44,8 @@ class RangeWindow:
             start = min(offset, max(0, self._size - self._window_bytes))
             at = offset - start
             wanted = min(self._size - start, max(at + count, self._window_bytes))
-            self._window = self._storage.read_range(self._name, start, wanted, self._version)
+            version = (self._version,) if self._version else ()  # storages of loaders know no versions
+            self._window = self._storage.read_range(self._name, start, wanted, *version)
             self._window_at = start
         return self._window[at : at + count] if count else b""
 
