@@ -17,7 +17,7 @@
 
 #include <jpeglib.h>
 
-/* The limits of dataprep/formats/image_limits.py. */
+/* The limits of dataprep/formats/pictures.py. */
 #define MAX_PIXELS 100000000
 #define MAX_SCANS 500
 #define MAX_SCAN_PIXELS 5000000000LL

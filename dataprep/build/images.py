@@ -2,7 +2,7 @@
 
 A valid JPEG keeps its bytes, or its pixels where restart markers are asked for (restart.py). Any other image, and a
 JPEG that is neither RGB nor grey, is re-encoded. An image that cannot be decoded completely is rejected, never patched
-up. Every input is treated as hostile (guard.py).
+up. Every input is treated as hostile (dataprep/formats/pictures.py).
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ from __future__ import annotations
 import io
 import warnings
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from dataprep.build.guard import (
+from dataprep.build.restart import with_restarts
+from dataprep.dataset.keys import named
+from dataprep.dataset.records import Event
+from dataprep.errors import DataprepError, ImageError
+from dataprep.formats.pictures import (
+    EXIF_SEGMENT,
     JPEG_MAGIC,
+    MAX_SIDE,
+    START_OF_SCAN,
     Fault,
     UnusableImageError,
+    jpeg_markers,
     load_image,
     open_image,
     refuse_scans,
     refuse_size,
+    to_rgb,
 )
-from dataprep.build.restart import with_restarts
-from dataprep.dataset.keys import named
-from dataprep.dataset.records import Event
-from dataprep.errors import ImageError
+from dataprep.messages import one_line
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -34,11 +41,22 @@ MAX_SEGMENTS = 1_000
 REPAIR_QUALITY = 100
 _ORIENTATION = 0x0112
 """EXIF's number of the orientation."""
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""Pillow's name of the transposition that turns an image upright, by its EXIF orientation."""
 _REASONS: dict[Fault, str] = {
     "missing": "missing",
     "empty": "empty",
     "too-large": "too-large",
     "truncated": "truncated",
+    "unencodable": "unencodable",
 }
 """Reasons of rejections by fault; `undecodable` for all other faults."""
 
@@ -92,6 +110,10 @@ def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedIma
         checked = _check(key, data, policy)
     except UnusableImageError as error:
         event = Event(key, "rejected", _REASONS.get(error.fault, "undecodable"), str(error))
+    except (DataprepError, ImportError):
+        raise
+    except Exception as error:  # noqa: BLE001  of a codec: nothing but the image is read here, and nothing is written
+        event = Event(key, "rejected", "undecodable", one_line(error))
     else:
         if checked.event is None or policy.on_bad == "repair":
             return checked if policy.jpeg == "untouched" else replace(checked, image=with_restarts(checked.image))
@@ -123,7 +145,7 @@ def _check(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedImage:
     if upright and not _shrinks(height, width, policy):
         return CheckedImage(data, height, width, orientation)
     event = None if upright else Event(key, "repaired", "orientation", f"EXIF orientation {orientation} applied")
-    return _rewrite(_load(data), orientation, policy, event, repaired=False)
+    return _rewrite(data, _load(data), orientation, policy, event, repaired=False)
 
 
 def _jpeg_header(data: bytes) -> tuple[int, int, str]:
@@ -149,10 +171,10 @@ def _decode_jpeg(data: bytes, height: int, width: int) -> None:
     try:
         simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
     except ValueError:
-        # A warning, or an error: Pillow accepts what common decoders accept, and raises on missing data.
+        # A warning, or an error: Pillow accepts what common decoders accept, and load_image asks for the end.
         image = open_image(data)
         image.draft("L", (1, 1))
-        load_image(image, len(data))
+        load_image(image, data)
 
 
 def _repair(key: str, data: bytes, policy: ImagePolicy, reason: str | None = None) -> CheckedImage:
@@ -161,22 +183,26 @@ def _repair(key: str, data: bytes, policy: ImagePolicy, reason: str | None = Non
     kind = (reason or image.format or "").lower()
     detail = f"{kind.upper()} ({image.mode}) of {image.width}x{image.height} pixels written as RGB JPEG"
     orientation = _orientation_of(image)
-    return _rewrite(image, orientation, policy, Event(key, "repaired", kind, detail), repaired=True)
+    return _rewrite(data, image, orientation, policy, Event(key, "repaired", kind, detail), repaired=True)
 
 
 def _rewrite(
-    image: Image.Image, orientation: int, policy: ImagePolicy, event: Event | None, *, repaired: bool
+    data: bytes, image: Image.Image, orientation: int, policy: ImagePolicy, event: Event | None, *, repaired: bool
 ) -> CheckedImage:
-    from PIL import ImageOps
+    from PIL import Image
 
-    if policy.apply_exif and orientation != 1:
-        image = ImageOps.exif_transpose(image)
-        orientation = 1
-    rgb = _over_white(image)
+    rgb = to_rgb(image, data)
     del image  # at 100 Mpixel every copy is 400 MB
+    if policy.apply_exif and orientation != 1:
+        # Not ImageOps.exif_transpose: it also writes the EXIF again, and fails if a tag has an odd type.
+        rgb = rgb.transpose(Image.Transpose[_TURNS[orientation]])
+        orientation = 1
     resized = _shrinks(rgb.height, rgb.width, policy)
     if resized:
         rgb = _shrink(rgb, policy)
+    if max(rgb.size) > MAX_SIDE:
+        detail = f"{rgb.width}x{rgb.height} pixels; a JPEG has at most {MAX_SIDE:,} on a side"
+        raise UnusableImageError("unencodable", detail)
     quality = policy.quality if resized and not repaired else REPAIR_QUALITY
     out, exif = io.BytesIO(), _exif_of(orientation)
     rgb.save(out, "JPEG", quality=quality, subsampling=0 if quality == REPAIR_QUALITY else 2, exif=exif)
@@ -196,30 +222,8 @@ def _shrink(rgb: Image.Image, policy: ImagePolicy) -> Image.Image:
     return rgb.resize(size, Image.Resampling.LANCZOS)
 
 
-def _over_white(image: Image.Image) -> Image.Image:
-    """Return an image of any mode as RGB: the upper 8 of 16 bits are kept, and transparency is laid over white."""
-    import numpy as np
-    from PIL import Image
-
-    if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8), "L").convert("RGB")
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    rgba = image if image.mode == "RGBA" else image.convert("RGBA")
-    del image
-    white = Image.new("RGB", rgba.size, "white")
-    strip = 256  # rows at a time: the copy of an alpha band is a quarter of the image
-    for top in range(0, rgba.height, strip):
-        rows = rgba.crop((0, top, rgba.width, min(top + strip, rgba.height)))
-        white.paste(rows, (0, top), rows)
-    return white
-
-
 def _load(data: bytes) -> Image.Image:
-    image = open_image(data)
-    if image.format in ("JPEG", "MPO"):
-        refuse_scans(data, image.height, image.width)
-    return load_image(image, len(data))
+    return load_image(open_image(data), data)
 
 
 def _exif_of(orientation: int) -> bytes:
@@ -242,21 +246,12 @@ def _exif_orientation(data: bytes) -> int:
 
 
 def _has_exif(data: bytes) -> bool:
-    """Return whether an EXIF block precedes the first scan; also true if the segments cannot be walked.
-
-    A JPEG is a chain of segments: 0xFF, a marker, two bytes of length (ITU-T T.81, annex B). Searching the bytes for
-    `Exif` instead takes 90 us for 110 kB.
-    """
-    at = 2
-    for _ in range(MAX_SEGMENTS):
-        if data[at : at + 1] != b"\xff":
-            return True
-        marker = data[at + 1 : at + 2]
-        if marker == b"\xda":
+    """Return whether an EXIF block precedes the first scan. Searching the bytes for `Exif` takes 90 us for 110 kB."""
+    for marker, at in islice(jpeg_markers(data), MAX_SEGMENTS):
+        if marker == START_OF_SCAN:
             return False
-        if marker == b"\xe1" and data.startswith(b"Exif\0\0", at + 4):
+        if marker == EXIF_SEGMENT and data.startswith(b"Exif\0\0", at + 2):
             return True
-        at += 2 + int.from_bytes(data[at + 2 : at + 4])
     return False
 
 

@@ -24,18 +24,20 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from dataprep.build.guard import (
+from dataprep.errors import DataprepError, UsageError, install_hint
+from dataprep.fetched.filters import RowFilter, size_reason
+from dataprep.formats.pictures import (
     JPEG_MAGIC,
+    MAX_PIXELS,
+    MAX_SIDE,
     Fault,
     UnusableImageError,
     load_image,
     open_image,
     refuse_scans,
     refuse_size,
+    to_eight_bits,
 )
-from dataprep.errors import UsageError, install_hint
-from dataprep.fetched.filters import RowFilter, size_reason
-from dataprep.formats.image_limits import MAX_PIXELS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,8 +52,6 @@ ENCODE_FORMATS: dict[EncodeFormat, str] = {"jpg": "JPEG", "png": "PNG", "webp": 
 """Pillow's name of each format, by img2dataset's name."""
 MAX_EXIF_CHARACTERS = 4096
 """Maximum number of characters of one image's EXIF tags, as JSON."""
-MAX_SIDE = 65_500
-"""Maximum length of a side, in pixels, that libjpeg's encoder accepts."""
 _MAX_TAG_CHARACTERS = 200
 # Number of pixels blended over white at once, as doubles: 100 Mpixel would take 5 GB.
 _STRIP_PIXELS = 2**20
@@ -127,9 +127,17 @@ def encode_image(
         RejectedImageError: The image cannot be decoded completely, or its size is not accepted.
     """
     try:
-        file_format, pixels = _decode(data)
+        return _encode_image(data, options, row_filter, with_dhash=with_dhash)
     except UnusableImageError as error:
         raise RejectedImageError(FAULT_REASONS[error.fault] if data else "empty") from error
+    except (RejectedImageError, DataprepError, ImportError):
+        raise
+    except Exception as error:  # of a codec: nothing but the image is read here, and nothing is written
+        raise RejectedImageError("undecodable") from error
+
+
+def _encode_image(data: bytes, options: EncodeOptions, row_filter: RowFilter, *, with_dhash: bool) -> EncodedImage:
+    file_format, pixels = _decode(data)
     kept_format = file_format
     if pixels.ndim == 3 and pixels.shape[2] == 4:
         pixels, kept_format = _over_white(pixels), ""
@@ -256,19 +264,17 @@ def _decode_with_care(data: bytes) -> tuple[str, Pixels]:
     import numpy as np
 
     with open_image(data) as image:
-        if data.startswith(JPEG_MAGIC):
-            refuse_scans(data, image.height, image.width)
-        load_image(image, len(data))
+        load_image(image, data)
         if image.mode == "CMYK":
             return "", _decode_cmyk(data)
-        if image.mode.startswith("I"):
-            return "", (np.asarray(image) >> 8).astype(np.uint8)
-        file_format = "JPEG" if image.format == "MPO" else image.format or ""
-        if image.has_transparency_data:
-            return file_format, np.asarray(image.convert("RGBA"))[:, :, [2, 1, 0, 3]]
-        if image.mode in ("1", "L") and file_format != "GIF":
-            return file_format, np.asarray(image.convert("L"))
-        return file_format, np.asarray(image.convert("RGB"))[:, :, ::-1].copy()
+        kept = "JPEG" if image.format == "MPO" else image.format or ""
+        file_format = "" if image.mode.startswith("I") else kept
+        plain = to_eight_bits(image, data)
+        if plain.mode == "RGBA":
+            return file_format, np.asarray(plain)[:, :, [2, 1, 0, 3]]
+        if plain.mode in ("1", "L") and image.format != "GIF":
+            return file_format, np.asarray(plain.convert("L"))
+        return file_format, np.asarray(plain.convert("RGB"))[:, :, ::-1].copy()
 
 
 def _decode_cmyk(data: bytes) -> Pixels:

@@ -17,8 +17,8 @@ from dataprep.fetched.encode import EncodeOptions, RejectedImageError, ResizeMod
 from dataprep.fetched.existing import FetchedDataset
 from dataprep.fetched.filters import RowFilter
 from dataprep.fetched.layout import Layout
-from dataprep.formats.image_limits import MAX_PIXELS
 from dataprep.formats.img2dataset import SUCCESS
+from dataprep.formats.pictures import MAX_PIXELS
 from dataprep.storage import Storage
 from dataprep.storage.parquet import read_columns
 

@@ -26,6 +26,7 @@ from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.inspection.captions import caption_field, caption_of_record, captions_of_folder
 from dataprep.inspection.oddities import Oddities, find_oddities
+from dataprep.messages import one_line
 from dataprep.storage import Storage
 
 SHEET_IMAGES = 48
@@ -209,7 +210,10 @@ def _picture(place: _Place, data: bytes | str, caption: str, pixels: int) -> Pic
         if isinstance(checked, Event):
             problem = f"{checked.reason}: {checked.detail}"
         else:
-            jpeg = _thumbnail(data, pixels)
+            try:
+                jpeg = _thumbnail(data, pixels)
+            except Exception as error:  # noqa: BLE001  of a codec: nothing but the image is read
+                problem = one_line(error)
     sha256 = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else ""
     return Picture(
         key=place.key, class_name=place.class_name, jpeg=jpeg, problem=problem, sha256=sha256, caption=caption

@@ -8,11 +8,9 @@ are found over all samples.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from dataprep.dataset.features import (
@@ -29,8 +27,8 @@ from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import DataprepError, FormatError, SourceError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import CAPTIONS, check_fields, read_all_fields, read_fields
-from dataprep.formats.image_limits import REPAIRABLE_FORMATS
 from dataprep.formats.imagefolder import annotations_of, metadata_file
+from dataprep.formats.pictures import UnusableImageError, open_image
 from dataprep.messages import printable, shell_words, shown
 from dataprep.sources.columns import ColumnError, Columns
 from dataprep.sources.metadata import Row
@@ -344,14 +342,10 @@ def _replaced(manifest: Manifest, data: Storage, record: bytes, sample: FirstSam
 
 def _sides(data: bytes) -> tuple[int, int] | tuple[None, None]:
     """Return height and width by the header of an image; None if Pillow does not read it."""
-    from PIL import Image
-
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of bombs below our own limit; no pixel is decoded here
-            with Image.open(BytesIO(data), formats=REPAIRABLE_FORMATS) as image:
-                return image.height, image.width
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        with open_image(data) as image:
+            return image.height, image.width
+    except UnusableImageError:
         return None, None
 
 

@@ -6,7 +6,6 @@ So every byte of the samples file is checked, whatever columns the table has.
 
 from __future__ import annotations
 
-import io
 import json
 from bisect import bisect_left
 from collections import Counter
@@ -29,6 +28,7 @@ from dataprep.fetched.shard import (
     stats_json,
 )
 from dataprep.formats.img2dataset import SUCCESS
+from dataprep.formats.pictures import UnusableImageError, load_image, open_image
 from dataprep.messages import one_line
 from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_of
@@ -191,15 +191,14 @@ def _check_image(where: str, record: bytes, row: Row, schema: ShardSchema, findi
     if schema.image_name == "jpg":
         check_pixels(where, image, sides, findings, decode=True)
         return
-    from PIL import Image
-
     try:
-        with Image.open(io.BytesIO(image), formats=[schema.image_name.upper()]) as opened:
-            if (opened.height, opened.width) == sides:  # before anything is allocated
-                opened.load()
+        with open_image(image) as opened:
             found = (opened.height, opened.width)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        findings.add("image", where, f"undecodable: {str(error)[:200]}")
-        return
-    if found != sides:
-        findings.add("image", where, f"height and width {found}, recorded {sides}")
+            if opened.format != schema.image_name.upper():
+                raise UnusableImageError("no-image", f"a {opened.format}, expected a {schema.image_name.upper()}")
+            if found == sides:
+                load_image(opened, image)
+            else:
+                findings.add("image", where, f"height and width {found}, recorded {sides}")
+    except UnusableImageError as error:
+        findings.add("image", where, f"{error.fault}: {error}")

@@ -31,7 +31,7 @@
 #include "_jpeg_resize.h"
 
 #define MAX_PIXELS 100000000
-/* The limits of dataprep/formats/image_limits.py: a small progressive file can ask for any number of passes over its
+/* The limits of dataprep/formats/pictures.py: a small progressive file can ask for any number of passes over its
  * pixels. */
 #define MAX_SCANS 500
 #define MAX_SCAN_PIXELS 5000000000LL

@@ -10,7 +10,6 @@ first; uint8.
 
 from __future__ import annotations
 
-import io
 import math
 import multiprocessing
 import warnings
@@ -21,7 +20,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from dataprep.errors import ImageError, UsageError
-from dataprep.formats.image_limits import MAX_PIXELS, REPAIRABLE_FORMATS, too_many_scans
+from dataprep.formats.pictures import MAX_PIXELS, UnusableImageError, load_image, open_image, refuse_scans, to_rgb
 from dataprep.messages import did_you_mean, one_line
 from loaders.decode.crop import View
 from loaders.decode.lower_rows import without_lower_rows
@@ -29,13 +28,14 @@ from loaders.decode.lower_rows import without_lower_rows
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from PIL import Image
 
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "bilinear-no-antialias"]
 """How a view is scaled; the last one is what tf.image.resize and OpenCV do."""
 Backend: TypeAlias = Literal["auto", "extension", "library"]
 MAX_VIEWS = 64
 """Most views of one image; `_jpeg.c` has the same bound."""
+MAX_SCALED_SIDE = 1 << 24
+"""Longest side of a scaled view, of which only the output is computed; `_jpeg.c` has the same bound."""
 RESIZE_VERSION = 1
 """Version of the extension's arithmetic; part of a decoder's name."""
 FILTERS: dict[Interpolation, int] = {"bilinear": 0, "bicubic": 1, "bilinear-no-antialias": 2}
@@ -70,10 +70,10 @@ class Decoder(ABC):
             return self._jpeg_size(data)
         except (ValueError, KeyError):  # KeyError: a colour space that simplejpeg has no name for
             try:
-                with _open(data) as image:
+                with open_image(data) as image:
                     return image.height, image.width
-            except Exception as error:
-                raise ImageError(f"not an image of a known format: {_reason(error)}; expected a JPEG") from error
+            except UnusableImageError as error:
+                raise ImageError(f"not an image of a known format: {error}; expected a JPEG") from error
 
     def decode_many(
         self,
@@ -193,10 +193,9 @@ class Decoder(ABC):
         import numpy as np
 
         try:
-            with _open(data) as image:
+            with open_image(data) as image:
                 check_views(views, image.height, image.width, outs_HWC)
-                _refuse_scans(data, image.height, image.width)
-                image_HWC = np.asarray(image.convert("RGB"))
+                image_HWC = np.asarray(to_rgb(load_image(image, data), data))
         except Exception as error:  # noqa: BLE001  hostile bytes raise anything
             for out_HWC in outs_HWC:
                 out_HWC[...] = 0
@@ -360,9 +359,9 @@ class _LibraryDecoder(Decoder):
             if colours in ("CMYK", "YCCK"):
                 return f"{colours} colours"
             check_views(views, height, width, outs_HWC)
-            _refuse_scans(data, height, width)
+            refuse_scans(data, height, width)
             image_HWC = _decode_rows(data, max(view.top + view.height for view in views))
-        except (ValueError, KeyError) as error:
+        except (UnusableImageError, ValueError, KeyError) as error:
             return _reason(error)
         for view, out_HWC in zip(views, outs_HWC, strict=True):
             out_HWC[...] = self._scale(image_HWC, view, out_HWC.shape[:2], self._interpolation)
@@ -421,20 +420,15 @@ def check_views(views: Sequence[View], height: int, width: int, outs_HWC: Sequen
         ValueError: The reason, in the type that the libraries raise as well: callers treat both alike.
     """
     for view, out_HWC in zip(views, outs_HWC, strict=True):
-        scaled_pixels = view.resized_height * view.resized_width
-        if max(height * width, scaled_pixels) > MAX_PIXELS:
+        if height * width > MAX_PIXELS:
             raise ValueError(f"more than {MAX_PIXELS:,} pixels")
         inside = 0 <= view.top <= height - view.height and 0 <= view.left <= width - view.width
         if not inside or view.height < 1 or view.width < 1:
             raise ValueError("the view is not inside the image")
         rows, columns, _ = out_HWC.shape
-        if not (0 <= view.out_top <= view.resized_height - rows and 0 <= view.out_left <= view.resized_width - columns):
+        inside = 0 <= view.out_top <= view.resized_height - rows and 0 <= view.out_left <= view.resized_width - columns
+        if not inside or max(view.resized_height, view.resized_width) > MAX_SCALED_SIDE:
             raise ValueError("the output is not inside the resized view")
-
-
-def _refuse_scans(data: bytes | memoryview, height: int, width: int) -> None:
-    if reason := too_many_scans(data, height, width):
-        raise ValueError(reason)  # the type that `check_view` raises
 
 
 def scale_by_pillow(
@@ -445,14 +439,19 @@ def scale_by_pillow(
     from PIL import Image
 
     box = Image.fromarray(_box(image_HWC, view))
-    scaled_size = (view.resized_width, view.resized_height)
-    if interpolation == "bilinear-no-antialias":
-        extent = (0, 0, view.width, view.height)
-        scaled = box.transform(scaled_size, Image.Transform.EXTENT, extent, Image.Resampling.BILINEAR)
-    else:
-        scaled = box.resize(scaled_size, getattr(Image.Resampling, interpolation.upper()))
     rows, columns = size
-    window = scaled.crop((view.out_left, view.out_top, view.out_left + columns, view.out_top + rows))
+    left, top, scaled_size = view.out_left, view.out_top, (view.resized_width, view.resized_height)
+    area = (0.0, 0.0, float(view.width), float(view.height))
+    if math.prod(scaled_size) > MAX_PIXELS:
+        # Only the output of a long, thin image is computed: two grey levels off at most, as Pillow rounds the area.
+        right, down = view.width / view.resized_width, view.height / view.resized_height
+        ends = (min((left + columns) * right, view.width), min((top + rows) * down, view.height))
+        area, left, top, scaled_size = (left * right, top * down, *ends), 0, 0, (columns, rows)
+    if interpolation == "bilinear-no-antialias":
+        scaled = box.transform(scaled_size, Image.Transform.EXTENT, area, Image.Resampling.BILINEAR)
+    else:
+        scaled = box.resize(scaled_size, getattr(Image.Resampling, interpolation.upper()), area)
+    window = scaled.crop((left, top, left + columns, top + rows))
     # Pillow mirrors in a tenth of NumPy's time, which copies three bytes at a time.
     return np.asarray(window.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if view.flip else window)
 
@@ -463,6 +462,8 @@ def _scale_by_torch(
     """Return the output of a view: at most two grey levels from Pillow's, 0.003 on average, in a sixth of its time."""
     import torch
 
+    if view.resized_height * view.resized_width > MAX_PIXELS:
+        return scale_by_pillow(image_HWC, view, size, interpolation)
     rows, columns = size
     with torch.inference_mode():
         # With the first axis added before the others move, torch sees colours side by side, and keeps them so.
@@ -481,13 +482,6 @@ def _scale_by_torch(
 
 def _box(image_HWC: NDArray[np.uint8], view: View) -> NDArray[np.uint8]:
     return image_HWC[view.top : view.top + view.height, view.left : view.left + view.width]
-
-
-def _open(data: bytes | memoryview) -> Image.Image:
-    """Open an image and read its header; only formats that a build repairs, because Pillow runs programs for others."""
-    from PIL import Image
-
-    return Image.open(io.BytesIO(data), formats=REPAIRABLE_FORMATS)
 
 
 def _title(interpolation: Interpolation) -> str:

@@ -136,6 +136,71 @@ def test_the_extension_reads_and_writes_only_its_own_memory(tmp_path):
     assert "400 images" in run_sanitised(tmp_path, images=400, seed=1)
 
 
+def saved(image, kind="PNG", **options):
+    data = io.BytesIO()
+    image.save(data, kind, **options)
+    return data.getvalue()
+
+
+GREY_16 = Image.fromarray(np.linspace(0, 65_535, SIDE * SIDE).astype(np.uint16).reshape(SIDE, SIDE))
+CLEAR = Image.fromarray(np.dstack([PICTURE, PICTURE[..., :1] // 2]), "RGBA")
+PICTURES = {
+    "16 bits": saved(GREY_16),
+    "16 bits with a colour key": saved(GREY_16, transparency=int(np.asarray(GREY_16)[5, 5])),
+    "transparent": saved(CLEAR),
+    "palette with a transparent colour": saved(Image.fromarray(PICTURE).quantize(8), transparency=3),
+    "GIF with a transparent colour": saved(Image.fromarray(PICTURE).quantize(8), "GIF", transparency=3),
+    "bitmap of alpha 0": saved(Image.fromarray(np.dstack([PICTURE, 0 * PICTURE[..., :1]]), "RGBA"), "BMP"),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PICTURES)
+def test_any_picture_has_the_pixels_that_a_build_gives_it(backend, name):
+    """A build's are JPEG of quality 100, which is a few levels off."""
+    checked = check_image("k", PICTURES[name], ImagePolicy())
+    found, reason = decode(backend, PICTURES[name])
+    assert reason is None
+    built = simplejpeg.decode_jpeg(checked.image).astype(int)
+    assert np.abs(found - built).mean() < 1.5
+    assert 10 < found.mean() < 245
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_that_ends_early_is_reported(backend, name):
+    data = PICTURES[name]
+    for cut in (data[: len(data) * 2 // 3], data[: len(data) * 2 // 3].ljust(len(data), b"\0"), data[:-1]):
+        found, reason = decode(backend, cut)
+        if name.startswith("bitmap") and cut.endswith(b"\0") and len(cut) == len(data):
+            continue  # zeros are pixels like any others
+        assert reason, cut[-20:]
+        assert not found.any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("size", [(2000, 1), (1, 2000), (4000, 2)])
+def test_a_long_thin_image_is_scaled_by_every_decoder(backend, size):
+    """To a short side of 256 it would have 131 million pixels, of which only the middle is computed."""
+    image = Image.fromarray(picture(np.random.default_rng(1), size[1], size[0]))
+    scale = 256 // min(size)
+    width, height = (side * scale for side in size)
+    view = View(0, 0, size[1], size[0], height, width, (height - 224) // 2, (width - 224) // 2, False)
+    left, top = (max(0, side // 2 - 10) for side in size)
+    middle = image.crop((left, top, min(size[0], left + 20), min(size[1], top + 20)))
+    place = (view.out_left - left * scale, view.out_top - top * scale)
+    for interpolation in ("bilinear", "bicubic"):
+        scaled = middle.resize(
+            (middle.width * scale, middle.height * scale), getattr(Image.Resampling, interpolation.upper())
+        )
+        expected = np.asarray(scaled.crop((*place, place[0] + 224, place[1] + 224))).astype(int)
+        for kind, most in (("PNG", 2), ("JPEG", 40)):
+            out = np.zeros((1, 224, 224, 3), np.uint8)
+            data = saved(image, kind, quality=100, subsampling=0)
+            assert open_decoder(interpolation, backend).decode_many([data], [view], out, [0]) == [None]
+            assert np.abs(out[0] - expected).max() <= most, (kind, interpolation)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_image_of_too_many_scans_is_refused_by_every_decoder(backend):
     """Pillow is tried last, and would decode the image for minutes."""

@@ -13,7 +13,7 @@ from PIL import Image
 from dataprep.build.images import CheckedImage, ImagePolicy, check_image
 from dataprep.dataset.records import Event
 from dataprep.errors import ImageError
-from dataprep.formats.image_limits import MAX_PIXELS, count_scans
+from dataprep.formats.pictures import MAX_PIXELS
 from tests.support.jpeg_parts import many_scans
 
 PHOTO = Image.open(Path(skimage.__file__).parent / "data" / "astronaut.png").convert("RGB").resize((120, 90))
@@ -61,11 +61,27 @@ def big_jpeg_header(height, width):
     return JPEG[: start + 5] + struct.pack(">HH", height, width) + JPEG[start + 9 :]
 
 
+def png_of_rows(rows):
+    """A sound PNG of PHOTO, but for its data: they are of so many rows."""
+    data, part = encode(kind="PNG"), encode(PHOTO.crop((0, 0, PHOTO.width, rows)), kind="PNG")
+    return data[:33] + part[33:]
+
+
 REJECTED = {
     "missing": [None],
     "empty": [b""],
-    "truncated": [JPEG[:-2], JPEG[: len(JPEG) // 2], encode(kind="PNG")[:-4000], encode(kind="BMP")[:-500]],
+    "truncated": [
+        JPEG[:-2],
+        JPEG[: len(JPEG) // 2],
+        *(JPEG[: len(JPEG) * tenth // 10].ljust(len(JPEG), b"\0") for tenth in range(1, 10)),
+        encode(progressive=True)[:-900].ljust(9999, b"\0"),
+        encode(kind="PNG")[:-4000],
+        encode(kind="PNG")[:-12],
+        encode(kind="BMP")[:-500],
+        png_of_rows(50),
+    ],
     "undecodable": [b"\xff\xd8\xff", b"no image at all", JPEG[:30], b"\x89PNG\r\n\x1a\n" + b"x" * 99, bytes(1000)],
+    "unencodable": [encode(Image.new("RGB", (2, 65_501)), kind="PNG")],
     "too-large": [big_jpeg_header(20_000, 20_000), encode(Image.new("1", (20_000, 6_000)), kind="PNG")],
 }
 
@@ -195,9 +211,49 @@ def test_the_word_exif_outside_its_segment_is_ignored():
     assert check_image("k", data, ImagePolicy()).orientation == 1
 
 
-@given(st.lists(st.sampled_from([b"\xff", b"\xda", b"\xff\xda", b"\0"]), min_size=1).map(b"".join))
-def test_scans_are_counted_as_bytes_count_does(data):
-    assert count_scans(data) == data.count(b"\xff\xda")
+def entry(tag, kind, count, value):
+    return struct.pack("<HHI", tag, kind, count) + value.ljust(4, b"\0")
+
+
+ODD_TAGS = {
+    "Software as RATIONAL": (0x131, 5, 1, struct.pack("<I", 38) + struct.pack("<II", 3, 2)),
+    "XResolution as ASCII": (0x11A, 2, 3, b"72\0"),
+    "ResolutionUnit as ASCII": (0x128, 2, 2, b"2\0"),
+    "Make as FLOAT": (0x10F, 11, 1, struct.pack("<f", 1.5)),
+}
+
+
+@pytest.mark.parametrize("name", ODD_TAGS)
+def test_pixels_are_turned_whatever_other_tags_the_exif_has(name):
+    """The orientation is 6, so the columns become rows."""
+    tag, kind, count, value = ODD_TAGS[name]
+    rows = sorted([entry(0x112, 3, 1, struct.pack("<H", 6)), entry(tag, kind, count, value[:4])])
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + b"".join(rows) + bytes(4) + value[4:]
+    data = JPEG[:2] + segment(0xE1, exif) + JPEG[2:]
+    applied = check_image("k", data, ImagePolicy(apply_exif=True))
+    assert (applied.height, applied.width, applied.orientation) == (120, 90, 1)
+    assert np.abs(pixels(applied.image) - np.rot90(pixels(JPEG), -1)).mean() < 1
+
+
+def test_a_photo_with_a_film_behind_it_keeps_its_bytes():
+    film = np.random.default_rng(1).bytes(10_000) + b"\xff\xda\0\x02" * 600
+    assert check_image("k", JPEG + film, ImagePolicy()) == CheckedImage(JPEG + film, 90, 120, 1)
+
+
+@pytest.mark.parametrize("error", [AttributeError("no attribute"), OSError("broken data stream"), MemoryError()])
+def test_whatever_a_codec_raises_rejects_its_image(monkeypatch, error):
+    def fail(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr(Image.Image, "resize", fail)
+    event = check_image("k", JPEG, ImagePolicy(short_side=8))
+    assert (event.kind, event.reason, event.key) == ("rejected", "undecodable", "k")
+    assert str(error) in event.detail
+
+
+def test_a_side_that_no_jpeg_has_is_allowed_if_it_is_shrunk():
+    long = encode(Image.new("RGB", (2, 65_501)), kind="PNG")
+    assert check_image("k", long, ImagePolicy(short_side=1)).height == 32_750
 
 
 def test_a_corrupt_exif_block_is_ignored():

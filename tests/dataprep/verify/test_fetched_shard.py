@@ -184,4 +184,4 @@ def test_images_that_are_no_jpegs_are_decoded_by_a_deep_look(tmp_path):
     assert data[start + 1 : start + 4] == b"PNG"
     copy.write(shard, data[: start + 16] + b"\1" + data[start + 17 :])  # the width in its header
     copy.sign()
-    assert f"image {shard} record 0 (000000): undecodable: " in details(verify_here(root, deep=True))
+    assert f"image {shard} record 0 (000000): no-image: " in details(verify_here(root, deep=True))
