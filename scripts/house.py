@@ -547,7 +547,7 @@ ROWS = (
     ),
     Row(
         name="words of printed commands that no shell_words quotes",
-        before="66",
+        before="81",
         goal="none",
         find=unquoted_words,
     ),

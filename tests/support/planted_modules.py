@@ -62,7 +62,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "pretrain mae": ("dataprep-pretrain-mae", *TRAIN),
     "finetune mae": ("dataprep-finetune-mae", *TRAIN),
     "train resnet": ("dataprep-train-resnet", *TRAIN),
-    "train resnet in JAX": ("dataprep-train-resnet-jax", "--workdir", "../jax", "--config.data_dir", "."),
+    "train resnet in JAX": ("dataprep-train-resnet-jax", "--workdir", "../jax", "--config.dataset.root", "."),
     "export": ("dataprep-export", "--help"),
 }
 """Words by the name of a case. Whether a command succeeds does not matter, as long as it starts what it would start."""
