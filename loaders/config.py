@@ -14,6 +14,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import cores_of_rank
 from dataprep.messages import counted, did_you_mean, there_are
+from dataprep.storage import absolute
 from loaders.decode.annotations import WITHOUT_SIZE, FieldsTransform, size_fields
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
@@ -118,8 +119,8 @@ class LoaderConfig:
     """Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; the rng is the sample's own. An
     `AnnotationTransform` also changes fields."""
     on_error: OnError = "raise"
-    """What to do about an image or shard that cannot be read: `raise`, or `skip` (mask and count it). A bucket that
-    does not answer or refuses access is an error in any case."""
+    """What to do about an image that is missing, damaged or replaced: `raise`, or `skip` (mask and count it). A disk,
+    bucket or shard that cannot be read is an error in any case."""
     check_digests: bool = True
     """Compare every image's CRC32C with the index where that has it, so that no damaged byte is trained on."""
     num_streams: int = NUM_STREAMS
@@ -373,7 +374,7 @@ class _Pair:
 class _Folder:
     def checked(self, name: str, value: Any) -> str:
         _require(isinstance(value, str | PathLike) and str(value) != "", f"{name} must be a folder, got {value!r}")
-        return str(value)
+        return absolute(str(value))
 
 
 @dataclass(frozen=True, slots=True)

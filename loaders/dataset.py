@@ -15,7 +15,7 @@ from dataprep.dataset.trust import check_named
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields
-from dataprep.storage import open_storage
+from dataprep.storage import absolute, open_storage
 from dataprep.storage.local import LocalStorage
 from loaders.fetch.fetcher import Fetcher, FetchSettings
 from loaders.fetch.fields import FieldReader, check_stored_fields, open_fields
@@ -156,6 +156,7 @@ def open_dataset(
             changed since they were adopted, or reading it from here costs money and the policy refuses that.
         StorageError: The bucket does not answer.
     """
+    url = absolute(url)
     if not open_storage(url).is_local:
         from dataprep.cloud.placement import url_to_read
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, TypedDict, Unpack
 import grain
 
 from dataprep.errors import UsageError
+from dataprep.storage import absolute
 from loaders.config import LoaderConfig, LoaderSettings
 from loaders.engine.batch import Batch, LoaderState
 from loaders.loader import Loader, OpensLoader, open_configured, open_loader
@@ -97,7 +98,8 @@ class _BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is import
         self, url: str | os.PathLike[str] | OpensLoader, split: str, config: LoaderConfig, epochs: int | None
     ) -> None:
         super().__init__()
-        self._url, self._split, self._config, self._epochs = url, split, config, epochs
+        self._url = url if isinstance(url, OpensLoader) else absolute(str(url))
+        self._split, self._config, self._epochs = split, config, epochs
 
     def __iter__(self) -> _BatchIterator:
         return _BatchIterator(open_configured(self._url, self._split, self._config), self._epochs)

@@ -78,7 +78,7 @@ def decode(
     except msgspec.ValidationError as fault:
         text = str(fault) if len(data) > _MAX_QUOTED_BYTES else _located(str(fault), _values_in(data))
         raise error(f"{where}: {text}; {advice}") from fault
-    except (msgspec.DecodeError, RecursionError) as fault:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as fault:
         raise error(f"{where}: {one_line(fault)}; {advice}") from fault
 
 

@@ -25,7 +25,7 @@ from dataprep.messages import did_you_mean, quoted
 from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.disk_errors import disk_errors
 
-__all__ = ["ObjectInfo", "Storage", "disk_errors", "open_originals", "open_storage"]
+__all__ = ["ObjectInfo", "Storage", "absolute", "disk_errors", "open_originals", "open_storage"]
 
 
 def open_storage(url: str) -> Storage:
@@ -48,6 +48,11 @@ def open_storage(url: str) -> Storage:
             f"{quoted(url)}: {scheme}:// is not known, expected a path or one of {', '.join(choices)}{hint}"
         )
     return opener(url)
+
+
+def absolute(url: str) -> str:
+    """Return the URL of a place that stays the same when the process changes its current folder."""
+    return url if "://" in url or not url else str(Path.cwd() / url)
 
 
 def open_originals(url: str) -> Storage:

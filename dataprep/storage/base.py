@@ -70,7 +70,9 @@ class Storage(Protocol):
     def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
         """Return what `stat` returns for each of some objects; in a bucket many are asked for, or listed, at a time."""
 
-    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
+    def read_range(
+        self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION, file_bytes: int | None = None
+    ) -> bytes:
         """Return exactly `num_bytes` bytes; many threads may call this.
 
         Args:
@@ -78,8 +80,9 @@ class Storage(Protocol):
             offset: First byte.
             num_bytes: Number of bytes.
             version: The version to read; NO_VERSION reads any.
+            file_bytes: Size that the object must have, where it is known.
 
-        Raises FileNotFoundError, ChangedError for another version, and StorageError if the object ends before the end
+        Raises FileNotFoundError, ChangedError for another version, OtherSizeError for another size, and StorageError if the object ends before the end
         of the range.
         """
 
@@ -211,6 +214,10 @@ def file_version(status: os.stat_result) -> int:
 
 class TooLargeError(FormatError):
     """An object has more bytes than its reader allows."""
+
+
+class OtherSizeError(FormatError):
+    """An object has another size than its index says."""
 
 
 def read_bounded(

@@ -19,7 +19,7 @@ from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
 from dataprep.storage import gcs_client, gcs_ranges, gcs_retry
-from dataprep.storage.base import NO_VERSION, ChangedError, ObjectInfo, TooLargeError
+from dataprep.storage.base import NO_VERSION, ChangedError, ObjectInfo, OtherSizeError, TooLargeError
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.gcs_errors import bucket_errors, is_missing_bucket
@@ -31,6 +31,7 @@ from dataprep.storage.messages import (
     conflict,
     ends_before,
     missing,
+    other_size,
     spool_gone,
     too_large,
     unsettled,
@@ -161,25 +162,29 @@ class GCSStorage:
         beat()
         return sink.getvalue()
 
-    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
+    def read_range(
+        self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION, file_bytes: int | None = None
+    ) -> bytes:
         """Read a range of a generation with one request, outside the interpreter lock."""
         url = self.url_of(name)
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(url, offset, num_bytes))
-        data = b""
+        data, size = b"", None
         with bucket_errors(url, "storage.objects.get", self._next_step):
             if num_bytes:
                 with contextlib.suppress(FileNotFoundError):
                     full = self._full(name)
-                    data = gcs_ranges.read_range(self.bucket, full, offset, num_bytes, self._deadlines, version)
+                    data, size = gcs_ranges.read_range(self.bucket, full, offset, num_bytes, self._deadlines, version)
         beat()
-        if len(data) == num_bytes > 0:
+        if len(data) == num_bytes > 0 and (file_bytes is None or size in (None, file_bytes)):
             return data
         info = self.stat(name)
         if info is None:
             raise missing(url)
         if version and info.version != version:
             raise ChangedError(url)
+        if file_bytes is not None and info.num_bytes != file_bytes:
+            raise OtherSizeError(other_size(url, info.num_bytes, file_bytes))
         if info.num_bytes < offset + num_bytes:
             raise StorageError(ends_before(url, offset, num_bytes, info.num_bytes))
         if len(data) < num_bytes:

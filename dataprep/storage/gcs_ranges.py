@@ -30,13 +30,16 @@ def read_range(
     num_bytes: int,
     deadlines: gcs_retry.Deadlines | None = None,
     generation: int = NO_VERSION,
-) -> bytes:
+) -> tuple[bytes, int | None]:
     """Read bytes of an object from `offset`: fewer than `num_bytes`, or none, if the object ends before.
 
     Args:
         name: Name of the object in its bucket.
         num_bytes: At least 1.
         generation: Generation of the object; NO_VERSION reads the present one.
+
+    Returns:
+        The bytes, and the size of the whole object where the answer says it.
 
     Raises:
         FileNotFoundError: There is no such object or generation, or no such bucket.
@@ -52,19 +55,20 @@ def read_range(
     # Obstore's own retries are off: they leave out 429.
     retry = gcs_retry.retry_policy(_is_worth_retrying, deadlines=deadlines, status_of=_status, counted=True)
 
-    def read() -> bytes:
-        if not generation:
-            return obstore.get_range(store, name, start=offset, length=num_bytes).to_bytes()
-        wanted: GetOptions = {"range": (offset, offset + num_bytes), "version": str(generation)}
-        return obstore.get(store, name, options=wanted).bytes().to_bytes()
+    def read() -> tuple[bytes, int | None]:
+        wanted: GetOptions = {"range": (offset, offset + num_bytes)}
+        if generation:
+            wanted["version"] = str(generation)
+        answer = obstore.get(store, name, options=wanted)
+        return answer.bytes().to_bytes(), answer.meta["size"]
 
     try:
-        data: bytes = retry(read)()
+        found: tuple[bytes, int | None] = retry(read)()
+        return found
     except GenericError as error:
         if _status(error) == HTTP_NOT_SATISFIABLE:
-            return b""
+            return b"", None
         raise
-    return data
 
 
 def _runtime_is_of_parent() -> bool:
@@ -92,7 +96,7 @@ def _status(error: BaseException) -> int | None:
 
 def _read_with_client(
     bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_retry.Deadlines | None, generation: int
-) -> bytes:
+) -> tuple[bytes, None]:
     from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
 
     blob = gcs_client.client().bucket(bucket).blob(name, generation=generation or None)
@@ -101,10 +105,10 @@ def _read_with_client(
     try:
         data: bytes = blob.download_as_bytes(start=offset, end=last, checksum=None, retry=retry, timeout=timeout_s)
     except RequestRangeNotSatisfiable:
-        return b""
+        return b"", None
     except NotFound as error:
         raise FileNotFoundError(str(error)) from error
-    return data
+    return data, None
 
 
 @functools.lru_cache(maxsize=64)

@@ -21,8 +21,8 @@ import msgspec
 from dataprep.errors import AccessError, StorageError, UsageError, install_hint
 from dataprep.host.heartbeat import beat
 from dataprep.messages import first_line, quoted
-from dataprep.storage.base import NO_VERSION, ObjectInfo, TooLargeError
-from dataprep.storage.messages import GO_ON, bad_range, ends_before, missing, too_large
+from dataprep.storage.base import NO_VERSION, ObjectInfo, OtherSizeError, TooLargeError
+from dataprep.storage.messages import GO_ON, bad_range, ends_before, missing, other_size, too_large
 from dataprep.storage.names import check_name, check_prefix
 from dataprep.storage.read_only import ReadOnlyStorage
 from dataprep.storage.streams import RangeStream
@@ -115,7 +115,7 @@ def pinned(url: str) -> HubSource:
         response = _get(f"{constants.ENDPOINT}/api/datasets/{place.repository}/revision/{revision}", {})
         try:
             described = _DESCRIBED.decode(response.content)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             what = first_line(error)
             raise StorageError(f"{place.url}: the Hub answered no description of it ({what}); {GO_ON}") from error
     if not _COMMIT.fullmatch(described.sha):
@@ -189,7 +189,9 @@ class HubStorage(ReadOnlyStorage):
         """Return the files' sizes."""
         return [self.stat(name) for name in names]
 
-    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
+    def read_range(
+        self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION, file_bytes: int | None = None
+    ) -> bytes:
         """Read with one request; one that breaks off is sent again."""
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(self.url_of(name), offset, num_bytes))
@@ -208,6 +210,8 @@ class HubStorage(ReadOnlyStorage):
         data = bytes(response.content) if response.status_code != 416 else b""
         if len(data) != num_bytes:
             raise StorageError(ends_before(self.url_of(name), offset, num_bytes, self._sizes.get(name, 0)))
+        if file_bytes is not None and self._sizes.get(name, file_bytes) != file_bytes:
+            raise OtherSizeError(other_size(self.url_of(name), self._sizes[name], file_bytes))
         beat()
         return data
 

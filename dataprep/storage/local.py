@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeAlias
 from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
-from dataprep.storage.base import NO_VERSION, ChangedError, ObjectInfo, TooLargeError, file_version
+from dataprep.storage.base import NO_VERSION, ChangedError, ObjectInfo, OtherSizeError, TooLargeError, file_version
 from dataprep.storage.checksums import crc32c_of_bytes, crc32c_of_file
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.exclusive import put_exclusively
@@ -31,6 +31,7 @@ from dataprep.storage.messages import (
     conflict,
     ends_before,
     missing,
+    other_size,
     spool_gone,
     too_large,
     unsettled,
@@ -167,7 +168,9 @@ class LocalStorage:
             with disk_errors(self._located(name)):
                 return file.read()
 
-    def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
+    def read_range(
+        self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION, file_bytes: int | None = None
+    ) -> bytes:
         """Read with one pread, if the system returns everything at once; the file stays open for the next read.
 
         Its version is compared before and after, so that no byte is of another one.
@@ -180,6 +183,8 @@ class LocalStorage:
             if version and file_version(status) != version:
                 raise ChangedError(path)
             # Checked before reading, which would allocate whatever a broken index requests.
+            if file_bytes is not None and size != file_bytes:
+                raise OtherSizeError(other_size(path, size, file_bytes))
             if offset + num_bytes > size:
                 raise StorageError(ends_before(path, offset, num_bytes, size))
             data = os.pread(descriptor, num_bytes, offset)

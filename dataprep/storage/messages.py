@@ -35,6 +35,14 @@ def ends_before(url: str, offset: int, num_bytes: int, size: int) -> str:
     )
 
 
+def other_size(url: str, num_bytes: int, expected: int) -> str:
+    """Return the text for an object of another size than that with which it was indexed."""
+    return (
+        f"{url}: {num_bytes:,} bytes, the index says {expected:,}: it is truncated or was replaced; restore it or "
+        'build again, or where another tool wrote it, run "dataprep adopt --overwrite"'
+    )
+
+
 def described_bytes(num_bytes: int, crc32c: str | None) -> str:
     """Describe an object as `5 bytes with CRC32C e3069283`; without the CRC32C where it is not known."""
     return counted(num_bytes, "byte") + (f" with CRC32C {crc32c_hex(crc32c)}" if crc32c else "")

@@ -66,7 +66,9 @@ class OpenFiles:
             file = self._opened(name, (status.st_dev, status.st_ino))
             file.readers += 1
         try:
-            yield file.descriptor, status
+            # Another file may have taken the place of the one that was looked at before this was opened.
+            is_same = file.identity == (status.st_dev, status.st_ino)
+            yield file.descriptor, status if is_same else os.fstat(file.descriptor)
         finally:
             with self._lock:
                 file.readers -= 1
@@ -78,7 +80,9 @@ class OpenFiles:
             _retire(file)
             file = None
         if file is None:
-            file = _OpenFile(self._open(name, identity), identity)
+            descriptor = self._open(name, identity)
+            opened = os.fstat(descriptor)
+            file = _OpenFile(descriptor, (opened.st_dev, opened.st_ino))
         self._files[name] = file
         while len(self._files) > MAX_OPEN_FILES:
             _retire(self._files.pop(next(iter(self._files))))

@@ -196,6 +196,8 @@ class Decoder(ABC):
             with open_image(data) as image:
                 check_views(views, image.height, image.width, outs_HWC)
                 image_HWC = np.asarray(to_rgb(load_image(image, data), data))
+        except MemoryError:
+            raise  # no fault of the image
         except Exception as error:  # noqa: BLE001  hostile bytes raise anything
             for out_HWC in outs_HWC:
                 out_HWC[...] = 0

@@ -134,9 +134,11 @@ class _ShortReads:
         self._storage, self._share, self.is_local = storage, share, storage.is_local
         self.reads_in_flight, self.url_of = storage.reads_in_flight, storage.url_of
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+    def read_range(self, name: str, offset: int, num_bytes: int, file_bytes: int | None = None) -> bytes:
         """Read a share of the range, and fill up the rest with zeros."""
-        return self._storage.read_range(name, offset, max(1, int(num_bytes * self._share))).ljust(num_bytes, b"\0")
+        return self._storage.read_range(
+            name, offset, max(1, int(num_bytes * self._share)), file_bytes=file_bytes
+        ).ljust(num_bytes, b"\0")
 
 
 def _warm_up(arrivals: Iterator[list[bytes]], config: LoaderConfig, keep: int, seconds: float) -> list[bytes]:

@@ -117,7 +117,7 @@ class _RehearsedStorage:
         if source is not None:
             self._real = with_deadline(source.dataset.storage, source.deadline_s)
 
-    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+    def read_range(self, name: str, offset: int, num_bytes: int, file_bytes: int | None = None) -> bytes:
         if self._source is not None:
             self._read_as_many(self._source, num_bytes)
         key = name, offset, num_bytes

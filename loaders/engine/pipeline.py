@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.dataset.keys import named
 from dataprep.dataset.records import NO_LABEL
-from dataprep.errors import AccessError, DataprepError, FormatError, StorageError, UnansweredError, UsageError
+from dataprep.errors import DataprepError, FormatError, ImageError, StorageError, UsageError
 from dataprep.host.threads import Threads
 from dataprep.storage.checksums import crc32c_of
 from loaders.config import LoaderConfig
@@ -410,14 +410,15 @@ class Pipeline:
             values[name][image.row] = value
 
     def _skip(self, rows: Rows, image: _Image, error: DataprepError) -> None:
-        """Leave a row masked and count why, or raise the error.
+        """Leave a row masked and count why, or raise the error: always if it is not a fault of this image, but of the
+        place of the data, such as a disk that is gone.
 
         Raises:
-            StorageError: The loader was closed, or the bucket does not answer or refuses: no fault of this image.
+            StorageError: The loader was closed.
         """
         if self._closed:
             raise StorageError(CLOSED)
-        if self._config.on_error == "raise" or isinstance(error, UnansweredError | AccessError):
+        if self._config.on_error == "raise" or not isinstance(error, FormatError | ImageError):
             raise error
         rows.skipped[type(error).__name__] += 1
         rows.labels[image.row] = NO_LABEL

@@ -59,6 +59,8 @@ class _Range:
     """Numbers of the entries that lie in the bytes."""
     offset: int
     num_bytes: int
+    file_bytes: int
+    """Size of the object as the index says it."""
     users: int
     """Number of tickets that are not done, including those still to be requested."""
     data: bytes | None = None
@@ -157,7 +159,8 @@ class BucketFetcher(Fetcher):
         """Start the read of entries `first` to `stop`, once there is room for their bytes."""
         offset, num_bytes = self._range(entries, first, stop)
         file = self._index.file_of(pick.piece.shard, entries, first)
-        begun = _Range(file, entries, range(first, stop), offset, num_bytes, users)
+        file_bytes = self._index.file_bytes(pick.piece.shard, entries, first)
+        begun = _Range(file, entries, range(first, stop), offset, num_bytes, file_bytes, users)
         with self._lock:
             started_s = time.monotonic()
             self._wait_for_room(num_bytes)
@@ -213,7 +216,7 @@ class BucketFetcher(Fetcher):
         self._add(requests=1)
         retries_before = gcs_retry.retries.count
         try:
-            data = self._read_range(wanted.file, wanted.offset, wanted.num_bytes)
+            data = self._read_range(wanted.file, wanted.offset, wanted.num_bytes, wanted.file_bytes)
         finally:
             self._add(retries=gcs_retry.retries.count - retries_before)
         with self._lock:

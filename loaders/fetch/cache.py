@@ -1,4 +1,7 @@
-"""Cache on a local disk for pieces of a bucket: bounded, shared by all processes of a machine, checked on every read.
+"""Cache on a local disk for pieces of a bucket: bounded, shared by the processes of a user, checked on every read.
+
+The folder is private, mode 0700. In a folder that others may read or write, such as /tmp, the cache is in one below it,
+`dataprep-<uid>`. Everything goes through a descriptor of the folder, and no link is followed.
 
 <folder>/total           bytes of all entries; whoever changes it locks the file
 <folder>/<sha256>.piece  magic, CRC32C, then the bytes; its modification time is that of its last use
@@ -12,11 +15,15 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 import struct
 import time
 import uuid
+import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,12 +33,15 @@ from dataprep.storage.checksums import crc32c_of
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 HEADER = struct.Struct("<4sI")
 MAGIC = b"dpc1"
-# Other files stay untouched, because a user may name a folder such as /tmp.
+# Other files stay untouched, because a user may name a folder that has some.
 ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.piece|[0-9a-f]{32}\.tmp")
 EVICTED_SHARE = 0.1
 """Share of `max_bytes` that an eviction frees in addition to what it must: listing the folder costs 3 us an entry."""
 STALE_S = 600.0
 """Age at which a temporary file is taken to be that of a dead process, seconds."""
+LOCK_S = 10.0
+"""Longest wait for the lock, which a process that works holds for less than a second."""
+LOCK_POLL_S = 0.005
 
 
 class DiskCache:
@@ -42,57 +52,77 @@ class DiskCache:
         max_bytes: Size of all entries together, at most, whichever process writes them.
 
     Raises:
-        UsageError: The folder cannot be created.
+        UsageError: The folder cannot be created, or belongs to another user.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        self._folder, self._max_bytes = folder, max_bytes
+        self._max_bytes, self._given_up = max_bytes, False
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "total").touch()
+            self.folder, self._descriptor = _private(folder)
         except OSError as error:
             if error.errno not in DISK_FULL:
                 reason = error.strerror
                 raise UsageError(f"{folder}: cannot hold a cache ({reason}); choose another folder") from error
+            self.folder, self._descriptor, self._given_up = folder, -1, True
+            return
+        weakref.finalize(self, os.close, self._descriptor)
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes kept under a key, or None; a damaged entry is removed."""
-        path = self._path(key)
+        if self._given_up:
+            return None
+        name = _name(key)
         try:
-            with path.open("rb", buffering=0) as file:
-                header, data = file.read(HEADER.size), file.readall()
+            with self._opened(name, os.O_RDONLY) as file:
+                header, data = file.read(HEADER.size), file.read()
                 os.utime(file.fileno())
         except OSError:
             return None
         if header == HEADER.pack(MAGIC, crc32c_of(data)):
             return data
-        with suppress(OSError):
-            path.unlink()
+        self._remove(name)
         return None
 
     def put(self, key: str, data: bytes) -> None:
         """Keep bytes in place of the least recently used ones; another process sees all of them or nothing."""
-        path = self._path(key)
-        temporary = self._folder / f"{uuid.uuid4().hex}.tmp"
+        if self._given_up:
+            return
+        name, temporary = _name(key), f"{uuid.uuid4().hex}.tmp"
         try:
-            if path.exists() or not self._reserve(temporary, HEADER.size + len(data)):
+            if self._exists(name) or not self._reserve(temporary, HEADER.size + len(data)):
                 return
-            with temporary.open("r+b") as file:  # buffered, so that a partial write is continued
+            with self._opened(temporary, os.O_WRONLY) as file:
                 file.write(HEADER.pack(MAGIC, crc32c_of(data)))
                 file.write(data)
-            temporary.rename(path)
+            os.rename(temporary, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         except OSError:
-            with suppress(OSError):
-                temporary.unlink()  # its bytes stay in the total until the next eviction, which counts anew
+            self._remove(temporary)  # its bytes stay in the total until the next eviction, which counts anew
 
-    def _path(self, key: str) -> Path:
-        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()}.piece"
+    def _opened(self, name: str, flags: int) -> BinaryIO | FileIO:
+        """Open a file of the folder, without following a link."""
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor)
+        if flags == os.O_RDONLY:
+            return open(descriptor, "rb", buffering=0)
+        return open(descriptor, "r+b" if flags & os.O_RDWR else "wb")  # buffered, so that a partial write is continued
 
-    def _reserve(self, temporary: Path, num_bytes: int) -> bool:
+    def _exists(self, name: str) -> bool:
+        try:
+            os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _remove(self, name: str) -> None:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def _reserve(self, temporary: str, num_bytes: int) -> bool:
         """Make room and create a file of that size, so that other processes count it; False where it cannot fit."""
         if num_bytes > self._max_bytes:
             return False
         with self._locked_total() as file:
+            if file is None:
+                return False
             text = file.read()
             # A total that is missing or damaged is counted anew.
             total = int(text) if text.isdigit() else self._max_bytes
@@ -103,36 +133,81 @@ class DiskCache:
             file.write(b"%020d" % (total + num_bytes if fits else total))
             file.flush()  # before the file exists: dying here leaves too large a total, which the next eviction mends
             if fits:
-                with temporary.open("xb") as reserved:
+                with self._opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as reserved:
                     reserved.truncate(num_bytes)
         return fits
 
     def _evict(self, most_bytes: int) -> int:
         """Remove the least recently used entries, some more than needed; return the bytes that are left."""
         entries, total, now_s = [], 0, time.time()
-        for entry in os.scandir(self._folder):
+        for entry in os.scandir(self._descriptor):
             if not ENTRY_NAME.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
                 continue
             with suppress(FileNotFoundError):  # another process found it damaged, or finished it
-                status = entry.stat()
+                status = entry.stat(follow_symlinks=False)
                 if entry.name.endswith(".tmp") and now_s - status.st_mtime > STALE_S:
-                    Path(entry.path).unlink()
+                    self._remove(entry.name)
                 else:
                     total += status.st_size
                     if entry.name.endswith(".piece"):
-                        entries.append((status.st_mtime_ns, entry.path, status.st_size))
+                        entries.append((status.st_mtime_ns, entry.name, status.st_size))
         if total <= most_bytes:
             return total
-        for _, path, num_bytes in sorted(entries):
+        for _, name, num_bytes in sorted(entries):
             if total <= most_bytes * (1 - EVICTED_SHARE):
                 break
-            Path(path).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._descriptor)
             total -= num_bytes
         return total
 
     @contextmanager
-    def _locked_total(self) -> Iterator[BinaryIO]:
-        """Open and lock the file that holds the total, for one thread of one process at a time."""
-        with (self._folder / "total").open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # released with the file, also when the process is killed
-            yield file
+    def _locked_total(self) -> Iterator[BinaryIO | FileIO | None]:
+        """Open and lock the file that holds the total, for one thread of one process at a time; None after LOCK_S."""
+        with self._opened("total", os.O_RDWR | os.O_CREAT) as file:
+            yield file if self._is_locked(file) else None  # released with the file, also when the process is killed
+
+    def _is_locked(self, file: BinaryIO | FileIO) -> bool:
+        """Lock a file; where another process holds its lock for too long, say so and use no cache from here on."""
+        until_s = time.monotonic() + LOCK_S
+        while not self._given_up:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() < until_s:
+                    time.sleep(LOCK_POLL_S)
+                    continue
+            if not self._given_up:
+                self._given_up = True
+                warnings.warn(
+                    f"{self.folder}/total: another process has held its lock for {LOCK_S:g} s; this loader goes on "
+                    "without the cache; end that process, or choose another folder",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        return False
+
+
+def _name(key: str) -> str:
+    return f"{hashlib.sha256(key.encode()).hexdigest()}.piece"
+
+
+def _private(folder: Path) -> tuple[Path, int]:
+    """Open the folder of a cache, and make it if it is missing: the one that was named if nobody else may use it, else
+    one below it.
+
+    Raises:
+        OSError: It cannot be made, or belongs to another user.
+    """
+    for place in (folder, folder / f"dataprep-{os.geteuid()}"):
+        with suppress(FileExistsError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.mkdir(0o700)
+        follow = 0 if place == folder else os.O_NOFOLLOW  # what the user named may be a link
+        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | follow)
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o7077:
+            return place, descriptor
+        os.close(descriptor)
+    raise PermissionError(errno.EPERM, f"{place.name} in it belongs to another user, or others may use it")

@@ -28,7 +28,8 @@ class DiskFetcher(Fetcher):
         """Read one sample."""
         started_s = time.monotonic()
         offset, num_bytes = self._range(entries, entry, entry + 1)
-        data = self._read_range(self._index.file_of(shard, entries, entry), offset, num_bytes)
+        file, file_bytes = self._index.file_of(shard, entries, entry), self._index.file_bytes(shard, entries, entry)
+        data = self._read_range(file, offset, num_bytes, file_bytes)
         self._add(requests=1, bytes_read=num_bytes, wait_s=time.monotonic() - started_s)
         return self._cut(entries, entry, data, offset)
 

@@ -12,10 +12,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from dataprep.errors import StorageError, UsageError
+from dataprep.errors import FormatError, StorageError, UsageError
+from dataprep.storage.base import OtherSizeError
 from loaders.fetch.index import DEADLINE_S, ShardIndex, SplitIndex
 from loaders.order import Pick, Piece
 
@@ -161,11 +163,30 @@ class Fetcher(ABC):
         at = int(entries.record_offset[entry]) - start
         return Record(data[at : at + int(entries.record_bytes[entry])], image)
 
-    def _read_range(self, file: str, offset: int, num_bytes: int) -> bytes:
+    def _read_range(self, file: str, offset: int, num_bytes: int, file_bytes: int) -> bytes:
+        """Read a part of a file, or all of it.
+
+        Args:
+            file: The stored object: a shard, or the file of one image.
+            offset: First byte.
+            num_bytes: Number of bytes.
+            file_bytes: Size of the object as the index says it.
+
+        Raises:
+            FormatError: The file of one image is missing or has another size: a fault of this image.
+            StorageError: Anything else: the place of the data, or a shard, has changed or cannot be read.
+        """
+        url = self._storage.url_of(file)
         try:
-            return self._storage.read_range(file, offset, num_bytes)
+            return self._storage.read_range(file, offset, num_bytes, file_bytes=file_bytes)
+        except OtherSizeError as error:
+            if self._index.one_file_per_image:
+                raise
+            raise StorageError(str(error)) from error
         except FileNotFoundError as error:
-            raise StorageError(
-                f"{self._storage.url_of(file)}: missing, the index lists it; "
+            # A folder that is gone was moved away or unmounted.
+            is_alone = self._index.one_file_per_image and not (self._storage.is_local and not Path(url).parent.is_dir())
+            raise (FormatError if is_alone else StorageError)(
+                f"{url}: missing, the index lists it; "
                 'run "dataprep verify" to see what else is, and restore it or build again'
             ) from error

@@ -10,7 +10,7 @@ import numpy as np
 
 from dataprep.dataset.features import Features, Values, annotation_values
 from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.errors import DataprepError, FormatError, UsageError
+from dataprep.errors import DataprepError, UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields, check_record_fields, read_fields
 from dataprep.formats.imagefolder import annotations_of, metadata_file
@@ -120,7 +120,11 @@ class _FolderFields:
         return {name: values[name] for name in self._names}
 
     def _line_starts(self) -> NDArray[np.int64]:
-        """Return where each line starts, and where the last one stops; the file is compared with the manifest."""
+        """Return where each line starts, and where the last one stops; the file is compared with the manifest.
+
+        Raises:
+            VerificationError: It is not the file of the manifest, which is no fault of a single image.
+        """
         with self._lock:
             if self._starts is None:
                 where = self._storage.url_of(self._name)
@@ -128,13 +132,17 @@ class _FolderFields:
                 try:
                     data = self._storage.read(self._name, min(num_bytes, MAX_ANNOTATIONS_BYTES))
                 except TooLargeError as error:
-                    raise FormatError(f"{error}; not the file that the manifest lists; build again") from error
+                    raise VerificationError(f"{error}; not the file that the manifest lists; build again") from error
                 except FileNotFoundError as error:
-                    raise FormatError(f"{where}: missing, the manifest lists it; restore it or build again") from error
+                    raise VerificationError(
+                        f"{where}: missing, the manifest lists it; restore it or build again"
+                    ) from error
                 if self._entry is None or hashlib.sha256(data).hexdigest() != self._entry["sha256"]:
-                    raise FormatError(f"{where}: not the file that the manifest lists; restore it or build again")
+                    raise VerificationError(f"{where}: not the file that the manifest lists; restore it or build again")
                 stops = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
                 if len(stops) != self._first_lines[-1]:
-                    raise FormatError(f"{where}: {len(stops):,} lines, expected {self._first_lines[-1]:,}; build again")
+                    raise VerificationError(
+                        f"{where}: {len(stops):,} lines, expected {self._first_lines[-1]:,}; build again"
+                    )
                 self._data, self._starts = data, np.concatenate([[0], stops])
             return self._starts

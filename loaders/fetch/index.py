@@ -18,7 +18,7 @@ from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.storage import Storage
@@ -43,7 +43,11 @@ class Texts:
     """All strings one after the other, UTF-8."""
 
     def __getitem__(self, number: int) -> str:
-        return self.joined[self._start(number) : self.stops[number]].decode()
+        text = self.joined[self._start(number) : self.stops[number]]
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            raise FormatError(f"the index has a key or file that is no UTF-8, {text[:80]!r}; build it again") from error
 
     def part(self, first: int, stop: int) -> Texts:
         """Return the strings from `first` to `stop`."""
@@ -183,7 +187,8 @@ class SplitIndex:
         """Return the stored object that holds one of these entries of a shard.
 
         Raises:
-            FormatError: The label has no class, or the index has no column of files although the dataset needs one.
+            FormatError: The label has no class.
+            UsageError: The index has no column of files although the dataset needs one.
         """
         if not self.one_file_per_image:
             return self.shard_file(shard)
@@ -197,12 +202,16 @@ class SplitIndex:
                 'classes; run "dataprep verify" to see what else is wrong, and build it again'
             )
         if is_adopted(self._manifest):
-            raise FormatError(
+            raise UsageError(
                 f"{self._index_url}: no column of files, which an image folder of {self._manifest.name!r} needs; "
                 "adopt the data again with --overwrite"
             )
         root = FORMATS[self._manifest.format].image_root(self._split.name, self._split.repeats["stored"])
         return image_file(root, key, class_name, image_suffix(built_as(self._manifest)))
+
+    def file_bytes(self, shard: int, entries: ShardIndex, entry: int) -> int:
+        """Return the size of the stored object that holds one of these entries of a shard."""
+        return int(entries.image_bytes[entry] if self.one_file_per_image else self._split.shards[shard]["bytes"])
 
     def claims_sizes(self, shard: int) -> bool:
         """Whether heights and widths of a shard are what another tool wrote: nobody compared them with the images."""

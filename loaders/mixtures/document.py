@@ -28,6 +28,7 @@ from dataprep.dataset.documents import MAX_COUNT, decode
 from dataprep.dataset.links import open_linked
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of, quoted
+from dataprep.storage import absolute
 from dataprep.storage.base import read_bounded
 from loaders.fetch.index import DEADLINE_S, with_deadline
 from loaders.mixtures.order import AtEnd
@@ -76,6 +77,7 @@ class MixtureSource:
     def __post_init__(self) -> None:
         _text("url", self.url, MAX_TEXT)
         object.__setattr__(self, "name", self.name or _last_part(self.url))
+        object.__setattr__(self, "url", absolute(self.url))
         _text("name", self.name, MAX_NAME)
         if self.split is not None:
             _text("split", self.split, MAX_TEXT)

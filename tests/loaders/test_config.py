@@ -76,7 +76,7 @@ def test_numpy_numbers_lists_and_paths_are_accepted():
         batch_size=np.int64(8), flip=np.float32(0.5), scale=[0.5, 1], fields=["caption"], cache_dir=Path("cache")
     )
     assert (type(config.batch_size), config.scale, config.fields) == (int, (0.5, 1), ("caption",))
-    assert config.cache_dir == "cache"
+    assert config.cache_dir == str(Path.cwd() / "cache")
 
 
 class Renamed:

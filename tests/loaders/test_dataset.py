@@ -9,8 +9,9 @@ import pytest
 
 from dataprep.errors import StorageError, UsageError, VerificationError
 from dataprep.storage import gcs_retry
-from loaders import mixture, open_loader
+from loaders import LoaderConfig, mixture, open_loader
 from loaders.dataset import open_dataset
+from loaders.grain import open_batches
 from loaders.torch import TorchSamples
 from train.batches.data import open_data
 
@@ -27,6 +28,32 @@ def test_a_dataset_is_picklable_and_opens_one_storage(dataset):
     assert other == opened
     assert other.storage.url == opened.storage.url
     assert other.open_index(5.0).shard(0).keys[0] == opened.open_index(5.0).shard(0).keys[0]
+
+
+def test_a_relative_path_is_the_same_after_the_process_has_gone_elsewhere(dataset, tmp_path, monkeypatch):
+    """As Hydra does. Whatever is read later, by this process or another, is read where it was opened."""
+    settings = {"batch_size": 4, "image_size": 16}
+    home = dataset("webdataset").parent
+    name = dataset("webdataset").name
+    (tmp_path / "mix.json").write_text(f'{{"version": 1, "datasets": [{{"url": "{home}/{name}"}}]}}')
+    monkeypatch.chdir(tmp_path)
+    by_file = mixture("mix.json")
+    config = LoaderConfig(**settings, cache_dir="cache")
+    monkeypatch.chdir(home)
+    listed, samples = mixture([(name, 1)]), TorchSamples.open(name, image_size=16)
+    batches, data = open_batches(name, **settings), open_data(name)
+    loader = open_loader(name, **settings, processes=1)
+    monkeypatch.chdir("/")
+    with loader:
+        expected = next(iter(loader)).keys
+    assert [each["key"] for each in pickle.loads(pickle.dumps(samples)).__getitems__([0, 1, 2, 3])] == expected
+    assert next(iter(batches))["keys"] == expected
+    for opened in (open_loader(listed, **settings), open_loader(by_file, **settings)):
+        with opened:
+            assert next(iter(opened)).keys == expected
+    with data.training_loader(LoaderConfig(**settings)) as opened:
+        assert next(iter(opened)).keys == expected
+    assert config.cache_dir == f"{tmp_path}/cache"
 
 
 def test_an_unknown_split_is_an_error_that_lists_the_splits(dataset):

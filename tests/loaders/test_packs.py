@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dataprep.errors import StorageError, UsageError
+from dataprep.errors import FormatError, UsageError
 from loaders import LoaderConfig, Packs, open_loader, open_packs
 from loaders.decode.decoders import extension_available, image_of_patches
 from loaders.loader import Loader
@@ -199,7 +199,7 @@ def test_an_image_that_is_skipped_becomes_padding(dataset, tmp_path):
     damaged = folder / files[good["keys"][5]]
     damaged.unlink()
     damaged.write_bytes(b"x" * 9)
-    with open_packs(str(folder), **settings) as loader, pytest.raises(StorageError, match="ends at 9"):
+    with open_packs(str(folder), **settings) as loader, pytest.raises(FormatError, match="9 bytes, the index says"):
         next(iter(loader))
     with open_packs(str(folder), **settings, on_error="skip") as loader:
         batch = next(iter(loader))

@@ -28,7 +28,9 @@ class SlowStorage(LocalStorage):
         self._bytes_in_flight = 0
         self._counts = threading.Lock()
 
-    def read_range(self, name: str, offset: int, num_bytes: int, version: int = 0) -> bytes:
+    def read_range(
+        self, name: str, offset: int, num_bytes: int, version: int = 0, file_bytes: int | None = None
+    ) -> bytes:
         with self._counts:
             self.requests.append((name, offset, num_bytes))
             self._in_flight += 1
@@ -37,7 +39,7 @@ class SlowStorage(LocalStorage):
             self.most_bytes_in_flight = max(self.most_bytes_in_flight, self._bytes_in_flight)
         try:
             time.sleep(self.latency_s)
-            return super().read_range(name, offset, num_bytes, version)
+            return super().read_range(name, offset, num_bytes, version, file_bytes)
         finally:
             with self._counts:
                 self._in_flight -= 1

@@ -19,7 +19,7 @@ from dataprep.dataset.trust import open_named_data
 from dataprep.errors import UsageError
 from dataprep.host.heartbeat import STALL_S
 from dataprep.messages import counted, human_bytes
-from dataprep.storage import open_storage
+from dataprep.storage import absolute, open_storage
 from loaders.config import LoaderConfig
 from loaders.dataset import MIXTURE_SUFFIX, open_dataset
 from loaders.fetch.index import DEADLINE_S, with_deadline
@@ -116,7 +116,7 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
         return _mixed(data_path, region_policy)
     data_path = url_to_read(data_path, region_policy)
     guard(data_path, region_policy)
-    url = _indexed(data_path, index_dir)
+    url = absolute(_indexed(data_path, index_dir))
     manifest = read_manifest(with_deadline(open_storage(url), DEADLINE_S))
     if manifest is None:
         raise UsageError(f"{data_path}: no data found; give a dataset, an image folder, tars, or a TFDS directory")

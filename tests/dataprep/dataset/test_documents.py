@@ -100,9 +100,10 @@ def test_count_that_json_does_not_carry_exactly_is_refused(count):
 
 
 NOT_DOCUMENTS = [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"options": "\\ud800"}', b"{} x"]
+NOT_UTF_8 = b'{"name": "\xe9"}'
 
 
-@pytest.mark.parametrize("data", NOT_DOCUMENTS)
+@pytest.mark.parametrize("data", [*NOT_DOCUMENTS, NOT_UTF_8])
 def test_bytes_of_another_shape_are_one_line_of_error(data):
     with pytest.raises(FormatError, match=r"^gs://b/dataset\.json: [^\n]+; build it again$"):
         read(data)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dataprep.errors import ConflictError, SourceError, StorageError, UsageError
 from dataprep.storage import ObjectInfo, Storage, open_storage
-from dataprep.storage.base import read_bounded
+from dataprep.storage.base import OtherSizeError, read_bounded
 from dataprep.storage.checksums import crc32c_of, crc32c_of_bytes
 
 # Resumable uploads begin above 8 MiB; 16 MiB is one chunk of them.
@@ -220,6 +220,14 @@ def test_a_range_past_the_end_is_an_error_that_says_where_it_ends(
     storage.create("x", b"0123456789")
     with pytest.raises(StorageError, match=r"were requested, but it ends at 10; it is truncated, or not the file"):
         storage.read_range("x", offset, num_bytes)
+
+
+@pytest.mark.parametrize("size", [9, 11])
+def test_a_range_of_an_object_of_another_size_is_refused(storage: Storage, size: int) -> None:
+    storage.create("x", b"0123456789")
+    assert storage.read_range("x", 2, 3, file_bytes=10) == b"234"
+    with pytest.raises(OtherSizeError, match=rf"x: 10 bytes, the index says {size}: it is truncated or was replaced"):
+        storage.read_range("x", 2, 3, file_bytes=size)
 
 
 @pytest.mark.parametrize(("offset", "num_bytes"), [(-1, 1), (0, -1)])

@@ -4,12 +4,15 @@ import itertools
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 from dataprep.build.images import ImagePolicy
-from dataprep.errors import DataprepError
+from dataprep.errors import DataprepError, FormatError, StorageError
 from loaders import Loader, Packs, Views, open_loader, open_packs, open_views
+from tests.support.adoption import adopt_here, image_of, tar_of
 from tests.support.markdown import ROOT
 from tests.support.own_data import build_own, picture, write_files
 from tests.support.slow_transforms import computing, failing
@@ -156,6 +159,87 @@ def test_a_damaged_shard_is_named_or_its_images_are_masked_and_counted(broken, p
         masked = sum(int((~mask).sum()) for _, mask, _ in batches)
         assert masked == sum(loader.stats()["skipped"].values()) > 10
         assert all((labels[~mask] == -1).all() for _, mask, labels in batches)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """An adopted image folder, whose index is elsewhere: no digest is known of its files."""
+    for number in range(8):
+        folder = tmp_path / f"data/train/class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.jpg").write_bytes(image_of(number))
+    adopt_here(tmp_path / "data", tmp_path / "index")
+    return tmp_path
+
+
+def masks(folder, between, **settings):
+    """Load all images after something has happened to them; return which of them were delivered."""
+    with open_loader(folder / "index", batch_size=8, image_size=16, shuffle=False, **settings) as loader:
+        between()
+        (batch,) = loader
+        assert sum(loader.stats()["skipped"].values()) == (~batch.mask).sum()
+    return {key: bool(real) for key, real in zip(batch.keys, batch.mask, strict=True)}
+
+
+@pytest.mark.parametrize("change", ["removed", "grown", "shrunk"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_file_that_is_gone_or_has_another_size_is_left_out(images, change, on_error):
+    file = images / "data/train/class1/3.jpg"
+
+    def spoil():
+        if change == "removed":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes() + b"1" if change == "grown" else file.read_bytes()[:-1])
+
+    if on_error == "raise":
+        with pytest.raises(FormatError, match=r"3\.jpg: (missing|.* bytes, the index says)"):
+            masks(images, spoil)
+        return
+    found = masks(images, spoil, on_error="skip")
+    assert {key for key, real in found.items() if not real} == {"class1/3"}
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_disk_that_goes_away_ends_the_run(images, broken, processes):
+    """Whatever on_error says: all images would be left out, and nobody would notice."""
+    settings = {"on_error": "skip", "processes": processes, "stall_s": HOURS_S}
+    with pytest.raises(StorageError, match="missing, the index lists it"):
+        masks(images, lambda: (images / "data/train").rename(images / "away"), **settings)
+    with open_loader(str(broken), **SMALL, **settings, prefetch_batches=1) as loader:
+        (broken / "train").rename(broken / "away")
+        with pytest.raises(StorageError, match=r"\.tar: missing, the index lists it"):
+            list(loader)
+
+
+def test_too_many_open_files_end_the_run(broken):
+    program = f"""
+import os, resource
+from loaders import open_loader
+with open_loader({str(broken)!r}, batch_size=12, image_size=64, on_error="skip") as loader:
+    loader.index.mean_image_bytes()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 1, hard))
+    for batch in loader:
+        print(batch.mask.all())
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
+    assert run.returncode == 1
+    assert "False" not in run.stdout
+    assert "too many open files; raise the limit on open files" in run.stderr.splitlines()[-1]
+
+
+def test_an_adopted_shard_that_has_grown_ends_the_run(tmp_path):
+    (tmp_path / "data").mkdir()
+    tar_of(tmp_path / "data/00000.tar", [(f"{number}.jpg", image_of(number)) for number in range(8)])
+    adopt_here(tmp_path / "data", tmp_path / "index")
+
+    def grow():
+        with (tmp_path / "data/00000.tar").open("ab") as file:
+            file.write(bytes(512))
+
+    with pytest.raises(StorageError, match=r"00000\.tar: .* bytes, the index says"):
+        masks(tmp_path, grow, on_error="skip")
 
 
 def test_an_error_names_a_sample_as_its_file_was_called(tmp_path):

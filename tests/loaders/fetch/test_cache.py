@@ -1,5 +1,6 @@
 """The cache on a real disk: bounded, shared, atomic, and never in the way."""
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -181,14 +182,15 @@ def test_a_writer_that_is_killed_leaves_a_cache_that_works(tmp_path):
 def test_the_reserved_bytes_of_a_dead_writer_are_counted(tmp_path):
     """The writer is killed when its file has its final size, which the total must include by then."""
     script = (
-        "import io, os, signal, sys\nfrom pathlib import Path\nimport loaders.fetch.cache\n"
+        "import io, os, signal, sys\nfrom pathlib import Path\nfrom loaders.fetch.cache import DiskCache\n"
         "class Reserved(io.FileIO):\n"
         "    def truncate(self, size):\n"
         "        super().truncate(size)\n        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "class Dying(type(Path())):\n"
-        "    def open(self, mode, **options):\n"
-        "        return Reserved(self, mode) if mode == 'xb' else super().open(mode, **options)\n"
-        "loaders.fetch.cache.DiskCache(Dying(sys.argv[1]), 30_000).put('k', bytes(20_000))\n"
+        "class Dying(DiskCache):\n"
+        "    def _opened(self, name, flags):\n"
+        "        file = super()._opened(name, flags)\n"
+        "        return Reserved(os.dup(file.fileno()), 'wb') if flags & os.O_EXCL else file\n"
+        "Dying(Path(sys.argv[1]), 30_000).put('k', bytes(20_000))\n"
     )
     assert subprocess.run([sys.executable, "-c", script, tmp_path]).returncode == -signal.SIGKILL
     taken_bytes = HEADER.size + 20_000
@@ -222,3 +224,63 @@ def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match=r"file/c: cannot hold a cache \(Not a directory\); choose another"):
         DiskCache(tmp_path / "file/c", 10_000)
+
+
+def test_links_in_the_folder_are_not_followed(tmp_path):
+    private, other = tmp_path / "cache", tmp_path / "other"
+    other.write_bytes(b"keep")
+    cache = DiskCache(private, 10_000)
+    cache.put("k", b"1" * 100)
+    for path in private.iterdir():
+        path.unlink()
+        path.symlink_to(other)
+    cache.put("k", b"2" * 100)
+    cache.put("l", b"3" * 100)
+    assert (cache.get("k"), cache.get("l")) == (None, None)
+    assert other.read_bytes() == b"keep"
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o755, 0o770])
+def test_a_folder_that_others_may_use_gets_a_private_one(tmp_path, mode):
+    """As /tmp: whoever was there first could have put a link in the place of a file."""
+    shared, other = tmp_path / "shared", tmp_path / "other"
+    shared.mkdir()
+    shared.chmod(mode)
+    other.write_bytes(b"keep")
+    (shared / "total").symlink_to(other)
+    cache = DiskCache(shared, 10_000)
+    cache.put("k", b"1")
+    assert DiskCache(shared, 10_000).get("k") == b"1"
+    assert cache.folder == shared / f"dataprep-{os.geteuid()}"
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+    assert other.read_bytes() == b"keep"
+
+
+@pytest.mark.parametrize("taken", ["another user's", "a link", "open to others"])
+def test_a_private_folder_that_is_not_ours_is_refused(tmp_path, monkeypatch, taken):
+    tmp_path.chmod(0o755)
+    private = tmp_path / f"dataprep-{os.geteuid()}"
+    if taken == "a link":
+        (tmp_path / "elsewhere").mkdir(0o700)
+        private.symlink_to(tmp_path / "elsewhere")
+    else:
+        private.mkdir(0o777 if taken == "open to others" else 0o700)
+        private.chmod(0o777 if taken == "open to others" else 0o700)
+    if taken == "another user's":
+        monkeypatch.setattr("os.geteuid", lambda: 4321)
+        private.rename(tmp_path / "dataprep-4321")
+    with pytest.raises(UsageError, match=r"cannot hold a cache .*; choose another folder"):
+        DiskCache(tmp_path, 10_000)
+
+
+def test_a_lock_that_is_not_given_back_means_no_caching(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, 10_000)
+    cache.put("k", b"1")
+    monkeypatch.setattr("loaders.fetch.cache.LOCK_S", 0.05)
+    with (tmp_path / "total").open("r+b") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.warns(UserWarning, match="total: another process has held its lock for .*without the cache"):
+            cache.put("l", b"2")
+        cache.put("m", b"3")  # said once
+    assert [cache.get(key) for key in "klm"] == [None, None, None]
+    assert DiskCache(tmp_path, 10_000).get("k") == b"1"

@@ -74,7 +74,8 @@ def test_a_missing_object_is_an_error_at_once(dataset, fetching, tmp_path, fmt, 
     path = tmp_path / "d" / opened.index.file(pick.piece.shard, pick.sample)
     path.unlink()
     ticket = opened.fetcher.request(pick)
-    with pytest.raises(StorageError, match='missing, the index lists it; run "dataprep verify"') as caught:
+    fault = FormatError if fmt == "imagefolder" else StorageError  # of one image, or of a shard
+    with pytest.raises(fault, match='missing, the index lists it; run "dataprep verify"') as caught:
         ticket.wait()
     ticket.done()
     assert str(caught.value).startswith(str(path))

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from dataprep.errors import DataprepError, FormatError, UsageError
+from dataprep.errors import DataprepError, UsageError, VerificationError
 from loaders import open_loader
 from tests.support.adoption import adopt_here, image_of, tar_of
 from tests.support.builds import FORMATS
@@ -99,5 +99,5 @@ def test_annotations_that_are_damaged(source, tmp_path, change):
         file.unlink()
     else:
         file.write_bytes(change(file.read_bytes()))
-    with pytest.raises(FormatError, match=r"metadata.jsonl: .* the manifest lists"):
+    with pytest.raises(VerificationError, match=r"metadata.jsonl: .* the manifest lists"):
         fields_of(tmp_path / "out")
