@@ -8,13 +8,13 @@ from functools import cached_property
 from math import inf
 from numbers import Integral, Real
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import cores_of_rank
 from dataprep.messages import counted, did_you_mean, there_are
-from dataprep.storage import absolute
 from loaders.decode.annotations import WITHOUT_SIZE, FieldsTransform, size_fields
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
@@ -374,7 +374,7 @@ class _Pair:
 class _Folder:
     def checked(self, name: str, value: Any) -> str:
         _require(isinstance(value, str | PathLike) and str(value) != "", f"{name} must be a folder, got {value!r}")
-        return absolute(str(value))
+        return str(Path.cwd() / value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ Shapes: NHWC, uint8, 0..255. Normalise on the device, so that a quarter of the b
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -30,6 +32,7 @@ from loaders.decode.decoders import open_decoder, warn_of_libraries
 from loaders.decode.views import Views, checked_groups
 from loaders.engine.batch import Batch, LoaderState, PackBatch, ViewBatch
 from loaders.engine.batch_plan import BatchPlan
+from loaders.engine.main_guard import check_program, end_if_worker
 from loaders.engine.stats import LoaderStats, Moment, Snapshot, Stats
 from loaders.fetch.budget import check_budget
 from loaders.metrics.tracing import open_tracer, trace_batch
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
     from loaders.metrics.exposition import Registration
 
 STATE_VERSION = 1
+OWN_THREADS = "loader-"
+"""Beginning of the names of all threads that loaders start."""
 _ANEW = (
     "load the weights of the model alone, without this state, to begin the new order at its first image "
     '("PyTorch" in docs/loaders.md shows how)'
@@ -148,10 +153,8 @@ def open_views(
 
 def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig) -> Loader:
     """Open a loader with settings that were checked already; otherwise as `open_loader`."""
+    end_if_worker()
     if config.processes:
-        from loaders.engine.main_guard import check_program, end_if_worker
-
-        end_if_worker()
         check_program(config.processes)
     if isinstance(url, OpensLoader):
         return url.open_loader(split, config)
@@ -220,6 +223,9 @@ class Loader:
 
     _registration: Registration | None = None
     """The loader among those whose metrics are served."""
+
+    _collected: weakref.finalize[..., Any] | None = None
+    """Ends the producer of a loader that is not closed."""
 
     def __init__(self, dataset: Dataset, config: LoaderConfig, index: SplitIndex | None = None) -> None:
         check_world(config.batch_size, config.rank, config.world_size)
@@ -315,8 +321,9 @@ class Loader:
         self._end()
 
     def _end(self) -> None:
-        """Leave the state of a finished evaluation at the beginning of the next one."""
+        """Leave the state of a finished evaluation at the beginning of the next one, which starts its own threads."""
         if not self.config.shuffle:
+            self._end_producer()
             self._batch = 0
 
     def _count(self, rows: Rows, asked_s: float) -> None:
@@ -469,6 +476,8 @@ class Loader:
             if producer is not None:  # no other thread has ended it meanwhile
                 self._fetched = _summed(self._fetched, producer.fetch_stats() | {"held_bytes": 0.0})
         if producer is not None:
+            if self._collected is not None:
+                self._collected.detach()
             producer.close()
 
     def _serve(self) -> None:
@@ -533,7 +542,10 @@ class Loader:
     def _open_producer(self) -> Producer:
         from loaders.engine.producer import open_producer
 
-        return open_producer(self.dataset, self.index, self.config, self._plan(), self._stats)
+        producer = open_producer(self.dataset, self.index, self.config, self._plan(), self._stats)
+        warning = f"{self.dataset.url}: a loader was not closed; open it in a `with` block, or call its close()"
+        self._collected = end_when_collected(self, producer.close, warning)
+        return producer
 
     @cached_property
     def _sequence(self) -> dict[str, object]:
@@ -552,6 +564,25 @@ class Loader:
         """The decoder and the settings on which the sequence depends."""
         decoder = open_decoder(self.config.interpolation, self.config.decoder).name
         return {"decoder": decoder, **self.config.sequence_document()}
+
+
+def end_when_collected(owner: object, close: Callable[[], None], warning: str = "") -> weakref.finalize[..., Any]:
+    """Call `close` when nothing refers to the owner any more, and then warn; `close` must not refer to the owner."""
+    found = weakref.finalize(owner, _end_collected, close, warning, os.getpid())
+    found.atexit = False
+    return found
+
+
+def _end_collected(close: Callable[[], None], warning: str, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked process has copies of what its parent uses
+    if threading.current_thread().name.startswith(OWN_THREADS):
+        # The collector of garbage may run in any thread, and none can wait for its own end.
+        threading.Thread(target=close, name=f"{OWN_THREADS}close", daemon=True).start()
+    else:
+        close()
+    if warning:
+        warnings.warn(warning, ResourceWarning, stacklevel=2)
 
 
 def _summed(ended: Mapping[str, float], present: Mapping[str, float]) -> dict[str, float]:

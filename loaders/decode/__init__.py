@@ -4,8 +4,9 @@
 which `lower_rows.py` spares the rows below the crop,
 `views.py` is what a user asks for who wants several views of each image, `boxes.py` and `masks.py` carry annotations to
 a row's pixels (pure). Augmentations of other libraries follow, by `pil_transform.py`, and with annotations
-(`annotations.py`) by `torchvision_transform.py` and `albumentations_transform.py`; `seeding.py` gives them the sample's
-random numbers. docs/decisions/0004 says why there is an extension, 0018 why it decodes an image once for all views.
+(`annotations.py`) by `torchvision_transform.py` and `albumentations_transform.py`; `seeding.py` runs them
+in processes of their own, with the sample's random numbers.
+docs/decisions/0004 says why there is an extension, 0018 why it decodes an image once for all views.
 """
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import UsageError
 from loaders.decode.annotations import AnnotationFields, Annotations, AnnotationTransform, placed_keypoints
-from loaders.decode.seeding import seeded
+from loaders.decode.seeding import SeededTransform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ _HALF_PIXEL = 0.5
 """Middle of a pixel: albumentations counts keypoints by the middles of pixels, where boxes are positions."""
 
 
-class AlbumentationsTransform(AnnotationTransform):
+class AlbumentationsTransform(SeededTransform, AnnotationTransform):
     """Turn a transform of albumentations 2 into a loader's `transform`.
 
         import albumentations as A
@@ -28,9 +28,8 @@ class AlbumentationsTransform(AnnotationTransform):
         open_loader("coco", batch_size=256, fields=transform.needed_fields, transform=transform)
 
     An object that albumentations leaves out, because of `min_visibility` for instance, is left out of every column.
-    `label_fields` may name columns. For each call its generators are set from the sample's own one, and those of Python
-    and NumPy are seeded and restored afterwards. Each process augments one image at a time; to use more cores, set
-    `processes`.
+    `label_fields` may name columns. The transform runs in processes of its own, one for each decoding thread, where its
+    generators, and those of Python and NumPy, are set from the sample's own one for each call.
 
     Args:
         augment: A transform to an image of the same size, uint8. Boxes need a Compose with the format `coco`, and
@@ -54,13 +53,18 @@ class AlbumentationsTransform(AnnotationTransform):
         self, image_HWC: NDArray[np.uint8], annotations: Annotations, rng: np.random.Generator
     ) -> tuple[NDArray[np.uint8], Annotations]:
         """Augment an image with its annotations; without `fields` the image alone."""
+        result: tuple[NDArray[np.uint8], Annotations] = self._seeded(rng, image_HWC, annotations)
+        return result
+
+    def _draw(
+        self, seed: int, image_HWC: NDArray[np.uint8], annotations: Annotations
+    ) -> tuple[NDArray[np.uint8], Annotations]:
         import numpy as np
 
         given = {"image": image_HWC.copy(), **self._arrays(annotations)}
-        with seeded(rng) as seed:
-            # A seed would give each transform a generator of its own, all of which draw the same numbers.
-            self._augment.set_random_state(np.random.default_rng(seed), random.Random(seed))
-            result = self._augment(**given)
+        # A seed would give each transform a generator of its own, all of which draw the same numbers.
+        self._augment.set_random_state(np.random.default_rng(seed), random.Random(seed))
+        result = self._augment(**given)
         augmented_HWC = result["image"]
         return augmented_HWC, _annotations(result, annotations, augmented_HWC)
 

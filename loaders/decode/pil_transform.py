@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loaders.decode.seeding import seeded
+from loaders.decode.seeding import SeededTransform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class PilTransform:
+class PilTransform(SeededTransform):
     """Turn an augmentation of PIL images that draws from global random generators, as timm's do, into a `transform`.
 
         from timm.data.auto_augment import rand_augment_transform
         open_loader(url, batch_size=1024, transform=PilTransform(rand_augment_transform("rand-m9-mstd0.5", {})))
 
-    For each call the generators of Python and NumPy are seeded from the sample's own one, and restored afterwards.
-    Each process augments one image at a time; to use more cores, set `processes`.
+    The function runs in processes of its own, one for each decoding thread, where the generators of Python and NumPy
+    are seeded from the sample's own one for each call.
 
     Args:
         augment: Picklable function from a PIL image to one of the same size.
@@ -33,8 +33,11 @@ class PilTransform:
         self._augment = augment
 
     def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        augmented_HWC: NDArray[np.uint8] = self._seeded(rng, image_HWC)
+        return augmented_HWC
+
+    def _draw(self, seed: int, image_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
         import numpy as np
         from PIL import Image
 
-        with seeded(rng):
-            return np.asarray(self._augment(Image.fromarray(image_HWC)))
+        return np.asarray(self._augment(Image.fromarray(image_HWC)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import UsageError
 from loaders.decode.annotations import AnnotationFields, Annotations, AnnotationTransform, placed_keypoints
-from loaders.decode.seeding import seeded
+from loaders.decode.seeding import SeededTransform
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ _HALF_PIXEL = 0.5
 """Middle of a pixel: torchvision's flips count points by the middles of pixels, where boxes are positions."""
 
 
-class TorchvisionTransform(AnnotationTransform):
+class TorchvisionTransform(SeededTransform, AnnotationTransform):
     """Turn a transform of `torchvision.transforms.v2` into a loader's `transform`.
 
         from torchvision.transforms import v2
@@ -26,9 +26,9 @@ class TorchvisionTransform(AnnotationTransform):
 
     Without `fields` it gets the image, a `tv_tensors.Image` of uint8. With them it gets a dictionary of `image`,
     `boxes`, `masks` and `keypoints`, as tv_tensors, and `labels`, the position of each object: what
-    `v2.SanitizeBoundingBoxes` leaves out is left out of every column. For each call the generators of Python, NumPy and
-    PyTorch are seeded from the sample's own one, and restored afterwards. Each process augments one image at a time; to
-    use more cores, set `processes`.
+    `v2.SanitizeBoundingBoxes` leaves out is left out of every column. The transform runs in processes of its own, one
+    for each decoding thread, where the generators of Python, NumPy and PyTorch are seeded from the sample's own one for
+    each call.
 
     Args:
         augment: Picklable transform to an image of the same size, uint8.
@@ -45,19 +45,24 @@ class TorchvisionTransform(AnnotationTransform):
         self, image_HWC: NDArray[np.uint8], annotations: Annotations, rng: np.random.Generator
     ) -> tuple[NDArray[np.uint8], Annotations]:
         """Augment an image with its annotations; without `fields` the image alone."""
+        result: tuple[NDArray[np.uint8], Annotations] = self._seeded(rng, image_HWC, annotations)
+        return result
+
+    def _draw(
+        self, seed: int, image_HWC: NDArray[np.uint8], annotations: Annotations
+    ) -> tuple[NDArray[np.uint8], Annotations]:
         import torch
         from torchvision import tv_tensors
 
         image = tv_tensors.Image(torch.from_numpy(image_HWC.transpose(2, 0, 1).copy()))
         sample = image if self.fields is None else {"image": image, **_tensors(annotations, image_HWC)}
-        with seeded(rng) as seed:
-            generator = torch.default_generator
-            state = generator.get_state()
-            generator.manual_seed(seed)
-            try:
-                result = self._augment(sample)
-            finally:
-                generator.set_state(state)
+        generator = torch.default_generator
+        state = generator.get_state()
+        generator.manual_seed(seed)
+        try:
+            result = self._augment(sample)
+        finally:
+            generator.set_state(state)
         if self.fields is None:
             return _pixels(result), annotations
         if not isinstance(result, Mapping) or not result.keys() >= sample.keys():

@@ -7,22 +7,18 @@ loader's process knows what is wrong, and says it once.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 
 from dataprep.errors import UsageError
+from loaders.decode.seeding import UNGUARDED, is_worker
 
-WORKER = "loader-worker"
-"""Beginning of the names of worker processes."""
-UNGUARDED = 87
-"""Exit code of a worker that came to a loader while it imported the user's program."""
 _ADVICE = 'put what uses the loader under `if __name__ == "__main__":`, or leave `processes` out'
 
 
 def end_if_worker() -> None:
     """End this process if it is a worker, which opens no loader unless it imports a program that opens one."""
-    if multiprocessing.current_process().name.startswith(WORKER):
+    if is_worker():
         os._exit(UNGUARDED)  # nothing that the program does at its end is to happen twice
 
 

@@ -30,6 +30,7 @@ from loaders.decode.annotations import FieldsTransform
 from loaders.decode.boxes import RowView, row_view
 from loaders.decode.crop import View, evaluation_view, grouped_views, transform_generator
 from loaders.decode.decoders import images_of_row, open_decoder
+from loaders.decode.seeding import SeededTransform, thread_time
 from loaders.decode.views import spans
 from loaders.engine.packing import Place, place_images, transform_patches
 from loaders.engine.stats import Moment, Stats
@@ -226,6 +227,9 @@ class Pipeline:
         deadline_s = time.monotonic() + min(CLOSE_S, self._config.stall_s)
         self._lookups.close(deadline_s)
         self._decoding.close(deadline_s)
+        for transform in self._config.transforms:
+            if isinstance(transform, SeededTransform):
+                transform.close()
 
     def _fill(self, chunk: list[_Image], rows: Rows) -> None:
         started_s = time.monotonic()
@@ -328,15 +332,17 @@ class Pipeline:
 
     def _transform_all(self, decoded: Sequence[tuple[_Image, View]], rows: Rows) -> None:
         """Let the transforms change decoded images, and count the time that they take; `decode` contains it."""
-        started_s, cpu_from_s = time.monotonic(), time.thread_time()
+        started_s, cpu_from_s = time.monotonic(), thread_time()
         for image, first in decoded:
             self._begin("transforming", [image])
             try:
                 self._transform_views(image, first, rows)
+            except UsageError:
+                raise  # it is not about this image
             except Exception as error:
                 error.add_note(f"the transform was given {self._where(image)}")
                 raise
-        busy_s, cpu_s = time.monotonic() - started_s, time.thread_time() - cpu_from_s
+        busy_s, cpu_s = time.monotonic() - started_s, thread_time() - cpu_from_s
         self._stats.add("transform", items=len(decoded), busy_s=busy_s, cpu_s=cpu_s)
 
     def _has_size(self, image: _Image, rows: Rows) -> bool:

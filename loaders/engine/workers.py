@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import multiprocessing
 import os
+import pickle
 import queue
 import signal
 import threading
@@ -38,9 +39,10 @@ from dataprep.host.threads import Threads
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
 from loaders.decode.boxes import RowView
+from loaders.decode.seeding import UNGUARDED, WORKER, check_main, not_portable
 from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.buffers import Buffer, Buffers
-from loaders.engine.main_guard import UNGUARDED, WORKER, unguarded
+from loaders.engine.main_guard import unguarded
 from loaders.engine.pipeline import CLOSED, Pipeline, Rows, empty_rows, finish
 from loaders.engine.producer import image_shape
 from loaders.engine.stats import Moment, StageTimes, Stats
@@ -109,21 +111,30 @@ class ProcessProducer:
         self._under_way: deque[Buffer] = deque()
         self._workers: list[_Worker] = []
         self._closing = threading.Lock()
-        context = multiprocessing.get_context("spawn")
-        for number in range(config.processes):
-            ours, theirs = context.Pipe()
-            part = replace(plan, part=number, parts=config.processes)
-            beats = context.RawValue(ctypes.c_uint64, 0)
-            process = context.Process(
-                target=_work, name=f"{WORKER}-{number}", args=(theirs, dataset, config, part, beats), daemon=True
-            )
-            with environment(WORKER_ENVIRONMENT):
-                process.start()
-            theirs.close()
-            still = Standstill(lambda beats=beats: beats.value, config.stall_s + FROZEN_S)  # type: ignore[misc]
-            self._workers.append(_Worker(process, ours, number, deque(), still))
+        _check_transforms(config)
+        try:
+            for number in range(config.processes):
+                self._workers.append(self._start(number))
+        except BaseException:
+            self.close()
+            raise
         for _ in range(config.prefetch_batches):
             self._hand_out()
+
+    def _start(self, number: int) -> _Worker:
+        """Start a worker process."""
+        config, context = self._config, multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        part = replace(self._plan, part=number, parts=config.processes)
+        beats = context.RawValue(ctypes.c_uint64, 0)
+        process = context.Process(
+            target=_work, name=f"{WORKER}-{number}", args=(theirs, self._dataset, config, part, beats), daemon=True
+        )
+        with environment(WORKER_ENVIRONMENT):
+            process.start()
+        theirs.close()
+        still = Standstill(lambda: beats.value, config.stall_s + FROZEN_S)
+        return _Worker(process, ours, number, deque(), still)
 
     def __next__(self) -> Rows:
         if not self._under_way:
@@ -250,6 +261,18 @@ class ProcessProducer:
         ) from None
 
 
+def _check_transforms(config: LoaderConfig) -> None:
+    """Raise UsageError for a transform that a worker process could not load."""
+    for transform in {id(each): each for each in config.transforms}.values():
+        try:
+            data = bytes(reduction.ForkingPickler.dumps(transform))
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise not_portable(transform, error) from error
+        except RuntimeError:
+            continue  # what is only handed over while a process starts, such as a multiprocessing.Value
+        check_main(data, transform)
+
+
 def _put(part: _Part, rows: Rows) -> None:
     for i, row in enumerate(part.rows):
         rows.labels[row], rows.mask[row], rows.keys[row] = part.labels[i], part.mask[i], part.keys[i]
@@ -328,7 +351,8 @@ class _Reporter:
                 self._report(done)
                 batch += 1
         except BaseException as error:  # noqa: BLE001  raised in the loader's process
-            self.pipe.send(_portable(error))
+            with suppress(OSError):  # the loader was closed
+                self.pipe.send(_portable(error))
 
     def _beat(self) -> None:
         self.beats.value += 1

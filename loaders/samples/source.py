@@ -25,9 +25,10 @@ from dataprep.errors import UsageError
 from dataprep.messages import not_one_of
 from loaders.config import LoaderConfig, LoaderSettings, check_names
 from loaders.dataset import open_dataset
+from loaders.engine.main_guard import end_if_worker
 from loaders.engine.pipeline import Pipeline, Rows, empty_rows, finish
 from loaders.engine.stats import Stats
-from loaders.loader import Loader
+from loaders.loader import Loader, end_when_collected
 from loaders.order import Lookup, Pick, Piece
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Samples:
         """
         if not isinstance(url, str | os.PathLike):
             raise UsageError(f"url must be a folder or gs:// URL of one dataset, got {url!r}")
+        end_if_worker()
         check_names(settings)
         _check_use(images, settings)
         if settings.get("shuffle") is None:
@@ -182,7 +184,9 @@ class Samples:
         if found is None:
             mine = _Opened(self.loader(1), self._images)
             found = self._opened.setdefault(os.getpid(), mine)
-            if found is not mine:
+            if found is mine:
+                end_when_collected(self, mine.pipeline.close)
+            else:
                 mine.pipeline.close()
         return found
 

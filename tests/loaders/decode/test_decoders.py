@@ -227,14 +227,39 @@ def test_one_bad_image_leaves_the_others_alone(backend):
             decoder.image_size(data)
 
 
+def with_thumbnail(data):
+    """A JPEG that holds another one in a segment of its header."""
+    small = simplejpeg.encode_jpeg(picture(np.random.default_rng(9), 8, 8), 50)
+    return data[:2] + b"\xff\xe1" + (len(small) + 2).to_bytes(2, "big") + small + data[2:]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_truncated_jpeg_is_decoded_as_far_as_it_goes(backend):
+@pytest.mark.parametrize("top", [0, 64])
+def test_a_jpeg_whose_data_end_early_is_refused(backend, top):
+    """Also where the view has only rows that are there: whether an image is delivered does not depend on its crop."""
     whole = simplejpeg.encode_jpeg(picture(np.random.default_rng(8), 128, 128), 90)
-    decoder = open_decoder("bicubic", backend)
-    view = View(0, 0, 128, 128, 128, 128, 0, 0, False)
-    found, reason = decode_one(decoder, whole[: len(whole) // 2], view, 128)
-    assert reason is None
-    assert np.array_equal(found[:48], decode_one(decoder, whole, view, 128)[0][:48])
+    half, decoder = len(whole) // 2, open_decoder("bicubic", backend)
+    view = View(top, 0, 16, 128, 64, 64, 0, 0, False)
+    expected, _ = decode_one(decoder, whole, view, 64)
+    early = [whole[:half], whole[:half] + bytes(half), whole[:-2], with_thumbnail(whole)[:-half]]
+    early += [by_pillow(picture(np.random.default_rng(8), 128, 128), progressive=True)[:-200]]
+    for data in [*early, *map(memoryview, early)]:
+        found, reason = decode_one(decoder, data, view, 64)
+        assert reason == "its data end early: it has no end marker"
+        assert not found.any()
+    for data in (whole, with_thumbnail(whole), whole + b"a film" * 100, b"\xff\xd8\xff" + whole[2:]):
+        found, reason = decode_one(decoder, data, view, 64)
+        assert reason is None
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_patches_of_a_jpeg_whose_data_end_early_are_black(backend):
+    whole = simplejpeg.encode_jpeg(picture(np.random.default_rng(8), 32, 32), 90)
+    out, view = np.full((1, 8, 3 * 16 * 16), 7, np.uint8), View(0, 0, 32, 32, 32, 32, 0, 0, False)
+    reasons = open_decoder("bicubic", backend).decode_patches([whole, whole[:-40]], [view, view], out, [0, 4])
+    assert reasons == [None, "its data end early: it has no end marker"]
+    assert out[0, :4].any() and not out[0, 4:].any()
 
 
 @needs_extension
@@ -247,7 +272,7 @@ def test_corrupt_jpegs_are_decoded_as_libjpeg_does():
     for _ in range(600):
         data = bytearray(originals[rng.integers(len(originals))])
         start = data.index(b"\xff\xda") + 14  # behind the scan's header, so that the tables stay what they are
-        for at in rng.integers(start, len(data), rng.integers(1, 4)):
+        for at in rng.integers(start, len(data) - 2, rng.integers(1, 4)):
             data[at] = rng.integers(256)
         found, reason = decode_one(decoder, bytes(data), view, 64)
         try:
@@ -327,6 +352,9 @@ def test_odd_restart_markers_are_decoded_as_libjpeg_does(sampling):
                 size = int(rng.integers(1, 90))
                 top, left = int(rng.integers(0, 121 - size)), int(rng.integers(0, 201 - size))
                 found, reason = decode_one(decoder, data, View(top, left, size, size, size, size, 0, 0, False), size)
+                if kind == "cut":
+                    assert "end early" in reason
+                    continue
                 assert reason is None
                 assert np.array_equal(found, full[top : top + size, left : left + size]), (kind, top, left, size)
 
