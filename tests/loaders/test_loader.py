@@ -16,7 +16,7 @@ import pytest
 from dataprep.errors import StorageError, UsageError
 from dataprep.storage import gcs_retry
 from dataprep.storage.gcs_retry import Deadlines
-from loaders import LoaderConfig, open_loader
+from loaders import LoaderConfig, Packs, Views, mixture, open_loader, open_packs, open_views
 from loaders.order import Order
 from tests.loaders.conftest import FORMATS
 from tests.support.finished import build_here
@@ -273,6 +273,40 @@ def test_a_lost_bucket_is_an_error_within_the_deadline(originals, monkeypatch, p
             with pytest.raises(StorageError, match=r"gs://gone/imagenet/train/imagenet-train-0000[0-2]"):
                 list(batches)
             assert loader.stats()["skipped"] == {}
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize("door", ["squares", "views", "packs", "mixture"])
+def test_a_loader_that_is_not_closed_ends_with_its_last_reference(dataset, door, processes):
+    """As in a cell of a notebook that is run again, or where an iterator is left early."""
+    if processes and door != "squares":
+        return
+    url, before = dataset("webdataset"), threading.active_count()
+    settings = {"batch_size": 12, "processes": processes, "threads": 2}
+    if door == "views":
+        loader = open_views(url, **settings, views=Views(count=2, size=16))
+    elif door == "packs":
+        loader = open_packs(url, **settings, packs=Packs(patch=16, tokens=64, images=4))
+    else:
+        loader = open_loader(mixture([(url, 1)]) if door == "mixture" else url, **settings, image_size=16)
+    held = [iter(loader)]
+    next(held[0])
+    del loader
+    assert threading.active_count() > before or processes
+    others = set(multiprocessing.active_children())
+    assert len(others) >= processes
+    with pytest.warns(ResourceWarning, match="a loader was not closed; open it in a `with` block"):
+        held.clear()
+    assert threading.active_count() == before
+    assert len(others - set(multiprocessing.active_children())) >= processes
+
+
+def test_an_evaluation_that_has_ended_holds_nothing(dataset):
+    before = threading.active_count()
+    loader = open_loader(dataset("webdataset"), "val", batch_size=12, image_size=16)
+    counts = [sum(int(batch.mask.sum()) for batch in loader) for _ in range(2)]
+    assert counts[0] == counts[1] > 0
+    assert threading.active_count() == before
 
 
 def test_closing_leaves_no_memory_descriptor_thread_or_process(dataset):
