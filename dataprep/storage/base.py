@@ -82,8 +82,8 @@ class Storage(Protocol):
             version: The version to read; NO_VERSION reads any.
             file_bytes: Size that the object must have, where it is known.
 
-        Raises FileNotFoundError, ChangedError for another version, OtherSizeError for another size, and StorageError if the object ends before the end
-        of the range.
+        Raises FileNotFoundError, ChangedError for another version, OtherSizeError for another size, and StorageError if
+        the object ends before the end of the range.
         """
 
     def open(self, name: str) -> BinaryIO:
