@@ -388,6 +388,7 @@ class _FolderReader(PictureReader[_Picture]):
             source = "the column label of the metadata" if suffix is None else f"the text files .{suffix}"
             self._notes.append(f"classes from {source}")
             return LABEL_COLUMN
+        self._note_near_labels()
         depths = {len(picture.inner) for picture in pictures}
         if depths == {1}:
             return NO_LABELS

@@ -23,7 +23,7 @@ from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef
 from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder
-from dataprep.messages import counted, shell_words
+from dataprep.messages import counted, shell_words, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import READ_ALL, Reading, Wanted, class_counts
 from dataprep.sources.columns import Columns
@@ -34,6 +34,8 @@ from dataprep.storage.base import Storage
 LABEL_COLUMN = "label"
 """Column that holds the class, unless the user names another."""
 FOLDER_LABELS, NO_LABELS = "folder", "none"
+_NEAR_LABELS = frozenset({"label", "labels", "class", "classes", "class_name", "category", "cls", "target"})
+"""Names, in lower case, of columns that may hold classes."""
 SHOWN_EXAMPLES = 3
 """Maximum number of examples in a message."""
 LISTED_IN_FULL = 5
@@ -196,6 +198,13 @@ class PictureReader(ABC, Generic[P]):
             return value if isinstance(value, str) else str(value).lower().zfill(width)
 
         self._class_of = class_of
+
+    def _note_near_labels(self) -> None:
+        """Note the first column that may hold classes, if none is called LABEL_COLUMN."""
+        near = [name for name in self._features if name.lower().strip() in _NEAR_LABELS]
+        if near:
+            advice = shell_words("--label-from", near[0])
+            self._notes.append(f"note: the column {shown(near[0])} is a feature; if it holds the classes: {advice}")
 
     def _range(self, pictures: Pictures[P], column: str) -> tuple[int, int]:
         fewest, most = 2**63, -(2**63)

@@ -342,6 +342,7 @@ class _TableReader(PictureReader[_Picture]):
             column = LABEL_COLUMN if LABEL_COLUMN in self._features else named[0]
             self._notes.append(f"classes from the column {column} of the table")
             return column
+        self._note_near_labels()
         if named:
             self._notes.append(f"warning: no labels: {', '.join(named)} have classes; choose one with --label-from")
         return NO_LABELS

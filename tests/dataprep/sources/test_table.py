@@ -379,3 +379,10 @@ def test_only_the_splits_that_are_built_count_images_that_cannot_be_used(tmp_pat
             told[split] = str(error)
     assert len(told) == 1
     assert "1 of 41 images are not below" in "".join(told.values())
+
+
+def test_a_column_that_may_hold_the_classes_is_named(tmp_path):
+    write_files(tmp_path, {"1.jpg": JPEG, "t.csv": "path,Label\n1.jpg,pug\n"})
+    dataset = opened(tmp_path)
+    assert any("if it holds the classes: --label-from Label" in note for note in dataset.notes)
+    assert opened(tmp_path, label_from="Label").found["train"].classes == ("pug",)
