@@ -6,6 +6,8 @@ the digest of the file's bytes.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +27,9 @@ from train.checkpoints.files import (
     on_disk,
 )
 from train.checkpoints.state import State
+
+_DAMAGED = "damaged"
+"""Folder of checkpoints that were found damaged."""
 
 
 class CheckpointFolder:
@@ -103,15 +108,21 @@ class CheckpointFolder:
         with on_disk(self._storage, checkpoint.name) as path:
             return load_file(path, checkpoint.digest, NUMPY if checkpoint.is_jax else TORCH)
 
-    def newest_valid(self, tell: Callable[[str], None]) -> tuple[Checkpoint, State] | None:
+    def newest_valid(
+        self, tell: Callable[[str], None], *, move_damaged: bool = False
+    ) -> tuple[Checkpoint, State] | None:
         """Return the newest checkpoint that is not damaged, and its state; None where there is none.
 
         Args:
             tell: Called with a line for each damaged checkpoint, which is skipped, with the reason.
+            move_damaged: Move the damaged ones into the folder `damaged/`, if there is an older one to continue: they
+                neither count among those that are kept, nor take the names of those that the run writes again. Those by
+                Orbax, which a run replaces, stay.
 
         Raises:
             UsageError: The newest one is of a kind that cannot be read or continued here.
         """
+        damaged: list[Checkpoint] = []
         for checkpoint in self.list():
             if checkpoint.is_jax and self._codec is TORCH:
                 raise UsageError(
@@ -119,13 +130,32 @@ class CheckpointFolder:
                     "jax, give --resume the path of one of PyTorch, or choose another --output_dir"
                 )
             try:
-                return checkpoint, self.load(checkpoint)
+                state = self.load(checkpoint)
             except (FormatError, FileNotFoundError) as error:
                 tell(f"{error}; skipped")
+                damaged.append(checkpoint)
+                continue
+            for each in damaged if move_damaged else ():
+                self._move_aside(each, tell)
+            return checkpoint, state
         return None
 
+    def _move_aside(self, checkpoint: Checkpoint, tell: Callable[[str], None]) -> None:
+        name, aside = checkpoint.name, f"{_DAMAGED}/{checkpoint.name}"
+        if name.endswith(ORBAX):
+            return
+        self._storage.delete(aside)
+        with contextlib.suppress(FileNotFoundError), on_disk(self._storage, name) as path:
+            spool = self._storage.spool_path(name)
+            with disk_errors(spool):
+                shutil.copyfile(path, spool)
+            self._storage.publish(spool, aside, crc32c_of_file(spool))
+            self._storage.delete(name)
+            tell(f"moved to {self._storage.url_of(aside)}")
+        self._storage.remove_stale_spools()
+
     def _forget_older(self, step: int) -> None:
-        # Newer ones are left: a run that went back to an older state may have found them damaged.
+        # Newer ones are left: a run may have gone back to an older state.
         # Those of the other framework are left, too: it may continue them, where this one's cannot be.
         own = [each for each in self.list() if each.is_jax == (self._codec is NUMPY)]
         older = [each for each in own if each.step <= step][self._keep :]

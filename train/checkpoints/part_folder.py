@@ -1,19 +1,23 @@
-"""Folder in which the hosts of a run save together: each writes its part, then the first host writes their list."""
+"""Folder in which the hosts of a run save together: the first begins, each writes its part, the first lists them."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from dataprep.errors import DataprepError
 from dataprep.storage import disk_errors
 from dataprep.storage.checksums import crc32c_of_file
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import TORCH, Checkpoint, digest_of
-from train.checkpoints.parts import FOLDER, create_list, part_name, parts_of_step, remove_unlisted_parts
+from train.checkpoints.parts import FOLDER, Save, begin_save, end_save, find_save, remove_unlisted_parts
 from train.checkpoints.pieces import part_of
 from train.checkpoints.state import State
 
-_POLL_S = 1.0
+T = TypeVar("T")
+_FIRST_POLL_S, _POLL_S = 0.05, 1.0
+"""Shortest and longest pause between two looks at what other hosts have written."""
 
 
 class PartFolder(CheckpointFolder):
@@ -52,32 +56,47 @@ class PartFolder(CheckpointFolder):
         Raises:
             DataprepError: The part of another host is not written in time.
         """
-        storage = self._storage
+        storage, rank = self._storage, self._rank
         storage.remove_stale_spools()
+        save = begin_save(storage, step) if rank == 0 else self._wait(lambda: self._begun(step))
         spool = storage.spool_path("part.pth")
         with disk_errors(spool):
-            TORCH.write(part_of(state, rank=self._rank), spool)
-            name = part_name(step, self._rank, self._world_size, digest_of(spool))
+            TORCH.write(part_of(state, rank=rank), spool)
+            name = save.part_name(rank, self._world_size, digest_of(spool))
         storage.publish(spool, name, crc32c_of_file(spool))
-        if self._rank:
+        if rank:
             storage.remove_stale_spools()  # and the folder of spool files, if no other host uses it
             return None
-        checkpoint = create_list(storage, step, self._wait_for_parts(step))
+        checkpoint = end_save(storage, save, self._wait(lambda: self._written(save)))
         storage.remove_stale_spools()  # likewise
         self._forget_older(step)  # no host saves again before this one takes part in the next step
         return checkpoint
 
-    def _wait_for_parts(self, step: int) -> list[str]:
-        """Wait until every host has written its part of a step; return their names by rank."""
-        deadline_s = time.monotonic() + self._wait_s
+    def _begun(self, step: int) -> tuple[Save | None, str]:
+        return find_save(self._storage, step), f"host 0 has not begun to save step {step}"
+
+    def _written(self, save: Save) -> tuple[list[str] | None, str]:
+        """Return the names of all parts by rank, None while some are missing; and which ones."""
+        names = save.parts(self._storage)
+        missing = sorted(set(range(self._world_size)) - names.keys())
+        found = None if missing else [names[rank] for rank in range(self._world_size)]
+        return found, f"no part of step {save.step} of host {', '.join(map(str, missing))}"
+
+    def _wait(self, look: Callable[[], tuple[T | None, str]]) -> T:
+        """Wait for what other hosts write.
+
+        Args:
+            look: Function that returns it, or None, and what is missing.
+        """
+        deadline_s, pause_s = time.monotonic() + self._wait_s, _FIRST_POLL_S
         while True:
-            names = parts_of_step(self._storage, step)
-            missing = sorted(set(range(self._world_size)) - names.keys())
-            if not missing:
-                return [names[rank] for rank in range(self._world_size)]
+            found, missing = look()
+            if found is not None:
+                return found
             if time.monotonic() > deadline_s:
                 raise DataprepError(
-                    f"{self._storage.url_of(FOLDER)}: no part of step {step} of host {', '.join(map(str, missing))} "
-                    f"after {self._wait_s:g} s; --output_dir must be a bucket or folder that all hosts see"
+                    f"{self._storage.url_of(FOLDER)}: {missing} after {self._wait_s:g} s; --output_dir must be a "
+                    "bucket or folder that all hosts see"
                 )
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S)

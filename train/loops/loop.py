@@ -91,7 +91,7 @@ class Training(Generic[BackendT]):
         elif self.checkpoints is None:
             raise UsageError("--resume automatic looks in --output_dir, which is empty; give both")
         else:
-            found = self.checkpoints.newest_valid(self.logs.tell)
+            found = self.checkpoints.newest_valid(self.logs.tell, move_damaged=self.backend.is_first)
             self.backend.check_same_checkpoint(0 if found is None else found[0].step, self.checkpoints.url)
             if found is None and self.checkpoints.list():
                 raise UsageError(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dataprep.errors import FormatError, UsageError
+from dataprep.storage import open_storage
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
 from train.checkpoints.files import ARRAYS, NUMPY
 from train.checkpoints.orbax_folder import OrbaxFolder
@@ -57,6 +58,36 @@ def test_damaged_checkpoints_are_skipped_and_the_reason_is_printed(tmp_path, dam
     assert line.endswith(f"expected {saved.digest}: damaged; skipped")
     with pytest.raises(FormatError, match="damaged"):
         load_any(str(path))
+
+
+def test_a_damaged_checkpoint_is_moved_aside_and_can_be_saved_again(storage_url):
+    folder, told = CheckpointFolder(storage_url, keep=2), []
+    for step in (1, 2):
+        saved = folder.save(step, state(step))
+    storage = open_storage(storage_url)
+    data = storage.read(saved.name)[:-1]
+    storage.delete(saved.name)
+    storage.create(saved.name, data)
+    for _ in range(2):  # an evaluation changes nothing
+        assert folder.newest_valid(told.append)[0].step == 1
+    assert folder.newest_valid(told.append, move_damaged=True)[0].step == 1
+    assert told[-1] == f"moved to {storage.url_of(f'damaged/{saved.name}')}"
+    assert [each.step for each in folder.list()] == [1]
+    assert storage.read(f"damaged/{saved.name}") == data
+    assert folder.save(2, state(2)) == saved
+    assert [each.step for each in folder.list()] == [2, 1]
+    storage.delete(saved.name)
+    storage.create(saved.name, b"")
+    assert folder.newest_valid(told.append, move_damaged=True)[0].step == 1
+    assert storage.read(f"damaged/{saved.name}") == b""
+
+
+def test_where_all_checkpoints_are_damaged_they_stay_where_they_are(tmp_path):
+    folder = CheckpointFolder(str(tmp_path))
+    saved = folder.save(1, state(1))
+    (tmp_path / saved.name).write_bytes(b"")
+    assert folder.newest_valid(print, move_damaged=True) is None
+    assert folder.list() == [saved]
 
 
 def test_an_unfinished_file_is_no_checkpoint(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from dataprep.errors import UsageError
 from tests.support.parted_states import same, save, state
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.part_folder import PartFolder
@@ -15,7 +16,7 @@ from train.checkpoints.parts import FOLDER
 def test_damaged_checkpoints_are_skipped_and_the_reason_is_printed(tmp_path, what):
     for step in (1, 2):
         save(str(tmp_path), step, 2)
-    pattern = {"list": "checkpoint-000000002-*.json", "part": f"{FOLDER}checkpoint-000000002-00001-*.pth"}[what]
+    pattern = {"list": "checkpoint-000000002-*.json", "part": f"{FOLDER}checkpoint-000000002-*-00001-of-*.pth"}[what]
     (path,) = tmp_path.glob(pattern)
     path.write_bytes(path.read_bytes()[:-1])
     told = []
@@ -35,7 +36,7 @@ def test_a_missing_part_is_named(tmp_path):
     assert path.name in told[0]
 
 
-@pytest.mark.parametrize("document", [[], "parts", {"version": 1}, {"version": 1, "parts": [{}]}, {"version": 2}])
+@pytest.mark.parametrize("document", [[], "parts", {"version": 1}, {"version": 1, "parts": [{}]}])
 def test_a_list_without_names_of_parts_is_skipped_and_other_checkpoints_are_kept(tmp_path, document):
     save(str(tmp_path), 1, 2)
     data = json.dumps(document).encode()
@@ -48,3 +49,13 @@ def test_a_list_without_names_of_parts_is_skipped_and_other_checkpoints_are_kept
     assert told[0].startswith(str(tmp_path / name))
     folder.remove_unfinished()
     assert same(folder.load(found), state(1))
+
+
+def test_a_list_of_a_newer_version_is_neither_skipped_nor_moved(tmp_path):
+    save(str(tmp_path), 1, 2)
+    data = json.dumps({"version": 2}).encode()
+    name = f"checkpoint-000000009-{hashlib.sha256(data).hexdigest()[:16]}.json"
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UsageError, match="version 2, this program reads 1"):
+        CheckpointFolder(str(tmp_path)).newest_valid(print, move_damaged=True)
+    assert (tmp_path / name).exists()
