@@ -50,7 +50,8 @@ from train.flags.shared import RecipeFlags, fitted_warmup
 from train.loops.backend import Devices
 from train.loops.classify import ClassifierTask
 from train.loops.compiling import compile_network
-from train.loops.loop import AUTOMATIC, Training
+from train.loops.config import AUTOMATIC
+from train.loops.loop import Training
 from train.loops.torch import TorchBackend
 from train.models.vit import VisionTransformer
 from train.optim.lars import LARS

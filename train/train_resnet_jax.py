@@ -13,13 +13,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 
 from dataprep.cloud.placement import POLICIES
 from dataprep.errors import UsageError, install_hint
-from loaders.config import LoaderConfig, RegionPolicy
+from loaders.config import LoaderConfig, OnError, RegionPolicy
 from loaders.diagnosis.options import Option, Options
 from train.batches.tfds import find_tfds
 from train.flags.entry import EntryCommand, run_entry
@@ -42,7 +42,7 @@ from train.flags.options import (
     flags_of,
     given_flags,
 )
-from train.loops.config import LoopConfig
+from train.loops.config import AUTOMATIC, LoopConfig
 from train.optim.schedule import HalfCosine, scaled_lr
 from train.telemetry.profiling import parse_steps
 
@@ -86,6 +86,12 @@ class DatasetConfig:
         "refuse",
         "What to do if reading the bucket from here costs money; off: prices are not looked up.",
         choices=POLICIES,
+    )
+    on_error: str = flag(
+        "raise",
+        "What to do about an image that cannot be read: raise ends the run, skip leaves it out of losses and "
+        "evaluations, and counts it.",
+        choices=get_args(OnError),
     )
     min_crop: float = flag(0.08, "Smallest area of a crop, as a share of the image's area.", SHARE_ABOVE_0)
     num_workers: int | None = flag(
@@ -191,6 +197,7 @@ class Config:
             prefetch_batches=dataset.prefetch_factor,
             cache_dir=str(_cache_folder()) if dataset.cache else None,
             region_policy=cast(RegionPolicy, dataset.region_policy),
+            on_error=cast(OnError, dataset.on_error),
             metrics_port=self.metrics_port,
             metrics_address=self.metrics_address,
         )
@@ -380,8 +387,6 @@ def command(context: click.Context, /, workdir: str, path: str, debug: bool, is_
 def run(config: Config, workdir: str, *, debug: bool = False) -> int:
     """Train, and continue a run in the same folder if there is one; return the exit code."""
     import jax
-
-    from train.loops.loop import AUTOMATIC
 
     with jax.disable_jit() if debug else contextlib.nullcontext():
         training = open_training(config, workdir)

@@ -45,6 +45,8 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
     the dataset. Every difference is one line; of many, the first 1,000 are printed, at most 50 of each shard, and the
     rest is counted.
 
+    Of data that other tools wrote, every image is decoded and the bad ones are named.
+
     With --replicas, size and CRC32C of every object of every copy, except cards, are compared too, as Cloud Storage
     lists them, which costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
     """
@@ -54,6 +56,11 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
         click.echo(json.dumps({"verdict": report.verdict, **asdict(report)}))
     else:
         _print_findings(report)
+    if report.verdict == "differs" and report.is_adopted:
+        raise VerificationError(
+            f"{report.url}: {_summary(report)}; replace or remove the named images, and index the data again with "
+            "dataprep adopt --overwrite; or train with --on_error skip, which leaves them out"
+        )
     if report.verdict == "differs":
         raise VerificationError(
             f"{report.url} differs from its manifest: {_summary(report)}; remove the named files, and copy them with "

@@ -32,6 +32,7 @@ from dataprep.dataset.keys import named
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, VERSIONS, manifest_bytes, no_dataset, read_manifest
 from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.trust import check_named
 from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.sources import Dataset
@@ -74,6 +75,8 @@ class Report:
 
     url: str
     deep: bool
+    is_adopted: bool
+    """Whether other tools wrote the data: only that every image can be decoded was checked."""
     copies: int
     """Number of copies in `replicas.json` that were compared with it."""
     findings: tuple[Finding, ...]
@@ -121,14 +124,21 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
         raise
     except StorageError as error:
         raise UndecidedError(f"{error}; so nothing is known about {storage.url}") from error
-    sums = {} if manifest is None else _verify(storage, manifest, deep, workers, progress, findings)
+    is_other = manifest is not None and is_adopted(manifest)
+    if manifest is None:
+        sums = {}
+    elif is_other:  # nothing but its images can be checked
+        sums = _check_shards(ShardJob(storage.url, manifest, frozenset(), True), workers, progress, findings)
+    else:
+        sums = _verify(storage, manifest, deep, workers, progress, findings)
     if replicas and manifest is not None:
         different = Findings(MAX_LISTED)
         copies = check_replicas(storage, progress.step, different)
         findings.extend(different, _AFTER_SHARDS)
     return Report(
         url=storage.url,
-        deep=deep,
+        deep=deep or is_other,
+        is_adopted=is_other,
         copies=copies,
         findings=tuple(findings.listed),
         counts=dict(sorted(findings.counts.items())),
@@ -185,10 +195,8 @@ def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
     if manifest is None:
         raise no_dataset(storage)
     if is_adopted(manifest):
-        raise UsageError(
-            f"{storage.url}: its data were written by other tools and adopted, so there are no digests to compare them "
-            "with; `dataprep inspect` shows it, `dataprep adopt --overwrite` reads it again"
-        )
+        check_named(storage, manifest)
+        return manifest
     for find in (shape_faults, layout_faults):
         for fault in find(manifest):
             findings.add("manifest", MANIFEST, fault)

@@ -3,18 +3,33 @@ errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from dataprep.build.images import ImagePolicy, check_image
 from dataprep.build.recipe import load, recipe_of
+from dataprep.dataset.index import open_index
+from dataprep.dataset.keys import named
+from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import built_as
-from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.errors import StorageError, UsageError
-from dataprep.storage import open_storage
+from dataprep.dataset.records import Event, Manifest, SplitManifest
+from dataprep.dataset.trust import open_named_data
+from dataprep.errors import FormatError, StorageError, UsageError
+from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.storage import Storage, open_storage
+from dataprep.storage.checksums import crc32c_hex, crc32c_of
+from dataprep.verify.findings import MAX_LISTED, Findings
 from dataprep.verify.shard import CheckedShard, ShardResult, read_rows
 
 ShardCheck = Callable[[CheckedShard, ShardResult], None]
 """Function that compares a shard with its manifest and its index; each recipe names one in `shard_check`."""
+
+_READS_IN_FLIGHT = 32
+_REPAIRABLE = ImagePolicy(check="decode", on_bad="repair")
+"""How adopted images are decoded, which need not be JPEGs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,9 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
     where = split.shards[number]["file"]
     try:
         storage = open_storage(job.url)
+        if is_adopted(job.manifest):
+            _check_adopted(storage, job.manifest, split, number, result)
+            return result
         rows = read_rows(storage, split, number, result.findings) if split.name in job.indexed else None
         check: ShardCheck = load(recipe_of(built_as(job.manifest)).shard_check)
         check(CheckedShard(storage, job.manifest, split, number, rows, job.deep), result)
@@ -52,3 +70,51 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
     except FileNotFoundError:
         result.findings.add("missing", where, "it was removed meanwhile; another process is changing the dataset")
     return result
+
+
+def _check_adopted(
+    storage: Storage, manifest: Manifest, split: SplitManifest, number: int, result: ShardResult
+) -> None:
+    """Decode every image of a shard of adopted data, which has no digest, and compare the checksums of the index."""
+    data, where = open_named_data(storage, manifest), split.index["file"]
+    result.findings = Findings(MAX_LISTED)  # a folder of images is one shard
+    try:
+        rows = open_index(storage, split, compare=True).read_group(number).to_pylist()
+    except (FormatError, FileNotFoundError) as error:
+        result.findings.add("format", where, str(error))
+        return
+    with ThreadPoolExecutor(_READS_IN_FLIGHT if not data.is_local else 1, thread_name_prefix="dataprep-read") as pool:
+        for first in range(0, len(rows), _READS_IN_FLIGHT):  # so many images at most are in memory
+            some = rows[first : first + _READS_IN_FLIGHT]
+            for row, image in zip(some, pool.map(partial(_read, data, split, number), some), strict=True):
+                file = row.get("file") or split.shards[number]["file"]
+                place = file if row.get("file") else f"{file} ({named(row['key'])})"
+                for kind, fault in (image,) if isinstance(image, tuple) else _image_faults(image, row):
+                    result.findings.add(kind, place, fault)
+                result.samples += 1
+                result.num_bytes += row["image_bytes"]
+
+
+def _read(data: Storage, split: SplitManifest, number: int, row: dict[str, Any]) -> bytes | tuple[str, str]:
+    """Return the bytes of an image, or the kind and the text of what is wrong with its file."""
+    file = row.get("file") or split.shards[number]["file"]
+    if row["image_bytes"] > MAX_IMAGE_BYTES:
+        return "index", f"{row['image_bytes']:,} bytes, expected at most {MAX_IMAGE_BYTES:,}"
+    try:
+        info = data.stat(file)
+        if info is not None and row.get("file") and info.num_bytes != row["image_bytes"]:
+            return "size", f"{info.num_bytes:,} bytes, the index has {row['image_bytes']:,}"
+        return data.read_range(file, row["image_offset"], row["image_bytes"])
+    except FileNotFoundError:
+        return "missing", "no such file"
+    except (FormatError, StorageError, UsageError) as error:
+        return "unread", str(error)
+
+
+def _image_faults(image: bytes, row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    due = row.get("image_crc32c")
+    if due is not None and crc32c_of(image) != due:
+        yield "digest", f"crc32c {crc32c_hex(crc32c_of(image))}, the index has {crc32c_hex(due)}"
+    checked = check_image("", image, _REPAIRABLE)
+    if isinstance(checked, Event):
+        yield "image", f"{checked.reason}: {checked.detail}"

@@ -430,7 +430,10 @@ class Pipeline:
         rows.labels[image.row] = NO_LABEL
 
     def _undecodable(self, image: _Image, fault: str) -> FormatError:
-        return FormatError(f"{self._where(image)}: cannot be decoded: {fault}; leave it out with on_error='skip'")
+        return FormatError(
+            f"{self._where(image)}: cannot be decoded: {fault}; leave it out with on_error='skip', or --on_error skip "
+            "of a training command"
+        )
 
     def _begin(self, what: str, images: Sequence[_Image]) -> None:
         """Note what the calling thread does from now on."""

@@ -20,12 +20,17 @@ import numpy as np
 import torch
 
 from dataprep.errors import DataprepError
+from loaders.torch import normalize
 from tests.support.training import SMALL, log_lines, losses
 from train import pretrain_mae, train_vit
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, draw_masks
+from train.batches.mixing import MixConfig, Mixer, draw_mixes
 from train.checkpoints.encoder_weights import read_weights
 from train.checkpoints.jax_weights import from_torch, to_torch
+from train.loops.classify import mean_loss
 from train.loops.jax_arrays import named_leaves
+from train.loops.jax_finetune_steps import FinetuneTask
 from train.models import jax_transformers, mae, vit
 from train.models.sizes import POOLS, BlockConfig, MAEConfig, ViTConfig, mae_config
 
@@ -85,7 +90,13 @@ def mae_parity(config: MAEConfig, **computation: Any) -> dict[str, float]:
     inputs = images, masks.visible_NK, masks.place_NL
     params = weights_for(ours, tensors_of(theirs), *inputs)
     found = jax.jit(ours.apply)({"params": params}, *inputs)
+    mask = np.array([True, True, False])
+    first_two = jax.jit(ours.apply)({"params": params}, *(each[:2] for each in inputs)).loss
+    masked = jax.jit(ours.apply)({"params": params}, *inputs, mask).loss
+    nothing = jax.jit(ours.apply)({"params": params}, *inputs, mask & False).loss
     return {
+        "masked": float(abs(masked - first_two)),
+        "nothing": float(abs(nothing)),
         "loss": float(abs(found.loss - expected.loss.numpy())),
         "prediction": float(np.abs(found.prediction_NPV - expected.prediction_NPV.numpy()).max()),
         "hidden": float(np.abs(found.hidden_NP - expected.hidden_NP.numpy()).max()),
@@ -104,6 +115,31 @@ def vit_parity(config: ViTConfig, **computation: Any) -> dict[str, float]:
     params = weights_for(ours, tensors_of(theirs), images)
     found = jax.jit(ours.apply)({"params": params}, images)
     return {"logits": float(np.abs(found - expected).max()), "weights": returned(params, tensors_of(theirs))}
+
+
+def mixed_loss_parity(config: ViTConfig) -> dict[str, float]:
+    """Difference of the losses of mixed images of which some could not be read, and of none that could."""
+    theirs = vit.VisionTransformer(config).eval()
+    stir(theirs)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (8, config.image_size, config.image_size, 3)).astype(np.uint8)
+    mix, found = MixConfig(mixup=0.8, cutmix=1.0, mode="elem"), {}
+    ours = jax_transformers.VisionTransformer(config)
+    params = weights_for(ours, tensors_of(theirs), images.astype(np.float32))
+    task = FinetuneTask(model=ours, seed=1, batch_size=8, mix=mix, label_smoothing=0.1)
+    mixer = Mixer(config=mix, put=lambda rows: rows, seed=1, batch_size=8, num_classes=config.num_classes)
+    drawn = draw_mixes(mix, seed=1, positions=range(8), batch_size=8, image_size=config.image_size)
+    for name, bad in (("some", [2, 4]), ("all", range(8))):
+        labels = rng.integers(0, config.num_classes, 8)
+        labels[list(bad)] = -1
+        rows = images, labels, labels >= 0, images[::-1], labels[::-1], *drawn
+        normal = normalize(torch.from_numpy(images), mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        known = torch.from_numpy(labels)
+        with torch.no_grad():
+            mixed, shares = mixer(normal, known, normal.flip(0), known.flip(0), range(8))
+            due = mean_loss(theirs(mixed), shares, known >= 0, 0.1)
+        found[name] = float(abs(task.loss(params, rows, jax.random.key(0)) - due.numpy()))
+    return found
 
 
 def gradient_memory() -> dict[str, int]:
@@ -160,6 +196,7 @@ def parity(*, whole: bool) -> dict[str, Any]:
             class_token=pool == "token",
         )
         found[pool] = vit_parity(config, scan=pool != "average")
+    found["mixed"] = mixed_loss_parity(config)
     if whole:
         found["mae"] = mae_parity(mae_config(**micro))
         found["half"] = mae_parity(mae_config(**micro), dtype="bfloat16")

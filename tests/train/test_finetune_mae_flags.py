@@ -75,7 +75,8 @@ AGAINST = {
 }
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {
-    "data_path", "output_dir", "log_dir", "index_dir", "init", "resume", "region_policy", "pin_mem", "device",
+    "data_path", "on_error", "output_dir", "log_dir", "index_dir", "init", "resume", "region_policy", "pin_mem",
+    "device",
     "use_xla", "diagnose", "eval", "dist_eval", "metrics_port", "metrics_address", "wandb",
     "framework", "compile", "tensor_parallel", "ema_decay", "no_scan", "orbax", "fsdp", "grad_ckpt",
 }  # fmt: skip
@@ -188,7 +189,7 @@ def test_the_command_line_of_maes_fine_tuning_is_accepted(monkeypatch):
         ({"layer_decay": 0.0}, "--layer_decay must be above 0"),
         ({"model": "vit_giant_patch16"}, "no encoder 'vit_giant_patch16'; expected vit_SIZE_patchN of micro"),
         ({"nb_classes": 1}, "--num_classes 1, the data have"),
-        ({"start_epoch": 1, "resume": "automatic"}, "--start_epoch and --resume"),
+        ({"start_epoch": 1, "resume": "x.pth"}, "--start_epoch and --resume"),
         ({"effective_batch_size": 9, "accum_iter": 2}, "choose a multiple of 2"),
     ],
 )

@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import shutil
 import signal
 import sys
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from loaders.diagnosis import diagnose as diagnosing
 from loaders.diagnosis.options import Option
 from tests.support.adapters import run_module
 from tests.support.training import ENVIRONMENT, SMALL, flags_of, killed_and_resumed, log_lines, losses, start
+from train.flags.entry import run
 from train.flags.shared import REFUSED, fitted_warmup
 from train.loops.mae import MAETask
 from train.optim.schedule import HalfCosine
@@ -143,8 +146,8 @@ def test_losses_fall_within_a_short_run(pretrain, expected, tmp_path):
         ({"batch_size": -1, "effective_batch_size": -1}, "no batch size"),
         ({"use_xla": True}, "--use_xla and --device cpu"),
         ({"pin_mem": True}, "for CUDA"),
-        ({"start_epoch": 1, "resume": "automatic"}, "--start_epoch and --resume"),
-        ({"init": "x.pth", "resume": "automatic"}, "--init and --resume; --init begins a new run, --resume continues"),
+        ({"start_epoch": 1, "resume": "x.pth"}, "--start_epoch and --resume"),
+        ({"init": "x.pth", "resume": "y.pth"}, "--init and --resume CHECKPOINT; --init begins a new run"),
         ({"profile_steps": "5:5"}, "--profile_steps 5:5: expected A:B"),
         ({"log_dir": "gs://bucket/logs"}, "expected a folder on a disk"),
         ({"keep_checkpoints": 0}, "--keep_checkpoints must be 1 to 2,147,483,647, got 0"),
@@ -295,3 +298,36 @@ def test_packs_train_resume_with_the_same_losses_and_compile_nothing_new_on_xla(
     assert report["compilations"][2] == report["compilations"][5]
     first = {step: expected[step] for step in range(1, 7)}
     assert losses(tmp_path / "xla") == pytest.approx(first, rel=1e-3)
+
+
+def test_a_run_begun_with_init_is_continued_by_the_same_command(dataset, tmp_path, capsys):
+    def run_flags(**more):
+        flags = Flags(**{"data_path": dataset, "device": "cpu", **SMALL, **more})
+        assert run(open_training(flags), flags, model=flags.model) == 0
+        return capsys.readouterr().err
+
+    run_flags(output_dir=str(tmp_path / "first"), max_steps=1)
+    same = {
+        "init": str(next((tmp_path / "first").glob("*.pth"))),
+        "resume": "automatic",
+        "output_dir": str(tmp_path / "second"),
+    }
+    assert "a new run with the weights of" in run_flags(**same, max_steps=1)
+    said = run_flags(**same, max_steps=2)
+    assert "resumed after step 1" in said
+    assert "a new run" not in said
+
+
+@pytest.mark.parametrize("accum_iter", [1, 2])
+def test_images_that_cannot_be_read_are_skipped_and_counted(photographs, tmp_path, capsys, accum_iter):
+    shutil.copytree(photographs, tmp_path / "bad")
+    (tmp_path / "bad/train/class0/2.jpg").write_bytes(b"no image")
+    flags = {"data_path": str(tmp_path / "bad"), "index_dir": str(tmp_path / "index"), "accum_iter": accum_iter}
+    given = Flags(**{"device": "cpu", **SMALL, **flags, "epochs": 2, "output_dir": str(tmp_path / "raise")})
+    with pytest.raises(DataprepError, match=r"2\.jpg.*cannot be decoded.*--on_error skip"):
+        run(open_training(given), given, model=given.model)
+    given = replace(given, on_error="skip", output_dir=str(tmp_path / "skip"))
+    assert run(open_training(given), given, model=given.model) == 0
+    assert f'took no part in the training; run "dataprep verify {tmp_path}/index" to see' in capsys.readouterr().err
+    last = [json.loads(line) for line in (tmp_path / "skip/log.txt").read_text().splitlines()][-2]
+    assert last["skipped"] == 2

@@ -63,7 +63,7 @@ AGAINST = {
 }
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "init", "resume", "num_workers", "ckpt_interval"} | {
-    "region_policy", "pin_mem", "device", "use_xla", "diagnose", "metrics_port", "metrics_address", "wandb",
+    "on_error", "region_policy", "pin_mem", "device", "use_xla", "diagnose", "metrics_port", "metrics_address", "wandb",
     "framework", "compile", "tensor_parallel", "ema_decay", "no_scan", "orbax", "fsdp", "grad_ckpt",
 }  # fmt: skip
 """Other tests show these."""

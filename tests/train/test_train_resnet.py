@@ -69,6 +69,7 @@ AGAINST = {
 }
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "init", "resume", "num_workers", "region_policy"} | {
+    "on_error",
     "pin_mem", "device", "use_xla", "diagnose", "test_set_batch_size", "target_accuracy", "metrics_debug",
     "metrics_port", "metrics_address", "wandb",
 }  # fmt: skip

@@ -109,6 +109,7 @@ LOADER = {
     "dataset.min_crop": (0.5, {"scale": (0.5, 1.0)}),
     "dataset.num_workers": (7, {"threads": 7}),
     "dataset.prefetch_factor": (5, {"prefetch_batches": 5}),
+    "dataset.on_error": ("skip", {"on_error": "skip"}),
     "dataset.region_policy": ("off", {"region_policy": "off"}),
     "metrics_port": (9464, {"metrics_port": 9464}),
     "metrics_address": ("0.0.0.0", {"metrics_address": "0.0.0.0"}),

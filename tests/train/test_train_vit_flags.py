@@ -66,7 +66,7 @@ HERE = {"no_grad_ckpt", "ckpt_interval", "test_epoch_interval", "resume_epoch", 
 """Shown below, or by the other tests of this entry."""
 ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "init", "resume", "region_policy"} | {
     "run_without_fsdp", "pin_mem", "device", "use_xla", "diagnose", "metrics_port", "metrics_address", "wandb",
-    "framework", "compile", "tensor_parallel", "ema_decay", "no_scan", "orbax",
+    "framework", "compile", "tensor_parallel", "ema_decay", "no_scan", "orbax", "on_error",
 }  # fmt: skip
 
 

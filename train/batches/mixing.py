@@ -162,8 +162,13 @@ class Mixer:
             image_size=images_NCHW.shape[-1],
         )
         share_N, weight_N, box_N4 = (self.put(torch.from_numpy(each)) for each in mixes)
+        has_partner_N = other_labels_N >= 0  # an image whose partner could not be read is not mixed
+        share_N, weight_N = (torch.where(has_partner_N, each, 1.0) for each in (share_N, weight_N))
+        box_N4 = box_N4 * has_partner_N[:, None]
         own_N1HW = weight_N[:, None, None, None] * ~_inside(box_N4, images_NCHW.shape[-1])
-        one_hot, other_one_hot = (F.one_hot(each, self.num_classes).float() for each in (labels_N, other_labels_N))
+        one_hot, other_one_hot = (
+            F.one_hot(each.clamp(min=0), self.num_classes).float() for each in (labels_N, other_labels_N)
+        )
         shares_NC = share_N[:, None] * one_hot + (1 - share_N[:, None]) * other_one_hot
         return own_N1HW * images_NCHW + (1 - own_N1HW) * others_NCHW, shares_NC
 

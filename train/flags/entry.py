@@ -45,7 +45,7 @@ def run(training: Training[Any], flags: RunFlags, *, model: str) -> int:
     if flags.diagnose:
         return training.diagnose(model, flags.diagnosed_options(training.loader.config.batch_size))
     training.resume(flags.resume)
-    if flags.init:
+    if flags.init and not training.step:
         training.begin_with(flags.init)
     return training.run()
 

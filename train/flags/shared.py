@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 import click
 
 from dataprep.cloud.placement import POLICIES
 from dataprep.errors import UsageError
-from loaders.config import LoaderConfig, RegionPolicy
+from loaders.config import LoaderConfig, OnError, RegionPolicy
 from loaders.diagnosis.options import Option, Options
 from train.batches.data import Data, open_data
 from train.checkpoints.checkpoint import CheckpointFolder
@@ -30,7 +30,7 @@ from train.flags.options import (
     given_flags,
 )
 from train.loops.backend import DEVICES, PRECISIONS, Devices
-from train.loops.config import LoopConfig
+from train.loops.config import AUTOMATIC, LoopConfig
 from train.optim.schedule import HalfCosine, scaled_lr
 from train.telemetry.logs import Logs
 from train.telemetry.profiling import parse_steps
@@ -83,6 +83,13 @@ class RunFlags:
         0, "Updates after which the run stops, its schedule unchanged; 0: train all epochs.", COUNT_OR_NONE
     )
     accum_iter: int = flag(1, "Parts of a batch over which the gradient is accumulated.", COUNT)
+    on_error: str = flag(
+        "raise",
+        "What to do about an image that cannot be read: raise ends the run, skip leaves it out of losses and "
+        "evaluations, and counts it.",
+        choices=get_args(OnError),
+        also=("on-error",),
+    )
     min_crop: float = flag(0.08, "Smallest area of a crop, as a share of the image's area.", SHARE_ABOVE_0)
     num_workers: int | None = flag(None, "Threads that decode images; default: one per core, at most 16.", THREADS)
     pin_mem: bool | None = flag(
@@ -100,7 +107,11 @@ class RunFlags:
     seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", SEED)
 
     resume: str = flag("", "Checkpoint to resume, or `automatic`: the newest valid one in output_dir.")
-    init: str = flag("", "Checkpoint whose weights a new run begins with, at the first image of its own data.")
+    init: str = flag(
+        "",
+        "Checkpoint whose weights a new run begins with, at the first image of its own data; with --resume automatic "
+        "it is not read where output_dir has a checkpoint.",
+    )
     ckpt_interval: int = flag(
         20, "Epochs between checkpoints, the first after epoch 1; the end of the run is always saved.", COUNT
     )
@@ -127,8 +138,11 @@ class RunFlags:
             raise UsageError("--data_path is missing; give a dataset or an image folder")
         if self.use_xla and self.device not in (None, "xla"):
             raise UsageError(f"--use_xla and --device {self.device}; give one of them")
-        if self.init and self.resume:
-            raise UsageError("--init and --resume; --init begins a new run, --resume continues one: give one of them")
+        if self.init and self.resume not in ("", AUTOMATIC):
+            raise UsageError(
+                "--init and --resume CHECKPOINT; --init begins a new run, --resume continues one: give one of them, or "
+                "--resume automatic"
+            )
 
     @property
     def log_folder(self) -> str | None:
@@ -201,6 +215,7 @@ class RunFlags:
             image_size=image_size,
             threads=self.threads,
             region_policy=cast(RegionPolicy, self.region_policy),
+            on_error=cast(OnError, self.on_error),
             metrics_port=self.metrics_port,
             metrics_address=self.metrics_address,
         )
@@ -247,7 +262,7 @@ class RecipeFlags(RunFlags):
         super().__post_init__()
         if self.start_epoch >= self.epochs:
             raise UsageError(f"--start_epoch {self.start_epoch} of {self.epochs} epochs; choose one before the last")
-        if self.start_epoch and self.resume:
+        if self.start_epoch and self.resume not in ("", AUTOMATIC):
             raise UsageError("--start_epoch and --resume; a checkpoint knows its epoch, give one of them")
 
     def schedule(self, effective_batch: int) -> HalfCosine:
@@ -311,6 +326,8 @@ def check_fake_data(flags: RunFlags, fake_data: bool) -> None:
     """Refuse flags about how data are read, in a run on fake data, with a UsageError."""
     if fake_data and flags.diagnose:
         raise UsageError("--diagnose measures how data are read; --fake_data has none, leave it out")
+    if fake_data and flags.on_error == "skip":
+        raise UsageError("--on_error skip is about images that are read; --fake_data has none, leave it out")
     if fake_data and flags.metrics_port is not None:
         raise UsageError("--metrics_port serves how data are read; --fake_data has none, leave it out")
 

@@ -47,6 +47,24 @@ class UpdateOverflowError(DataprepError):
     """An update exceeds the range of the weights' numbers, because of a flag such as the learning rate."""
 
 
+def skipped_images(validation: Loader, images: int) -> dict[str, int]:
+    """Return how many images an evaluation of a whole split left out, as `skipped`; nothing if none.
+
+    Args:
+        validation: Loader of the evaluation, over every image once.
+        images: Images that were counted.
+
+    Raises:
+        DataprepError: No image could be read, or the count is wrong.
+    """
+    expected = validation.order.num_samples
+    if not images:
+        raise DataprepError(f"{validation.dataset.url}: none of {expected:,} validation images could be read")
+    if images > expected or (images < expected and validation.config.on_error != "skip"):
+        raise DataprepError(f"evaluation counted {images:,} images, the split has {expected:,}; this is a bug")
+    return {"skipped": expected - images} if images < expected else {}
+
+
 class DeviceBatch(Protocol):
     """A batch on the devices, as the loop sees it."""
 

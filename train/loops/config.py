@@ -8,6 +8,9 @@ from math import inf
 from dataprep.messages import counted
 from loaders.order import Order
 
+AUTOMATIC = "automatic"
+"""Value of --resume that means the newest valid checkpoint."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopConfig:

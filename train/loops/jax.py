@@ -29,7 +29,7 @@ from loaders.loader import STATE_VERSION, Loader
 from train.checkpoints.files import ARRAYS
 from train.checkpoints.state import State as SavedState
 from train.checkpoints.state import flags_of_its_run
-from train.loops.backend import Update
+from train.loops.backend import Update, skipped_images
 from train.loops.jax_arrays import DATA_AXIS, arrays_of, named_leaves
 from train.telemetry.logs import Logs
 
@@ -148,7 +148,9 @@ class JaxBackend:
                 if is_stopped():
                     return None
         images = sums["images"]
-        return self.judge({"loss": sums["loss"] / images, "accuracy": sums["correct"] / images, "images": images})
+        skipped = skipped_images(self.validation, int(images)) if self.eval_batches is None or not images else {}
+        means = {"loss": sums["loss"] / images, "accuracy": sums["correct"] / images, "images": images}
+        return self.judge({**means, **skipped})
 
     def agree_to_stop(self, asked: bool, step: int) -> bool:
         """Return whether a signal came; with several processes, whether JAX saw that one reached any of them."""

@@ -55,6 +55,9 @@ class FinetuneTask(ClassifierTask):
         shares_BK = jax.nn.one_hot(labels_B, num_classes)
         if mixed:
             partners_BHWC, partner_labels_B, share_B, weight_B, box_B4 = mixed
+            has_partner_B = partner_labels_B >= 0  # an image whose partner could not be read is not mixed
+            share_B, weight_B = (jnp.where(has_partner_B, each, 1.0) for each in (share_B, weight_B))
+            box_B4 = box_B4 * has_partner_B[:, None]
             own_BHW1 = weight_B[:, None, None, None] * ~_inside(box_B4, images_BHWC.shape[1])
             images_BHWC = own_BHW1 * images_BHWC + (1 - own_BHW1) * normalised(partners_BHWC)
             partner_shares_BK = jax.nn.one_hot(partner_labels_B, num_classes)

@@ -231,14 +231,18 @@ class MAETask:
         return self.model.init(key, jnp.zeros((1, side, side, 3)), visible_BK, place_BL)["params"]
 
     def rows(self, batch: JaxBatch, positions: range, sharding: NamedSharding) -> Any:
-        """Return images and masks, which are drawn on the host."""
+        """Return images, which rows hold samples, and masks of patches, which are drawn on the host."""
         masks = draw_masks(self.masks, seed=self.seed, positions=positions)
-        return batch.images, *(rows_on_devices(each, sharding) for each in (masks.visible_NK, masks.place_NL))
+        return (
+            batch.images,
+            batch.mask,
+            *(rows_on_devices(each, sharding) for each in (masks.visible_NK, masks.place_NL)),
+        )
 
     def loss(self, params: Any, rows: Any, key: jax.Array) -> jax.Array:
-        """Return the mean squared error over hidden patches."""
-        images_BHWC, visible_BK, place_BL = rows
-        output: Any = self.model.apply({"params": params}, normalised(images_BHWC), visible_BK, place_BL)
+        """Return the mean squared error over hidden patches of the rows that hold samples."""
+        images_BHWC, mask_B, visible_BK, place_BL = rows
+        output: Any = self.model.apply({"params": params}, normalised(images_BHWC), visible_BK, place_BL, mask_B)
         loss: jax.Array = output.loss
         return loss
 

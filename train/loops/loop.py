@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import shell_words
+from dataprep.messages import counted, shell_words
 from loaders.diagnosis.monitor import StepMonitor
 from loaders.diagnosis.options import Options
 from loaders.engine.batch import LoaderState
@@ -23,7 +23,7 @@ from loaders.metrics.callback import MetricsCallback
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
 from train.checkpoints.state import CLASSES, STATE_VERSION, State, check_state, taking_position
 from train.loops.backend import Backend, DeviceBatch, Update, UpdateOverflowError
-from train.loops.config import LoopConfig, ended_epochs, resumed_position, trained_images
+from train.loops.config import AUTOMATIC, LoopConfig, ended_epochs, resumed_position, trained_images
 from train.loops.stopping import SIGNALS, STOPPED_EXIT_CODE, Stop, interrupt_as_sigterm, stop_signals
 from train.loops.unread import Unread
 from train.optim.schedule import Schedule
@@ -37,8 +37,6 @@ _START_EPOCH = "start_epoch"
 """Flag of a run that begins with a later epoch; a run that is resumed has it in its checkpoint alone."""
 _WITHOUT_SHAPE = ("num_heads",)
 """Flags of a model that no shape of its weights shows."""
-AUTOMATIC = "automatic"
-"""Value of --resume that means the newest valid checkpoint."""
 
 
 @dataclass(kw_only=True)
@@ -143,6 +141,11 @@ class Training(Generic[BackendT]):
                 self.logs.ended(self.step, self._epoch)
                 if not self._is_packed:
                     self.logs.tell(trained_images(self.loader.order, self.config.epochs, self.step, self._first_step))
+                if skipped := self._skipped:
+                    self.logs.tell(
+                        f"{counted(skipped, 'image')} could not be read and took no part in the training; "
+                        f'run "dataprep verify {shell_words(self.loader.dataset.url)}" to see which'
+                    )
         finally:
             self.logs.close()
             self.loader.close()
@@ -239,6 +242,8 @@ class Training(Generic[BackendT]):
         means = self._unread.take()
         line = {"step": self.step, "epoch": self._epoch, "loss": means["loss"], **means, "lr": _rounded(self._lr)}
         line |= {name: _rounded(value) for name, value in monitor.take().items()}
+        if skipped := self._skipped:
+            line["skipped"] = skipped
         memory_bytes = self.backend.memory_bytes()
         self.logs.scalars(line if memory_bytes is None else line | {"memory_bytes": memory_bytes})
         if self._report_loader is not None:
@@ -300,8 +305,8 @@ class Training(Generic[BackendT]):
             self.loader.load_state_dict(state["loader"])
             self.step = self._unread.saved_step = int(state["step"])
             self._evaluated_step = int(state.get("evaluated_step", self.step))
-        if start_epoch := _start_epoch(state["description"]):
-            self.description = {**self.description, _START_EPOCH: start_epoch}
+        if _START_EPOCH in self.description:
+            self.description = {**self.description, _START_EPOCH: _start_epoch(state["description"])}
         for name, was, now in changes:
             self.logs.tell(f"note: {self.config.flag_prefix}{name} was {_shown(was)}, is now {_shown(now)}")
 
@@ -322,6 +327,11 @@ class Training(Generic[BackendT]):
     def _named(self, changes: list[tuple[str, Any, Any]]) -> list[str]:
         """Return the flags of a checkpoint's run that have changed, for messages."""
         return [f"{self.config.flag_prefix}{name} {was}" for name, was, _ in changes]
+
+    @property
+    def _skipped(self) -> int:
+        """Number of images that this host's loader has left out because they could not be read."""
+        return sum(self.loader.snapshot().skipped.values()) if self.loader.config.on_error == "skip" else 0
 
     @property
     def _first_step(self) -> int:
@@ -389,6 +399,6 @@ def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, An
     """Return the flags with other values in the checkpoint's run: name, old value, new value."""
     if not isinstance(theirs, Mapping):
         return []
-    # The flags left out may differ in any run that is resumed, which cannot be given --start_epoch.
+    # The flags left out say how a run begins, which one that is resumed does not.
     both = sorted((theirs.keys() & ours.keys()) - {"init", "resume", _START_EPOCH})
     return [(name, theirs[name], ours[name]) for name in both if theirs[name] != ours[name]]

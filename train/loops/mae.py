@@ -47,11 +47,11 @@ class MAETask(Task):
             self.runtime.put(torch.from_numpy(each)).long() for each in (masks.visible_NK, masks.place_NL)
         )
         for part in range(self.accum_iter):
-            images_NHWC, visible, place = (
-                rows_of_part(each, part, self.accum_iter) for each in (batch.images, visible_NK, place_NL)
+            images_NHWC, visible, place, mask = (
+                rows_of_part(each, part, self.accum_iter) for each in (batch.images, visible_NK, place_NL, batch.mask)
             )
             with open_autocast(self.runtime.device, self.precision):
-                loss: torch.Tensor = self.model(_normalised(images_NHWC), visible, place).loss
+                loss: torch.Tensor = self.model(_normalised(images_NHWC), visible, place, mask).loss
             yield loss
 
     def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:
@@ -76,6 +76,7 @@ class MAETask(Task):
             shuffle=False,
             augment=False,
             threads=1,
+            on_error=self.loader.config.on_error,
         )
         with Loader(self.loader.dataset, config) as few:
             return torch.from_numpy(next(iter(few)).images.copy())

@@ -15,7 +15,7 @@ from dataprep.errors import UsageError
 from loaders.torch import TorchBatch, TorchPackBatch
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.pack_masks import PackMaskConfig, draw_pack_masks
-from train.loops.classify import NO_LABEL, ClassifierTask
+from train.loops.classify import NO_LABEL, ClassifierTask, mean_loss
 from train.loops.runtime import Runtime, open_autocast
 from train.loops.torch import Task, rows_of_part
 from train.models.packed import Packed, PackedMAE, normalize_patches
@@ -29,7 +29,7 @@ class PackedClassifierTask(ClassifierTask):
         """Yield the losses of the parts that `rows_of_part` makes."""
         for part in range(self.accum_iter):
             logits_NC, labels_N = self._logits(batch, part, self.accum_iter)
-            yield F.cross_entropy(logits_NC, labels_N, ignore_index=NO_LABEL, label_smoothing=self.label_smoothing)
+            yield mean_loss(logits_NC, labels_N, labels_N != NO_LABEL, self.label_smoothing)
 
     def _logits(self, batch: TorchBatch, part: int, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits and labels of all images of a part."""

@@ -21,7 +21,15 @@ from flax import linen as nn
 from jax.sharding import NamedSharding
 
 from train.models.positions import sincos_positions
-from train.models.sizes import LAYER_NORM_EPSILON, TARGET_EPSILON, TOKEN_STD, BlockConfig, MAEConfig, ViTConfig
+from train.models.sizes import (
+    LAYER_NORM_EPSILON,
+    LEAST_HIDDEN,
+    TARGET_EPSILON,
+    TOKEN_STD,
+    BlockConfig,
+    MAEConfig,
+    ViTConfig,
+)
 
 KEPT = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 """Which results of a block are kept for its gradient: those of dense layers. Normalisations, attention's shares and
@@ -60,19 +68,25 @@ class MaskedAutoencoder(nn.Module):
     computation: Computation = Computation()
 
     @nn.compact
-    def __call__(self, images_NHWC: jax.Array, visible_NK: jax.Array, place_NL: jax.Array) -> MAEOutput:
+    def __call__(
+        self, images_NHWC: jax.Array, visible_NK: jax.Array, place_NL: jax.Array, mask_N: jax.Array | None = None
+    ) -> MAEOutput:
         """Return loss and reconstruction of normalised images.
 
         Args:
             images_NHWC: Images with mean 0 and standard deviation 1.
             visible_NK: Indices of the visible patches.
             place_NL: Index of each patch in the sample's permutation, whose first K patches are visible.
+            mask_N: Whether a row holds a sample; the loss leaves the others out. None: all do.
         """
         encoded_NKD = self._encoded(images_NHWC, visible_NK)
         prediction_NPV = self._decoded(encoded_NKD, place_NL).astype(jnp.float32)
         hidden_NP = self._pooled((place_NL >= visible_NK.shape[1]).astype(jnp.float32))
+        if mask_N is not None:
+            hidden_NP = hidden_NP * mask_N[:, None]
         error_NP = jnp.square(prediction_NPV - self._targets(images_NHWC)).mean(axis=-1)
-        return MAEOutput((error_NP * hidden_NP).sum() / hidden_NP.sum(), prediction_NPV, hidden_NP)
+        loss = (error_NP * hidden_NP).sum() / jnp.maximum(hidden_NP.sum(), LEAST_HIDDEN)
+        return MAEOutput(loss, prediction_NPV, hidden_NP)
 
     def _encoded(self, images_NHWC: jax.Array, visible_NK: jax.Array) -> jax.Array:
         """Encode the class token and visible patches: (N, 1 + K, D). Hidden patches are not embedded."""

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dataprep.errors import UsageError
-from train.models.sizes import LAYER_NORM_EPSILON, TARGET_EPSILON, TOKEN_STD, MAEConfig
+from train.models.sizes import LAYER_NORM_EPSILON, LEAST_HIDDEN, TARGET_EPSILON, TOKEN_STD, MAEConfig
 from train.models.vit import Block, PatchEmbed, init_linear
 
 
@@ -66,20 +66,30 @@ class MaskedAutoencoder(nn.Module):
         """Side of the area that one prediction covers, pixels."""
         return self.config.patch_size * self.config.pred_downsampling
 
-    def forward(self, images_NCHW: torch.Tensor, visible_NK: torch.Tensor, place_NL: torch.Tensor) -> MAEOutput:
+    def forward(
+        self,
+        images_NCHW: torch.Tensor,
+        visible_NK: torch.Tensor,
+        place_NL: torch.Tensor,
+        mask_N: torch.Tensor | None = None,
+    ) -> MAEOutput:
         """Return loss and reconstruction of normalised images.
 
         Args:
             images_NCHW: Images with mean 0 and standard deviation 1.
             visible_NK: int64, indices of the visible patches.
             place_NL: int64, index of each patch in the sample's permutation, whose first K patches are visible.
+            mask_N: Whether a row holds a sample, bool; the loss leaves the others out. None: all do.
         """
         encoded_NKD = self.encode(images_NCHW, visible_NK)
         prediction_NPV = self.decode(encoded_NKD, place_NL).float()
         hidden_NL = (place_NL >= visible_NK.shape[1]).to(torch.float32)
         hidden_NP = self._pooled(hidden_NL)
+        if mask_N is not None:
+            hidden_NP = hidden_NP * mask_N[:, None]
         error_NP = (prediction_NPV - self.targets(images_NCHW)).square().mean(dim=-1)
-        return MAEOutput((error_NP * hidden_NP).sum() / hidden_NP.sum(), prediction_NPV, hidden_NP)
+        loss = (error_NP * hidden_NP).sum() / hidden_NP.sum().clamp(min=LEAST_HIDDEN)
+        return MAEOutput(loss, prediction_NPV, hidden_NP)
 
     def encode(self, images_NCHW: torch.Tensor, visible_NK: torch.Tensor) -> torch.Tensor:
         """Encode the class token and visible patches: (N, 1 + K, D)."""

@@ -12,6 +12,8 @@ from dataprep.messages import there_are
 LAYER_NORM_EPSILON = 1e-6
 TARGET_EPSILON = 1e-6
 """Number that is added to the variance of a patch's pixels before they are divided by their standard deviation."""
+LEAST_HIDDEN = 1e-6
+"""Number by which a sum of errors is divided at least, for a batch none of whose images could be read."""
 TOKEN_STD = 0.02
 POOLS = ("token", "average", "average_of_normed")
 PositionKind: TypeAlias = Literal["fractional", "absolute"]

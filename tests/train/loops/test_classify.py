@@ -1,15 +1,19 @@
 """Classifiers on real shards: every validation image counts once, and parts add up to the whole."""
 
+import shutil
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from dataprep.demo.make import write_demo
-from dataprep.errors import UsageError
+from dataprep.errors import DataprepError, UsageError
 from loaders.config import LoaderConfig
-from loaders.torch import normalize
+from loaders.torch import TorchBatch, normalize
 from tests.support.finished import build_here
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, Data, classes_of, open_data
+from train.batches.mixing import MixConfig, Mixer
 from train.loops.classify import ClassifierTask
 from train.loops.runtime import open_runtime
 from train.models.registry import create_model
@@ -74,6 +78,81 @@ def test_smoothed_labels_give_every_class_its_share(data):
     rows = [row for row in range(8) if row != 3]
     expected = [-0.7 * chances[row, batch.labels[row]] - 0.3 * chances[row].mean() for row in rows]
     assert loss.item() == pytest.approx(float(sum(expected) / 7), rel=1e-5)
+
+
+def first_batch(data: Data, masked: tuple[int, ...] = ()) -> TorchBatch:
+    """A batch of eight, of which some rows could not be read, as a loader with on_error="skip" delivers them."""
+    with data.training_loader(LoaderConfig(batch_size=8, image_size=32, threads=1)) as loader:
+        batch = next(open_runtime("cpu").batches(loader))
+    for row in masked:
+        batch.images[row], batch.labels[row], batch.mask[row] = 0, -1, False
+    return batch
+
+
+@pytest.mark.parametrize("mix", [None, MixConfig(mixup=0.8), MixConfig(cutmix=1.0), MixConfig(mixup=0.8, mode="elem")])
+def test_images_that_could_not_be_read_take_no_part_in_the_loss(data, mix):
+    """The mean of the rows that remain, with the images and labels of their own mixes; row 5's partner is row 2."""
+    config = (
+        None
+        if mix is None
+        else Mixer(config=mix, put=lambda rows: rows, seed=1, batch_size=8, num_classes=data.num_classes)
+    )
+    batch, whole = first_batch(data, masked=(2, 4)), first_batch(data)
+    task = open_task(data, label_smoothing=0.1, mix=config)
+    (loss,) = task.parts(batch, range(8))
+    loss.backward()
+    images = normalize(whole.images, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    shares = F.one_hot(whole.labels, data.num_classes).float()
+    if config is not None:
+        mixed, mixed_shares = config(images, whole.labels, images.flip(0), whole.labels.flip(0), range(8))
+        for row in (0, 1, 6, 7):  # the partners of 3 and 5 were not read
+            images[row], shares[row] = mixed[row], mixed_shares[row]
+    rows = [0, 1, 3, 5, 6, 7]
+    with torch.no_grad():
+        due = F.cross_entropy(task.model(images)[rows], shares[rows], label_smoothing=0.1)
+    assert loss.item() == pytest.approx(due.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("mix", [None, MixConfig(mixup=0.8, cutmix=1.0)])
+def test_a_batch_of_which_nothing_could_be_read_changes_nothing(data, mix):
+    config = (
+        None
+        if mix is None
+        else Mixer(config=mix, put=lambda rows: rows, seed=1, batch_size=8, num_classes=data.num_classes)
+    )
+    task = open_task(data, mix=config)
+    (loss,) = task.parts(first_batch(data, masked=tuple(range(8))), range(8))
+    loss.backward()
+    assert loss.item() == 0
+    assert not any(each.grad.any() for each in task.model.parameters() if each.grad is not None)
+
+
+@pytest.fixture
+def bad_photographs(photographs, tmp_path) -> str:
+    """Photographs of which one in each split is no image."""
+    shutil.copytree(photographs, tmp_path / "bad")
+    shutil.copytree(tmp_path / "bad/train", tmp_path / "bad/val")
+    for split in ("train", "val"):
+        (tmp_path / "bad" / split / "class0/2.jpg").write_bytes(b"not an image")
+    return str(tmp_path / "bad")
+
+
+def test_an_evaluation_counts_the_images_that_could_be_read(bad_photographs, tmp_path):
+    data = open_data(bad_photographs, index_dir=str(tmp_path / "index"))
+    settings = LoaderConfig(batch_size=4, image_size=32, threads=1, on_error="skip")
+    task = replace(open_task(data), validation=data.validation_loader(settings))
+    found = task.evaluate()
+    assert (found["images"], found["skipped"]) == (11, 1)
+    with data.validation_loader(settings) as loader, torch.no_grad():
+        rows = [
+            (task.model(normalize(batch.images, mean=IMAGENET_MEAN, std=IMAGENET_STD))[row], batch.labels[row])
+            for batch in open_runtime("cpu").batches(loader)
+            for row in range(4)
+            if batch.mask[row]
+        ]
+    assert found["accuracy"] == pytest.approx(sum(int(each.argmax() == label) for each, label in rows) / 11)
+    with pytest.raises(DataprepError, match=r"2\.jpg.*cannot be decoded"):
+        open_task(data).evaluate()
 
 
 def test_losses_of_parts_add_up_to_the_loss_of_the_batch(data):

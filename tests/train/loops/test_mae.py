@@ -34,3 +34,19 @@ def test_each_part_has_the_loss_of_its_rows(dataset):
         images = normalize(batch.images[rows], mean=IMAGENET_MEAN, std=IMAGENET_STD)
         indices = (torch.from_numpy(each[rows]).long() for each in (drawn.visible_NK, drawn.place_NL))
         assert loss == pytest.approx(model(images, *indices).loss.item(), rel=1e-5)
+
+
+def test_images_that_could_not_be_read_take_no_part_in_the_loss(dataset):
+    model = create_model("mae_vit_micro_patch8", image_size=32)
+    drawn = draw_masks(MaskConfig(grid=4), seed=3, positions=range(8))
+    images = torch.randn(8, 3, 32, 32)
+    indices = [torch.from_numpy(each).long() for each in (drawn.visible_NK, drawn.place_NL)]
+    mask = torch.tensor([True, False, True, True, False, True, True, True])
+    due = model(images[mask], *(each[mask] for each in indices)).loss.item()
+    images[~mask] = 0
+    assert model(images, *indices, mask).loss.item() == pytest.approx(due, rel=1e-5)
+    assert model(images, *indices, mask | True).loss.item() == model(images, *indices).loss.item()
+    loss = model(images, *indices, mask & False).loss
+    loss.backward()
+    assert loss.item() == 0
+    assert not any(each.grad.any() for each in model.parameters() if each.grad is not None)

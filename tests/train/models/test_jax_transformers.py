@@ -15,7 +15,7 @@ def found() -> dict:
     return json.loads(output.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", ["coarse", "token"])
+@pytest.mark.parametrize("name", ["coarse", "token", "mixed"])
 def test_outputs_are_those_of_pytorch(found, name):
     differences = {kind: each for kind, each in found[name].items() if kind != "weights"}
     assert differences
