@@ -57,6 +57,8 @@ from tests.support.mixing import compare_lives, compare_windows
 from tests.support.own_data import write_pets
 from tests.support.packs_soak import packs_killed_and_resumed, random_configuration
 from tests.support.parts import parts_of_a_build
+from tests.support.picture_verdicts import FORMATS as PICTURE_FORMATS
+from tests.support.picture_verdicts import compared
 from tests.support.planning import plan_samples
 from tests.support.planted_bugs import BUGS, plant_bug
 from tests.support.planted_modules import CASES, planted_copy, planted_that_ran, run_inside
@@ -670,6 +672,22 @@ def _jpeg_crops(seed: int, _folder: Path) -> str:
     return f"{compare_crops(1000 + seed, pictures=2, most_pixels=most_pixels)} crops"
 
 
+MUTANTS_OF_A_FORMAT, MUTANTS_A_CASE = 4_000, 500
+
+
+def picture_verdicts() -> Iterator[Case]:
+    """20,000 mutants of pictures: none that a build keeps is refused by two other decoders."""
+    for kind in PICTURE_FORMATS:
+        for first in range(0, MUTANTS_OF_A_FORMAT, MUTANTS_A_CASE):
+            yield f"{kind} from {first}", partial(_picture_verdicts, kind, first)
+
+
+def _picture_verdicts(kind: str, first: int, _folder: Path) -> str:
+    found = compared(kind, first, MUTANTS_A_CASE)
+    assert not found["kept"], found["kept"]
+    return json.dumps(found)
+
+
 def site() -> Iterator[Case]:
     """The documentation site, built without a warning, and every page of it in a browser."""
     yield "site", _site
@@ -719,6 +737,7 @@ def _fuzz(target: str, _folder: Path) -> str:
 SHOWS = {
     "attacks": attacks,
     "jpeg-crops": jpeg_crops,
+    "pictures": picture_verdicts,
     "two-builds": two_builds,
     "odd-images": odd_images,
     "same-bytes": same_bytes,
