@@ -128,7 +128,7 @@ def test_a_build_whose_missing_image_has_come_back_is_refused_until_it_is_away_a
     again = command(source, tmp_path / "out", "--max-reject-ratio", 0.1, "--workers", 1)
     refused = dataprep(*again)
     assert refused.returncode == 2
-    assert "The originals have changed since: put them back as they were" in refused.stderr
+    assert "The originals have changed since: choose another --output" in refused.stderr
     (tmp_path / "pics" / "images" / "absent.jpg").unlink()
     run = dataprep(*again)
     assert run.returncode == 0, run.stderr
