@@ -2,8 +2,9 @@
 parquet files of the Hugging Face Hub are used (imagenet_tables.py).
 
 train: `ILSVRC2012_img_train.tar`, a tar of 1,000 class tars; or `train/<wnid>/*.JPEG`; or `train/<wnid>.tar`.
-val: `ILSVRC2012_img_val.tar`; or `val/` flat; or `val/<wnid>/*.JPEG`. The first two take their labels from the devkit
-or the bounding boxes (imagenet_labels.py). A label is the rank of the WNID in the sorted class list.
+val: `ILSVRC2012_img_val.tar`; or `val/` flat; or `val/<wnid>/*.JPEG`. The first two take their labels from a file
+(imagenet_labels.py). Folders may lie in `ILSVRC/Data/CLS-LOC/`, as Kaggle has them. A label is the rank of the WNID in
+the sorted class list.
 """
 
 from __future__ import annotations
@@ -32,7 +33,17 @@ from dataprep.sources.base import (
 )
 from dataprep.sources.folders import FolderFile, folder_files
 from dataprep.sources.image_tables import ImageTable
-from dataprep.sources.imagenet_labels import BBOX, DEVKIT, WNID, ValLabels, read_val_labels
+from dataprep.sources.imagenet_labels import (
+    BBOX,
+    BOXES,
+    DEVKIT,
+    KAGGLE_CSV,
+    KAGGLE_FOLDERS,
+    KAGGLE_IMAGES,
+    WNID,
+    ValLabels,
+    read_val_labels,
+)
 from dataprep.sources.imagenet_tables import HubImages, hub_tables, wnids_in
 from dataprep.sources.keys import is_hidden, is_image
 from dataprep.sources.packed_images import packed_source
@@ -77,7 +88,7 @@ class ImageNet(Dataset):
         if root.stat(TRAIN_TAR) is not None:
             return _classes_in_tar(root)
         for split in ("train", "val"):
-            if found := classes_in_folder(folder_files(root, split, depth=2)):
+            if found := classes_in_folder(_split_folder(root, split)[1]):
                 return found
         labels = read_val_labels(root)
         return labels.classes if labels else ()
@@ -204,10 +215,10 @@ class TrainFinder(Finder):
         info = self.root.stat(TRAIN_TAR)
         if info is not None:
             return self.in_tar(info)
-        files = folder_files(self.root, "train", depth=2)
+        folder, files = _split_folder(self.root, "train")
         if not len(files):
             raise self.absent(f"{TRAIN_TAR} or train/<wnid>/")
-        return self.in_folder("train", files)
+        return self.in_folder(folder, files)
 
     def in_tar(self, info: ObjectInfo) -> Enumeration:
         """List all images of a tar of class tars."""
@@ -275,31 +286,34 @@ class _ValFinder(Finder):
                         self.found.add(parts[-1:], VAL_TAR, member, label)
                 self.found.sources.append(SourceFile(VAL_TAR, reader.num_bytes, version=reader.version))
             return self.enumeration_found()
-        files = folder_files(self.root, "val", depth=2)
+        folder, files = _split_folder(self.root, "val")
         if not len(files):
             raise self.absent(f"{VAL_TAR}, val/ or val/<wnid>/")
-        images = list(self.images(files, "val"))
+        images = list(self.images(files, folder))
         flat = [file for file in images if len(file.parts) == 1]
         labels = self._read_labels() if flat else None
         for file in images:
-            where = f"{self.root.url_of('val')}: {shown('/'.join(file.parts))}"
+            where = f"{self.root.url_of(folder)}: {shown('/'.join(file.parts))}"
             if len(file.parts) == 2:
                 label = self.label(file.parts[0], where)
             else:
                 label = self._label_of(labels, file.parts[0], where)
-            self.add_file("val", file, file.parts[-1:], label)
-        self.found.sources.append(SourceFile("val", sum(file.num_bytes for file in images)))
+            self.add_file(folder, file, file.parts[-1:], label)
+        self.found.sources.append(SourceFile(folder, sum(file.num_bytes for file in images)))
         return self.enumeration_found()
 
     def _read_labels(self) -> ValLabels:
         labels = read_val_labels(self.root)
         if labels is None:
+            above, url = "", self.root.url.rstrip("/")
+            if (top := url.removesuffix(f"/{KAGGLE_IMAGES[:-1]}")) != url:
+                top = top.removesuffix("/ILSVRC")
+                above = f"; if {KAGGLE_CSV} or {BOXES} lie above, name the folder of all: --source {shell_words(top)}"
             raise SourceError(
-                f"{self.root.url}: imagenet val: no labels: expected {DEVKIT} or {BBOX} beside the images, "
-                "or images in folders val/<wnid>/"
+                f"{self.root.url}: imagenet val: no labels: expected {DEVKIT}, {BBOX} or {KAGGLE_CSV} beside the "
+                f"images, {BOXES}/ as Kaggle has it, or images in folders val/<wnid>/{above}"
             )
-        info = self.root.stat(labels.archive)
-        self.found.sources.append(SourceFile(labels.archive, info.num_bytes if info else 0))
+        self.found.sources.append(SourceFile(labels.archive, labels.num_bytes))
         return labels
 
     def _label_of(self, labels: ValLabels | None, file_name: str, where: str) -> int:
@@ -308,6 +322,15 @@ class _ValFinder(Finder):
             named = labels.archive if labels else "the labels"
             raise SourceError(f"{where}: no label in {named}; expected ILSVRC2012_val_00000001.JPEG and so on")
         return self.label(wnid, where)
+
+
+def _split_folder(root: Storage, split: str) -> tuple[str, SpilledItems[FolderFile]]:
+    """Return the folder of a split with its files: in the source, or where Kaggle has it."""
+    for folder in (split, *(f"{above}{KAGGLE_IMAGES}{split}" for above in KAGGLE_FOLDERS)):
+        files = folder_files(root, folder, depth=2)
+        if len(files):
+            return folder, files
+    return split, files
 
 
 def _own_command(root: Storage) -> str:

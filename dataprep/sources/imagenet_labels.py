@@ -1,25 +1,36 @@
 """Labels of ImageNet's validation images, which its tar does not hold.
 
-They come from `ILSVRC2012_devkit_t12.tar.gz` (meta.mat and the ground truth) or, if it does not exist, from
-`ILSVRC2012_bbox_val_v3.tgz` (one XML file an image). Both are read in a stream; nothing is unpacked to disk.
+They come from the first of these that exists: `ILSVRC2012_devkit_t12.tar.gz` (meta.mat and the ground truth),
+`ILSVRC2012_bbox_val_v3.tgz` (one XML file an image), and what Kaggle has instead: `LOC_val_solution.csv`, or the XML
+files unpacked. Archives are read in a stream; nothing is unpacked to disk.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import xml.parsers.expat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from dataprep.errors import SourceError
 from dataprep.formats.tars import Member, damaged, tar_members
+from dataprep.messages import shown
 from dataprep.sources.archives import GzipReader
 from dataprep.sources.base import member_parts
+from dataprep.sources.folders import folder_files
 from dataprep.sources.keys import is_hidden
 from dataprep.sources.matlab import read_structs
-from dataprep.storage.base import Storage
+from dataprep.storage.base import Storage, read_bounded
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 BBOX = "ILSVRC2012_bbox_val_v3.tgz"
+KAGGLE_IMAGES = "Data/CLS-LOC/"
+"""Folder of train/ and val/ in what Kaggle has, which is the source or its folder ILSVRC."""
+KAGGLE_CSV = "LOC_val_solution.csv"
+KAGGLE_FOLDERS = ("", "ILSVRC/")
+BOXES = "Annotations/CLS-LOC/val"
 META = ("data", "meta.mat")
 GROUND_TRUTH = ("data", "ILSVRC2012_validation_ground_truth.txt")
 WNID = re.compile(r"n[0-9]{8}")
@@ -28,6 +39,8 @@ MAX_GROUND_TRUTH_BYTES = 2**19
 """Maximum size of the ground truth; its 50,000 lines have 200 kB."""
 MAX_XML_BYTES = 2**18
 MAX_LABELS = 200_000
+MAX_CSV_BYTES = 2**25
+"""Maximum size of Kaggle's labels; their 50,000 lines have 2 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +48,8 @@ class ValLabels:
     """The class of every validation image."""
 
     archive: str
-    """File from which the labels were read, relative to the source root."""
+    """File or folder from which the labels were read, relative to the source root."""
+    num_bytes: int
     classes: tuple[str, ...]
     """All classes that the file names, sorted; the devkit also names classes without images."""
     wnids: dict[str, str]
@@ -43,19 +57,68 @@ class ValLabels:
 
 
 def read_val_labels(root: Storage) -> ValLabels | None:
-    """Read the labels from the devkit or the bounding boxes; None if neither file exists.
+    """Read the labels from the devkit, the bounding boxes or Kaggle's files; None if none of them exists.
 
     Raises:
         SourceError: The file is damaged or hostile, or its labels make no sense.
     """
-    if root.stat(DEVKIT) is not None:
-        return _from_devkit(root)
-    if root.stat(BBOX) is not None:
-        return _from_boxes(root)
+    if (info := root.stat(DEVKIT)) is not None:
+        return _from_devkit(root, info.num_bytes)
+    if (info := root.stat(BBOX)) is not None:
+        return _from_boxes(root, info.num_bytes)
+    for name in (f"{folder}{KAGGLE_CSV}" for folder in (*KAGGLE_FOLDERS, "Data/CLS-LOC/", "ILSVRC/Data/CLS-LOC/")):
+        data = read_bounded(root, name, MAX_CSV_BYTES, advice="fetch it again", error=SourceError)
+        if data is not None:
+            return _from_csv(f"{root.url}/{name}", name, data)
+    for name in (f"{folder}{BOXES}" for folder in KAGGLE_FOLDERS):
+        if labels := _from_unpacked_boxes(root, name):
+            return labels
     return None
 
 
-def _from_devkit(root: Storage) -> ValLabels:
+def _from_csv(where: str, name: str, data: bytes) -> ValLabels:
+    """Read Kaggle's labels: an image, and the class before each box in it."""
+    wnids: dict[str, str] = {}
+    try:
+        rows = csv.reader(data.decode("utf-8-sig").splitlines(), strict=True)
+        if next(rows, None) != ["ImageId", "PredictionString"]:
+            raise SourceError(f"{where}: expected ImageId,PredictionString in its first line; fetch it again")
+        for row in rows:
+            wnid = (row[1].split() or [""])[0] if len(row) == 2 else ""
+            if not WNID.fullmatch(wnid) or row[0] in wnids or len(wnids) >= MAX_LABELS:
+                raise SourceError(
+                    f"{where} line {rows.line_num:,}: {shown(','.join(row))}: expected an image that occurs once and "
+                    "a WNID; fetch it again"
+                )
+            wnids[row[0]] = wnid
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"{where}: no CSV that can be read: {error}; fetch it again") from error
+    return ValLabels(name, len(data), tuple(sorted(set(wnids.values()))), wnids)
+
+
+def _from_unpacked_boxes(root: Storage, folder: str) -> ValLabels | None:
+    """Read the class of each image from the XML files of a folder; None without any."""
+    files = [file for file in folder_files(root, folder, depth=1) if file.parts[0].endswith(".xml")]
+    if not files:
+        return None
+    names = [f"{folder}/{file.parts[0]}" for file in files]
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(partial(_class_in_file, root), names))
+    wnids = {file.parts[0].removesuffix(".xml"): wnid for file, wnid in zip(files, found, strict=True)}
+    return ValLabels(folder, sum(file.num_bytes for file in files), tuple(sorted(set(found))), wnids)
+
+
+def _class_in_file(root: Storage, name: str) -> str:
+    data = read_bounded(root, name, MAX_XML_BYTES, advice="fetch it again", error=SourceError)
+    try:
+        return _class_of_boxes(data or b"")
+    except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:
+        raise SourceError(f"{root.url_of(name)}: no XML that can be read: {error}; fetch it again") from error
+    except _AnnotationError as error:
+        raise SourceError(f"{root.url_of(name)}: {error}; use {DEVKIT}") from error
+
+
+def _from_devkit(root: Storage, num_bytes: int) -> ValLabels:
     reader = GzipReader(root, DEVKIT)
     limits = {META: MAX_META_BYTES, GROUND_TRUTH: MAX_GROUND_TRUTH_BYTES}
     contents: dict[tuple[str, ...], bytes] = {}
@@ -82,7 +145,7 @@ def _from_devkit(root: Storage) -> ValLabels:
                 f"expected the ILSVRC2012_ID of one of {len(wnid_of_id):,} classes; fetch it again"
             )
         wnids[val_name(number)] = wnid
-    return ValLabels(DEVKIT, tuple(sorted(wnid_of_id.values())), wnids)
+    return ValLabels(DEVKIT, num_bytes, tuple(sorted(wnid_of_id.values())), wnids)
 
 
 def val_name(number: int) -> str:
@@ -107,7 +170,7 @@ def _leaves(meta: bytes) -> dict[int, str]:
     return wnids
 
 
-def _from_boxes(root: Storage) -> ValLabels:
+def _from_boxes(root: Storage, num_bytes: int) -> ValLabels:
     reader = GzipReader(root, BBOX)
     wnids: dict[str, str] = {}
     for member in tar_members(reader):
@@ -126,7 +189,7 @@ def _from_boxes(root: Storage) -> ValLabels:
             raise damaged(reader, member.offset, f"{error}; use {DEVKIT}", member=member.name) from error
     if not wnids:
         raise SourceError(f"{reader.archive}: no annotation (.xml) in it; fetch it again")
-    return ValLabels(BBOX, tuple(sorted(set(wnids.values()))), wnids)
+    return ValLabels(BBOX, num_bytes, tuple(sorted(set(wnids.values()))), wnids)
 
 
 class _AnnotationError(Exception):

@@ -44,7 +44,8 @@ class HubImage(NamedTuple):
 
 
 def hub_tables(root: Storage) -> dict[str, list[ImageTable]]:
-    """Return the parquet files of each split; nothing if the first file that is known is an image of a folder.
+    """Return the parquet files of each split; nothing if the first file that is known is of a folder: an image or an
+    annotation.
 
     Expects that there are no tars.
     """
@@ -53,7 +54,7 @@ def hub_tables(root: Storage) -> dict[str, list[ImageTable]]:
             continue
         if info.name.lower().endswith(PARQUET):
             return tables_by_split(root, "", [])
-        if info.name.rpartition(".")[2].lower() in IMAGE_SUFFIXES:
+        if info.name.rpartition(".")[2].lower() in {*IMAGE_SUFFIXES, "xml"}:
             break
     return {}
 

@@ -17,6 +17,7 @@ from dataprep.sources.imagenet import TRAIN_TAR, VAL_TAR, published_classes
 from dataprep.sources.imagenet_labels import BBOX, DEVKIT, val_name
 from dataprep.storage import open_storage
 from tests.support.hostile_labels import META, TRUTH
+from tests.support.own_data import write_files
 from tests.support.raw_mat import mat, synsets
 from tests.support.raw_tar import member, tar
 from tests.support.slow_storage import SlowStorage
@@ -101,7 +102,7 @@ def test_the_train_tar_keeps_its_order(storage_url):
     assert found(storage, "train") == TRAIN_FOUND
     assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
     enumeration = IMAGENET.enumerate(storage, "train", allow_partial=True)
-    assert enumeration.sources == [SourceFile(TRAIN_TAR, num_bytes)]
+    assert enumeration.sources == [SourceFile(TRAIN_TAR, num_bytes, version=storage.stat(TRAIN_TAR).version)]
     assert enumeration.classes == CLASSES
 
 
@@ -157,6 +158,52 @@ def test_val_images_get_their_labels_from_an_archive(storage_url, put, put_label
     assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
 
 
+def put_kaggle(folder):
+    """Write what Kaggle has: a folder of ILSVRC/ and the labels of val."""
+    put_train_folders(images := open_storage(str(folder / "ILSVRC/Data/CLS-LOC")))
+    put_val_flat(images)
+    rows = [f"{val_name(i)},{wnid} 1 2 30 40 {wnid} 5 6 7 8 " for i, (wnid, _) in enumerate(VAL, 1)]
+    xml = {
+        f"Annotations/CLS-LOC/val/{val_name(i)}.xml": f"<annotation><object><name>{wnid}</name></object></annotation>"
+        for i, (wnid, _) in enumerate(VAL, 1)
+    }
+    write_files(folder / "ILSVRC", {**xml, "Annotations/CLS-LOC/train/n01440764/n01440764_9.xml": "<annotation/>"})
+    return write_files(folder, {"LOC_val_solution.csv": "\n".join(["ImageId,PredictionString", *rows[::-1]])})
+
+
+@pytest.mark.parametrize(("source", "labels"), [("", "LOC_val_solution.csv"), ("ILSVRC", "Annotations/CLS-LOC/val")])
+def test_what_kaggle_has_gives_train_and_val_with_labels(tmp_path, source, labels):
+    storage = open_storage(str(put_kaggle(tmp_path) / source))
+    assert sorted(found(storage, "train")) == sorted(TRAIN_FOUND)
+    assert found(storage, "val") == VAL_FOUND
+    sources = IMAGENET.enumerate(storage, "val", allow_partial=True).sources
+    assert sources[0].name == labels
+    assert all(file.num_bytes for file in sources)
+
+
+def test_labels_of_kaggle_above_the_source_are_named(tmp_path):
+    images = put_kaggle(tmp_path) / "ILSVRC/Data/CLS-LOC"
+    with pytest.raises(SourceError, match=f"lie above, name the folder of all: --source {tmp_path}$"):
+        found(open_storage(str(images)), "val")
+    (tmp_path / "LOC_val_solution.csv").rename(images / "LOC_val_solution.csv")
+    assert found(open_storage(str(images)), "val") == VAL_FOUND
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ImageId,Class\n", "expected ImageId,PredictionString in its first line"),
+        ("ImageId,PredictionString\nILSVRC2012_val_00000001,\n", "line 2: .*expected an image that occurs once"),
+        ("ImageId,PredictionString\na,n01440764 1\na,n01440764 1\n", "line 3: .*expected an image that occurs once"),
+        ('ImageId,PredictionString\n"a', "no CSV that can be read"),
+    ],
+)
+def test_damaged_labels_of_kaggle_are_refused(tmp_path, text, message):
+    (put_kaggle(tmp_path) / "LOC_val_solution.csv").write_text(text)
+    with pytest.raises(SourceError, match=message):
+        found(open_storage(str(tmp_path)), "val")
+
+
 def test_val_in_class_folders_needs_no_labels(storage_url):
     storage = open_storage(storage_url)
     put_val_folders(storage)
@@ -175,7 +222,7 @@ def test_val_records_where_its_labels_came_from(tmp_path):
 def test_without_labels_val_is_refused_with_the_names_of_both_archives(tmp_path):
     storage = open_storage(str(tmp_path))
     put_val_tar(storage)
-    with pytest.raises(SourceError, match=f"imagenet val: no labels: expected {DEVKIT} or {BBOX}"):
+    with pytest.raises(SourceError, match=f"imagenet val: no labels: expected {DEVKIT}, {BBOX} or LOC_val"):
         IMAGENET.enumerate(storage, "val", allow_partial=True)
 
 
