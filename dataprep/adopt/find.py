@@ -24,6 +24,7 @@ from dataprep.formats.img2dataset_tfds import is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.formats.wire import FRAME_HEAD_BYTES, frame_length
 from dataprep.messages import counted, shell_words, shown
+from dataprep.sources.archives import refuse_pointer
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import read_bounded
 
@@ -154,6 +155,8 @@ def find(
     if not files:
         raise UsageError(f"{storage.url}: no file of format {format_name}, as in {_examples(listing)}; check --format")
     by_split = assign_splits(storage, files, splits)
+    for info in files:
+        refuse_pointer(storage, info.name, info.num_bytes)
     shards = tuple(_shard(split, n, info) for split, infos in by_split.items() for n, info in enumerate(infos))
     is_img2dataset = any(info.name.endswith("_stats.json") for info in listing)
     kind = IMG2DATASET if is_img2dataset else format_name
@@ -282,6 +285,7 @@ def _has_record(storage: Storage, info: ObjectInfo) -> bool:
     """Return whether a file begins with the frame of a TFRecord, whose length has a checksum."""
     if info.num_bytes < FRAME_HEAD_BYTES:
         return False
+    refuse_pointer(storage, info.name, info.num_bytes)
     return frame_length(storage.read_range(info.name, 0, FRAME_HEAD_BYTES)) is not None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import PurePosixPath
 
 from dataprep.adopt.rows import crc32c_number
@@ -17,6 +18,7 @@ from dataprep.dataset.paths import OTHER_PICTURES, READABLE_SUFFIXES, is_hidden_
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shell_words, shown
+from dataprep.sources.archives import refuse_pointer
 from dataprep.sources.keys import key_of
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.checksums import crc32c_of
@@ -81,6 +83,8 @@ def find_folder_images(
     position = {name: number for number, name in enumerate(classes)}
     images = {}
     for split, (by_class, skipped) in splits.items():
+        for info in chain.from_iterable(by_class.values()):
+            refuse_pointer(storage, info.name, info.num_bytes)
         files = [(position[name], info) for name in sorted(by_class) for info in by_class[name]]
         images[split] = FolderImages(files, folders[split].count("/") + bool(folders[split]), skipped)
     return images, classes

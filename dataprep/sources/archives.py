@@ -29,9 +29,27 @@ MAX_GZIP_BYTES = 64 * 2**20
 """Maximum size of a compressed label archive; the published ones have 2.6 MB."""
 MAX_UNPACKED_BYTES = 512 * 2**20
 """Maximum size of a label archive's content, which is streamed; that of the published ones is under 100 MB."""
+_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+_POINTER_BYTES = range(120, 160)
+"""Sizes of Git LFS's pointers, whose digest and number of bytes vary in length only by the latter."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a file's name, the bytes done and the total bytes."""
+
+
+def refuse_pointer(storage: Storage, name: str, num_bytes: int, offset: int = 0) -> None:
+    """Raise SourceError for a Git LFS pointer, which a clone has in place of a file.
+
+    Args:
+        storage: Where the file is.
+        name: The file, or the archive that holds it.
+        num_bytes: Size of the file; only those of the size of a pointer are read.
+        offset: Where the file begins in its archive.
+    """
+    if num_bytes in _POINTER_BYTES and storage.read_range(name, offset, len(_POINTER)) == _POINTER:
+        raise SourceError(
+            f"{storage.url_of(name)}: a Git LFS pointer in place of a file; run git lfs pull in the clone"
+        )
 
 
 class ArchiveReader:
@@ -61,6 +79,7 @@ class ArchiveReader:
         info = info or storage.stat(name)
         if info is None:
             raise SourceError(f"{storage.url_of(name)}: not found; check --source")
+        refuse_pointer(storage, name, info.num_bytes)
         self.archive = storage.url_of(name)
         self.num_bytes = info.num_bytes
         self.version = info.version
@@ -165,6 +184,7 @@ class GzipReader:
         info = storage.stat(name)
         if info is None:
             raise SourceError(f"{self.archive}: not found; check --source")
+        refuse_pointer(storage, name, info.num_bytes)
         if info.num_bytes > MAX_GZIP_BYTES:
             raise SourceError(
                 f"{self.archive}: {info.num_bytes:,} bytes; expected a label archive of at most {MAX_GZIP_BYTES:,}"

@@ -18,7 +18,7 @@ from dataprep.dataset.records import MISSING, SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import human_bytes, quoted, shown
-from dataprep.sources.archives import Progress
+from dataprep.sources.archives import Progress, refuse_pointer
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, READ_ALL, Reading, SplitFacts
 from dataprep.sources.duplicates import same_items
 from dataprep.sources.image_tables import (
@@ -258,6 +258,7 @@ class _TableReader(PictureReader[_Picture]):
                 size = sizes.get(name) if located.are_listed or not name else located.size_on_disk(name)
                 picture = _Picture(table, row.number, name, MISSING if size is None else 0, size or 0)
                 _refuse_large(picture)
+                refuse_pointer(self._root, name, size or 0)
             except SourceError as error:
                 self._problems.add(error)
                 continue

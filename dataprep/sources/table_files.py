@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shell_words
+from dataprep.sources.archives import refuse_pointer
 from dataprep.sources.folders import MAX_DEPTH, folder_files, tree_files
 from dataprep.sources.image_tables import ImageTable
 from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
@@ -43,6 +44,8 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
         SourceError: There is no table, or they are of different kinds, or of no split where others are of one.
     """
     tables = _tables(root, only, notes)
+    for table in tables:
+        refuse_pointer(root, table.name, table.num_bytes)
     suffixes = sorted({PurePosixPath(table.name).suffix.lower() for table in tables})
     if len(suffixes) > 1:
         raise SourceError(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from dataprep.dataset.documents import JsonObject
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import one_line
-from dataprep.sources.archives import Progress
+from dataprep.sources.archives import Progress, refuse_pointer
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import digests_of
 from dataprep.storage.parquet import ParquetFile, open_parquet
@@ -177,6 +177,7 @@ def _measure_parquet(storage: Storage, name: str, part_rows: int, progress: Prog
     info = storage.stat(name)
     if info is None:
         raise SourceError(f"{storage.url_of(name)} does not exist; check --source")
+    refuse_pointer(storage, name, info.num_bytes)
     with _parquet(storage, name) as file:
         columns = tuple(Column(field.name, _kind_of(field.type)) for field in file.schema_arrow)
         rows = file.metadata.num_rows

@@ -25,7 +25,7 @@ from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError
 from dataprep.formats.tars import damaged, tar_members
 from dataprep.messages import shell_words, shown
-from dataprep.sources.archives import ArchiveReader, Progress, open_archive
+from dataprep.sources.archives import ArchiveReader, Progress, open_archive, refuse_pointer
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, member_parts
 from dataprep.sources.folders import tree_files
 from dataprep.sources.keys import PAPERS, is_hidden, name_bytes
@@ -187,6 +187,11 @@ class Tree:
                 )
             )
             return
+        try:
+            refuse_pointer(self.root, original.source, original.num_bytes, original.offset)
+        except SourceError as error:
+            self.problems.add(error)
+            return
         if len(self.images) >= MAX_SAMPLES:
             raise SourceError(f"{self.root.url}: over {MAX_SAMPLES:,} images; build its folders one by one")
         self.images.append(original)
@@ -273,6 +278,7 @@ def _loose_metadata(tree: Tree, original: Original) -> MetadataFile:
     """Return a file of metadata on disk or in a bucket."""
     root, url = tree.root, tree.root.url_of(original.source)
     _refuse_large(url, original)
+    refuse_pointer(root, original.source, original.num_bytes)
     tree.sources.append(SourceFile(original.source, original.num_bytes))
 
     def opened() -> BinaryIO:

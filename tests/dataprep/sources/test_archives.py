@@ -9,8 +9,14 @@ import pytest
 from dataprep.errors import SourceError, StorageError
 from dataprep.sources.archives import BLOCK_BYTES, BLOCKS_IN_FLIGHT, MAX_GZIP_BYTES, GzipReader, open_archive
 from dataprep.storage import open_storage
+from tests.support.builds import dataprep
+from tests.support.own_data import picture, write_files
 from tests.support.slow_storage import LATENCIES_S, SlowStorage
 
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+)
 CONTENT = random.Random(0).randbytes(3 * 2**20)
 
 
@@ -90,7 +96,7 @@ def test_a_disk_is_read_in_pages(root, monkeypatch):
     storage = open_storage(str(root))
     asked = []
     read_range = storage.read_range
-    monkeypatch.setattr(storage, "read_range", lambda name, at, n: asked.append(n) or read_range(name, at, n))
+    monkeypatch.setattr(storage, "read_range", lambda *wanted: asked.append(wanted[2]) or read_range(*wanted))
     with open_archive(storage, "a.bin") as reader:
         for at in range(0, len(CONTENT), 100_000):
             reader.read(at, 512)
@@ -154,3 +160,30 @@ def test_a_large_gzip_file_is_not_opened(root):
         stream.truncate(MAX_GZIP_BYTES + 1)
     with pytest.raises(SourceError, match="expected a label archive of at most 67,108,864"):
         GzipReader(open_storage(str(root)), "a.gz")
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "named"),
+    [
+        ("table", {"x.parquet": POINTER}, "x.parquet"),
+        ("table", {"x.csv": POINTER}, "x.csv"),
+        ("table", {"x.csv": "image,n\na.jpg,1\n", "a.jpg": POINTER}, "a.jpg"),
+        ("folder", {"a/1.jpg": picture(1), "b/2.jpg": POINTER}, "b/2.jpg"),
+        ("folder", {"a/1.jpg": picture(1), "metadata.csv": POINTER}, "metadata.csv"),
+        ("folder", {"x.zip": POINTER}, "x.zip"),
+        ("adopt", {"x.tar": POINTER}, "x.tar"),
+        ("adopt", {"train.tfrecord": POINTER}, "train.tfrecord"),
+        ("adopt", {"train-00000-of-00001": POINTER}, "train-00000-of-00001"),
+        ("adopt", {"a/1.jpg": picture(1), "b/2.jpg": POINTER}, "b/2.jpg"),
+        ("laion", {"x.parquet": POINTER}, "x.parquet"),
+    ],
+)
+def test_a_git_lfs_pointer_is_named_with_the_way_to_the_file(tmp_path, kind, files, named):
+    source = write_files(tmp_path / "clone", files)
+    if kind == "adopt":
+        run = dataprep("adopt", source, "--index", tmp_path / "index")
+    else:
+        options = ["--contact", "mailto:a@example.org"] if kind == "laion" else []
+        run = dataprep("build", kind, "--source", source, "--output", tmp_path / "out", "--format=webdataset", *options)
+    assert run.returncode == 2
+    assert f"/{named}: a Git LFS pointer in place of a file; run git lfs pull in the clone" in run.stderr
