@@ -190,7 +190,8 @@ class _FolderReader(PictureReader[_Picture]):
     # Splits
 
     def _split_folders(self, tree: Tree) -> dict[str, str]:
-        """Return the split of each top folder that has the name of one; nothing if all images are in train."""
+        """Return the split of each top folder that has the name of one; nothing if all images are in train, or if the
+        user says that all folders are classes."""
         tops = {image.parts[0] for image in tree.images if len(image.parts) > 1 and _is_split(image.parts[0])}
         splits = {top: SPLIT_FOLDERS[top.lower()] for top in sorted(tops)}
         if not splits:
@@ -202,10 +203,15 @@ class _FolderReader(PictureReader[_Picture]):
             if image.parts[0] not in splits or len(image.parts) == 1
         )
         if outside.count:
+            may_be_classes = all(len(image.parts) == 2 for image in tree.images)
+            if may_be_classes and self._own.label_from == FOLDER_LABELS:
+                return {}
+            classes = "; if these folders and the others are classes, add --label-from folder" if may_be_classes else ""
             self._problems.add(
                 SourceError(
                     f"{self._root.url}: {outside.count:,} images outside of {', '.join(splits)}, which are splits by "
                     f"their names: {outside}; move them into a split, or give the folder of one split as --source"
+                    f"{classes}"
                 )
             )
         for split in sorted(set(splits.values())):

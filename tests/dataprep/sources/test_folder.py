@@ -409,3 +409,21 @@ def test_names_of_splits_in_a_deeper_folder_are_warned_of(tmp_path):
     assert dataset.splits == ("train",)
     assert any(note.startswith("warning: all images are in train") and command in note for note in dataset.notes)
     assert opened(tmp_path / "yolo/images").splits == ("train", "val")
+
+
+@pytest.mark.parametrize("classes", [("airplane", "bus", "train"), ("control", "test")])
+def test_classes_called_as_splits_are_built_as_the_error_says(tmp_path, classes):
+    root = tree(tmp_path, *(f"{name}/1.jpg" for name in classes))
+    with pytest.raises(SourceError, match=r"which are splits by their names: .* are classes, add --label-from folder$"):
+        opened(root)
+    dataset = opened(root, label_from="folder")
+    assert dataset.splits == ("train",)
+    found = dataset.enumerate(open_originals(str(root)), "train", allow_partial=False)
+    assert found.classes == classes
+    assert [(ref.key, classes[ref.label]) for ref in found.refs] == [(f"{name}/1", name) for name in classes]
+
+
+def test_folders_of_splits_are_no_classes_where_pictures_lie_deeper(tmp_path):
+    root = tree(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "other/1.jpg")
+    with pytest.raises(SourceError, match=r"1 images outside of train.* as --source$"):
+        opened(root, label_from="folder")
