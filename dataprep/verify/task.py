@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from dataprep.build.images import ImagePolicy, check_image
 from dataprep.build.recipe import load, recipe_of
@@ -22,7 +21,7 @@ from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
 from dataprep.verify.findings import MAX_LISTED, Findings
-from dataprep.verify.shard import CheckedShard, ShardResult, read_rows
+from dataprep.verify.shard import CheckedShard, Row, ShardResult, read_rows
 
 ShardCheck = Callable[[CheckedShard, ShardResult], None]
 """Function that compares a shard with its manifest and its index; each recipe names one in `shard_check`."""
@@ -95,7 +94,7 @@ def _check_adopted(
                 result.num_bytes += row["image_bytes"]
 
 
-def _read(data: Storage, split: SplitManifest, number: int, row: dict[str, Any]) -> bytes | tuple[str, str]:
+def _read(data: Storage, split: SplitManifest, number: int, row: Row) -> bytes | tuple[str, str]:
     """Return the bytes of an image, or the kind and the text of what is wrong with its file."""
     file = row.get("file") or split.shards[number]["file"]
     if row["image_bytes"] > MAX_IMAGE_BYTES:
@@ -111,7 +110,7 @@ def _read(data: Storage, split: SplitManifest, number: int, row: dict[str, Any])
         return "unread", str(error)
 
 
-def _image_faults(image: bytes, row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _image_faults(image: bytes, row: Row) -> Iterator[tuple[str, str]]:
     due = row.get("image_crc32c")
     if due is not None and crc32c_of(image) != due:
         yield "digest", f"crc32c {crc32c_hex(crc32c_of(image))}, the index has {crc32c_hex(due)}"

@@ -79,7 +79,7 @@ class SeededTransform(ABC):
         if self._helpers is not None:
             self._helpers.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name != "_helpers"}
 
 

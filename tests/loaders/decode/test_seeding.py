@@ -91,7 +91,7 @@ def test_the_process_of_the_user_is_not_touched():
     assert pil_draws.process_of(transform(IMAGE_HWC, np.random.default_rng(3))) != pil_draws.process_of(found[0])
 
 
-def test_its_processes_end_with_the_transform():
+def test_processes_of_a_transform_end_with_it():
     transform = PilTransform(pil_draws.where)
     process = pil_draws.process_of(transform(IMAGE_HWC, np.random.default_rng(3)))
     os.kill(process, 0)
