@@ -17,6 +17,7 @@ from dataprep.adopt.folder import IMAGES_PER_SHARD, FolderImages, find_folder_im
 from dataprep.adopt.labels import MAX_CLASSES, NO_LABELS
 from dataprep.dataset.changes import SHARD_NAMES, fits, is_of_adoption
 from dataprep.dataset.documents import Count, decode
+from dataprep.dataset.paths import is_readable_image
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.img2dataset import IMG2DATASET
@@ -25,6 +26,7 @@ from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.formats.wire import FRAME_HEAD_BYTES, frame_length
 from dataprep.messages import counted, shell_words, shown
 from dataprep.sources.archives import refuse_pointer
+from dataprep.sources.table_files import other_data
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import read_bounded
 
@@ -260,7 +262,7 @@ def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Seque
 
 def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
     names = [info.name for info in listing]
-    if DATASET_INFO in names:
+    if DATASET_INFO in names and "state.json" not in names:
         return "tfrecord"
     found = [name for name, pattern in SHARD_NAMES.items() if any(map(pattern.search, names))]
     if "tfrecord" in found and not any(map(_TFRECORD.search, names)):  # train-00000-of-01024 may be anything
@@ -268,6 +270,8 @@ def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
         found = [name for name in found if name != "tfrecord" or _has_record(storage, first)]
     if len(found) > 1:
         raise UsageError(f"{storage.url}: {' and '.join(found)} files exist; choose one with --format")
+    if not found and not any(map(is_readable_image, names)) and (other := other_data(storage)):
+        raise UsageError(f"{storage.url}: nothing to adopt: {other}")
     nested = [name for name in names if name.endswith(f"/{DATASET_INFO}")]
     if nested:
         folder = nested[-1].removesuffix(f"/{DATASET_INFO}")

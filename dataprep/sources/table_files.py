@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import PurePosixPath
 
 from dataprep.errors import SourceError, UsageError
@@ -16,6 +18,7 @@ from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
 from dataprep.sources.own import SPLITS
 from dataprep.sources.problems import Problems
 from dataprep.sources.tables import TABLES, is_table
+from dataprep.sources.unpacked import PARQUET
 from dataprep.storage.base import Storage
 
 SPLIT_WORDS = {
@@ -29,6 +32,8 @@ SPLIT_WORDS = {
     "testing": "test",
 }
 """Split by a word in the name of a table or of its folder, in lower case, as on the Hugging Face Hub."""
+_LISTED = 10_000
+"""Maximum number of files by whose names `other_data` judges."""
 _NO_LETTERS = re.compile(r"[^a-z]+")
 
 
@@ -98,6 +103,8 @@ def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:
     ]
     others = odd + Counter(_suffix(file.parts[-1]) for file in files if not is_table(file.parts[-1]))
     if not tables:
+        if other := "" if only else other_data(root):
+            raise SourceError(f"{root.url}: no table: {other}")
         where, known = root.url_of(only) if only else root.url, _counts(others.most_common(5))
         raise SourceError(
             f"{where}: no table (found {known or 'no file'}); expected one of {', '.join(TABLES)}: check --source"
@@ -106,6 +113,37 @@ def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:
     if passed := _counts((suffix, others[suffix]) for suffix in sorted(others) if suffix[1:] not in IMAGE_SUFFIXES):
         notes.append(f"passed over, because they are not tables: {passed}")
     return tables
+
+
+def other_data(root: Storage) -> str:
+    """Return what lies in a source in which nothing was found that is read, and the command that reads it; empty if
+    that is not known."""
+    names = [info.name for info in islice(root.list(), _LISTED)]
+    kinds = {_suffix(name) for name in names}
+    saved = [name for name in names if f"/{name}".endswith("/state.json")]
+    if saved and ".arrow" in kinds:
+        folder = (
+            root.url if {"state.json", "dataset_dict.json"} & set(names) else root.url_of(saved[0].rpartition("/")[0])
+        )
+        name, quoted = folder.rstrip("/").rpartition("/")[2], json.dumps(folder, ensure_ascii=False)
+        if "dataset_dict.json" in names:
+            code = f'[data.to_parquet(f"{{split}}.parquet") for split, data in load_from_disk({quoted}).items()]'
+            where, table = "in an empty folder with", "."
+        else:
+            where, table = "with", f"{name}.parquet"
+            code = f"load_from_disk({quoted}).to_parquet({json.dumps(table, ensure_ascii=False)})"
+        code = shell_words("python", "-c", f"from datasets import load_from_disk; {code}")
+        return (
+            f"what save_to_disk of datasets wrote is not read; write parquet files {where}: {code}; then: "
+            f"dataprep build table --source {shell_words(table)}"
+        )
+    if ".mds" in kinds:
+        return (
+            "shards of MosaicML's streaming (.mds) are not read; write their rows as parquet for dataprep build table"
+        )
+    if PARQUET in kinds:
+        return f"tables are built with: dataprep build table --source {shell_words(root.url)}"
+    return ""
 
 
 def _suffix(name: str) -> str:

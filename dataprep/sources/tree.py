@@ -32,6 +32,7 @@ from dataprep.sources.keys import PAPERS, is_hidden, name_bytes
 from dataprep.sources.metadata import FILE_NAMES, MetadataFile
 from dataprep.sources.own import SPLIT_FOLDERS, OwnData
 from dataprep.sources.problems import Problems
+from dataprep.sources.table_files import other_data
 from dataprep.sources.zips import zip_members
 from dataprep.storage.base import Storage
 
@@ -244,6 +245,8 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: 
                 tree.take(original, own, partial(_loose_metadata, tree, original))
     if not len(tree.images):
         problems.refuse()
+        if other := "" if own.archive else other_data(root):
+            raise SourceError(f"{root.url}: no image: {other}")
         raise SourceError(f"{root.url_of(own.archive) if own.archive else root.url}: {_no_image(tree)}")
     return tree
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+
 import pytest
 
 from dataprep.errors import SourceError, UsageError
 from dataprep.sources.table_files import stems, tables_by_split
 from dataprep.storage import open_originals
+from tests.support.builds import command, dataprep
 from tests.support.own_data import write_files
+from tests.support.tables import hub, hub_rows, write_hub
 
 
 def found(root, *names, only=""):
@@ -83,3 +89,62 @@ def test_a_stem_is_short_and_of_one_table(tmp_path):
     )["train"]
     assert list(stems(tables).values()) == ["a/0", "b/0", "b/1.x"]
     assert list(stems(tables[1:]).values()) == ["0", "1.x"]
+
+
+def refused(source, folder):
+    """What each command says that finds none of its own files in a source."""
+    out = ["--output", folder / "out", "--format", "webdataset"]
+    return [
+        run.stderr.strip()
+        for run in (
+            dataprep("adopt", source, "--index", folder / "index"),
+            dataprep("build", "folder", "--source", source, *out),
+            dataprep("build", "table", "--source", source, *out),
+        )
+        if run.returncode == 2
+    ]
+
+
+def built(advice, folder):
+    """Run the advised command; return what it says."""
+    words = shlex.split(advice)
+    assert words[:3] == ["dataprep", "build", "table"]
+    words += ["--output", folder.parent / "whole", "--format", "webdataset", "--name=dogs"]
+    run = subprocess.run(command(*words[1:]), capture_output=True, text=True, check=False, cwd=folder)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_a_folder_of_parquet_is_built_by_the_command_of_the_error(tmp_path):
+    source = hub(tmp_path / "my tables")
+    adopt, folder = refused(source, tmp_path)  # build table builds it
+    build = f"dataprep build table --source '{source}'"
+    assert adopt.endswith(f"nothing to adopt: tables are built with: {build}")
+    assert folder.endswith(f"no image: tables are built with: {build}")
+    assert "val: 3 samples" in built(build, tmp_path)
+
+
+@pytest.mark.parametrize("splits", [(), ("test", "train")])
+def test_what_save_to_disk_wrote_is_built_by_the_commands_of_the_error(tmp_path, splits):
+    import datasets
+
+    data = datasets.Dataset.from_parquet(str(write_hub(tmp_path / "x.parquet", hub_rows(3))), cache_dir=str(tmp_path))
+    saved = tmp_path / "my 'saved'"
+    (datasets.DatasetDict(dict.fromkeys(splits, data)) if splits else data).save_to_disk(str(saved))
+    errors = refused(saved, tmp_path)
+    assert len(errors) == 3
+    (advice,) = {error.partition("save_to_disk of datasets")[2] for error in errors}
+    work = tmp_path / "work"
+    work.mkdir()
+    code, build = advice.partition(": ")[2].split("; then: ")
+    assert ("in an empty folder" in advice) == bool(splits)
+    subprocess.run([sys.executable, *shlex.split(code)[1:]], check=True, cwd=work)
+    stdout = built(build, work)
+    assert all(f"{split}: 3 samples" in stdout for split in splits or ("train",))
+
+
+def test_shards_of_mosaicml_are_named(tmp_path):
+    source = write_files(tmp_path / "data", {"train/index.json": "{}", "train/shard.00000.mds": b"x"})
+    errors = refused(source, tmp_path)
+    assert len(errors) == 3
+    assert all("shards of MosaicML's streaming (.mds) are not read" in error for error in errors)
