@@ -43,7 +43,7 @@ from dataprep.sources.pictures import (
 )
 from dataprep.sources.problems import SHOWN_PROBLEMS, Problems
 from dataprep.sources.text_files import SUFFIX, TextFiles
-from dataprep.sources.tree import ORIGINALS, Original, Tree, path_bytes, read_tree, stem_bytes
+from dataprep.sources.tree import ORIGINALS, Original, Tree, path_bytes, read_tree, stem_bytes, unpack_command
 from dataprep.storage.base import Storage
 from dataprep.storage.disk_errors import disk_errors
 
@@ -160,18 +160,20 @@ class _FolderReader(PictureReader[_Picture]):
             self._notes.append(f"passed over: {counts}")
         if tree.unused_table is not None:
             unpacked = "" if tree.unused_table.is_loose else "unpacked, "
+            packed = sorted({image.source for image in tree.images if not image.is_loose} if not unpacked else ())
+            if packed and self._root.is_local:
+                unpack = (unpack_command(self._root.url_of(name), self._root.url) for name in packed[:SHOWN_EXAMPLES])
+                unpacked = f"after {' && '.join(unpack)}, "
             self._notes.append(
                 f"{shown('/'.join(tree.unused_table.parts))} is no metadata by its name: {unpacked}"
                 f"{_table_command(tree)} builds the pictures that it names; a table with a column {FILE_COLUMN} may "
                 "also be called metadata.csv, metadata.jsonl or metadata.parquet"
             )
         if tree.unused_archive:
-            folder, _, name = tree.unused_archive.rpartition("/")
-            unpack = "unzip" if name.lower().endswith(".zip") else "tar -xf"
-            into = "-d" if unpack == "unzip" else "-C"
+            folder = tree.unused_archive.rpartition("/")[0]
             self._notes.append(
                 f"warning: nothing in {shown(tree.unused_archive)} is read, because only archives directly in --source "
-                f"are; unpack it there: {unpack} {shell_words(tree.unused_archive, into, folder)}"
+                f"are; unpack it there: {unpack_command(tree.unused_archive, folder)}"
             )
         if tree.unused_text is not None:
             name = tree.unused_text.parts[-1]

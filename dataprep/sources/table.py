@@ -109,7 +109,7 @@ class _TableReader(PictureReader[_Picture]):
 
     def __init__(self, root: Storage, own: OwnData, progress: Progress | None) -> None:
         super().__init__(root, own, progress)
-        self._unusable = UnusableImages(root.url, "", 0.0)
+        self._unusable = UnusableImages(root, "", 0.0)
 
     def opened(self, dataset: Table, reading: Reading) -> OpenedDataset:
         """Return the dataset with everything that is found in the tables; images only of the wanted splits."""
@@ -126,7 +126,7 @@ class _TableReader(PictureReader[_Picture]):
         self._tables = {table.name: table for found in tables.values() for table in found}
         self._choose_columns(list(self._tables.values()))
         self._keys = _Keys(self._own, self._table_columns, self._image_column)
-        self._unusable = UnusableImages(self._root.url, self._image_column, reading.max_reject_ratio)
+        self._unusable = UnusableImages(self._root, self._image_column, reading.max_reject_ratio)
         self._unpack_to = reading.unpack_to
         self._drop = frozenset(self._own.drop)
         self._sources: dict[str, list[SourceFile]] = {name: [] for name in tables}

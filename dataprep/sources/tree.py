@@ -213,6 +213,13 @@ class Tree:
         return SourceError(f"{where}: {what}; {step}, or leave them out with --pass-over {shell_words(suffix)}")
 
 
+def unpack_command(archive: str, folder: str) -> str:
+    """Return the command that unpacks an archive into a folder."""
+    if archive.lower().endswith(".zip"):
+        return shell_words("unzip", archive, "-d", folder)
+    return shell_words("tar", "-xf", archive, "-C", folder)
+
+
 def _kind(suffix: str) -> str:
     return f".{suffix}" if suffix else "no suffix"
 

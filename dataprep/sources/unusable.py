@@ -7,6 +7,7 @@ and lists them as any others that are rejected.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +20,8 @@ from dataprep.sources.image_tables import ImageTable, row_name
 from dataprep.sources.metadata import numbered
 from dataprep.sources.pictures import SHOWN_EXAMPLES, Examples, Shown
 from dataprep.sources.problems import SHOWN_PROBLEMS, Problems
+from dataprep.sources.tree import unpack_command
+from dataprep.storage.base import Storage
 
 _MISSING_IMAGES = Codec(
     msgspec.msgpack.encode, msgspec.msgpack.Decoder(tuple[str, str]).decode, "the list of missing images"
@@ -42,13 +45,14 @@ class UnusableImages:
     """Notes the rows of tables whose images cannot be used.
 
     Args:
-        where: The source, as messages name it.
+        root: The source.
         image_column: Column of the paths.
         max_ratio: Share of a split's rows that may be rejected.
     """
 
-    def __init__(self, where: str, image_column: str, max_ratio: float) -> None:
-        self._where, self._image_column, self._max_ratio = where, image_column, max_ratio
+    def __init__(self, root: Storage, image_column: str, max_ratio: float) -> None:
+        self._root, self._image_column, self._max_ratio = root, image_column, max_ratio
+        self._where = root.url
         self._all_missing = SpilledItems(_MISSING_IMAGES)
         self._rows, self._missing = 0, Examples()
         """Rows of the table that is read, and its images that do not exist."""
@@ -160,8 +164,18 @@ class UnusableImages:
                 yield (
                     f"{self._lack(table, missing, rows)}; expected paths relative to the table or to --source: name "
                     f"their column with --image-column (now {self._image_column}), or put the table into the folder in "
-                    "which the paths begin"
+                    f"which the paths begin{self._in_archive()}"
                 )
+
+    def _in_archive(self) -> str:
+        """Return what to do if the images are in an archive beside the table."""
+        if not self._root.is_local:
+            return ""
+        beside = sorted(path.name for path in Path(self._root.url).iterdir() if path.suffix.lower() in (".zip", ".tar"))
+        if not beside:
+            return ""
+        unpack = (unpack_command(self._root.url_of(name), self._root.url) for name in beside[:SHOWN_EXAMPLES])
+        return f"; if they are in {shown(beside[0])}, unpack first: {' && '.join(unpack)}"
 
     def _lack(self, table: ImageTable, missing: Examples, rows: int) -> str:
         where = f"{table.url}: {missing.count:,} of {rows:,} images are not below {self._where}: {missing}"

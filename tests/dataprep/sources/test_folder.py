@@ -7,6 +7,8 @@ import io
 import json
 import random
 import shlex
+import shutil
+import subprocess
 import tarfile
 import zipfile
 from collections import Counter
@@ -20,6 +22,7 @@ from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.sources import configured
 from dataprep.sources.own import OwnData
 from dataprep.storage import open_originals
+from tests.support.builds import dataprep
 from tests.support.own_data import annotated, annotated_rows, class_folders, picture, stored_values, write_files
 
 JPEG = picture(1)
@@ -427,3 +430,23 @@ def test_folders_of_splits_are_no_classes_where_pictures_lie_deeper(tmp_path):
     root = tree(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "other/1.jpg")
     with pytest.raises(SourceError, match=r"1 images outside of train.* as --source$"):
         opened(root, label_from="folder")
+
+
+@pytest.mark.parametrize("suffix", ["zip", "tar"])
+def test_a_table_beside_an_archive_is_built_as_the_line_says(tmp_path, suffix):
+    shutil.make_archive(str(tmp_path / "s/my pics"), suffix, tree(tmp_path / "pics", "1.jpg", "a/2.jpg"))
+    if suffix == "zip":
+        with zipfile.ZipFile(tmp_path / "s/my pics.zip", "w") as archive:
+            archive.writestr("1.jpg", JPEG)
+            archive.writestr("a/2.jpg", JPEG)
+    write_files(tmp_path / "s", {"captions.csv": "file,caption\n1.jpg,one\na/2.jpg,two\n"})
+    (line,) = (line for line in opened(tmp_path / "s").notes if "is no metadata" in line)
+    commands = line.partition(": after ")[2].partition(" builds the pictures")[0]
+    unpack, build = commands.split(", ")
+    with pytest.raises(SourceError) as error:
+        configured("table", own=OwnData(name="pets")).opened(open_originals(str(tmp_path / "s")))
+    assert str(error.value).endswith(f"; if they are in 'my pics.{suffix}', unpack first: {unpack}")
+    subprocess.run(shlex.split(unpack), check=True, capture_output=True)
+    run = dataprep(*shlex.split(build)[1:], "--output", tmp_path / "out", "--format", "webdataset")
+    assert run.returncode == 0, run.stderr
+    assert "train: 2 samples" in run.stdout

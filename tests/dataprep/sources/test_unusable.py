@@ -21,7 +21,7 @@ def counted(tmp_path, ratio, missing, kind="jpg", **options):
 
     Half of the rows are of train, the rest of val.
     """
-    found, of = UnusableImages(str(tmp_path), "image", ratio), table(tmp_path)
+    found, of = UnusableImages(open_storage(str(tmp_path)), "image", ratio), table(tmp_path)
     rows = [NamedRow(of, n + 2, f"{n}.{kind if n == ROWS - 1 else 'jpg'}") for n in range(ROWS)]
     for n, row in enumerate(rows):
         found.add(row, None if n < missing else 7)
@@ -101,7 +101,7 @@ def test_each_split_that_has_more_than_the_ratio_allows_is_a_problem(tmp_path):
 
 
 def test_no_more_than_ten_rows_of_files_that_are_not_read_are_kept(tmp_path):
-    found, of = UnusableImages("/data", "image", 0.0), table(tmp_path)
+    found, of = UnusableImages(open_storage(str(tmp_path)), "image", 0.0), table(tmp_path)
     rows = [NamedRow(of, n, f"{n}.heic") for n in range(25)]
     for row in rows:
         found.add(row, 7)
