@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from dataprep.build.images import ImagePolicy, check_image
 from dataprep.build.recipe import load, recipe_of
@@ -21,7 +22,7 @@ from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
 from dataprep.verify.findings import MAX_LISTED, Findings
-from dataprep.verify.shard import CheckedShard, Row, ShardResult, read_rows
+from dataprep.verify.shard import CheckedShard, ShardResult, read_rows
 
 ShardCheck = Callable[[CheckedShard, ShardResult], None]
 """Function that compares a shard with its manifest and its index; each recipe names one in `shard_check`."""
@@ -78,40 +79,53 @@ def _check_adopted(
     data, where = open_named_data(storage, manifest), split.index["file"]
     result.findings = Findings(MAX_LISTED)  # a folder of images is one shard
     try:
-        rows = open_index(storage, split, compare=True).read_group(number).to_pylist()
+        table = open_index(storage, split, compare=True).read_group(number)
     except (FormatError, FileNotFoundError) as error:
         result.findings.add("format", where, str(error))
         return
+    names = [name for name in _Adopted._fields if name in table.column_names]
+    rows = [_Adopted(**row) for row in table.select(names).to_pylist()]
+    shard_file = split.shards[number]["file"]
     with ThreadPoolExecutor(_READS_IN_FLIGHT if not data.is_local else 1, thread_name_prefix="dataprep-read") as pool:
         for first in range(0, len(rows), _READS_IN_FLIGHT):  # so many images at most are in memory
             some = rows[first : first + _READS_IN_FLIGHT]
-            for row, image in zip(some, pool.map(partial(_read, data, split, number), some), strict=True):
-                file = row.get("file") or split.shards[number]["file"]
-                place = file if row.get("file") else f"{file} ({named(row['key'])})"
+            for row, image in zip(some, pool.map(partial(_read, data, shard_file), some), strict=True):
+                place = row.file or f"{shard_file} ({named(row.key)})"
                 for kind, fault in (image,) if isinstance(image, tuple) else _image_faults(image, row):
                     result.findings.add(kind, place, fault)
                 result.samples += 1
-                result.num_bytes += row["image_bytes"]
+                result.num_bytes += row.image_bytes
 
 
-def _read(data: Storage, split: SplitManifest, number: int, row: Row) -> bytes | tuple[str, str]:
+class _Adopted(NamedTuple):
+    """One row of the index of adopted data; the fields are its columns."""
+
+    key: str
+    image_offset: int
+    image_bytes: int
+    image_crc32c: int | None = None
+    file: str | None = None
+    """File of the image; None if it is in its shard's file."""
+
+
+def _read(data: Storage, shard_file: str, row: _Adopted) -> bytes | tuple[str, str]:
     """Return the bytes of an image, or the kind and the text of what is wrong with its file."""
-    file = row.get("file") or split.shards[number]["file"]
-    if row["image_bytes"] > MAX_IMAGE_BYTES:
-        return "index", f"{row['image_bytes']:,} bytes, expected at most {MAX_IMAGE_BYTES:,}"
+    file = row.file or shard_file
+    if row.image_bytes > MAX_IMAGE_BYTES:
+        return "index", f"{row.image_bytes:,} bytes, expected at most {MAX_IMAGE_BYTES:,}"
     try:
         info = data.stat(file)
-        if info is not None and row.get("file") and info.num_bytes != row["image_bytes"]:
-            return "size", f"{info.num_bytes:,} bytes, the index has {row['image_bytes']:,}"
-        return data.read_range(file, row["image_offset"], row["image_bytes"])
+        if info is not None and row.file and info.num_bytes != row.image_bytes:
+            return "size", f"{info.num_bytes:,} bytes, the index has {row.image_bytes:,}"
+        return data.read_range(file, row.image_offset, row.image_bytes)
     except FileNotFoundError:
         return "missing", "no such file"
     except (FormatError, StorageError, UsageError) as error:
         return "unread", str(error)
 
 
-def _image_faults(image: bytes, row: Row) -> Iterator[tuple[str, str]]:
-    due = row.get("image_crc32c")
+def _image_faults(image: bytes, row: _Adopted) -> Iterator[tuple[str, str]]:
+    due = row.image_crc32c
     if due is not None and crc32c_of(image) != due:
         yield "digest", f"crc32c {crc32c_hex(crc32c_of(image))}, the index has {crc32c_hex(due)}"
     checked = check_image("", image, _REPAIRABLE)
