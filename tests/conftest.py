@@ -28,6 +28,7 @@ from tests.support.tables import write_dogs
 __all__ = ["pytest_unconfigure"]
 
 BUCKET = "dataprep-tests"
+REPOSITORY = Path(__file__).parents[1]
 # Virtual devices for XLA, no search for a TPU or a metadata server, no version checks, quiet TensorFlow.
 ENVIRONMENT = {
     "PJRT_DEVICE": "CPU",
@@ -69,6 +70,8 @@ def pytest_configure() -> None:
         # programs, which inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(ENVIRONMENT)
+    # For `python -m tests.…` where a program that ran in this process has set PYTHONSAFEPATH.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="dataprep-tests-state-"))
     if urllib.request.getproxies_environment():  # servers of the tests are on this machine
         own = ",".join(
@@ -97,6 +100,13 @@ def keep_bytecode() -> None:
     if not os.access(pytest.__path__[0], os.W_OK):  # installed read-only
         folder = Path(tempfile.gettempdir(), f"dataprep-tests-bytecode-{os.getuid()}")
         os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder))
+
+
+@pytest.fixture(autouse=True)
+def _safe_path_of_programs() -> Iterator[None]:
+    """A program that a test runs in this process sets this for its children; the next test must not inherit it."""
+    yield
+    os.environ.pop("PYTHONSAFEPATH", None)
 
 
 @pytest.fixture(scope="session")
