@@ -56,7 +56,6 @@ CASES: dict[str, tuple[str, ...]] = {
     "demo-data": ("coco", "{world}/demo", "--images", "20"),
     "diagnose": ("{dataset}", "--device", "simulated:1000", "--batch-size", "4", "--image-size", "32",
                  "--seconds", "0.3"),
-    "guard": ("--zone", "us-central1-a", "--", "true"),
     "inspect": ("{dataset}",),
     "plan-input": ("--accelerator", "v4-32", "--images-per-s", "1000", "--image-size", "224"),
     "replicate": ("{dataset}", "--to", "{world}/copied", "--workers", "1", "--region-policy", "warn"),
@@ -76,7 +75,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "watch": ("{dataset}",),
 }  # fmt: skip
 """Every command, and arguments on small real data with which it ends well."""
-READ_ONLY = {"bench", "check-region", "diagnose", "guard", "inspect", "plan-input", "tpu manifest", "verify", "watch"}
+READ_ONLY = {"bench", "check-region", "diagnose", "inspect", "plan-input", "tpu manifest", "verify", "watch"}
 """Change nothing but a page or a folder that is asked for."""
 SHOWN_ELSEWHERE = {"build coco-dup5", "check-region", "create-bucket", "tpu setup"}
 """Commands whose JSON their own tests read; setup installs packages."""
@@ -85,7 +84,6 @@ IN_PROCESSES = {
     "bench",
     "convert",
     "diagnose",
-    "guard",
     "retry-failed",
     "replicate",
     *(name for name in CASES if "build" in name),

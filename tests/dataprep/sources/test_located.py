@@ -79,7 +79,7 @@ def test_links_lead_to_files_inside_the_source(tmp_path):
         "volume/twin.jpg": 4,
     }
     for name in ("outside.jpg", "images/outside.jpg", "images/folder/5.jpg"):
-        with pytest.raises(SourceError, match=r"outside|leads out"):
+        with pytest.raises(SourceError, match=r"outside|leads out|link out of"):
             found.sizes([name])
 
 
