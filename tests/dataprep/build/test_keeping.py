@@ -4,13 +4,13 @@ import pytest
 
 from dataprep.build.enumerations import load_splits
 from dataprep.build.keeping import Keeping
-from dataprep.build.source_listing import SourceListing, load_listing
+from dataprep.build.source_listing import load_listing
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.storage import open_storage
 
 NAME, LISTING = "_build/splits-0123.json", "_build/listing-0123.json"
-FOUND = SourceListing(files=2, names="ab", times="cd", newest="cat/1.jpg")
+FOUND = "ab" * 32
 
 
 @pytest.fixture(params=["disk", "bucket"])
