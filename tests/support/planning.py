@@ -175,6 +175,7 @@ def _synthetic(samples: int) -> Any:
                     from_numpy(np.full(len(numbers), -1, np.int32)),
                     strings([""] * len(numbers), large=True),
                     pa.nulls(len(numbers), pa.uint32()),
+                    from_numpy(np.zeros(len(numbers), np.int64)),
                 ]
                 refs.add_rows(pa.RecordBatch.from_arrays(columns, schema=spill_schema()))
             return Enumeration(refs, [SourceFile("imagenet21k.tar", 1)])
