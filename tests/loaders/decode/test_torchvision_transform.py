@@ -160,12 +160,20 @@ def without_a_box(sample):
     return {**sample, "boxes": tv_tensors.wrap(sample["boxes"][1:], like=sample["boxes"])}
 
 
+def the_image_alone(sample):
+    return sample["image"]
+
+
+def without_annotations(sample):
+    return {"image": sample["image"]}
+
+
 @pytest.mark.parametrize(
     ("augment", "words"),
     [
         (without_a_box, 'left 2 boxes and 3 labels of 3 objects; leave objects out with v2.*labels_getter="default"'),
-        (lambda sample: sample["image"], "gave Image, expected its dictionary back"),
-        (lambda sample: {"image": sample["image"]}, "gave dict, expected its dictionary back"),
+        (the_image_alone, "gave Image, expected its dictionary back"),
+        (without_annotations, "gave dict, expected its dictionary back"),
     ],
 )
 def test_results_that_cannot_be_delivered_are_refused(augment, words):
