@@ -61,10 +61,10 @@ class VirtualDisk:
         """
         read_range = LocalStorage.read_range
 
-        def paced(storage, name, offset, num_bytes):
+        def paced(storage, name, offset, num_bytes, **version):
             if storage.url == paced_url:
                 self.take(cost_s(num_bytes))
-            return read_range(storage, name, offset, num_bytes)
+            return read_range(storage, name, offset, num_bytes, **version)
 
         self._patch.setattr(LocalStorage, "read_range", paced)
 
