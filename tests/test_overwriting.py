@@ -179,14 +179,27 @@ def test_overwriting_leaves_adopted_originals(stopper, sources, tmp_path):
 
 
 def test_overwriting_leaves_files_that_are_not_part_of_the_dataset(stopper, sources, tmp_path):
-    output = tmp_path / "out"
+    """A file that readers would take for a part of the dataset stays as well, but ends the build, which names it."""
+    output, alone = tmp_path / "out", tmp_path / "alone"
     whole(stopper, "coco-dup5", sources["coco-dup5"], output, "webdataset")
-    names = ("notes/run1/my.labels.txt", "notes/run1/x.tfrecord-00000-of-00001", "images/mine.jpg", "val/mine.txt")
-    for name in names:
+    unread = ("notes/run1/my.labels.txt", "notes/run1/x.tfrecord-00000-of-00001", "mine.txt")
+    read = ("images/mine.jpg", "val/mine.txt")
+    for name in (*unread, *read):
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         (output / name).write_text("precious")
-    whole(stopper, "coco-dup5", sources["coco-dup5"], output, "webdataset", "--seed", 5, "--overwrite")
-    assert [name for name in names if not (output / name).exists()] == []
+    arguments = ("coco-dup5", sources["coco-dup5"], output, "webdataset", "--seed", 5)
+    run = stopper.run(build_arguments(*arguments, "--overwrite"))
+    assert run.code == 1, run.stderr
+    assert "2 files there that readers would take for a part of the dataset" in run.stderr
+    assert f"{', '.join(read)}; move them away and run the same command again" in run.stderr
+    assert not (output / "dataset.json").exists()
+    assert {(output / name).read_text() for name in (*unread, *read)} == {"precious"}
+    for name in read:
+        (output / name).unlink()
+    found = whole(stopper, *arguments, "--overwrite")
+    assert {(output / name).read_text() for name in unread} == {"precious"}
+    expected = whole(stopper, *arguments[:2], alone, *arguments[3:])
+    assert {name: digest for name, digest in found.items() if name not in unread} == expected
 
 
 def test_overwriting_leaves_a_source_inside_the_output(stopper, sources, tmp_path):
