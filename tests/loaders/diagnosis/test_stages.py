@@ -61,10 +61,10 @@ class VirtualDisk:
         """
         read_range = LocalStorage.read_range
 
-        def paced(storage, name, offset, num_bytes, **version):
+        def paced(storage, name, offset, num_bytes, *version, **size):
             if storage.url == paced_url:
                 self.take(cost_s(num_bytes))
-            return read_range(storage, name, offset, num_bytes, **version)
+            return read_range(storage, name, offset, num_bytes, *version, **size)
 
         self._patch.setattr(LocalStorage, "read_range", paced)
 
