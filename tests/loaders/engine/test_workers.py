@@ -35,8 +35,7 @@ def test_a_suspended_worker_is_an_error_that_names_the_images_it_was_reading(dat
     with open_loader(dataset("webdataset"), **SETTINGS, processes=2, stall_s=8) as loader:
         batches = iter(loader)
         next(batches)
-        workers = [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
-        worker = max(workers, key=lambda child: child.create_time())
+        worker = psutil.Process(loader._producer._workers[1].process.pid)
         worker.suspend()
         with pytest.raises(StorageError) as caught:
             deque(chain.from_iterable(repeat(loader)), maxlen=0)
