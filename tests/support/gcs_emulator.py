@@ -66,7 +66,8 @@ class GCSEmulator:
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:
-            raise RuntimeError(f"the emulator ended with code {self._process.wait()} before it was ready")
+            self._process.communicate()
+            raise RuntimeError(f"the emulator ended with code {self._process.returncode} before it was ready")
 
     def stop(self) -> None:
         """Returns when the emulator and its server are gone."""
