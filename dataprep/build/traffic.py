@@ -16,8 +16,11 @@ _GETS_AN_ARCHIVE = 2
 """Looks at each archive besides reading its content: whether it is there, and its size before it is listed."""
 _GETS_A_ZIP = 2
 """Reads at the end of a zip: the record that says where its directory is, and the directory."""
-_LISTS = 2
-"""Number of listings: of the output, and of the files to remove; further pages of long listings are extra."""
+_LISTS = 4
+"""Number of listings: of the output when the build begins, before the manifest is put and afterwards, and of the files
+to remove; further pages of long listings are extra."""
+_WHOLE_LISTINGS = 2
+"""Those of all the output, with its receipts."""
 PAGE_OBJECTS = 1000
 _GETS_A_SHARD = 2
 """Reads for each shard: its receipt when the index is written, and a look at plan.json after the receipt was stored."""
@@ -25,9 +28,9 @@ _GETS_A_PROCESS = 1
 """Looks of each process that reads references: at the checksum of the file."""
 _REFERENCE_BYTES = 80
 """Approximate size of an image's reference in plan.parquet, which is read in parts of PLAN_WINDOW_BYTES."""
-_GETS = 3
-"""Reads of a build of any size: a look at plan.json before the index is written, and it and the manifest before the
-build's own files are removed."""
+_GETS = 4
+"""Reads of a build of any size: a look at plan.json before the index is written, at the manifest once it is put, and at
+both before the build's own files are removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
     # Receipts, plan.json and the references; of each split what was listed, and the digest of that.
     kept_while_building = shards + 2 + 2 * splits
-    pages = shards // PAGE_OBJECTS + (samples // PAGE_OBJECTS if single else 0)
+    listed = shards + (samples if single else shards)
+    pages = _WHOLE_LISTINGS * (listed // PAGE_OBJECTS) + shards // PAGE_OBJECTS
     stored = sum(split.source_bytes * split.repeat_stored for split in plan.splits)
     unpacked, images, unpacked_bytes = _unpacked(plan)
     inserts += unpacked

@@ -12,13 +12,18 @@ listed."""
 _GETS_A_SHARD = 2
 """Reads for each shard: plan.json before the server copies its files to their names, and its receipt when the index is
 written."""
-_INSERTS = 12
+_INSERTS = 14
 """Writes and listings of a build of any size: plan.json and two cards are written; index, events and manifest are
-written and copied; the output is listed twice, the files to remove once."""
-_GETS = 6
+written and copied; the output is listed four times, the files to remove once; further pages of long listings are
+extra."""
+_WHOLE_LISTINGS = 3
+"""Listings of all the output: before files that wait are put in place, before the manifest is put, and afterwards."""
+_OBJECTS_A_SHARD = 4
+"""Objects of each shard in those listings: three files and its receipt."""
+_GETS = 7
 """Reads of a build of any size: a look at plan.json before the index is written, and before index, events and manifest
-are copied to their names; and it and the manifest before the build's own files are removed. Each metadata file is
-copied to its name after a look as well."""
+are copied to their names; at the manifest once it is put; and it and plan.json before the build's own files are
+removed. Each metadata file is copied to its name after a look as well."""
 _TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
 """Reads of a table's size and footer, besides its rows: when it is measured, and for every shard."""
 
@@ -41,7 +46,8 @@ def fetched_traffic(plan: Plan, *, metadata_files: int) -> Traffic:
         plan: The plan.
         metadata_files: Number of files that the format writes besides the manifest.
     """
-    inserts = _INSERTS_A_SHARD * plan.num_shards + _INSERTS + 2 * metadata_files
+    pages = _WHOLE_LISTINGS * (_OBJECTS_A_SHARD * plan.num_shards // PAGE_OBJECTS) + plan.num_shards // PAGE_OBJECTS
+    inserts = _INSERTS_A_SHARD * plan.num_shards + _INSERTS + 2 * metadata_files + pages
     gets = _GETS_A_SHARD * plan.num_shards + _GETS + metadata_files
     return Traffic(inserts, gets, num_bytes=0)
 

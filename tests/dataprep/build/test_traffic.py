@@ -39,6 +39,12 @@ def test_references_of_many_images_are_read_in_parts():
     assert many.gets - few.gets == 3 * (shards - 1) + 2 * (3 - 1)  # the worker, and the build when it writes the index
 
 
+def test_listings_have_a_page_for_each_thousand_objects():
+    few, many = (output_traffic(plan_of(count), metadata_files=0, workers=1) for count in (1, 1001))
+    # Each shard is uploaded and copied, and has a receipt; shards and receipts are listed twice, receipts once more.
+    assert many.inserts - few.inserts == 3 * 1000 + 2 * 2 + 1
+
+
 def test_each_split_keeps_what_was_listed_and_its_digest_while_it_is_built():
     one = plan_of(2)
     both = replace(one, splits=(one.splits[0], replace(one.splits[0], name="train")))

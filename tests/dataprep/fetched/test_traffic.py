@@ -19,6 +19,11 @@ def test_output_of_a_shard_is_three_files_and_a_receipt():
     assert one.num_bytes == 0  # not known before the images came
 
 
+def test_listings_have_a_page_for_each_thousand_objects():
+    few, many = (fetched_traffic(plan_of(count), metadata_files=2) for count in (1, 1001))
+    assert many.inserts - few.inserts == 8 * 1000 + 3 * 4 + 1  # four objects a shard thrice, and receipts once more
+
+
 def test_tables_are_measured_and_read_once():
     small, large = tables_traffic(plan_of(2)), tables_traffic(plan_of(2, 10 * TABLE_WINDOW_BYTES))
     assert (small.num_bytes, large.num_bytes) == (1000, 10 * TABLE_WINDOW_BYTES)
