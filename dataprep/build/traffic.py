@@ -20,7 +20,7 @@ _LISTS = 4
 """Number of listings: of the output when the build begins, before the manifest is put and afterwards, and of the files
 to remove; further pages of long listings are extra."""
 _WHOLE_LISTINGS = 2
-"""Requests for all the output, with its receipts."""
+"""Listings of all the output, with its receipts."""
 PAGE_OBJECTS = 1000
 _GETS_A_SHARD = 2
 """Reads for each shard: its receipt when the index is written, and a look at plan.json after the receipt was stored."""
