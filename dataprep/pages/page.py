@@ -22,14 +22,10 @@ def has_report_packages() -> bool:
     return find_spec(_PACKAGE) is not None
 
 
-def require_report_packages(option: str = "--html") -> None:
-    """Raise UsageError unless the package that renders pages is installed.
-
-    Args:
-        option: Option that asks for a page.
-    """
+def require_report_packages() -> None:
+    """Raise UsageError unless the package that renders pages is installed."""
     if not has_report_packages():
-        raise UsageError(f"{option} needs {_PACKAGE}, which is not installed: {install_hint('report')}")
+        raise UsageError(f"--html needs {_PACKAGE}, which is not installed: {install_hint('report')}")
 
 
 def render_page(template: str, package: str = "dataprep", script: str | None = None, **values: Any) -> str:

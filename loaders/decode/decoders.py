@@ -20,7 +20,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from dataprep.errors import ImageError, UsageError
-from dataprep.formats.pictures import MAX_PIXELS, UnusableImageError, load_image, open_image, refuse_scans, to_rgb
+from dataprep.formats.pictures import (
+    MAX_PIXELS,
+    UnusableImageError,
+    has_end,
+    load_image,
+    open_image,
+    refuse_scans,
+    to_rgb,
+)
 from dataprep.messages import did_you_mean, one_line
 from loaders.decode.crop import View
 from loaders.decode.lower_rows import without_lower_rows
@@ -40,8 +48,8 @@ RESIZE_VERSION = 1
 """Version of the extension's arithmetic; part of a decoder's name."""
 FILTERS: dict[Interpolation, int] = {"bilinear": 0, "bicubic": 1, "bilinear-no-antialias": 2}
 """Numbers by which the extension knows the interpolations."""
-_START, _SCAN, _END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"
-"""Markers of a JPEG: its start, a scan, and its end."""
+_START, _END = b"\xff\xd8", b"\xff\xd9"
+"""First and last two bytes of a JPEG: the markers of its start and its end."""
 _ENDS_EARLY = "its data end early: it has no end marker"
 _NOT_BUILT = (
     "loaders.decode._jpeg was not built; install a wheel of tpu-dataprep, which has it, or install a C compiler and "
@@ -125,7 +133,7 @@ class Decoder(ABC):
             return []
         reasons = self._decode_jpegs(images, np.asarray(views, np.int32), outs, np.asarray(rows, np.int32))
         for index, reason in enumerate(reasons):
-            if not has_end(images[index]):
+            if _is_cut(images[index]):
                 reasons[index] = _ENDS_EARLY
                 for image_HWC in images_of_row(outs, rows[index]):
                     image_HWC[...] = 0
@@ -158,13 +166,13 @@ class Decoder(ABC):
         places = np.asarray(starts, np.int32)
         reasons = self._decode_jpeg_patches(images, np.asarray(views, np.int32), out_NTP, places)
         for index, reason in enumerate(reasons):
-            complete = has_end(images[index])
-            if complete and reason is None:
+            cut = _is_cut(images[index])
+            if not cut and reason is None:
                 continue
             view = views[index]
             whole_HWC = np.zeros((view.resized_height, view.resized_width, 3), np.uint8)
             reasons[index] = (
-                self._decode_by_pillow(images[index], [view], [whole_HWC], reason or "") if complete else _ENDS_EARLY
+                _ENDS_EARLY if cut else self._decode_by_pillow(images[index], [view], [whole_HWC], reason or "")
             )
             cut_patches(whole_HWC, out_NTP, starts[index])
         return reasons
@@ -242,19 +250,12 @@ def open_decoder(interpolation: Interpolation = "bicubic", backend: Backend = "a
     return _LibraryDecoder(interpolation)
 
 
-def has_end(data: bytes | memoryview) -> bool:
-    """Whether a JPEG has its end marker behind the start of its scan: libjpeg fills what is missing with grey.
+def _is_cut(data: bytes | memoryview) -> bool:
+    """Whether a JPEG has no end marker: libjpeg fills what is missing with grey.
 
-    Other files, and those without a scan, are left to the decoders, which refuse them.
+    The last two bytes of nearly all files are the marker. To look for it elsewhere takes 5 % of the time of decoding.
     """
-    if data[-2:] == _END or data[:2] != _START:
-        return True
-    found, at = bytes(data), len(_START)
-    while found[at : at + 1] == b"\xff" and found[at : at + 2] not in (b"\xff", _SCAN):
-        # Any number of bytes 0xff may come before a marker.
-        at += 1 if found[at + 1] == 0xFF else 2 + max(2, int.from_bytes(found[at + 2 : at + 4], "big"))
-    scan = found.find(_SCAN, at)
-    return scan < 0 or found.find(_END, scan) >= 0
+    return data[:2] == _START and data[-2:] != _END and not has_end(data)
 
 
 def warn_of_libraries(backend: Backend) -> None:

@@ -540,7 +540,7 @@ def test_patches_of_other_formats_are_decoded_and_those_of_damaged_files_are_bla
     view = View(0, 0, 40, 60, 32, 48, 0, 0, False)
     out = np.full((1, 12, 768), 7, np.uint8)
     good, bad = open_decoder("bicubic", backend).decode_patches(
-        [png.getvalue(), b"\xff\xd8no"], [view] * 2, out, [0, 6]
+        [png.getvalue(), b"\xff\xd8no\xff\xd9"], [view] * 2, out, [0, 6]
     )
     assert good is None
     assert "by Pillow" in bad
