@@ -13,7 +13,7 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help python demo test matrix cluster-test gpu-test lint setup bench-setup constraints soak fuzz bench site wheel release clean
+.PHONY: help python demo test matrix cluster-test gpu-test lint setup bench-setup constraints audit soak fuzz bench site wheel release clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
 	@echo "make test        set up, lint, and run all tests but the long ones"
@@ -22,6 +22,7 @@ help:
 	@echo "make setup       install everything for development into .venv, and the peers of the benchmarks into .bench-venv"
 	@echo "make bench-setup setup, and the peers of the arena of loaders (8 GB) into .bench-venv/arena"
 	@echo "make constraints pin the packages of setup.cfg for every Python; OPTIONS=--upgrade takes the newest; says what changed"
+	@echo "make audit       list known vulnerabilities of all pinned packages; fails if there is one"
 	@echo "make soak SHOW=crashes  run one long check with its full count; without SHOW list the checks"
 	@echo "make fuzz        feed mutated JPEGs to the extensions in C under sanitizers, SECONDS=60 for each; needs clang"
 	@echo "make cluster-test  build on a Ray cluster and in parts, while processes and nodes are killed, and compare the bytes"
@@ -73,6 +74,13 @@ setup: .venv/.dev .bench-venv/.peers .bench-venv/torchtitan
 
 constraints: $(BIN)/uv
 	bash scripts/constraints.sh $(OPTIONS)
+
+# An audit that cannot ask about a package fails, too: --strict.
+audit: $(BIN)/uv
+	@for pins in constraints.txt dataprep/data/tpu-*.txt benchmarks/*constraints.txt; do \
+		echo "$$pins"; $(BIN)/uv tool run --quiet --python $(BIN)/python --from pip-audit==2.10.1 pip-audit \
+			--strict --disable-pip --no-deps --progress-spinner off --requirement $$pins || failed=1; \
+	done; exit $${failed:-0}
 
 demo: .venv/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/demo.sh $(DEMO)

@@ -29,9 +29,10 @@ from packaging.utils import canonicalize_name
 
 from dataprep import __version__
 from dataprep.errors import DISTRIBUTION
-from scripts.wheel import JPEG_LICENSE, JPEG_VERSION, ROOT, SOURCE, SOURCE_SHA256, SOURCE_VERSION
+from dataprep.host.versions import WHEEL_LIBJPEG
+from scripts.wheel import JPEG_LICENSE, ROOT, SOURCE, SOURCE_SHA256, SOURCE_VERSION
 
-CPE = f"cpe:2.3:a:libjpeg-turbo:libjpeg-turbo:{JPEG_VERSION}:*:*:*:*:*:*:*"
+CPE = f"cpe:2.3:a:libjpeg-turbo:libjpeg-turbo:{WHEEL_LIBJPEG}:*:*:*:*:*:*:*"
 
 NOT_INSTALLED = {"pyspark": ["py4j"], "py4j": []}
 """What the packages need that are not installed where a release is made, because Spark is large."""
@@ -123,10 +124,10 @@ def jpeg_component() -> Component:
         purl=PackageURL("cargo", name=SOURCE, version=SOURCE_VERSION),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=SOURCE_SHA256)],
     )
-    purl = PackageURL("generic", name="libjpeg-turbo", version=JPEG_VERSION)
+    purl = PackageURL("generic", name="libjpeg-turbo", version=WHEEL_LIBJPEG)
     return Component(
         name="libjpeg-turbo",
-        version=JPEG_VERSION,
+        version=WHEEL_LIBJPEG,
         type=ComponentType.LIBRARY,
         description="Linked statically into the extensions of the wheels; no shared library is in them.",
         purl=purl,

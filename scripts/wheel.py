@@ -22,12 +22,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from dataprep.host.versions import WHEEL_LIBJPEG
+
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / "build" / "wheel"
 SOURCE, SOURCE_VERSION = "turbojpeg-sys", "1.2.0"
-"""Crate that carries the source of libjpeg-turbo 3.1.0, whole and unchanged, with its assembler code."""
+"""Crate that carries the source of libjpeg-turbo, whole and unchanged, with its assembler code: the newest crate that
+does, with version WHEEL_LIBJPEG."""
 SOURCE_SHA256 = "49b5a974bc59382d35927e3a07eef2ba9a24fe7227cefe52ec44b508e1b90f86"
-JPEG_VERSION, JPEG_LICENSE = "3.1.0", "IJG AND BSD-3-Clause AND Zlib"
+JPEG_LICENSE = "IJG AND BSD-3-Clause AND Zlib"
 LICENSES = ("LICENSE.md", "README.ijg")
 PLATFORM = "manylinux_2_17"
 """The oldest glibc on which the wheel runs: every distribution since 2014 has a newer one."""
@@ -95,6 +98,8 @@ def unpack_source() -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     with tarfile.open(archive) as source:
         source.extractall(WORK, filter="data")
+    if f"set(VERSION {WHEEL_LIBJPEG})" not in (folder / "libjpeg-turbo" / "CMakeLists.txt").read_text():
+        raise SystemExit(f"{archive}: its libjpeg-turbo is not {WHEEL_LIBJPEG}, which dataprep/host/versions.py names")
     return folder / "libjpeg-turbo"
 
 

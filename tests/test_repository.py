@@ -32,13 +32,15 @@ def test_workflows_test_build_wheels_and_make_the_site():
     assert "make test PYTHON=python" in runs["tests"]
     assert "make release" in runs["wheels"]
     assert "make site" in runs["site"]
+    assert "make audit PYTHON=python" in runs["audit"]
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     called = {target for each in runs.values() for text in each for target in re.findall(r"^make ([a-z-]+)", text)}
     assert called <= targets
 
 
 def test_workflows_have_every_supported_python():
-    assert tuple(jobs_of(ROOT / ".github/workflows/tests.yml")["test"]["strategy"]["matrix"]["python"]) == SUPPORTED
+    for name, job in (("tests", "test"), ("audit", "pins")):
+        assert tuple(jobs_of(ROOT / f".github/workflows/{name}.yml")[job]["strategy"]["matrix"]["python"]) == SUPPORTED
     steps = jobs_of(ROOT / ".github/workflows/wheels.yml")["release"]["steps"]
     (given,) = [step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", "")]
     assert tuple(given.split()) == SUPPORTED

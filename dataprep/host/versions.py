@@ -11,7 +11,10 @@ from dataprep import __version__
 from dataprep.host.cpu import available_cores
 
 CODECS = ("pillow", "pyarrow", "simplejpeg")
-"""Libraries whose output or verdict influences the bytes of a dataset."""
+"""Libraries whose output or verdict influences the bytes of a dataset; constraints.txt pins their versions."""
+WHEEL_LIBJPEG = "3.1.0"
+"""Version of libjpeg-turbo in the wheels: the newest whose source a registry has. Later ones have fixes: look for them
+before a release, as no audit of packages sees this library."""
 
 
 def codec_versions(*more: str) -> dict[str, str]:
