@@ -44,7 +44,7 @@ $(BIN)/uv: | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,xla]'
 	touch $@
 
-.venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/build/*.c) | python
+.venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/builder/*.c) | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,beam,ray,tf,torch,xla,jax,grain,finetune,metrics,dev]'
 	@$(BIN)/python -c 'from loaders import open_decoder; print("loaders decode with", open_decoder().name)'
 	touch $@ .venv/.demo

@@ -41,7 +41,7 @@ setup(
             extra_compile_args=["-O3", "-ffp-contract=off"],
             **LIBRARY,
         ),
-        Extension("dataprep.build._restart", ["dataprep/build/_restart.c"], **LIBRARY),
+        Extension("dataprep.builder._restart", ["dataprep/builder/_restart.c"], **LIBRARY),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if LIBJPEG else {},
 )

@@ -36,9 +36,9 @@ from originals import (
     train_tar,
 )
 
-from dataprep.build.archives import ARCHIVES
-from dataprep.build.plan import BuildOptions
-from dataprep.build.request import BuildRequest
+from dataprep.builder.archives import ARCHIVES
+from dataprep.builder.plan import BuildOptions
+from dataprep.builder.request import BuildRequest
 from dataprep.host.cpu import cpu_s_of
 from dataprep.host.measure import Measurement, measure
 from dataprep.storage.gcs_client import client

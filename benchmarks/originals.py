@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dataprep.build.archives import ARCHIVES
-from dataprep.build.plan import DEFAULT_SHARD_BYTES, BuildOptions
-from dataprep.build.request import BuildRequest
+from dataprep.builder.archives import ARCHIVES
+from dataprep.builder.plan import DEFAULT_SHARD_BYTES, BuildOptions
+from dataprep.builder.request import BuildRequest
 from dataprep.host.processes import WORKER_ENVIRONMENT
 from dataprep.host.versions import machine_document
 
@@ -32,7 +32,7 @@ DEMO_IMAGES = 4000
 
 
 class NoProgress:
-    """Progress for dataprep.build.driver that is not shown."""
+    """Progress for dataprep.builder.driver that is not shown."""
 
     def __getattr__(self, name: str) -> object:
         return lambda *_: None

@@ -41,7 +41,7 @@ def receipt_bytes(index: int) -> bytes:
     import numpy as np
     import pyarrow as pa
 
-    from dataprep.build.receipts import receipt_file, write_receipt
+    from dataprep.builder.receipts import receipt_file, write_receipt
     from dataprep.dataset.index_rows import index_schema
     from dataprep.dataset.records import Fetched, ShardReceipt, SidecarEntry
     from dataprep.storage import open_storage
@@ -96,7 +96,7 @@ PLACES = {"disk": disk, "bucket": bucket}
 
 def put_first(url: str, shards: int) -> None:
     """Put empty objects at the names of the first receipts, which nobody reads."""
-    from dataprep.build.receipts import receipt_file
+    from dataprep.builder.receipts import receipt_file
     from dataprep.storage import open_storage
 
     if url.startswith("gs://"):
@@ -112,7 +112,7 @@ def put_first(url: str, shards: int) -> None:
 
 def add_receipts(url: str, indexes: range, per_s: float, ready: Event) -> None:
     """Put one receipt after another, in a process of its own."""
-    from dataprep.build.receipts import receipt_file
+    from dataprep.builder.receipts import receipt_file
     from dataprep.storage import open_storage
 
     storage, data = open_storage(url), receipt_bytes(0)
@@ -126,7 +126,7 @@ def add_receipts(url: str, indexes: range, per_s: float, ready: Event) -> None:
 
 def watched(url: str, indexes: range) -> Callable[[], list[int]]:
     """Return a look at the receipts as drivers do it."""
-    from dataprep.build.receipts import ReceiptWatch
+    from dataprep.builder.receipts import ReceiptWatch
     from dataprep.storage import open_storage
 
     watch = ReceiptWatch(open_storage(url), BUILD, indexes)
@@ -135,7 +135,7 @@ def watched(url: str, indexes: range) -> Callable[[], list[int]]:
 
 def listed(url: str, indexes: range) -> Callable[[], list[int]]:
     """Return a look that lists everything, and reads new receipts whole."""
-    from dataprep.build.receipts import finished_shards, read_receipts
+    from dataprep.builder.receipts import finished_shards, read_receipts
     from dataprep.storage import open_storage
 
     storage, waiting = open_storage(url), set(indexes)

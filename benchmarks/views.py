@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from originals import common_options, corpus_images, image_folder, machine_facts
 
-from dataprep.adopt import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
 from loaders import Views, open_loader, open_views
 from loaders.decode.crop import View, grouped_views

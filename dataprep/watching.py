@@ -11,8 +11,8 @@ from itertools import islice
 from math import isfinite
 from pathlib import Path
 
-from dataprep.build.claim import Claim, read_claim
-from dataprep.build.receipts import ReceiptWatch, read_summary
+from dataprep.builder.claim import Claim, read_claim
+from dataprep.builder.receipts import ReceiptWatch, read_summary
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.messages import duration, printable
 from dataprep.storage import ObjectInfo, Storage, disk_errors, open_storage

@@ -6,7 +6,7 @@
     beam/         Apache Beam's runners, the only modules that import Beam
     watching.py   whether a job that runs elsewhere still makes progress
 
-Every engine runs `build_shard`, or its first part `begin_shard`, of `dataprep/build/job.py` for the shards that are
+Every engine runs `build_shard`, or its first part `begin_shard`, of `dataprep/builder/job.py` for the shards that are
 missing, so all of them write the same bytes. An engine's module is imported when `--runner` names it, since its library
 may be absent and takes seconds to import.
 """

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from dataprep.build.job import BuildJob, Engine, begin_shard
-from dataprep.build.pool import Pool
-from dataprep.build.recipe import recipe_of
+from dataprep.builder.job import BuildJob, Engine, begin_shard
+from dataprep.builder.pool import Pool
+from dataprep.builder.recipe import recipe_of
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from dataprep.build.job import BuildJob, Engine
-from dataprep.build.open_build import OpenBuild, open_build
-from dataprep.build.receipts import POLL_S, ReceiptWatch
+from dataprep.builder.job import BuildJob, Engine
+from dataprep.builder.open_build import OpenBuild, open_build
+from dataprep.builder.receipts import POLL_S, ReceiptWatch
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import UsageError
@@ -181,7 +181,7 @@ def patience_s(shard_s: float) -> float:
 
 
 def part_engine(part: Part, workers: int, build: _Build, log: Callable[[str], object]) -> Engine:
-    """Make an engine for dataprep.build.driver, which yields the receipts of the shards that this part has built.
+    """Make an engine for dataprep.builder.driver, which yields the receipts of the shards that this part has built.
 
     Args:
         part: The part.

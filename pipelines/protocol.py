@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from dataprep.build.job import Engine
+from dataprep.builder.job import Engine
 from pipelines.parts import Part
 
 
@@ -59,7 +59,7 @@ class EngineModule(Protocol):
         """
 
     def open_engine(self, choice: EngineChoice, work: EngineWork, /) -> AbstractContextManager[Engine]:
-        """Open the engine for `dataprep.build.driver`; it is closed when the build ends, for any reason.
+        """Open the engine for `dataprep.builder.driver`; it is closed when the build ends, for any reason.
 
         The engine raises `DetachedJob` when it has submitted a job that goes on without this process.
 

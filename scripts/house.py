@@ -27,10 +27,10 @@ PACKAGES = ("dataprep", "loaders", "pipelines", "train")
 LAYERS = (
     ("cli",),
     ("commands",),
-    ("verify", "inspection", "demo", "watching"),
-    ("fetched", "adopt"),
+    ("verification", "inspection", "demo", "watching"),
+    ("fetched", "adoption"),
     ("web",),
-    ("build",),
+    ("builder",),
     ("cloud",),
     ("sources",),
     ("formats",),
@@ -46,7 +46,7 @@ HEIGHT = {f"dataprep.{room}": -level for level, rooms in enumerate(LAYERS) for r
 MAX_PARAMETERS = 6
 MAX_AT_THE_TOP = 10  # loaders: the front door, the order and the adapters of frameworks; train: a file an entry
 MAX_LOADED = 35  # modules of dataprep that opening a loader may import
-NOT_FOR_LOADERS = ("sources", "fetched", "web", "adopt", "verify", "commands", "build")
+NOT_FOR_LOADERS = ("sources", "fetched", "web", "adoption", "verification", "commands", "builder")
 
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "tests for web rows, outside their rooms": {
@@ -56,7 +56,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "words of printed commands that no shell_words quotes": {"dataprep/errors.py": "names of extras are ours"},
     "dict[str, Any]": {
         "dataprep/dataset/documents.py": "named once, as JsonObject",
-        "dataprep/adopt/tars.py": "the .json beside an image holds what its writer liked",
+        "dataprep/adoption/tars.py": "the .json beside an image holds what its writer liked",
         "dataprep/formats/fields.py": "fields of a sample hold what its writer liked",
         "dataprep/sources/tables.py": "a line of a user's table",
         "dataprep/sources/metadata.py": "a line of a user's table",
@@ -82,8 +82,8 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/cloud/tpu/find.py": "answers of gcloud",
         "dataprep/dataset/records.py": "options in a manifest are those of its recipe",
         "dataprep/dataset/manifest.py": "options in a manifest are those of its recipe",
-        "dataprep/build/plan.py": "details of a plan are those of its recipe",
-        "dataprep/build/claim.py": "details of a plan are those of its recipe",
+        "dataprep/builder/plan.py": "details of a plan are those of its recipe",
+        "dataprep/builder/claim.py": "details of a plan are those of its recipe",
         "dataprep/dataset/differences.py": "compares documents of any kind",
         "dataprep/commands/build_own.py": "values of a command's options",
         "dataprep/commands/build_options.py": "values of a command's options",
@@ -146,7 +146,7 @@ def modules() -> dict[str, Module]:
 
 
 def room_of(name: str) -> str:
-    """Return the room of a module: that of `dataprep.build.pool` is `dataprep.build`; `loaders.order` is its own."""
+    """The room of `dataprep.builder.pool` is `dataprep.builder`; `loaders.order` is its own."""
     return ".".join(name.split(".")[:2])
 
 
@@ -255,7 +255,7 @@ try:
     group(arguments, standalone_mode=False)
 finally:
     sys.setprofile(None)
-from dataprep.build import shard
+from dataprep.builder import shard
 print(json.dumps(sorted(calls)), file=sys.stderr)
 """
 

@@ -50,7 +50,7 @@ LONG = (
     "tests/loaders/engine/test_watch.py",
     "tests/train/test_finetune_mae.py",
     "tests/dataprep/commands/test_promises.py",
-    "tests/dataprep/build/test_pool.py",
+    "tests/dataprep/builder/test_pool.py",
     "tests/test_readme.py",
     "tests/train/test_train_resnet.py",
     "tests/train/test_seed_commands.py",

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from dataprep.build.recipe import RECIPES, recipe_named
+from dataprep.builder.recipe import RECIPES, recipe_named
 from scripts.check_python import SUPPORTED
 from tests.support.dockerfile import read_image
 from tests.support.markdown import ROOT

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.build.cards import write_cards
-from dataprep.build.claim import read_claim
-from dataprep.build.driver import run_build
-from dataprep.build.finished import dataset_names
-from dataprep.build.job import build_shard
-from dataprep.build.overwrite import planned_names
+from dataprep.builder.cards import write_cards
+from dataprep.builder.claim import read_claim
+from dataprep.builder.driver import run_build
+from dataprep.builder.finished import dataset_names
+from dataprep.builder.job import build_shard
+from dataprep.builder.overwrite import planned_names
 from dataprep.cloud.replicate import copy_dataset, dataset_phases, plan_copy
 from dataprep.dataset.index import open_index
 from dataprep.dataset.index_parts import index_files, joined_entry
@@ -22,7 +22,7 @@ from dataprep.inspection.contact_sheet import contact_sheet
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.storage import open_storage
 from loaders import open_loader
-from tests.dataprep.build.test_croissant import read
+from tests.dataprep.builder.test_croissant import read
 from tests.support.adoption import adopt_here, read_all
 from tests.support.build_here import Quiet, request, whole
 from tests.support.converting import content, converted

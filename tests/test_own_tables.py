@@ -10,9 +10,9 @@ from hashlib import sha256
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.build.driver import run_build
-from dataprep.build.images import ImagePolicy
-from dataprep.build.job import build_shard
+from dataprep.builder.driver import run_build
+from dataprep.builder.images import ImagePolicy
+from dataprep.builder.job import build_shard
 from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import UNPACKED

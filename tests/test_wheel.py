@@ -36,7 +36,7 @@ def setup_with(**environment):
 
 def test_an_install_uses_the_machines_library_and_goes_on_without_it():
     extensions, wheels = setup_with()
-    assert set(extensions) == {"loaders.decode._jpeg", "dataprep.build._restart"}
+    assert set(extensions) == {"loaders.decode._jpeg", "dataprep.builder._restart"}
     for each in extensions.values():
         assert (each["libraries"], each["optional"], each["py_limited_api"]) == (["jpeg"], True, False)
     assert wheels == {}
@@ -44,7 +44,7 @@ def test_an_install_uses_the_machines_library_and_goes_on_without_it():
 
 def test_a_wheel_contains_the_library_and_must_have_its_extensions():
     extensions, wheels = setup_with(DATAPREP_LIBJPEG="/folder")
-    assert set(extensions) == {"loaders.decode._jpeg", "dataprep.build._restart"}
+    assert set(extensions) == {"loaders.decode._jpeg", "dataprep.builder._restart"}
     for each in extensions.values():
         assert (each["include_dirs"], each["extra_objects"]) == (["/folder/include"], ["/folder/lib/libjpeg.a"])
         assert (each["libraries"], each["optional"], each["py_limited_api"]) == ([], False, True)

@@ -138,7 +138,7 @@ def _durable_part(task: Task, write_part: Callable[[Task, int], int], index: int
 
 
 def _checked(image: Image) -> Image | None:
-    from dataprep.build.images import ImagePolicy, check_image
+    from dataprep.builder.images import ImagePolicy, check_image
     from dataprep.dataset.records import Event
 
     result = check_image(image.key, image.data, ImagePolicy(check="decode"))

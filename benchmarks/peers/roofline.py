@@ -14,7 +14,7 @@ from pathlib import Path
 import google_crc32c
 from contest import Entry, Task, print_samples, read_task, spawn_each
 
-BUFFER_BYTES = 1 << 18  # as in dataprep/build/shard.py
+BUFFER_BYTES = 1 << 18  # as in dataprep/builder/shard.py
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def write_shard(target: Path, shard: list[Entry], *, decode: bool) -> None:
             with open(path, "rb", buffering=0) as file:
                 data = file.read()
             if decode:
-                # The same call as in dataprep/build/images.py; a build also repairs what is not a plain JPEG.
+                # The same call as in dataprep/builder/images.py; a build also repairs what is not a plain JPEG.
                 with contextlib.suppress(ValueError):
                     simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
             image_crc32cs.append(google_crc32c.value(data))

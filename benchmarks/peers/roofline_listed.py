@@ -1,6 +1,6 @@
 """(e) The roofline after the start of a build: the plain loops of (a), and the steps that no build can leave out.
 
-Python with NumPy and pyarrow in this process and in the server that forks the workers, as in dataprep/build/pool.py;
+Python with NumPy and pyarrow in this process and in the server that forks the workers, as in dataprep/builder/pool.py;
 the list of the originals with their sizes; a plan, a receipt for each shard and an index as parquet files, and a
 manifest, each synced to the disk. No check of names, no resumption, no formats.
 """

@@ -10,7 +10,7 @@ from typing import NotRequired, TypedDict
 
 import click
 
-from dataprep.adopt import (
+from dataprep.adoption import (
     ADOPTABLE,
     NO_LABELS,
     Adoption,
@@ -21,7 +21,7 @@ from dataprep.adopt import (
     read_class_names,
     with_class_names,
 )
-from dataprep.adopt.shards import ReadJob, read_first
+from dataprep.adoption.shards import ReadJob, read_first
 from dataprep.arguments import StrictCommand
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import ImageProgress
@@ -46,7 +46,7 @@ Exit codes: 0 adopted, now or before; 1 a disk or bucket failed; 2 nothing to ad
 
 
 class AdoptProgress(ImageProgress):
-    """Shows the progress that `dataprep.adopt` reports."""
+    """Shows the progress that `dataprep.adoption` reports."""
 
     def started(self, shards: int, num_bytes: int) -> None:
         self._shards, self._read_shards, self._total_bytes, self._read_bytes = shards, 0, num_bytes, 0

@@ -13,8 +13,8 @@ from typing import Any, cast
 import click
 
 from dataprep.arguments import StrictCommand
-from dataprep.build.plan import BuildOptions
-from dataprep.build.request import BuildRequest
+from dataprep.builder.plan import BuildOptions
+from dataprep.builder.request import BuildRequest
 from dataprep.commands.build_options import image_options, image_policy, plan_lines, shard_options, split_line
 from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shared_options
 from dataprep.commands.options import WHOLE

@@ -11,7 +11,7 @@ from typing import Unpack
 import click
 
 from dataprep.arguments import StrictCommand
-from dataprep.build.plan import Plan
+from dataprep.builder.plan import Plan
 from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shards_at_once, shared_options
 from dataprep.commands.options import WHOLE, Finite
 from dataprep.commands.progress import LaionProgress

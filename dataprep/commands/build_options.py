@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from dataprep.build.images import ImagePolicy
-from dataprep.build.plan import DEFAULT_SHARD_BYTES, Plan
+from dataprep.builder.images import ImagePolicy
+from dataprep.builder.plan import DEFAULT_SHARD_BYTES, Plan
 from dataprep.commands.options import SEED, WHOLE, Bytes, Finite, NamedDefaultOption
 from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.features import described

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from dataprep.build.plan import BuildOptions
-from dataprep.build.request import BuildRequest
+from dataprep.builder.plan import BuildOptions
+from dataprep.builder.request import BuildRequest
 from dataprep.commands.build import build_images
 from dataprep.commands.build_options import image_policy, pairs
 from dataprep.commands.build_run import Run

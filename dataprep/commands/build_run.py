@@ -14,14 +14,14 @@ from typing import Any
 
 import click
 
-from dataprep.build.cards import CARDS, own_cards, write_cards
-from dataprep.build.driver import BuildResult, prepare, refuse_output, run_build
-from dataprep.build.finished import numbering_faults
-from dataprep.build.job import Engine
-from dataprep.build.merge import rejects_too_many
-from dataprep.build.plan import Plan
-from dataprep.build.remains import card_plan
-from dataprep.build.request import BuildRequest
+from dataprep.builder.cards import CARDS, own_cards, write_cards
+from dataprep.builder.driver import BuildResult, prepare, refuse_output, run_build
+from dataprep.builder.finished import numbering_faults
+from dataprep.builder.job import Engine
+from dataprep.builder.merge import rejects_too_many
+from dataprep.builder.plan import Plan
+from dataprep.builder.remains import card_plan
+from dataprep.builder.request import BuildRequest
 from dataprep.cloud.placement import guard
 from dataprep.commands.options import json_option, stall_option, workers_option
 from dataprep.commands.progress import BuildProgress

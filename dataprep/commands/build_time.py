@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataprep.build.duration import Duration, Tried, build_duration
-from dataprep.build.recipe import Planned
+from dataprep.builder.duration import Duration, Tried, build_duration
+from dataprep.builder.recipe import Planned
 from dataprep.errors import DataprepError
 from dataprep.host.cpu import available_cores, cpu_quota
 from dataprep.messages import counted, duration, human_bytes

@@ -7,8 +7,8 @@ import json
 import click
 
 from dataprep.arguments import StrictCommand
-from dataprep.build.cards import cards_of, read_card, replace_cards, write_cards
-from dataprep.build.finished import readable_manifest
+from dataprep.builder.cards import cards_of, read_card, replace_cards, write_cards
+from dataprep.builder.finished import readable_manifest
 from dataprep.commands.options import json_option
 from dataprep.storage import open_storage
 

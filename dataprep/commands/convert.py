@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from dataprep.arguments import StrictCommand
-from dataprep.build.conversion import ConversionRequest
-from dataprep.build.driver import refuse_nested
-from dataprep.build.finished import readable_manifest
-from dataprep.build.plan import BuildOptions
+from dataprep.builder.conversion import ConversionRequest
+from dataprep.builder.driver import refuse_nested
+from dataprep.builder.finished import readable_manifest
+from dataprep.builder.plan import BuildOptions
 from dataprep.cloud.placement import guard
 from dataprep.commands.build import build_images
 from dataprep.commands.build_options import image_options, image_policy, pairs, shard_options

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.arguments import StrictCommand
-from dataprep.build.finished import readable_manifest
+from dataprep.builder.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, duplicates_text, labels_text, render_html, shared_text
 from dataprep.commands.options import json_option
 from dataprep.dataset.events import events_file

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from dataprep.build.job import BuildJob, Engine
-from dataprep.build.open_build import open_build
-from dataprep.build.plan import Plan
-from dataprep.build.recipe import recipe_of
+from dataprep.builder.job import BuildJob, Engine
+from dataprep.builder.open_build import open_build
+from dataprep.builder.plan import Plan
+from dataprep.builder.recipe import recipe_of
 from dataprep.cloud.cost import GIB
 from dataprep.cloud.prices import ANYWHERE, published_prices
 from dataprep.dataset.records import ShardReceipt

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from dataprep.build.plan import Plan
+from dataprep.builder.plan import Plan
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import StorageError
 from dataprep.host.heartbeat import STALL_S, beat, minutes, watched
@@ -170,7 +170,7 @@ def _bar() -> Progress:
 
 
 class BuildProgress(ImageProgress):
-    """Shows the progress that `dataprep.build.driver` reports."""
+    """Shows the progress that `dataprep.builder.driver` reports."""
 
     def enumerating(self, split: str) -> None:
         self.step(f"listing the originals of {split}")
@@ -244,7 +244,7 @@ class LaionProgress(BuildProgress):
 
 
 class VerifyProgress(ImageProgress):
-    """Shows the progress that `dataprep.verify.run` reports."""
+    """Shows the progress that `dataprep.verification.run` reports."""
 
     def started(self, samples: int) -> None:
         self.begin("verifying", samples)

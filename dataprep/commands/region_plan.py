@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from dataprep.build.plan import Plan
-from dataprep.build.recipe import recipe_of
-from dataprep.build.request import BuildRequest
-from dataprep.build.traffic import Traffic
+from dataprep.builder.plan import Plan
+from dataprep.builder.recipe import recipe_of
+from dataprep.builder.request import BuildRequest
+from dataprep.builder.traffic import Traffic
 from dataprep.cloud.cost import Amount, Cost, reading_cost, writing_cost
 from dataprep.cloud.machine import this_zone
 from dataprep.cloud.placement import Placement, is_bucket, placement_of

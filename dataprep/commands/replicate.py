@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from dataprep.arguments import StrictCommand
-from dataprep.build.finished import shape_faults
+from dataprep.builder.finished import shape_faults
 from dataprep.cloud.placement import guard, is_bucket
 from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.replicate import copy_dataset, dataset_phases, plan_copy, record_copies

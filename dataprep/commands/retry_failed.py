@@ -14,7 +14,7 @@ from typing import Unpack, cast
 import click
 
 from dataprep.arguments import StrictCommand
-from dataprep.build.pool import Pool
+from dataprep.builder.pool import Pool
 from dataprep.commands.options import COUNT, WHOLE, Finite, json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options

@@ -13,7 +13,7 @@ from dataprep.commands.progress import VerifyProgress
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.errors import UndecidedError, VerificationError
 from dataprep.messages import counted, human_bytes, printable, shell_words
-from dataprep.verify.run import Report, verify
+from dataprep.verification.run import Report, verify
 
 EPILOG = """\b
 Examples:

@@ -1,4 +1,4 @@
-"""Names below a dataset's root that several packages use; dataprep/build describes what lies under them."""
+"""Names below a dataset's root that several packages use; dataprep/builder describes what lies under them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 BUILD = "_build"
 """Folder of a running build."""
 PLAN_JSON = f"{BUILD}/plan.json"
-"""Plan of the build that owns this output; see dataprep/build/claim.py."""
+"""Plan of the build that owns this output; see dataprep/builder/claim.py."""
 OVERWRITING = f"{BUILD}/overwriting"
 """List of the names that `--overwrite` removes; while this file exists, no build can begin."""
 OVERWRITTEN = f"{BUILD}/overwritten"
@@ -19,7 +19,7 @@ RETRY = "_retry"
 RETRY_JSON = f"{RETRY}/plan.json"
 """Plan of that run; see dataprep/fetched/retry_plan.py."""
 README, CROISSANT = "README.md", "croissant.json"
-"""The cards of a dataset, which no digest includes and users may edit; see dataprep/build/cards.py."""
+"""The cards of a dataset, which no digest includes and users may edit; see dataprep/builder/cards.py."""
 READABLE_IMAGES = {
     "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
     "PNG": ("png",),

@@ -6,8 +6,8 @@
 gives every row exactly one status and reason, and `shard.py` writes them as a shard. The result depends on the rows and
 the downloaded bytes, never on the order in which they arrive.
 
-`recipe.py` is the recipe (dataprep/build/recipe.py). `plan.py` divides tables into shards, `shards.py` builds each and
-`commit.py` publishes it, `finish.py` writes index and manifest. `retry.py` tries failed rows again, with `newest.py`
-and `revision.py`: rows of our own datasets and, once adopted, of img2dataset's (`layout.py`, `img2dataset.py`,
-`making.py`).
+`recipe.py` is the recipe (dataprep/builder/recipe.py). `plan.py` divides tables into shards, `shards.py` builds each,
+and `commit.py` publishes it, `finish.py` writes index and manifest. `retry.py` tries failed rows again, with
+`newest.py` and `revision.py`: rows of our own datasets and, once adopted, of img2dataset's (`layout.py`,
+`img2dataset.py`, `making.py`).
 """

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataprep.build.receipts import read_receipt, receipt_file, write_receipt
+from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Fetched, FileEntry, ShardReceipt
 from dataprep.errors import AccessError, BuildError, ConflictError, FormatError, StorageError

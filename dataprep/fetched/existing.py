@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
-from dataprep.build.finished import readable_manifest
+from dataprep.builder.finished import readable_manifest
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES, no_dataset
 from dataprep.dataset.records import Manifest

@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from dataprep.build.finished import dataset_of, planned_metadata
-from dataprep.build.merge import build_manifest, merge_split
-from dataprep.build.open_build import OpenBuild
-from dataprep.build.published import Published
-from dataprep.build.remains import is_over_remains
+from dataprep.builder.finished import dataset_of, planned_metadata
+from dataprep.builder.merge import build_manifest, merge_split
+from dataprep.builder.open_build import OpenBuild
+from dataprep.builder.published import Published
+from dataprep.builder.remains import is_over_remains
 from dataprep.dataset.manifest import bytes_entry, source_entry
 from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import PublishingRows

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
-from dataprep.build.plan import BuildOptions, Plan, PlannedSplit
-from dataprep.build.request import BuildRequest
+from dataprep.builder.plan import BuildOptions, Plan, PlannedSplit
+from dataprep.builder.request import BuildRequest
 from dataprep.dataset.documents import convert
 from dataprep.errors import SourceError
 from dataprep.fetched.collect import RowOptions

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import lru_cache
 
-from dataprep.build.claim import Claim
-from dataprep.build.finished import planned_metadata
-from dataprep.build.job import BuildJob
-from dataprep.build.open_build import OpenBuild
-from dataprep.build.overwrite import remove_unfinished
-from dataprep.build.plan import Plan
-from dataprep.build.recipe import Planned
-from dataprep.build.request import BuildRequest, Progress
-from dataprep.build.traffic import Traffic
+from dataprep.builder.claim import Claim
+from dataprep.builder.finished import planned_metadata
+from dataprep.builder.job import BuildJob
+from dataprep.builder.open_build import OpenBuild
+from dataprep.builder.overwrite import remove_unfinished
+from dataprep.builder.plan import Plan
+from dataprep.builder.recipe import Planned
+from dataprep.builder.request import BuildRequest, Progress
+from dataprep.builder.traffic import Traffic
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import UsageError
@@ -45,7 +45,7 @@ _UNNAMED = (
 
 
 class WebRecipe:
-    """Builds datasets from tables of URLs; implements `dataprep.build.recipe.Recipe`."""
+    """Builds datasets from tables of URLs; implements `dataprep.builder.recipe.Recipe`."""
 
     output_may_lie_in_source = True  # tables are read by their names: a dataset in their folder is none of them
     joins_unnamed_builds = False
@@ -53,7 +53,7 @@ class WebRecipe:
         "dataprep.fetched.recipe", "dataprep.fetched.fetching", "numpy", "pyarrow.parquet",
         "simplejpeg", "cv2",
     )  # fmt: skip
-    shard_check = "dataprep.verify.fetched_shard:check_fetched_shard"
+    shard_check = "dataprep.verification.fetched_shard:check_fetched_shard"
 
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
         """Measure the tables, and plan a shard for each range of their rows."""

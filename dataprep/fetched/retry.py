@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from dataprep.build.cards import own_cards, replace_cards
-from dataprep.build.receipts import finished_shards, read_receipts
+from dataprep.builder.cards import own_cards, replace_cards
+from dataprep.builder.receipts import finished_shards, read_receipts
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.paths import RETRY, RETRY_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt

@@ -9,8 +9,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from dataprep.build.plan import refuse_other_codecs
-from dataprep.build.receipts import read_receipt
+from dataprep.builder.plan import refuse_other_codecs
+from dataprep.builder.receipts import read_receipt
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import ConflictError, FormatError
 from dataprep.fetched.collect import RowOptions

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dataprep.build.receipts import read_receipts
+from dataprep.builder.receipts import read_receipts
 from dataprep.dataset.index import open_index
 from dataprep.dataset.index_parts import grown_entry, index_files
 from dataprep.dataset.index_rows import index_schema

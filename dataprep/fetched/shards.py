@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from dataprep.build.cards import read_card
-from dataprep.build.job import BuildJob
-from dataprep.build.open_build import open_build
-from dataprep.build.receipts import read_receipt
-from dataprep.build.remains import is_over_remains
-from dataprep.build.writeback import WritebackFile
+from dataprep.builder.cards import read_card
+from dataprep.builder.job import BuildJob
+from dataprep.builder.open_build import open_build
+from dataprep.builder.receipts import read_receipt
+from dataprep.builder.remains import is_over_remains
+from dataprep.builder.writeback import WritebackFile
 from dataprep.dataset.paths import CROISSANT
 from dataprep.dataset.records import Fetched, ShardReceipt, SidecarEntry
 from dataprep.errors import FormatError, UsageError, install_hint

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataprep.build.plan import Plan
-from dataprep.build.traffic import PAGE_OBJECTS, Traffic
+from dataprep.builder.plan import Plan
+from dataprep.builder.traffic import PAGE_OBJECTS, Traffic
 from dataprep.sources.tables import TABLE_WINDOW_BYTES
 
 _INSERTS_A_SHARD = 8

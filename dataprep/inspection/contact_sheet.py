@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from dataprep.build.images import ImagePolicy, check_image
+from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.dataset.index import open_index
 from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.manifest import built_as

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dataprep.build.finished import readable_manifest
-from dataprep.build.open_build import OpenBuild
-from dataprep.build.receipts import finished_shards, read_receipts
-from dataprep.build.references import original_names
+from dataprep.builder.finished import readable_manifest
+from dataprep.builder.open_build import OpenBuild
+from dataprep.builder.receipts import finished_shards, read_receipts
+from dataprep.builder.references import original_names
 from dataprep.dataset.events import open_events
 from dataprep.dataset.keys import readable
 from dataprep.dataset.records import Event

@@ -122,7 +122,7 @@ class Dataset(ABC):
     default_splits: tuple[str, ...]
     default_max_reject_ratio: float = 0.0
     recipe: ClassVar[str] = "archives"
-    """How the dataset is built: a name in `dataprep.build.recipe.RECIPES`."""
+    """How the dataset is built: a name in `dataprep.builder.recipe.RECIPES`."""
     generated: ClassVar[bool] = False
     """True if this project generates the original files and the user chooses the number of images."""
     is_published: ClassVar[bool] = True

@@ -37,7 +37,7 @@ DOORS = {
     "dataprep.dataset.manifest": Door("reading a manifest", ("read_manifest",)),
     "dataprep.dataset.records": Door("what a manifest holds", ("Manifest", "SplitManifest", "ShardEntry")),
     "dataprep.storage": Door("disks and buckets", ("ObjectInfo", "Storage", "open_storage")),
-    "dataprep.verify.run": Door("comparing a dataset with its manifest", ("Progress", "Report", "verify")),
+    "dataprep.verification.run": Door("comparing a dataset with its manifest", ("Progress", "Report", "verify")),
     "dataprep.errors": Door("errors and their exit codes"),
     "pipelines.protocol": Door("engines of builds"),
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from dataprep.adopt import Progress as AdoptProgress
+from dataprep.adoption import Progress as AdoptProgress
 from dataprep.errors import DataprepError, UndecidedError, UsageError
 from dataprep.host.cpu import background_cores
 from dataprep.host.measure import CommandError

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
-from dataprep.adopt import AdoptRequest, Progress, adopt
+from dataprep.adoption import AdoptRequest, Progress, adopt
 from dataprep.errors import DataprepError, UsageError
 from loaders.bench.data import INDEX_DEADLINE_S, BenchData
 from loaders.bench.runs import last_line, module_command

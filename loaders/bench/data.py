@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from glob import escape
 from pathlib import Path, PurePosixPath
 
-from dataprep.adopt import AdoptRequest, Progress, adopt
+from dataprep.adoption import AdoptRequest, Progress, adopt
 from dataprep.dataset.links import is_adopted, open_linked
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError

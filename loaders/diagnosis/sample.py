@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dataprep.adopt import AdoptRequest, adopt
-from dataprep.build.images import CheckedImage, ImagePolicy, check_image
+from dataprep.adoption import AdoptRequest, adopt
+from dataprep.builder.images import CheckedImage, ImagePolicy, check_image
 from dataprep.errors import ImageError, StorageError
 from dataprep.formats.ustar import BLOCK_BYTES, members_around
 from dataprep.host.cpu import available_cores

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from dataprep import errors
-from dataprep.build.job import BuildJob, Engine
-from dataprep.build.receipts import POLL_S, ReceiptWatch, finished_shards
+from dataprep.builder.job import BuildJob, Engine
+from dataprep.builder.receipts import POLL_S, ReceiptWatch, finished_shards
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, DataprepError, UsageError
 from dataprep.host.processes import WORKER_ENVIRONMENT, environment

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from dataprep.build.job import BuildJob, build_shard
+from dataprep.builder.job import BuildJob, build_shard
 from dataprep.dataset.records import ShardReceipt
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from dataprep.build.job import BuildJob
-from dataprep.build.receipts import ReceiptWatch
+from dataprep.builder.job import BuildJob
+from dataprep.builder.receipts import ReceiptWatch
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, DataprepError
 from dataprep.host.heartbeat import beat

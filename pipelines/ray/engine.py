@@ -9,8 +9,8 @@ from functools import partial
 
 import ray
 
-from dataprep.build.job import BuildJob, Engine, begin_shard
-from dataprep.build.recipe import recipe_named
+from dataprep.builder.job import BuildJob, Engine, begin_shard
+from dataprep.builder.recipe import recipe_named
 from dataprep.dataset.records import ShardReceipt
 from dataprep.storage import open_storage
 from pipelines.protocol import DetachedJob, EngineChoice, EngineWork

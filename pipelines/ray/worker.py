@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from dataprep.build.failures import failure_of
+from dataprep.builder.failures import failure_of
 from dataprep.host.garbage import COLLECT_AFTER
 from dataprep.host.heartbeat import beat, beats
 from dataprep.host.processes import BUILD_ENVIRONMENT

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dataprep.adopt import AdoptRequest, adopt
-from dataprep.build.finished import shape_faults
+from dataprep.adoption import AdoptRequest, adopt
+from dataprep.builder.finished import shape_faults
 from dataprep.cloud.replicate import dataset_phases
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.demo.make import write_demo

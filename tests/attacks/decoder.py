@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dataprep.adopt import AdoptRequest, adopt
-from dataprep.build.images import ImagePolicy, check_image
+from dataprep.adoption import AdoptRequest, adopt
+from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.records import Event
 from loaders import open_loader

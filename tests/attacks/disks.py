@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.adopt import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.index_rows import index_schema
 from dataprep.dataset.replicas import record_replicas

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from dataprep.adopt import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
 from tests.attacks import Attack
 from tests.support.flags import EXIT_CODES, Call, all_calls

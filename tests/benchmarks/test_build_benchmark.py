@@ -78,6 +78,6 @@ def _check_row(row: dict, workers: int) -> None:
 
 def test_the_environment_of_the_peers_has_what_the_check_of_images_imports() -> None:
     """The peers whose pins exclude ours call our check of images; the benchmark of builds runs them with it."""
-    program = "from dataprep.build.images import ImagePolicy, check_image"
+    program = "from dataprep.builder.images import ImagePolicy, check_image"
     done = subprocess.run([PEERS_PYTHON, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

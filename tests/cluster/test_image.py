@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.build.driver import run_build
+from dataprep.builder.driver import run_build
 from dataprep.storage import open_storage
 from tests.cluster.test_beam import DATAFLOW
 from tests.conftest import BUCKET

@@ -65,7 +65,7 @@ def test_no_command_imports_torch_tensorflow_or_beam(name):
 def test_build_starts_its_server_before_anything_heavy_is_imported():
     code = "import sys, dataprep.commands.build, pipelines.local; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "dataprep.build.pool" in run.stdout.split()
+    assert "dataprep.builder.pool" in run.stdout.split()
     assert {*HEAVY, "pandas"}.isdisjoint(run.stdout.split())
 
 
@@ -118,7 +118,7 @@ def test_no_process_that_works_on_folders_imports_what_it_does_not_need(original
     imported = processes_by_import(
         tmp_path, *build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord")
     )
-    assert len(imported["dataprep.build.archives"]) == 2  # the command, and the server of its workers
+    assert len(imported["dataprep.builder.archives"]) == 2  # the command, and the server of its workers
     assert len(imported["click"]) == 1
     assert imported.keys() & UNNEEDED == set()
     for command in ("inspect", "verify"):

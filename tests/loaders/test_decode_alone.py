@@ -9,7 +9,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from dataprep.build.images import CheckedImage, ImagePolicy, check_image
+from dataprep.builder.images import CheckedImage, ImagePolicy, check_image
 from dataprep.dataset.records import Event
 from loaders.decode.crop import View
 from loaders.decode.decoders import open_decoder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataprep.build.driver import run_build
+from dataprep.builder.driver import run_build
 from dataprep.errors import UsageError
 from pipelines.local import check, open_engine, shards_at_once
 from pipelines.parts import Part

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from dataprep.adopt import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.index import open_index
 from dataprep.dataset.links import open_linked

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataprep.build.driver import run_build
-from dataprep.build.job import build_shard
-from dataprep.build.plan import BuildOptions
-from dataprep.build.request import BuildRequest
+from dataprep.builder.driver import run_build
+from dataprep.builder.job import build_shard
+from dataprep.builder.plan import BuildOptions
+from dataprep.builder.request import BuildRequest
 from dataprep.dataset.records import Manifest
 
 

@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from dataprep.build.cards import CROISSANT, README
+from dataprep.builder.cards import CROISSANT, README
 from dataprep.storage import open_storage
 from tests.support import warm
 from tests.support.words import replaced

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dataprep.build.driver import run_build
-from dataprep.build.images import ImagePolicy
-from dataprep.build.job import build_shard
-from dataprep.build.plan import BuildOptions
-from dataprep.build.request import BuildRequest
+from dataprep.builder.driver import run_build
+from dataprep.builder.images import ImagePolicy
+from dataprep.builder.job import build_shard
+from dataprep.builder.plan import BuildOptions
+from dataprep.builder.request import BuildRequest
 from dataprep.dataset.records import Manifest
 from dataprep.demo.make import write_demo
 from dataprep.sources.coco_records import KINDS

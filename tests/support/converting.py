@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataprep.build.conversion import ConversionRequest
-from dataprep.build.driver import run_build
-from dataprep.build.job import build_shard
-from dataprep.build.plan import BuildOptions
+from dataprep.builder.conversion import ConversionRequest
+from dataprep.builder.driver import run_build
+from dataprep.builder.job import build_shard
+from dataprep.builder.plan import BuildOptions
 from dataprep.dataset.index import open_index
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.links import links_of, open_data

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dataprep.build.cards import CROISSANT, README
-from dataprep.build.claim import read_claim
-from dataprep.build.image_folder import image_names
-from dataprep.build.open_build import open_build
-from dataprep.build.receipts import finished_shards
-from dataprep.build.references import shard_plan
+from dataprep.builder.cards import CROISSANT, README
+from dataprep.builder.claim import read_claim
+from dataprep.builder.image_folder import image_names
+from dataprep.builder.open_build import open_build
+from dataprep.builder.receipts import finished_shards
+from dataprep.builder.references import shard_plan
 from dataprep.formats import FORMATS
 from dataprep.host.cpu import children
 from dataprep.storage import open_storage

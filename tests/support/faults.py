@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataprep.build.cards import CROISSANT, README
+from dataprep.builder.cards import CROISSANT, README
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Sample
 from dataprep.formats import FORMATS

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.adopt import AdoptRequest, adopt
-from dataprep.build.driver import run_build
+from dataprep.adoption import AdoptRequest, adopt
+from dataprep.builder.driver import run_build
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest, ShardReceipt
@@ -25,7 +25,7 @@ from dataprep.fetched.retry_shards import RetryJob, retry_shard
 from dataprep.fetched.shards import FetchJob, ShardFetcher
 from dataprep.formats.img2dataset import reason_of
 from dataprep.storage import open_storage
-from dataprep.verify.run import verify
+from dataprep.verification.run import verify
 from tests.support.img2dataset import MADE, write_img2dataset
 from tests.support.picture_web import LIMITS, PictureWeb, picture_web
 from tests.support.shared import made_once, shared_folder

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.build.driver import run_build
-from dataprep.build.images import ImagePolicy
-from dataprep.build.job import build_shard
-from dataprep.build.plan import BuildOptions
-from dataprep.build.request import BuildRequest
+from dataprep.builder.driver import run_build
+from dataprep.builder.images import ImagePolicy
+from dataprep.builder.job import build_shard
+from dataprep.builder.plan import BuildOptions
+from dataprep.builder.request import BuildRequest
 from dataprep.commands.progress import BuildProgress, VerifyProgress
-from dataprep.verify.run import Report, verify
+from dataprep.verification.run import Report, verify
 from tests.support.faults import Damaged
 from tests.support.shared import made_once, shared_folder
 

@@ -36,7 +36,7 @@ PRELOADED = (
     "pyarrow.parquet",
     "PIL.Image",
     "rich.progress",
-    "dataprep.build.driver",
+    "dataprep.builder.driver",
     "loaders.loader",
     "loaders.bench.compare",
 )

@@ -10,10 +10,10 @@ from typing import Any
 
 from PIL import Image
 
-from dataprep.build.driver import prepare, run_build
-from dataprep.build.job import build_shard
-from dataprep.build.plan import BuildOptions, Plan
-from dataprep.build.request import BuildRequest
+from dataprep.builder.driver import prepare, run_build
+from dataprep.builder.job import build_shard
+from dataprep.builder.plan import BuildOptions, Plan
+from dataprep.builder.request import BuildRequest
 from dataprep.dataset.records import Manifest
 from dataprep.sources.own import OwnData
 from tests.support.build_here import Quiet

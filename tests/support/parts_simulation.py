@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dataprep.build.receipts import LISTING_SHARE, POLL_S
+from dataprep.builder.receipts import LISTING_SHARE, POLL_S
 from pipelines.parts import Helper, Part, patience_s
 
 PAGE_RECEIPTS = 1000

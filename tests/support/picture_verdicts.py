@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from dataprep.build.images import CheckedImage, ImagePolicy, check_image
+from dataprep.builder.images import CheckedImage, ImagePolicy, check_image
 from dataprep.errors import ImageError
 from loaders.decode.crop import View
 from loaders.decode.decoders import open_decoder

@@ -26,7 +26,7 @@ PLAN = """
 import json, os, sys, time
 from pathlib import Path
 from tests.support.planning import request_of
-from dataprep.build.archives import ARCHIVES
+from dataprep.builder.archives import ARCHIVES
 from dataprep.dataset import spill
 from dataprep.host.measure import peak_bytes
 from dataprep.storage import open_storage
@@ -120,8 +120,8 @@ WRITERS = {"folder": write_tiny_files, "table": write_tiny_table}
 def request_of(asked: dict[str, Any]) -> Any:
     """Return the request of a build; a made-up list is a dataset of its own, known to this process alone."""
     from dataprep import sources
-    from dataprep.build.plan import BuildOptions
-    from dataprep.build.request import BuildRequest
+    from dataprep.builder.plan import BuildOptions
+    from dataprep.builder.request import BuildRequest
     from dataprep.sources import OwnData
 
     own, dataset = None, next((kind for kind in WRITERS if kind in asked), "synthetic")

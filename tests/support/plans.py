@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dataprep.build.plan import BuildOptions, Plan, PlannedSplit
-from dataprep.build.recipe import Planned
-from dataprep.build.references import refs_schema, refs_table, repair_references, store_references
+from dataprep.builder.plan import BuildOptions, Plan, PlannedSplit
+from dataprep.builder.recipe import Planned
+from dataprep.builder.references import refs_schema, refs_table, repair_references, store_references
 from dataprep.dataset.records import SampleRef
 from dataprep.host.versions import codec_versions
 

@@ -46,13 +46,13 @@ BUGS = {
     ),
     "writes a progressive file that lacks scans": (
         "restart",
-        "dataprep/build/_restart.c",
+        "dataprep/builder/_restart.c",
         "    refuse_unfinished(transcoder);\n    unsigned",
         "    unsigned",
     ),
     "drops the segment that says how colours are meant": (
         "restart",
-        "dataprep/build/_restart.c",
+        "dataprep/builder/_restart.c",
         "if (!lists_images(segment))",
         "if (segment->marker != JPEG_APP0 + 14)",
     ),
@@ -63,7 +63,7 @@ BUGS = {
 def plant_bug(folder: Path, name: str) -> str:
     """Copy the sources into a folder, with one bug, and return the name of the target that must find it."""
     target, file, right, wrong = BUGS[name]
-    for part in ("loaders/decode", "dataprep/build", "tests/fuzz"):
+    for part in ("loaders/decode", "dataprep/builder", "tests/fuzz"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.py", "*.so", "*.zip"))
     path = folder / file
     text = path.read_text()

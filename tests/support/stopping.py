@@ -188,8 +188,8 @@ def _inline_engine(do_shard: Callable[[Any, int], Any], *_: object) -> Iterator[
 def _serve() -> None:
     """Answer every line of standard input: fork a command, or look at one."""
     from dataprep import cli
-    from dataprep.build.job import build_shard
-    from dataprep.build.recipe import RECIPES, recipe_named
+    from dataprep.builder.job import build_shard
+    from dataprep.builder.recipe import RECIPES, recipe_named
     from dataprep.commands import retry_failed
     from dataprep.fetched.retry_shards import retry_shard
     from pipelines import local

@@ -37,14 +37,14 @@ TORCH = ("torch", "torchvision", "torch_xla", "torch_xla.core.xla_model", "torch
 """Imports of the training programs on torch."""
 DATAPREP = (
     "dataprep.cli",
-    "dataprep.build.archives",
-    "dataprep.build.driver",
-    "dataprep.build.pool",
+    "dataprep.builder.archives",
+    "dataprep.builder.driver",
+    "dataprep.builder.pool",
     "dataprep.commands.build_run",
     "dataprep.commands.verify",
     "dataprep.fetched.fetching",
     "dataprep.fetched.recipe",
-    "dataprep.verify.run",
+    "dataprep.verification.run",
     "numpy",
     "obstore",
     "PIL.Image",

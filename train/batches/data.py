@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dataprep.adopt import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, adopt
 from dataprep.cloud.placement import guard, url_to_read
 from dataprep.dataset.changes import refuse_changed
 from dataprep.dataset.labels import unlabelled

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.build.cards import write_cards
-from dataprep.build.finished import shape_faults
+from dataprep.builder.cards import write_cards
+from dataprep.builder.finished import shape_faults
 from dataprep.cloud.region import describe
 from dataprep.cloud.replicate import Copying, copy_dataset, dataset_phases, plan_copy, record_copies
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dataprep.build.finished import shape_faults
+from dataprep.builder.finished import shape_faults
 from dataprep.cli import group
 from dataprep.commands.inspect import command as inspect_command
 from dataprep.commands.progress import VerifyProgress
@@ -21,7 +21,7 @@ from dataprep.inspection.inspect import inspect_dataset
 from dataprep.sources.laion import CITATION, LICENCE, ORIGIN
 from dataprep.sources.own import UNSTATED
 from dataprep.storage import open_storage
-from dataprep.verify.run import verify
+from dataprep.verification.run import verify
 from loaders import open_loader
 from tests.support.builds import dataprep, digests
 from tests.support.picture_web import WEB, laion_arguments, picture_web

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from dataprep.build.images import ImagePolicy
+from dataprep.builder.images import ImagePolicy
 from dataprep.commands.build import command
 from dataprep.commands.build_options import image_policy, plan_lines
 from dataprep.dataset.features import Feature

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from dataprep.build.duration import Tried
-from dataprep.build.recipe import Planned
+from dataprep.builder.duration import Tried
+from dataprep.builder.recipe import Planned
 from dataprep.commands.build_time import ONE_CORE, Crew, UnknownTime, crew_here, planned_time
 from dataprep.errors import SourceError
 from dataprep.host.cpu import available_cores

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.build.finished import readable_manifest
+from dataprep.builder.finished import readable_manifest
 from dataprep.commands.inspect_html import render_html
 from dataprep.inspection.contact_sheet import Sheet, open_sheet
 from dataprep.inspection.inspect import inspect_dataset

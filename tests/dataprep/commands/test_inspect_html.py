@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from dataprep.build.finished import readable_manifest
-from dataprep.build.images import ImagePolicy
+from dataprep.builder.finished import readable_manifest
+from dataprep.builder.images import ImagePolicy
 from dataprep.commands.inspect_html import class_caption, render_html
 from dataprep.dataset.records import Event
 from dataprep.inspection.contact_sheet import Picture, Sheet, open_sheet

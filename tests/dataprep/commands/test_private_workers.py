@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.build.claim import claim_place
-from dataprep.build.job import BuildJob
+from dataprep.builder.claim import claim_place
+from dataprep.builder.job import BuildJob
 from dataprep.commands.private_workers import nat_cost, private_worker_lines, telling
 from dataprep.fetched.traffic import ALIVE_SHARE, IMAGE_BYTES
 from dataprep.storage import open_storage

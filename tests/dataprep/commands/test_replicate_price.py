@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from dataprep.build.finished import shape_faults
+from dataprep.builder.finished import shape_faults
 from dataprep.cloud.prices import Prices, published_prices
 from dataprep.cloud.region import CO_LOCATED, PAID, UNKNOWN
 from dataprep.cloud.replicate import Copying, dataset_phases, plan_copy

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from dataprep.build.cards import cards_of, write_cards
+from dataprep.builder.cards import cards_of, write_cards
 from dataprep.commands.retry_failed import command
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import CROISSANT, README

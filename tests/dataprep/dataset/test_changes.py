@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from dataprep.adopt import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset import changes
 from dataprep.dataset.changes import changes_of

@@ -79,8 +79,8 @@ import sys
 from dataprep.dataset import spill
 from dataprep.dataset.records import SampleRef
 from dataprep.dataset.references import enumeration_sha256, spilled
-from dataprep.build.order import order_split
-from dataprep.build.plan import BuildOptions
+from dataprep.builder.order import order_split
+from dataprep.builder.plan import BuildOptions
 from dataprep.sources.duplicates import refuse_duplicates
 spill.MEMORY_BYTES = spill.PART_BYTES = 1000
 refs = spilled([SampleRef(str(number), "x", 0, 1) for number in range(100)]).relabelled([0])

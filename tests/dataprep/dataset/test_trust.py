@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from dataprep.adopt import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset import trust
 from dataprep.dataset.manifest import read_manifest

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from dataprep.build.images import ImagePolicy, check_image
+from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.dataset.records import Event
 from dataprep.demo.oddities import ODDITIES
 from tests.support.demos import images_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.build.receipts import read_receipt, write_receipt
+from dataprep.builder.receipts import read_receipt, write_receipt
 from dataprep.dataset.columns import table_of
 from dataprep.dataset.index_rows import index_schema
 from dataprep.dataset.paths import BUILD

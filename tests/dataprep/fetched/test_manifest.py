@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.build.finished import layout_faults, shape_faults
+from dataprep.builder.finished import layout_faults, shape_faults
 from dataprep.dataset.manifest import MAX_MANIFEST_BYTES, MAX_SHARDS, SCHEMA_VERSION, manifest_bytes
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Manifest, SplitManifest
@@ -16,7 +16,7 @@ from dataprep.fetched.manifest import is_fetched
 from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import LaionOptions
 from dataprep.sources.tables import Column
-from dataprep.verify.manifest import consistency_faults
+from dataprep.verification.manifest import consistency_faults
 
 HASH, CRC = "0" * 64, "AAAAAA=="
 STATUSES = {"success": 3, "failed_to_download": 1, "failed_to_resize": 0, "filtered": 0, "duplicate": 0}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.build.plan import plan_from_document
+from dataprep.builder.plan import plan_from_document
 from dataprep.dataset.differences import differences
 from dataprep.errors import SourceError, UsageError
 from dataprep.fetched.collect import RowOptions

@@ -7,14 +7,14 @@ from functools import partial
 
 import pytest
 
-import dataprep.build.plan as plans
+import dataprep.builder.plan as plans
 import dataprep.fetched.recipe as recipe
-from dataprep.build.cards import write_cards
-from dataprep.build.claim import claim_place
-from dataprep.build.driver import refuse_nested, run_build
-from dataprep.build.job import BuildJob, begin_shard, build_shard
-from dataprep.build.open_build import open_build
-from dataprep.build.request import BuildRequest
+from dataprep.builder.cards import write_cards
+from dataprep.builder.claim import claim_place
+from dataprep.builder.driver import refuse_nested, run_build
+from dataprep.builder.job import BuildJob, begin_shard, build_shard
+from dataprep.builder.open_build import open_build
+from dataprep.builder.request import BuildRequest
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import BuildError, UsageError

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.build.cards import cards_of, write_cards
+from dataprep.builder.cards import cards_of, write_cards
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.paths import CROISSANT, README, RETRY_JSON
 from dataprep.errors import ConflictError, FormatError, UsageError
@@ -20,7 +20,7 @@ from dataprep.fetched.newest import Choice
 from dataprep.fetched.retry_plan import clean_up, read_plan
 from dataprep.fetched.retry_shards import retry_shard
 from dataprep.storage import open_storage
-from dataprep.verify.run import verify
+from dataprep.verification.run import verify
 from loaders import open_loader
 from tests.support.builds import digests
 from tests.support.fetched import ALL, FAULTS, ROWS, Watcher, build_table, check_built, retry

@@ -13,7 +13,7 @@ from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import ConflictError
 from dataprep.fetched.retry_shards import retry_shard
 from dataprep.storage import open_storage
-from dataprep.verify.run import verify
+from dataprep.verification.run import verify
 from tests.support.fetched import Watcher, build_table, retry
 
 

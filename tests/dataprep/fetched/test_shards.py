@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dataprep.build.driver import run_build
+from dataprep.builder.driver import run_build
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options
 from dataprep.fetched.shards import ShardFetcher
 from dataprep.web.addresses import parse_networks

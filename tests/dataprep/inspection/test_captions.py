@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataprep.build.finished import readable_manifest
+from dataprep.builder.finished import readable_manifest
 from dataprep.inspection.captions import SHOWN_CHARACTERS, caption_field, captions_of_folder
 from dataprep.inspection.contact_sheet import contact_sheet
 from dataprep.storage import open_storage

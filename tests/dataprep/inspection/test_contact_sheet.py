@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dataprep.build.finished import readable_manifest
+from dataprep.builder.finished import readable_manifest
 from dataprep.inspection.contact_sheet import SHEET_IMAGES, THUMBNAIL_PIXELS, contact_sheet
 from dataprep.storage import open_storage
 from tests.support.finished import build_here, change_cell

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.build.finished import readable_manifest
+from dataprep.builder.finished import readable_manifest
 from dataprep.dataset import prints
 from dataprep.inspection import oddities
 from dataprep.inspection.contact_sheet import NEIGHBOURS, open_sheet

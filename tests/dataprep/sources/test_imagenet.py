@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from dataprep.build.driver import prepare
-from dataprep.build.plan import BuildOptions
-from dataprep.build.request import BuildRequest
+from dataprep.builder.driver import prepare
+from dataprep.builder.plan import BuildOptions
+from dataprep.builder.request import BuildRequest
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.records import SourceFile
 from dataprep.errors import SourceError

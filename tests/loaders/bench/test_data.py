@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dataprep.adopt import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.bench import BenchProgress
 from dataprep.errors import UsageError
 from loaders.bench.compare import BenchRequest, run_bench

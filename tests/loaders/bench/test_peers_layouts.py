@@ -29,7 +29,7 @@ def test_labels_are_those_of_sorted_class_folders(folder):
 
 @pytest.mark.parametrize("layout", ["webdataset", "tfrecord"])
 def test_shards_hold_every_image(folder, tmp_path, layout):
-    from dataprep.adopt import AdoptRequest, adopt
+    from dataprep.adoption import AdoptRequest, adopt
     from loaders.diagnosis.sample import _Quiet
 
     out = tmp_path / "out"

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from dataprep.build.images import ImagePolicy
+from dataprep.builder.images import ImagePolicy
 from dataprep.errors import FormatError, UsageError
 from loaders import (
     AlbumentationsTransform,

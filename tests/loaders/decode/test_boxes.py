@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from dataprep.build.images import ImagePolicy
+from dataprep.builder.images import ImagePolicy
 from dataprep.errors import UsageError
 from loaders import open_loader
 from loaders.decode.boxes import (

@@ -17,7 +17,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from dataprep.build import restart
+from dataprep.builder import restart
 from dataprep.errors import ImageError, UsageError
 from loaders.decode import decoders as decode
 from loaders.decode.crop import View, evaluation_view, train_views

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from dataprep.build.images import ImagePolicy
+from dataprep.builder.images import ImagePolicy
 from dataprep.errors import DataprepError, FormatError, StorageError
 from loaders import Loader, Packs, Views, open_loader, open_packs, open_views
 from tests.support.adoption import adopt_here, image_of, tar_of

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import dataprep.build.plan as plans
-from dataprep.build.claim import OvertakenError
-from dataprep.build.driver import run_build
-from dataprep.build.job import BuildJob
-from dataprep.build.open_build import open_build
+import dataprep.builder.plan as plans
+from dataprep.builder.claim import OvertakenError
+from dataprep.builder.driver import run_build
+from dataprep.builder.job import BuildJob
+from dataprep.builder.open_build import open_build
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Killed, Quiet, request

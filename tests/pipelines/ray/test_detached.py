@@ -1,6 +1,6 @@
 """The name of a detached job; tests/cluster/test_ray.py runs one."""
 
-from dataprep.build.job import BuildJob
+from dataprep.builder.job import BuildJob
 from tests.support.on_use import on_use
 
 job_name = on_use("pipelines.ray.detached:job_name")

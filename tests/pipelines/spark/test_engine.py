@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.build.job import BuildJob
+from dataprep.builder.job import BuildJob
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, UsageError
 from pipelines.protocol import EngineChoice

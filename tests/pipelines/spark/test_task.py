@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.build.job import BuildJob
+from dataprep.builder.job import BuildJob
 from dataprep.errors import ConflictError, StorageError, UsageError
 from pipelines.spark import task as tasks
 from pipelines.spark.task import Answers, NodeCheck, NodeTask, ShardTask, local_paths, source_paths

@@ -1,0 +1,28 @@
+"""Writes an index and a manifest for data of other tools, without rewriting the data.
+
+find.py                           which tool wrote the data, which files belong to which split
+folder.py tars.py tfrecords.py    where in a file each sample and its image lie
+labels.py                         integers and the names of their classes, or texts that become classes
+shards.py                         the samples of all files, read in parallel
+img2dataset.py tfds.py            statuses of img2dataset's rows; its TFRecords described for TFDS
+run.py                            writes index and manifest
+"""
+
+from dataprep.adoption.find import ADOPTABLE, Found, FoundShard, find, with_class_names
+from dataprep.adoption.labels import NO_LABELS, read_class_names
+from dataprep.adoption.run import Adoption, AdoptRequest, adopt
+from dataprep.adoption.shards import Progress
+
+__all__ = [
+    "ADOPTABLE",
+    "NO_LABELS",
+    "AdoptRequest",
+    "Adoption",
+    "Found",
+    "FoundShard",
+    "Progress",
+    "adopt",
+    "find",
+    "read_class_names",
+    "with_class_names",
+]

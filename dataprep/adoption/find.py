@@ -1,0 +1,407 @@
+"""Finds out which data are at a URL: which tool wrote them, which files are shards, and to which split each belongs.
+
+Only names, sizes and the small files that describe a TFDS directory are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, Struct, field
+
+from dataprep.adoption.folder import IMAGES_PER_SHARD, FolderImages, find_folder_images
+from dataprep.adoption.labels import MAX_CLASSES, NO_LABELS
+from dataprep.dataset.changes import SHARD_NAMES, fits, is_of_adoption
+from dataprep.dataset.documents import Count, decode
+from dataprep.dataset.paths import is_readable_image
+from dataprep.errors import SourceError, UsageError
+from dataprep.formats import FORMATS
+from dataprep.formats.img2dataset import IMG2DATASET
+from dataprep.formats.img2dataset_tfds import is_ours
+from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
+from dataprep.formats.wire import FRAME_HEAD_BYTES, frame_length
+from dataprep.messages import counted, shell_words, shown
+from dataprep.sources.archives import refuse_pointer
+from dataprep.sources.table_files import other_data
+from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.base import read_bounded
+
+T = TypeVar("T")
+ADOPTABLE = ("auto", "imagefolder", "webdataset", "tfrecord")
+
+_FETCH_AGAIN = "fetch it again"
+_SPLIT_WORDS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
+_SPLIT_IN_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_SPLIT_WORDS)})(?![A-Za-z0-9])")
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_COMPRESSED = re.compile(r"\.(?:tar\.\w+|tgz|tfrecords?\.\w+)\Z")
+_TFRECORD = re.compile(r"\.tfrecords?(?:-\d+-of-\d+)?\Z")
+_TFDS_FILE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundShard:
+    """One file of samples, or some files of an image folder."""
+
+    split: str
+    number: int
+    """Position of the shard in its split."""
+    name: str
+    num_bytes: int
+    crc32c: str
+    """CRC32C in base64; empty if the storage does not keep it."""
+    samples: int | None
+    """Number of samples according to a TFDS description; None if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """Data that other tools wrote."""
+
+    kind: str
+    """`imagefolder`, `webdataset`, `tfrecord`, `tfds`, or `img2dataset`."""
+    format: str
+    name: str
+    licence: str = ""
+    shards: tuple[FoundShard, ...]
+    """Shards of all splits, one split after the other."""
+    images: Mapping[str, FolderImages] = dataclass_field(default_factory=dict)
+    """Images of an image folder, by split."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes; None if their number is only known from the labels."""
+
+    @property
+    def is_img2dataset(self) -> bool:
+        """Whether sidecars of the shards have the statuses of img2dataset's rows."""
+        return self.kind == IMG2DATASET
+
+    @property
+    def has_classes_in_root(self) -> bool:
+        """Whether a folder created in the root would count as a class."""
+        return any(images.root_depth == 0 for images in self.images.values())
+
+
+class _TfdsSplit(Struct, rename="camel"):
+    """A split in a `dataset_info.json`, whose integers are texts, as in all JSON of protobuf."""
+
+    name: str
+    filepath_template: str | None = None
+    shard_lengths: list[Count] = []
+
+
+class _Redistribution(Struct):
+    license: str = ""
+
+
+class _DatasetInfo(Struct, rename="camel"):
+    """The part of a `dataset_info.json` that is read."""
+
+    name: str
+    file_format: str | None = None
+    redistribution_info: _Redistribution = field(default_factory=_Redistribution)
+    splits: list[_TfdsSplit] = []
+
+
+class _ClassLabel(Struct, rename="camel"):
+    num_classes: Annotated[int, Meta(ge=0, le=MAX_CLASSES)] | None = None
+
+
+class _Feature(Struct, rename="camel"):
+    class_label: _ClassLabel | None = None
+
+
+class _FeaturesDict(Struct):
+    features: dict[str, _Feature] = {}
+
+
+class _Features(Struct, rename="camel"):
+    """The part of a `features.json` that is read."""
+
+    features_dict: _FeaturesDict = field(default_factory=_FeaturesDict)
+
+
+def find(
+    storage: Storage, *, format_name: str = "auto", splits: Sequence[tuple[str, str]] = (), labels: str | None = None
+) -> Found:
+    """Find the data at a storage by the names of the files.
+
+    Args:
+        storage: Where the data are.
+        format_name: One of ADOPTABLE.
+        splits: Names of splits, each with the pattern of its files; if empty, splits are recognised by the files'
+            names.
+        labels: Field that holds the label, NO_LABELS, or None for the usual fields.
+
+    Raises:
+        UsageError: No file can be adopted, or the choice is ambiguous without further options.
+        SourceError: A TFDS description cannot be read, or names files that do not exist.
+    """
+    for split, _ in splits:
+        _check_split(split)
+    listing = _listing(storage)
+    if not listing:
+        raise UsageError(f"{storage.url}: no files found; check the URL")
+    format_name = _format_of(storage, listing) if format_name == "auto" else format_name
+    name = storage.url.rstrip("/").rpartition("/")[2] or "data"
+    if FORMATS[format_name].one_file_per_image:
+        return _find_folder(storage, name, listing, splits, labels)
+    if format_name == "tfrecord" and any(info.name == DATASET_INFO for info in listing):
+        return _find_tfds(storage, listing, splits, labels)
+    files = [info for info in listing if SHARD_NAMES[format_name].search(info.name)]
+    if not files and format_name == "tfrecord":  # the user names the files
+        files = [info for info in listing if any(fits(info.name, pattern) for _, pattern in splits)]
+        files = files if files and _has_record(storage, files[0]) else []
+    if not files:
+        raise UsageError(f"{storage.url}: no file of format {format_name}, as in {_examples(listing)}; check --format")
+    by_split = assign_splits(storage, files, splits)
+    for info in files:
+        refuse_pointer(storage, info.name, info.num_bytes)
+    shards = tuple(_shard(split, n, info) for split, infos in by_split.items() for n, info in enumerate(infos))
+    is_img2dataset = any(info.name.endswith("_stats.json") for info in listing)
+    kind = IMG2DATASET if is_img2dataset else format_name
+    classes = () if labels == NO_LABELS else None
+    return Found(kind=kind, format=format_name, name=name, shards=shards, classes=classes)
+
+
+def with_class_names(found: Found, names: tuple[str, ...], labels: str | None) -> Found:
+    """Return data whose labels are integers with the names of their classes.
+
+    Args:
+        found: The data.
+        names: Name of each class; nothing leaves the data as they are.
+        labels: As for `find`.
+
+    Raises:
+        UsageError: The data have no labels, classes of their own, or another number of classes.
+    """
+    if not names:
+        return found
+    if labels == NO_LABELS:
+        raise UsageError(f"--class-names with --labels {NO_LABELS}: expected one of them")
+    if found.images:
+        raise UsageError("--class-names: the classes of an image folder are its folders; leave it out")
+    if found.classes is not None and len(found.classes) != len(names):
+        raise UsageError(
+            f"--class-names: {len(names):,} names, but the data have {counted(len(found.classes), 'class')}"
+        )
+    return replace(found, classes=names)
+
+
+def _find_folder(
+    storage: Storage, name: str, listing: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]], labels: str | None
+) -> Found:
+    if labels not in (None, NO_LABELS):
+        raise UsageError(f"--labels {labels}: the label of an image folder is the folder; expected {NO_LABELS}")
+    images, classes = find_folder_images(storage, listing, folder_splits(storage, listing, splits))
+    return Found(
+        kind="imagefolder",
+        format="imagefolder",
+        name=name,
+        shards=tuple(shard for split, found in images.items() for shard in _folder_shards(split, found)),
+        images=images,
+        classes=() if labels == NO_LABELS else classes,
+    )
+
+
+def assign_splits(
+    storage: Storage, files: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]]
+) -> dict[str, list[ObjectInfo]]:
+    """Assign files to splits: by the patterns, else by the last usual split name in the files' names, else all to
+    `train`.
+
+    Raises:
+        UsageError: A pattern matches no file, two match one, or only some files have a split in their names.
+    """
+    found: dict[str, list[ObjectInfo]] = {split: [] for split, _ in splits}
+    nameless: list[ObjectInfo] = []
+    for info in files:
+        names = {split for split, pattern in splits if fits(info.name, pattern)}
+        if not splits:
+            names = set(_SPLIT_IN_NAME.findall(info.name)[-1:])
+        if len(names) > 1:
+            raise UsageError(
+                f"{storage.url_of(info.name)}: --split {' and '.join(sorted(names))}; expected one of them"
+            )
+        for name in names:
+            found.setdefault(name, []).append(info)
+        if not names and not splits:
+            nameless.append(info)
+    empty = [f"{split}={pattern}" for split, pattern in splits if not found[split]]
+    if empty:
+        given = " ".join(("--split", ", ".join(empty)))
+        raise UsageError(f"{storage.url}: no file for {given}; the files are {_examples(files)}")
+    if nameless and found:
+        raise UsageError(
+            f"{storage.url}: files of {', '.join(sorted(found))}, and others of no split by their names "
+            f"({_examples(nameless)}); assign them with --split NAME=PATTERN"
+        )
+    return dict(sorted(found.items())) if found else {"train": nameless}
+
+
+def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the folder of each split of an image folder; the root is `train` if no folder has a split's name.
+
+    Raises:
+        UsageError: Some folders have names of splits and others do not.
+    """
+    if splits:
+        return {split: "" if pattern in (".", "./") else pattern.strip("/") for split, pattern in splits}
+    folders = sorted({info.name.partition("/")[0] for info in listing if "/" in info.name})
+    named = [folder for folder in folders if folder in _SPLIT_WORDS]
+    if named and len(named) < len(folders):
+        others = ", ".join(shown(folder) for folder in folders if folder not in named[:5])
+        raise UsageError(
+            f"{storage.url}: folders {', '.join(named)} beside others ({others[:200]}); name the splits: "
+            f"--split {shell_words(named[0])}={named[0]}, or --split train=. if all of them are classes"
+        )
+    return {folder: folder for folder in named} or {"train": ""}
+
+
+def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
+    names = [info.name for info in listing]
+    if DATASET_INFO in names and "state.json" not in names:
+        return "tfrecord"
+    found = [name for name, pattern in SHARD_NAMES.items() if any(map(pattern.search, names))]
+    if "tfrecord" in found and not any(map(_TFRECORD.search, names)):  # train-00000-of-01024 may be anything
+        first = next(info for info in listing if SHARD_NAMES["tfrecord"].search(info.name))
+        found = [name for name in found if name != "tfrecord" or _has_record(storage, first)]
+    if len(found) > 1:
+        raise UsageError(f"{storage.url}: {' and '.join(found)} files exist; choose one with --format")
+    if not found and not any(map(is_readable_image, names)) and (other := other_data(storage)):
+        raise UsageError(f"{storage.url}: nothing to adopt: {other}")
+    nested = [name for name in names if name.endswith(f"/{DATASET_INFO}")]
+    if nested:
+        folder = nested[-1].removesuffix(f"/{DATASET_INFO}")
+        raise UsageError(f"{storage.url}: a TFDS directory is in a folder below; pass {storage.url_of(folder)}")
+    compressed = next((name for name in names if _COMPRESSED.search(name)), None)
+    if compressed and not found:
+        raise UsageError(
+            f"{storage.url_of(compressed)}: compressed; only plain tars and TFRecords can be read in parts: "
+            "uncompress it first, such as with gunzip"
+        )
+    return found[0] if found else "imagefolder"
+
+
+def _has_record(storage: Storage, info: ObjectInfo) -> bool:
+    """Return whether a file begins with the frame of a TFRecord, whose length has a checksum."""
+    if info.num_bytes < FRAME_HEAD_BYTES:
+        return False
+    refuse_pointer(storage, info.name, info.num_bytes)
+    return frame_length(storage.read_range(info.name, 0, FRAME_HEAD_BYTES)) is not None
+
+
+def _find_tfds(
+    storage: Storage, listing: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]], labels: str | None
+) -> Found:
+    """Find the splits, shard names and lengths of a TFDS directory in its dataset_info.json."""
+    info = _read_description(storage, DATASET_INFO, _DatasetInfo)
+    file_format = info.file_format or "tfrecord"
+    if file_format != "tfrecord":
+        raise UsageError(f"{storage.url}: a TFDS directory of {file_format} files; only tfrecord can be adopted")
+    sizes = {found.name: found for found in listing}
+    shards = []
+    for split in sorted(info.splits, key=lambda split: split.name):
+        for number, samples in enumerate(split.shard_lengths):
+            name = _tfds_file(split, info.name, number)
+            if name not in sizes:
+                raise SourceError(f"{storage.url_of(name)}: not found, {DATASET_INFO} lists it; fetch it again")
+            shards.append(_shard(_check_split(split.name), number, sizes[name], samples))
+    if splits:
+        known = {shard.name: shard for shard in shards}
+        chosen = assign_splits(storage, [sizes[name] for name in known], splits)
+        shards = [
+            replace(known[info.name], split=split, number=n)
+            for split, some in chosen.items()
+            for n, info in enumerate(some)
+        ]
+    if not shards:
+        raise SourceError(f"{storage.url_of(DATASET_INFO)}: no split with shards; prepare the dataset again")
+    return Found(
+        kind="tfds",
+        format="tfrecord",
+        name=info.name,
+        licence=info.redistribution_info.license,
+        shards=tuple(shards),
+        classes=() if labels == NO_LABELS else _tfds_classes(storage, sizes, labels or "label"),
+    )
+
+
+def _tfds_file(split: _TfdsSplit, dataset: str, number: int) -> str:
+    total = len(split.shard_lengths)
+    digits = max(5, len(str(total)))
+    values = {
+        "DATASET": dataset,
+        "SPLIT": split.name,
+        "FILEFORMAT": "tfrecord",
+        "SHARD_X_OF_Y": f"{number:0{digits}d}-of-{total:0{digits}d}",
+        "SHARD_INDEX": f"{number:0{digits}d}",
+        "NUM_SHARDS": f"{total:0{digits}d}",
+    }
+    template = split.filepath_template or _TFDS_FILE
+    return re.sub(r"\{([A-Z_]+)\}", lambda match: values.get(match[1], match[0]), template)
+
+
+def _tfds_classes(storage: Storage, sizes: Mapping[str, ObjectInfo], feature: str) -> tuple[str, ...] | None:
+    """Return the names in `<feature>.labels.txt`, else numbers up to the count in features.json; None without
+    either."""
+    names = f"{feature.replace('/', '-')}.labels.txt"
+    if names in sizes:
+        return tuple(_read_small(storage, names).decode("utf-8", "replace").removesuffix("\n").split("\n"))
+    if FEATURES not in sizes:
+        return None
+    features = _read_description(storage, FEATURES, _Features).features_dict.features
+    found = features.get(feature)
+    count = found.class_label.num_classes if found and found.class_label else None
+    return tuple(str(label) for label in range(count)) if count else None
+
+
+def _read_description(storage: Storage, name: str, kind: type[T]) -> T:
+    """Read a description of a TFDS directory as plain data: class names in it are never imported. Raises
+    SourceError."""
+    where = f"{storage.url_of(name)}: not as TFDS writes it"
+    data = _read_small(storage, name)
+    return decode(data, kind, where=where, advice=_FETCH_AGAIN, error=SourceError, lax=True)
+
+
+def _read_small(storage: Storage, name: str) -> bytes:
+    """Read a small file that was listed. Raises SourceError."""
+    data = read_bounded(storage, name, MAX_DESCRIPTION_BYTES, advice=_FETCH_AGAIN, error=SourceError)
+    if data is None:
+        raise SourceError(f"{storage.url_of(name)}: it was removed meanwhile; {_FETCH_AGAIN}")
+    return data
+
+
+def _check_split(name: str) -> str:
+    if not _SPLIT_NAME.fullmatch(name):
+        raise UsageError(f"split {shown(name)}, expected a name of letters, digits, _ and -")
+    return name
+
+
+def _shard(split: str, number: int, info: ObjectInfo, samples: int | None = None) -> FoundShard:
+    return FoundShard(split, number, info.name, info.num_bytes, info.crc32c or "", samples)
+
+
+def _folder_shards(split: str, images: FolderImages) -> Iterator[FoundShard]:
+    """Yield the groups in which the index lists images, named like the shards of a build."""
+    for number, first in enumerate(range(0, len(images.files), IMAGES_PER_SHARD)):
+        files = images.files[first : first + IMAGES_PER_SHARD]
+        num_bytes = sum(info.num_bytes for _, info in files)
+        name = f"{split}/#{number:05d}-of-{images.num_shards:05d}"
+        yield FoundShard(split, number, name, num_bytes, "", len(files))
+
+
+def _listing(storage: Storage) -> list[ObjectInfo]:
+    """List the files, except those that an adoption writes beside data and those of a running retry."""
+    listing = [info for info in storage.list() if not is_of_adoption(info.name)]
+    info = next((info for info in listing if info.name == DATASET_INFO), None)
+    if info is not None and info.num_bytes <= MAX_DESCRIPTION_BYTES and is_ours(storage.read(DATASET_INFO)):
+        return [info for info in listing if info.name not in (DATASET_INFO, FEATURES)]
+    return listing
+
+
+def _examples(infos: Sequence[ObjectInfo]) -> str:
+    names = ", ".join(shown(info.name) for info in infos[:3])
+    return f"{names} and {len(infos) - 3:,} more" if len(infos) > 3 else names

@@ -1,0 +1,396 @@
+"""The recipe of datasets whose originals are images, in archives or folders.
+
+originals ─▶ enumeration (kept) ─▶ order, cut into shards ─▶ shards ─▶ index, metadata, manifest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dataprep.builder.annotations import annotation_files, publish_annotations
+from dataprep.builder.claim import Claim
+from dataprep.builder.duration import Tried
+from dataprep.builder.enumerator import Enumerator
+from dataprep.builder.finished import dataset_of, metadata_of, planned_metadata
+from dataprep.builder.image_folder import files_of, image_names, link_names, place_images
+from dataprep.builder.job import BuildJob
+from dataprep.builder.keeping import Keeping
+from dataprep.builder.merge import Check, Seen, build_manifest, merge_split, refuse_rejections, rejects_too_many
+from dataprep.builder.noticed import Noticed
+from dataprep.builder.open_build import OpenBuild
+from dataprep.builder.order import OrderedSplit, order_split
+from dataprep.builder.plan import BuildOptions, Plan, PlannedSplit, planned_codecs
+from dataprep.builder.published import Published
+from dataprep.builder.read_ahead import SameOriginals
+from dataprep.builder.recipe import Planned
+from dataprep.builder.references import (
+    are_stored,
+    open_references,
+    read_references,
+    references_of,
+    refs_schema,
+    repair_references,
+    store_references,
+)
+from dataprep.builder.request import BuildRequest, Progress
+from dataprep.builder.shard import ShardBuilder, shard_builder
+from dataprep.builder.traffic import Traffic, archives_traffic, output_traffic
+from dataprep.builder.trial import sample_refs, scratch_folder, try_images
+from dataprep.dataset.features import Features
+from dataprep.dataset.index_rows import ANNOTATIONS
+from dataprep.dataset.keys import named
+from dataprep.dataset.manifest import bytes_entry, source_faults
+from dataprep.dataset.records import (
+    NO_LABEL,
+    Enumeration,
+    Manifest,
+    PlannedSource,
+    ShardReceipt,
+    SourceFile,
+    SplitManifest,
+)
+from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
+from dataprep.dataset.row_groups import PublishingRows
+from dataprep.errors import DataprepError, SourceError, UsageError
+from dataprep.formats import FORMATS
+from dataprep.formats.imagefolder import image_file, image_suffix
+from dataprep.messages import quoted
+from dataprep.sources import Dataset, configured
+from dataprep.sources.duplicates import same_names
+from dataprep.sources.unpacked import unpacked_sources
+from dataprep.storage import Storage, open_originals, open_storage
+from dataprep.storage.checksums import crc32c_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
+
+
+class ArchiveRecipe:
+    """Builds datasets from images in archives and folders; implements `dataprep.builder.recipe.Recipe`."""
+
+    output_may_lie_in_source = False
+    joins_unnamed_builds = True
+    worker_modules = ("dataprep.builder.archives", "numpy", "pyarrow.parquet", "simplejpeg")
+    shard_check = "dataprep.verification.shard:check_archive_shard"
+
+    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
+        """List the originals of every split, permute them, and divide them into shards."""
+        keeping = Keeping(open_storage(request.output_url) if keep else None, is_empty=is_empty)
+        plan, orders = self.plan_orders(request, progress, keeping)
+        tables, again = _tables(plan, orders), _tables(plan, orders)
+        schema = refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
+        store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
+
+        def tried() -> Tried:
+            source = open_storage(request.source_url)
+            if self._dataset(request).generated and source.stat(plan.splits[0].sources[0]["name"]) is None:
+                raise SourceError("the build first writes its originals")
+            scratch = scratch_folder(plan, open_storage(request.output_url))
+            return try_images(plan, self._source(request), sample_refs([order.refs for order in orders]), scratch)
+
+        return Planned(plan, store, repair, keeping.wait, partial(are_stored, again, schema), tried)
+
+    def plan_references(self, request: BuildRequest, progress: Progress) -> tuple[Plan, Iterator[pa.Table]]:
+        """Return the plan, and the references of each of its shards; nothing is stored."""
+        plan, orders = self.plan_orders(request, progress, Keeping(None))
+        return plan, _tables(plan, orders)
+
+    def plan_orders(
+        self, request: BuildRequest, progress: Progress, keeping: Keeping
+    ) -> tuple[Plan, list[OrderedSplit]]:
+        """Return the plan, and the order of each of its splits.
+
+        Args:
+            request: What to build.
+            progress: Called while originals are read.
+            keeping: Stores the lists of originals, and has those that an earlier run stored.
+        """
+        options = request.options
+        enumerate_split = Enumerator(
+            dataset=self._dataset(request),
+            source=self._source(request),
+            keeping=keeping,
+            options=options,
+            progress=progress,
+            overwrite=request.overwrite,
+            max_reject_ratio=request.max_reject_ratio,
+        )
+        enumerate_split.compare()
+        options = replace(options, splits=enumerate_split.splits())
+        splits, orders = [], []
+        classes: tuple[str, ...] | None = None
+        features: Features = {}
+        for name in options.splits:
+            progress.enumerating(name)
+            enumeration = enumerate_split(name, classes)
+            classes, features = enumeration.classes, enumeration.features
+            split, order = _ordered(enumerate_split.dataset, name, enumeration, options)
+            splits.append(split)
+            orders.append(order)
+            if options.own is not None and FORMATS[options.format].one_file_per_image:
+                _refuse_shared_files(order.refs, classes, name, options)
+        enumerate_split.note()
+        plan = Plan(
+            options=options,
+            codecs=planned_codecs(options.images),
+            classes=classes or (),
+            splits=tuple(splits),
+            features=dict(features),
+        )
+        return plan, orders
+
+    def _dataset(self, request: BuildRequest) -> Dataset:
+        """Return the dataset of a request; its `opened` reads the originals."""
+        return _configured(request.options)
+
+    def _source(self, request: BuildRequest) -> Storage:
+        """Open the originals of a request."""
+        return open_originals(request.source_url)
+
+    def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
+        """Return what a worker needs besides a shard's index."""
+        return BuildJob(request.output_url, request.source_url, root, recipe="archives")
+
+    def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
+        """Build one shard, or find its receipt."""
+        return ShardBuilder(job).begin(index).result()
+
+    def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
+        """Build one shard, and return while it is being published."""
+        return shard_builder(job).begin(index)
+
+    def assemble(
+        self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
+    ) -> tuple[Manifest, Callable[[], None]]:
+        """Write index and metadata, and put the files of an image folder in place."""
+        storage, plan = build.storage, build.plan
+        split_names = (split.name for split in plan.splits)
+        annotations = annotation_files(plan.options.format, plan.features, split_names)
+        same = SameOriginals(self._source(request), plan)
+        published, noticed = Published(build, [*planned_metadata(plan), *annotations]), Noticed(build)
+
+        def seen(receipt: ShardReceipt, rows: pa.Table) -> None:
+            published.expect(receipt.index, files_of(build, receipt, rows))
+            noticed.add(receipt, rows)
+            same.check(references_of(build, receipt.index))
+
+        splits = _merged(build, seen, publishing)
+        if any(rejects_too_many(split, request.max_reject_ratio) for split in splits):
+            publishing.wait()  # the error names images of the events
+        refuse_rejections(build, request.max_reject_ratio, splits)
+        dataset = _configured(plan.options)
+        files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features)
+        if files or FORMATS[plan.options.format].one_file_per_image:
+            publishing.wait()  # what follows an index is put, or made from it, when it is there
+        for name, data in files.items():
+            storage.create(name, data)
+        place_images(build)
+        entries = [bytes_entry(name, data) for name, data in files.items()]
+        entries += publish_annotations(build, splits)
+        entries.sort(key=lambda entry: entry["file"])
+        for line in noticed.lines():
+            log(line)
+        return build_manifest(plan, dataset, splits, entries), published.check
+
+    def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
+        """Return the requests and bytes that a build sends to its output."""
+        return output_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
+
+    def source_traffic(self, plan: Plan) -> Traffic:
+        """Return the requests and bytes with which a build reads its originals."""
+        return archives_traffic(plan)
+
+    def web_bytes(self, plan: Plan) -> int:
+        """Return 0: workers read originals from disks and buckets."""
+        return 0
+
+    def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
+        """Yield the format's metadata files, and those of every shard."""
+        plan = claim.plan
+        yield from planned_metadata(plan)
+        yield from annotation_files(plan.options.format, plan.features, (split.name for split in plan.splits))
+        shard_format = FORMATS[plan.options.format]
+        first_index = 0
+        for split in plan.splits:
+            shards = len(split.shard_samples)
+            if shard_format.one_file_per_image:
+                tables = read_references(storage, claim, range(first_index, first_index + shards))
+                yield from _planned_images(plan, split, tables)
+            else:
+                name = plan.options.name
+                yield from (shard_format.shard_file(name, split.name, index, shards) for index in range(shards))
+            first_index += shards
+
+    def added_files(self, storage: Storage, manifest: Manifest) -> Iterator[str]:
+        """Yield nothing: shards are never added."""
+        return iter(())
+
+    def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
+        """Return the name that the format gives."""
+        return FORMATS[manifest.format].shard_file(manifest.name, split.name, number, len(split.shards))
+
+    def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
+        """Return the annotation files of an image folder; other formats have none."""
+        return frozenset(
+            annotation_files(manifest.format, manifest.features, (split.name for split in manifest.splits))
+        )
+
+    def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
+        """Return the metadata files that the format writes for the manifest's counts."""
+        dataset = replace(dataset_of(manifest), licence=manifest.licence)
+        return metadata_of(manifest.format, dataset, manifest.classes, manifest.splits, manifest.features)
+
+    def is_shuffled(self, manifest: Manifest) -> bool:
+        """Return True: the samples of archives are permuted."""
+        return True
+
+    def shape_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield faults of the manifest's sources, which must be archives or folders."""
+        yield from source_faults(manifest, _SOURCE_FIELDS, optional=("sha256",))
+
+    def layout_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield the annotation files that are not listed; `verify` compares the metadata files themselves."""
+        listed = {entry["file"] for entry in manifest.files}
+        for name in sorted(self.sidecar_files(manifest) - listed):
+            yield f"files: {name} is not among them, expected the annotations of a split"
+
+    def option_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield the options about images that contradict the manifest."""
+        images = manifest.options.get("images")
+        pairs = {
+            "allow_partial": (manifest.options.get("allow_partial"), manifest.partial),
+            "images.check": (images.get("check") if isinstance(images, dict) else None, manifest.checked),
+        }
+        for name, (option, fact) in pairs.items():
+            if option != fact:
+                yield f"options.{name} is {quoted(option)}, elsewhere it says {quoted(fact)}"
+        if manifest.options.get("repeat") not in ("virtual", "physical"):
+            yield f"options.repeat is {quoted(manifest.options.get('repeat'))}, expected virtual or physical"
+        if manifest.checked not in ("decode", "header", "none"):
+            yield f"checked {quoted(manifest.checked)}, expected decode, header or none"
+
+
+ARCHIVES = ArchiveRecipe()
+
+
+def _configured(options: BuildOptions) -> Dataset:
+    return configured(
+        options.dataset, fake_images=options.fake_images, own=options.own, annotations=options.annotations
+    )
+
+
+def _tables(plan: Plan, orders: Iterable[OrderedSplit]) -> Iterator[pa.Table]:
+    checked = _is_checked(plan)
+    return (table for order in orders for table in order.shards(checked=checked))
+
+
+def _ordered(
+    dataset: Dataset, name: str, found: Enumeration, options: BuildOptions
+) -> tuple[PlannedSplit, OrderedSplit]:
+    stored = dataset.repeats(name) if options.repeat == "physical" else 1
+    refs = spilled(found.refs)
+    passes = FORMATS[options.format].passes_written(stored)
+    order = order_split(refs, options, name, passes, annotated=bool(found.features))
+    planned = PlannedSplit(
+        name=name,
+        shard_samples=order.shard_samples,
+        repeat_count=dataset.repeats(name),
+        repeat_stored=stored,
+        sources=tuple(_planned_source(file) for file in found.sources),
+        enumeration_sha256=enumeration_sha256(refs),
+        source_bytes=order.source_bytes,
+    )
+    return planned, order
+
+
+def _is_checked(plan: Plan) -> bool:
+    """Return whether the images must have checksums: those of a dataset that is converted, and unpacked ones."""
+    return plan.options.converted is not None or any(unpacked_sources(split.sources) for split in plan.splits)
+
+
+def _planned_source(file: SourceFile) -> PlannedSource:
+    entry: PlannedSource = {"name": file.name, "bytes": file.num_bytes}
+    return {**entry, "sha256": file.sha256} if file.sha256 else entry
+
+
+def _merged(build: OpenBuild, seen: Seen, publishing: PublishingRows) -> list[SplitManifest]:
+    """Merge the receipts of all splits. Raises OvertakenError if another build owns the output now."""
+    if build.storage.is_local:
+        build.check()
+        return _splits(build, partial(_check_kept, build), seen, publishing)
+    with ThreadPoolExecutor(2) as threads:  # while the receipts are read
+        is_ours = threads.submit(build.check)
+        opened = threads.submit(open_references, build)
+
+        def check(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+            is_ours.result()
+            opened.result()
+            return _check_kept(build, index, receipt, rows)
+
+        try:
+            return _splits(build, check, seen, publishing)
+        except DataprepError:
+            is_ours.result()  # says why receipts are gone
+            raise
+
+
+def _splits(build: OpenBuild, check: Check, seen: Seen, publishing: PublishingRows) -> list[SplitManifest]:
+    splits: list[SplitManifest] = []
+    first_index = 0
+    for split in build.plan.splits:
+        splits.append(merge_split(build, split, first_index, publishing, check=check, seen=seen))
+        first_index += len(split.shard_samples)
+    return splits
+
+
+def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+    """Count the samples of a receipt, and compare those that are not rejected with the planned ones, in order."""
+    rejected = {event.key for event in receipt.events if event.kind == "rejected"}
+    planned = references_of(build, index)
+    keys = planned.column("key").to_pylist()
+    same = [key for key in keys if key not in rejected] == rows.column("key").to_pylist()
+    if build.plan.features:
+        texts = planned.column("annotations").to_pylist()
+        due = [crc32c_of(text.encode()) for key, text in zip(keys, texts, strict=True) if key not in rejected]
+        same &= due == rows.column(ANNOTATIONS).to_pylist()
+    return rows.num_rows + len(rejected), same
+
+
+def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], split: str, options: BuildOptions) -> None:
+    """Raise UsageError if two samples of a user's own data would be the same file of an image folder."""
+    root, suffix = FORMATS[options.format].image_root(split, 1), image_suffix(options.dataset)
+
+    def files(key_label: Iterable[tuple[str, int]]) -> list[str]:
+        return [image_file(root, key, "" if label == NO_LABEL else classes[label], suffix) for key, label in key_label]
+
+    def names(batch: pa.RecordBatch) -> list[str]:
+        keys, labels = (batch.column(name).to_pylist() for name in ("key", "label"))
+        return [file.lower() for file in files(zip(keys, labels, strict=True))]
+
+    for first, second, _ in same_names(refs, names):
+        if first.source != second.source or options.converted is not None:
+            [file] = files([(second.key, second.label)])
+            both = f"{first.source} and {second.source}"
+            if first.source == second.source:
+                both = f"{named(first.key)} and {named(second.key)} of {first.source}"
+            raise UsageError(
+                f"{both} would both be {file} in an image folder, "
+                "which has one folder for each class; rename one, or use --format webdataset or tfrecord"
+            )
+
+
+def _planned_images(plan: Plan, split: PlannedSplit, tables: Iterator[pa.Table]) -> Iterator[str]:
+    folders: set[str] = set()
+    for table in tables:
+        keys, labels = (table.column(name).to_pylist() for name in ("key", "label"))
+        for name in image_names(plan, split, keys, labels):
+            folders.add(name.split("/")[1])
+            yield name
+    if split.repeat_stored > 1:
+        yield from link_names(folders, split.name, split.repeat_count)

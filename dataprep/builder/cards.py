@@ -1,0 +1,292 @@
+"""The cards of a dataset: `README.md` with the head that the Hugging Face Hub reads, and `croissant.json`.
+
+Both are pure functions of the manifest, and part of no digest: users may edit them (docs/decisions/0013-cards.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from dataprep.builder.croissant import croissant_bytes
+from dataprep.dataset.features import BOXES, Features, described
+from dataprep.dataset.links import is_adopted
+from dataprep.dataset.paths import BUILD, CROISSANT, README
+from dataprep.dataset.records import Manifest
+from dataprep.errors import ConflictError
+from dataprep.formats import FORMATS
+from dataprep.messages import human_bytes, printable, shortened
+from dataprep.sources.own import UNSTATED
+from dataprep.storage import Storage
+from dataprep.storage.base import TooLargeError
+
+CARDS = (README, CROISSANT)
+MAX_CARD_BYTES = 1 << 28
+"""Maximum size of a card that is compared; `croissant.json` has 300 bytes for each shard."""
+PLAN_LINE = r"^- Plan: `([0-9a-f]{64})`, revision \d+$"
+"""Pattern of the line of `README.md` that names the plan of its dataset."""
+CODECS_LINE = r"^- Codecs: `([^`]*)`$"
+"""Pattern of the line of `README.md` that names the versions of the codecs, as `pillow 13.0.0, pyarrow 26.0.0`."""
+_TEXT_CHARACTERS = 500
+_SIZES = (
+    (1_000, "n<1K"),
+    (10_000, "1K<n<10K"),
+    (100_000, "10K<n<100K"),
+    (1_000_000, "100K<n<1M"),
+    (10_000_000, "1M<n<10M"),
+    (100_000_000, "10M<n<100M"),
+    (1_000_000_000, "100M<n<1B"),
+    (10_000_000_000, "1B<n<10B"),
+)
+"""The Hub's categories of sizes, each with the number of samples at which the next one begins."""
+_HUB_LICENCES = frozenset(
+    (
+        "afl-3.0",
+        "agpl-3.0",
+        "apache-2.0",
+        "artistic-2.0",
+        "bsd",
+        "bsd-2-clause",
+        "bsd-3-clause",
+        "bsd-3-clause-clear",
+        "bsl-1.0",
+        "c-uda",
+        "cc",
+        "cc-by-2.0",
+        "cc-by-2.5",
+        "cc-by-3.0",
+        "cc-by-4.0",
+        "cc-by-nc-2.0",
+        "cc-by-nc-3.0",
+        "cc-by-nc-4.0",
+        "cc-by-nc-nd-3.0",
+        "cc-by-nc-nd-4.0",
+        "cc-by-nc-sa-2.0",
+        "cc-by-nc-sa-3.0",
+        "cc-by-nc-sa-4.0",
+        "cc-by-nd-4.0",
+        "cc-by-sa-3.0",
+        "cc-by-sa-4.0",
+        "cc0-1.0",
+        "cdla-permissive-1.0",
+        "cdla-permissive-2.0",
+        "cdla-sharing-1.0",
+        "ecl-2.0",
+        "epl-1.0",
+        "epl-2.0",
+        "etalab-2.0",
+        "eupl-1.1",
+        "eupl-1.2",
+        "gfdl",
+        "gpl",
+        "gpl-2.0",
+        "gpl-3.0",
+        "isc",
+        "lgpl",
+        "lgpl-2.1",
+        "lgpl-3.0",
+        "lppl-1.3c",
+        "mit",
+        "mpl-2.0",
+        "ms-pl",
+        "ncsa",
+        "odbl",
+        "odc-by",
+        "ofl-1.1",
+        "openrail",
+        "osl-3.0",
+        "pddl",
+        "postgresql",
+        "unlicense",
+        "wtfpl",
+        "zlib",
+    )
+)
+"""Identifiers of licences on the Hub, of those under which data are published; from its documentation, 2026-11."""
+
+
+def cards_of(manifest: Manifest) -> dict[str, bytes]:
+    """Return the cards of a dataset by their names: the same manifest gives the same bytes."""
+    return {README: readme(manifest).encode(), CROISSANT: croissant_bytes(manifest, stated_licence(manifest))}
+
+
+def write_cards(storage: Storage, manifest: Manifest) -> list[str]:
+    """Write the cards that do not exist, and return their names."""
+
+    def write(card: tuple[str, bytes]) -> list[str]:
+        name, data = card
+        try:
+            return [name] if storage.create(name, data) else []
+        except ConflictError:
+            return []  # the user's own, or edited
+
+    with ThreadPoolExecutor(2, thread_name_prefix="dataprep-cards") as threads:
+        written = [name for names in threads.map(write, cards_of(manifest).items()) for name in names]
+    _tidy(storage)
+    return written
+
+
+def replace_cards(storage: Storage, manifest: Manifest, only: Mapping[str, str] | None = None) -> list[str]:
+    """Replace the cards that differ, and return their names.
+
+    Args:
+        storage: Where the dataset is.
+        manifest: The manifest of the dataset.
+        only: Replace only the cards with these SHA-256 digests, and add none; None replaces and adds all.
+    """
+    written = []
+    for name, data in cards_of(manifest).items():
+        found = read_card(storage, name)
+        if found == data or (only is not None and (found is None or _sha256(found) != only.get(name))):
+            continue
+        if storage.replace(name, data, found):
+            written.append(name)
+    _tidy(storage)
+    return written
+
+
+def _tidy(storage: Storage) -> None:
+    """Remove the empty folders in which a disk keeps files while they are written."""
+    storage.prune([BUILD, f"{BUILD}/tmp"])
+
+
+def own_cards(storage: Storage, manifest: Manifest) -> dict[str, str]:
+    """Return the SHA-256 digests of the cards that are as they were written for this manifest, by name."""
+    return {name: _sha256(data) for name, data in cards_of(manifest).items() if read_card(storage, name) == data}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_card(storage: Storage, name: str) -> bytes | None:
+    """Return an existing card; None if there is none, and no bytes if it is far too large."""
+    try:
+        return storage.read(name, MAX_CARD_BYTES)
+    except FileNotFoundError:
+        return None
+    except TooLargeError:
+        return b""
+
+
+def stated_licence(manifest: Manifest) -> str:
+    """Return the licence of a dataset; empty if none is stated."""
+    return "" if manifest.licence in ("", UNSTATED) else manifest.licence
+
+
+def hub_licence(licence: str) -> str:
+    """Return the Hub's identifier of a licence: `unknown` if none is stated, `other` if the Hub has none for it."""
+    if not licence:
+        return "unknown"
+    name = re.sub(r"[\s_]+", "-", licence.strip().lower())
+    return name if name in _HUB_LICENCES else "other"
+
+
+def readme(manifest: Manifest) -> str:
+    """Return the text of `README.md`."""
+    head = "".join(f"{line}\n" for line in _head(manifest))
+    body = "".join(f"{line}\n" for line in _body(manifest))
+    return f"---\n{head}---\n\n{body}"
+
+
+# The head, which is YAML: texts are written as JSON, which YAML includes
+
+
+def _head(manifest: Manifest) -> Iterator[str]:
+    licence = stated_licence(manifest)
+    yield f"license: {hub_licence(licence)}"
+    if hub_licence(licence) == "other":
+        yield f"license_name: {_quoted(licence)}"
+    yield f"pretty_name: {_quoted(manifest.name)}"
+    tasks = list(_tasks(manifest))
+    if tasks:
+        yield "task_categories:"
+        yield from (f"- {task}" for task in tasks)
+    yield "size_categories:"
+    yield f"- {_size(sum(split.samples for split in manifest.splits))}"
+    patterns = _data_files(manifest)
+    if patterns:
+        yield "configs:"
+        yield "- config_name: default"
+        yield "  data_files:"
+        for split, pattern in patterns.items():
+            yield f"  - split: {split}"
+            yield f"    path: {_quoted(pattern)}"
+
+
+def _tasks(manifest: Manifest) -> Iterator[str]:
+    """Yield the tasks, in the Hub's words, for which labels and features suffice."""
+    names = {name.lower() for name in _leaves(manifest.features)}
+    if manifest.classes:
+        yield "image-classification"
+    if names & BOXES:
+        yield "object-detection"
+    if names & {"caption", "captions", "txt", "text"}:
+        yield "image-to-text"
+    if not (manifest.classes or manifest.features):
+        yield "image-feature-extraction"
+
+
+def _leaves(features: Features) -> Iterator[str]:
+    for name, feature in features.items():
+        yield name
+        yield from feature.columns
+
+
+def _size(samples: int) -> str:
+    return next((name for bound, name in _SIZES if samples < bound), "10B<n<100B")
+
+
+def _data_files(manifest: Manifest) -> Mapping[str, str]:
+    """Return the pattern of each split's files as `datasets.load_dataset` takes it; none if it cannot read them."""
+    if is_adopted(manifest) or manifest.format == "tfrecord":
+        return {}
+    pattern = "{}/**" if FORMATS[manifest.format].one_file_per_image else "{}/*.tar"
+    return {re.sub(r"\W", "_", split.name): pattern.format(split.name) for split in manifest.splits if split.samples}
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(shortened(printable(text), _TEXT_CHARACTERS))
+
+
+# The body, which is Markdown
+
+
+def _body(manifest: Manifest) -> Iterator[str]:
+    yield f"# {_plain(manifest.name)}"
+    yield ""
+    yield f"- Licence: {_plain(manifest.licence or UNSTATED)}"
+    yield f"- Origin: {_plain(manifest.origin or UNSTATED)}"
+    yield f"- Format: {manifest.format}, {'shuffled' if manifest.shuffled else 'in the order of the originals'}"
+    if manifest.classes:
+        yield f"- Classes: {len(manifest.classes):,}"
+    if manifest.converted_from:
+        yield f"- Converted from: {_plain(manifest.converted_from)}"
+    yield f"- Plan: `{_plain(manifest.plan_hash)}`, revision {manifest.revision}"
+    if manifest.codecs:
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(manifest.codecs.items()))
+        yield f"- Codecs: `{shortened(printable(versions), _TEXT_CHARACTERS).replace('`', '')}`"
+    yield ""
+    yield "| split | samples | shards | size | rejected |"
+    yield "|---|---|---|---|---|"
+    for split in manifest.splits:
+        rejected = sum(split.rejected.values())
+        size = human_bytes(split.num_bytes)
+        yield f"| {split.name} | {split.samples:,} | {len(split.shards):,} | {size} | {rejected:,} |"
+    if manifest.features:
+        yield ""
+        yield "| feature | type |"
+        yield "|---|---|"
+        for name, feature in sorted(manifest.features.items()):
+            yield f"| {_plain(name)} | {_plain(described(feature))} |"
+    yield ""
+    yield "`dataset.json` lists every file with its digest, and `index/` says where each sample lies."
+    yield "`dataprep verify` compares all of it; `loaders.open_loader` reads it."
+
+
+def _plain(text: str) -> str:
+    """Return a text as one line in which Markdown and HTML mean nothing."""
+    return re.sub(r"([\\`*_{}\[\]<>()#|!])", r"\\\1", shortened(printable(text), _TEXT_CHARACTERS))

@@ -1,0 +1,408 @@
+"""One build from end to end: plan, run an engine, assemble. Resumable at any point.
+
+    manifest there with our plan's hash?  -> done, if its files have the right sizes
+    originals -> plan (create-only) -> engine: shards, receipts -> index -> metadata -> manifest
+
+Every step is create-only and gives the same bytes in whichever process it runs. So a second build of the same output,
+or a rerun after any crash, joins in and does no harm.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from dataprep.builder.claim import (
+    Claim,
+    OvertakenError,
+    begin_or_join,
+    goes_on,
+    read_claim,
+    refuse_overtaken,
+    refuse_unlike,
+    withdraw,
+)
+from dataprep.builder.damage import refuse_damaged, refuse_other_versions
+from dataprep.builder.differing import dataset_differences
+from dataprep.builder.job import Engine
+from dataprep.builder.open_build import OpenBuild, open_build
+from dataprep.builder.overwrite import Existing, leftovers, look, make_way, tidy_up
+from dataprep.builder.plan import Plan, other_versions, same_but_codecs
+from dataprep.builder.published import LostError
+from dataprep.builder.receipts import finished_shards
+from dataprep.builder.recipe import Planned, recipe_of
+from dataprep.builder.references import original_names
+from dataprep.builder.remains import is_over_remains, may_be_left, refuse_other_remains, take_over
+from dataprep.builder.request import BuildRequest, Progress
+from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
+from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
+from dataprep.dataset.records import Manifest, ShardReceipt
+from dataprep.dataset.row_groups import PublishingRows
+from dataprep.errors import BuildError, DataprepError, UsageError
+from dataprep.messages import printable
+from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
+
+REPAIRS = 2
+"""Times that a build makes shards again whose files are gone or were changed by others."""
+MAX_SENT_POINTER_BYTES = 1 << 16
+"""Maximum size of a `plan.json` that is sent to the workers; they read a larger one, which would make the graphs of
+engines large. That of ImageNet has 20 kB."""
+
+
+class _Output(Enum):
+    """What is at the output before a build."""
+
+    EMPTY = auto()
+    """Nothing at all, as one listing of a bucket says; a disk is not asked."""
+    LEFT = auto()
+    """Files of a dataset whose manifest is gone, and no build is under way."""
+    OTHER = auto()
+    """A dataset, a build, or the marks of a removal; on a disk perhaps nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A whole dataset, and the work of this run on it."""
+
+    manifest: Manifest
+    shards_built: int
+    """Shards that this run built; the others were done already."""
+    assembled: bool
+    """Whether this run wrote the manifest."""
+
+
+def prepare(request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
+    """List the originals and plan the shards, with the recipe of the dataset.
+
+    Args:
+        request: What to build.
+        progress: Called while originals are read.
+        keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
+            neither.
+        is_empty: The output was just seen to be empty, and is not asked for what an earlier run stored.
+
+    Raises:
+        UsageError: A manifest could not hold that many shards: the dataset would be built and never be read.
+    """
+    planned = recipe_of(request.options.dataset).plan(request, progress, keep=keep, is_empty=is_empty)
+    if planned.plan.num_shards > MAX_SHARDS:
+        raise UsageError(
+            f"the plan has {planned.plan.num_shards:,} shards, a dataset can have {MAX_SHARDS:,}; ask for larger shards"
+        )
+    return planned
+
+
+def run_build(
+    request: BuildRequest,
+    engine: Engine,
+    progress: Progress,
+    finished: Callable[[BuildResult], None] = lambda result: None,
+) -> BuildResult:
+    """Build a dataset, or the missing part of it.
+
+    Args:
+        request: What to build.
+        engine: Builds the shards.
+        progress: Called while they are built.
+        finished: Called when the dataset is whole; in a bucket while the build's own files are removed.
+
+    Raises:
+        DataprepError: The build is not finished; what was done stays, and the same command goes on from there.
+        VerificationError: The dataset was finished before, and files of it are missing or have another size.
+        OvertakenError: Another build owns the output now; no file of this one was left there.
+    """
+    storage = open_storage(request.output_url)
+    refuse_nested(storage, request)
+    output = _refuse_foreign(storage, overwrite=request.overwrite)
+    found = look(storage) if request.overwrite else None
+    storage.remove_stale_spools()
+    planned = prepare(request, progress, keep=True, is_empty=output is _Output.EMPTY)
+    plan = planned.plan
+    if output is _Output.LEFT or found is not None:
+        planned.kept()
+    if output is _Output.LEFT:
+        if take_over(storage, planned, overwrite=request.overwrite):
+            # Its references are stored only once, and what was found has been told.
+            planned = prepare(request, _Told(progress), keep=True)
+    elif found is not None and not found.is_empty and not _is_of(storage, found, planned):
+        make_way(storage, found)
+    owner, manifest = (None, None) if output is _Output.EMPTY else _owner_and_manifest(storage, plan, request)
+    if manifest is None:
+        claim, result = _claim_and_build(storage, planned, owner, request, engine, progress)
+    else:
+        refuse_damaged(storage, manifest)
+        claim, result = None, BuildResult(manifest, 0, assembled=False)
+    planned.kept()
+    with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+        tidied = threads.submit(tidy_up, storage, claim, plan.plan_hash)
+        if storage.is_local:
+            wait([tidied])
+        finished(result)
+    if (error := tidied.exception()) is not None:
+        if not isinstance(error, DataprepError):
+            raise error
+        progress.log(f"the dataset is complete, but files of the build stay in {BUILD}/: {error}")
+    return result
+
+
+class _Told:
+    """The progress of listing originals again, whose lines the user has seen."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.enumerating, self.reading, self.planned = progress.enumerating, progress.reading, progress.planned
+        self.shard_done, self.assembling = progress.shard_done, progress.assembling
+
+    def log(self, line: str) -> None:
+        """Show nothing."""
+
+
+def refuse_output(request: BuildRequest, plan: Plan) -> None:
+    """Raise the error with which `run_build` would refuse the output before the first shard; only read it.
+
+    Args:
+        request: What would be built.
+        plan: The plan of that build.
+
+    Raises:
+        UsageError: Another dataset, another build or other files are there.
+        VerificationError: The dataset is there and damaged.
+    """
+    storage = open_storage(request.output_url)
+    refuse_nested(storage, request)
+    if _refuse_foreign(storage, overwrite=request.overwrite) is _Output.LEFT:
+        refuse_other_remains(storage, plan, overwrite=request.overwrite)
+    elif request.overwrite:
+        look(storage)
+    elif manifest := _finished(storage, plan, request):
+        refuse_damaged(storage, manifest)
+    elif claim := read_claim(storage):
+        refuse_unlike(storage, plan, claim)
+
+
+def _claim_and_build(
+    storage: Storage, planned: Planned, owner: Claim | None, request: BuildRequest, engine: Engine, progress: Progress
+) -> tuple[Claim | None, BuildResult]:
+    """Build what is missing, or join another build of the same plan.
+
+    Args:
+        storage: The output.
+        planned: The plan.
+        owner: The build that owns the output, if there is one.
+        request: What to build.
+        engine: Builds the shards.
+        progress: Called while they are built.
+    """
+    plan, claim = planned.plan, None
+    try:
+        entry = begin_or_join(storage, planned, owner)
+        claim = entry.claim
+        if planned.repair is not None and not entry.has_begun:
+            claim = planned.repair(storage, claim, progress.log)
+        result = _build(storage, claim, request, engine, progress, is_fresh=entry.is_fresh)
+    except (DataprepError, OSError) as error:
+        # Another build may have finished and cleaned up meanwhile.
+        if claim is not None and isinstance(error, OvertakenError):
+            storage.delete_tree(claim.root)
+        manifest = _finished(storage, plan, request)
+        if manifest is None:
+            if claim is not None and isinstance(error, FileNotFoundError):
+                refuse_overtaken(storage, claim)  # the build that overwrote this one removed the file
+            raise
+        result = BuildResult(manifest, 0, assembled=False)
+    return claim, result
+
+
+def _is_of(storage: Storage, found: Existing, planned: Planned) -> bool:
+    """Return whether the output holds only an unfinished build of this plan and originals, which can continue."""
+    claim, plan = found.claim, planned.plan
+    if claim is None or not found.is_under_way or claim.plan.plan_hash != plan.plan_hash:
+        return False
+    return goes_on(plan, claim) and not is_over_remains(storage, plan) and planned.is_of(storage, claim)
+
+
+def _build(
+    storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress, *, is_fresh: bool
+) -> BuildResult:
+    """Build the missing part: all of it if the build is fresh."""
+    done: set[int] = set()
+    if not is_fresh:
+        with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+            listed = threads.submit(finished_shards, storage, claim.root)
+            try:
+                # Another build may have finished between the look for a manifest and the claim.
+                manifest = _finished(storage, claim.plan, request)
+            except UsageError:
+                withdraw(storage, claim)
+                raise
+        if manifest is not None:
+            return BuildResult(manifest, 0, assembled=False)
+        done = listed.result()
+    build = open_build(storage.url, claim.root, claim.pointer)
+    build.storage.remove_stale_spools()
+    all_built = attempt = 0
+    while True:
+        attempt += 1
+        missing, built = _build_missing(build, done, request, engine, progress)
+        all_built += built
+        manifest = _finished(storage, claim.plan, request) if built < missing else None  # others have built the rest
+        if manifest is not None:
+            return BuildResult(manifest, all_built, assembled=False)
+        try:
+            manifest, assembled = _assemble(build, request, progress)
+        except LostError as error:
+            if attempt > REPAIRS:
+                raise
+            progress.log(f"warning: {error.what}; they are built again")
+            done = finished_shards(build.storage, claim.root)
+        else:
+            return BuildResult(manifest, all_built, assembled=assembled)
+
+
+def _owner_and_manifest(storage: Storage, plan: Plan, request: BuildRequest) -> tuple[Claim | None, Manifest | None]:
+    """Return the build that owns the output and what `_finished` returns."""
+    with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+        owner = threads.submit(read_claim, storage)
+        manifest = _finished(storage, plan, request)
+    return owner.result() if manifest is None else None, manifest
+
+
+def _finished(storage: Storage, plan: Plan, request: BuildRequest) -> Manifest | None:
+    """Return the manifest of exactly this plan, or None.
+
+    Raises:
+        UsageError: Another dataset exists, or this one, made with other versions of the codecs.
+        VerificationError: It was made with other versions of the codecs, and is damaged.
+    """
+    manifest = read_manifest(storage)
+    if manifest is None or manifest.plan_hash == plan.plan_hash:
+        return manifest
+    if same_but_codecs(plan, manifest.codecs, manifest.plan_hash):
+        refuse_other_versions(storage, manifest, other_versions(manifest.codecs, plan.codecs))
+    advice = "choose another --output or --overwrite it"
+    if request.overwrite:
+        advice = "another build has finished it meanwhile: choose another --output, or run this again to remove it"
+    raise UsageError(
+        f"{storage.url}: another dataset exists there already ({manifest.name}, {manifest.format}, plan "
+        f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}): {dataset_differences(plan, manifest)}; {advice}"
+    )
+
+
+def _build_missing(
+    build: OpenBuild, done: set[int], request: BuildRequest, engine: Engine, progress: Progress
+) -> tuple[int, int]:
+    """Return the numbers of shards that were missing, and that this run built; `done` are those that exist."""
+    plan, built = build.plan, 0
+    progress.planned(plan, done)
+    missing = [index for index in range(plan.num_shards) if index not in done]
+    job = recipe_of(plan.options.dataset).job(request, build.root, len(missing))
+    if len(build.claim.pointer) <= MAX_SENT_POINTER_BYTES:
+        job = replace(job, pointer=build.claim.pointer)
+    if missing:
+        rejected: Counter[str] = Counter()
+        for receipt in engine(job, missing):
+            progress.shard_done(receipt)
+            built += 1
+            if line := _rejection_line(build, request, receipt, rejected):
+                progress.log(line)
+    return len(missing), built
+
+
+def _rejection_line(
+    build: OpenBuild, request: BuildRequest, receipt: ShardReceipt, rejected: Counter[str]
+) -> str | None:
+    """Return a warning when the rejected images of a split become more than the request allows; else None.
+
+    Args:
+        rejected: Number of rejected images of each split before; those of the receipt are added.
+    """
+    events = [event for event in receipt.events if event.kind == "rejected"]
+    split, _ = build.plan.locate(receipt.index)
+    allowed, before = request.max_reject_ratio * sum(split.shard_samples), rejected[split.name]
+    rejected[split.name] += len(events)
+    if not before <= allowed < rejected[split.name]:
+        return None
+    event = events[int(allowed) - before]
+    name = original_names(build, [receipt.index], [event.key]).get(event.key, event.key)
+    return (
+        f"warning: {printable(name)} is rejected ({event.reason}: {printable(event.detail)}), and --max-reject-ratio "
+        f"{request.max_reject_ratio:g} does not allow that: the build will end without a dataset; run it again with a "
+        "higher ratio to finish it then"
+    )
+
+
+def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> tuple[Manifest, bool]:
+    """Write index, metadata, manifest: in this order, each create-only, and only while this build owns the output.
+
+    All files in place are compared with the receipts before the manifest is put and afterwards: what is changed by
+    others in between is noticed, too. Return the manifest, and whether this run wrote it.
+    """
+    progress.assembling()
+    storage = build.storage
+    with PublishingRows(storage) as publishing:
+        manifest, check = recipe_of(build.plan.options.dataset).assemble(build, request, publishing, progress.log)
+        check()
+        if storage.is_local:  # a bucket's storage compares after the upload, before the server copies it
+            publishing.wait()
+            build.check()
+        created = storage.create_last(MANIFEST, manifest_bytes(manifest), publishing.wait)
+    put = storage.stat(MANIFEST)
+    try:
+        check()
+    except BuildError:
+        if put is not None:
+            storage.delete_exactly(put)
+        raise
+    return manifest, created
+
+
+def refuse_nested(storage: Storage, request: BuildRequest) -> None:
+    """Raise UsageError if the dataset would lie inside the originals' folder, or the other way round."""
+    source = open_originals(request.source_url)
+    if source.is_local != storage.is_local:
+        return
+    ours, theirs = f"{storage.url}/", f"{source.url}/"
+    word = "--source" if request.options.converted is None else "URL"
+    if ours == theirs:
+        raise UsageError(f"{storage.url}: {word} and --output are the same; choose another --output")
+    own = request.options.own
+    only_one_file = own is not None and bool(own.archive)
+    inside = ours.startswith(theirs) and not recipe_of(request.options.dataset).output_may_lie_in_source
+    inside &= not only_one_file
+    if theirs.startswith(ours) or inside:
+        raise UsageError(
+            f"{storage.url}: {word} {source.url} and --output lie inside one another; choose another --output"
+        )
+
+
+def _refuse_foreign(storage: Storage, *, overwrite: bool) -> _Output:
+    """Return what is at the output.
+
+    Raises:
+        UsageError: There are other files: a dataset is never mixed with them.
+    """
+    with ThreadPoolExecutor(1) as threads:
+        # In a bucket one request, at the same time, says that there is nothing at all.
+        listed = None if storage.is_local else threads.submit(lambda: next(storage.list(), None))
+        overwriting, manifest, *ours = _marks(storage)
+    if overwriting is not None and manifest is None and not overwrite:
+        raise UsageError(f"{storage.url}: an --overwrite was interrupted there; run it again with --overwrite")
+    if any((overwriting, manifest, *ours)):
+        return _Output.OTHER
+    if listed is not None and listed.result() is None:
+        return _Output.EMPTY
+    foreign = next(leftovers(storage), None)
+    if foreign is None or any(_marks(storage)):  # another build may have begun meanwhile
+        return _Output.OTHER
+    if may_be_left(storage):
+        return _Output.LEFT
+    raise UsageError(
+        f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another --output"
+    )
+
+
+def _marks(storage: Storage) -> list[ObjectInfo | None]:
+    with ThreadPoolExecutor(4) as threads:  # over a network concurrently
+        return list(threads.map(storage.stat, (OVERWRITING, MANIFEST, PLAN_JSON, OVERWRITTEN)))

@@ -1,0 +1,244 @@
+"""The plan of a build: its options, and the shape of every split.
+
+The plan is stored before the first shard is written, and its hash covers everything on which the dataset's bytes depend
+(see the docstring of dataprep/builder). Which samples are in which shard is decided in order.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from dataprep.builder.images import ImagePolicy
+from dataprep.builder.restart import RESTART_LIBRARY, library_version
+from dataprep.dataset.documents import JsonObject, convert
+from dataprep.dataset.features import Feature, feature_faults, features_document
+from dataprep.dataset.randomness import ORDER_VERSION
+from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource
+from dataprep.errors import FormatError, UsageError
+from dataprep.host.versions import CODECS, codec_versions
+from dataprep.messages import printable, shell_words, shortened
+from dataprep.sources.own import Conversion, OwnData
+
+PLAN_SCHEMA = "1.0"
+DEFAULT_SHARD_BYTES = 256 * 2**20
+_VERSION_CHARACTERS = 300
+Repeat = Literal["virtual", "physical"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildOptions:
+    """Options that change a dataset's bytes. Its URL, the number of workers and the limits on rejections are not among
+    them."""
+
+    dataset: str
+    format: str
+    splits: tuple[str, ...]
+    seed: int = 0
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    """Approximate number of source bytes of each shard; ignored if num_shards is given."""
+    num_shards: int | None = None
+    """Number of shards of each split, or of each stored pass of it."""
+    repeat: Repeat = "virtual"
+    images: ImagePolicy = field(default_factory=ImagePolicy)
+    allow_partial: bool = False
+    fake_images: int | None = None
+    """Number of train images of imagenet-fake."""
+    own: OwnData | None = None
+    """What the user says about their own data; all splits that are found are built if none is named."""
+    converted: Conversion | None = None
+    """How a finished dataset is converted; None if original files are built."""
+    annotations: tuple[str, ...] | None = None
+    """Kinds of annotations of coco."""
+
+    def __post_init__(self) -> None:
+        _require(self.seed >= 0, f"--seed must be 0 or more, got {self.seed}")
+        _require(self.shard_bytes >= 1, f"--shard-bytes must be 1 or more, got {self.shard_bytes}")
+        _require(
+            self.num_shards is None or self.num_shards >= 1, f"--num-shards must be 1 or more, got {self.num_shards}"
+        )
+        _require(bool(self.splits) or self.own is not None, "no split to build; name one with --split")
+        side, quality = self.images.short_side, self.images.quality
+        _require(side is None or side >= 1, f"--resize must be 1 pixel or more, got {side}")
+        _require(1 <= quality <= 100, f"--quality must be 1..100, got {quality}")
+        if self.images.check == "none" and (side is not None or self.images.apply_exif):
+            raise UsageError("--check none reads no image, so --resize and --apply-exif need --check header or decode")
+        if self.images.check == "none" and self.images.jpeg == "restart":
+            raise UsageError("--check none reads no image, so --jpeg restart needs --check header or decode")
+
+    @property
+    def name(self) -> str:
+        """The dataset's name; for a user's own data, the name that the user chose."""
+        return self.dataset if self.own is None else self.own.name
+
+    def document(self) -> JsonObject:
+        """Return the options as JSON values; `own`, `converted`, `annotations`, `images.jpeg` only if set."""
+        values = asdict(self)
+        values["own"] = None if self.own is None else self.own.document()
+        values["converted"] = None if self.converted is None else self.converted.document()
+        for name in ("own", "converted", "annotations"):
+            if values[name] is None:
+                del values[name]
+        if self.images.jpeg == "untouched":
+            del values["images"]["jpeg"]
+        document: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
+        return document
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSplit:
+    """The plan of one split: its shards' sizes and where they come from."""
+
+    name: str
+    shard_samples: tuple[int, ...]
+    repeat_count: int
+    """Passes over the stored references that make an epoch."""
+    repeat_stored: int
+    sources: tuple[PlannedSource, ...]
+    enumeration_sha256: str
+    source_bytes: int
+    """Bytes of the original images of one pass."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The plan, as `_build/plan.json` holds it; the references are in `plan.parquet`, a row group for each shard."""
+
+    options: BuildOptions
+    codecs: dict[str, str]
+    classes: tuple[str, ...]
+    splits: tuple[PlannedSplit, ...]
+    details: JsonObject | None = None
+    """Further options of the dataset's recipe; the document has them under the dataset's name."""
+    features: dict[str, Feature] = field(default_factory=dict)
+    """Types of the values that each sample has besides image, key and label; the document omits an empty field."""
+
+    def document(self) -> JsonObject:
+        """Return the plan as JSON values, its hash included."""
+        values = {"schema": PLAN_SCHEMA, "order_version": ORDER_VERSION, **asdict(self)}
+        values["options"] = self.options.document()
+        values["features"] = features_document(self.features)
+        if not self.features:
+            del values["features"]
+        details = values.pop("details")
+        if details is not None:
+            values[self.options.dataset] = details
+        body: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
+        return body | {"plan_hash": _sha256_json(body)}
+
+    @property
+    def plan_hash(self) -> str:
+        """Hash of everything on which the dataset's bytes depend."""
+        return str(self.document()["plan_hash"])
+
+    @property
+    def num_shards(self) -> int:
+        return sum(len(split.shard_samples) for split in self.splits)
+
+    def shards_of(self, name: str) -> range:
+        """Return the indexes of a split's shards."""
+        first = 0
+        for split in self.splits:
+            if split.name == name:
+                return range(first, first + len(split.shard_samples))
+            first += len(split.shard_samples)
+        raise UsageError(f"the plan has no split {name}")
+
+    def locate(self, index: int) -> tuple[PlannedSplit, int]:
+        """Return the split of a shard, and the shard's position in it."""
+        position = index
+        for split in self.splits:
+            if position < len(split.shard_samples):
+                return split, position
+            position -= len(split.shard_samples)
+        raise UsageError(f"shard {index} past the end: the plan has {self.num_shards} shards")
+
+
+def plan_from_document(document: JsonObject, *, where: str = "plan", advice: str = "build it again") -> Plan:
+    """Read back what `Plan.document` wrote.
+
+    Args:
+        document: The plan as JSON values.
+        where: URL of the document, for the error.
+        advice: What the user should do about a damaged document; it ends the error's text.
+
+    Raises:
+        FormatError: The document is no plan.
+        UsageError: An option has an invalid value.
+    """
+    plan = convert(document, Plan, where=where, advice=advice)
+    for fault in feature_faults(plan.features):
+        raise FormatError(f"{where}: {fault}; {advice}")
+    name = plan.options.dataset
+    if name not in document:
+        return replace(plan, details=None)
+    return replace(plan, details=convert(document[name], JsonObject, where=where, advice=advice, at=f"$.{name}"))
+
+
+def same_but_codecs(plan: Plan, codecs: Mapping[str, str], plan_hash: str) -> bool:
+    """Return whether a plan has this hash if only its codecs have these versions: it writes files of the same names."""
+    return replace(plan, codecs=dict(codecs)).plan_hash == plan_hash
+
+
+def other_versions(made: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Return the versions of codecs that differ, as `made with pillow 13.0.0 (this is 12.3.0)`; empty if none does.
+
+    Args:
+        made: Versions with which a dataset was made.
+        here: Versions of this build.
+    """
+    names = [name for name in sorted(made.keys() | here.keys()) if made.get(name) != here.get(name)]
+    versions = ", ".join(f"{name} {made.get(name, 'none')} (this is {here.get(name, 'none')})" for name in names)
+    return f"made with {shortened(printable(versions), _VERSION_CHARACTERS)}" if versions else ""
+
+
+def physical_key(key: str, pass_index: int) -> str:
+    """Return the key of a sample in one stored pass of a physically repeated split; a long key is shortened, and ends
+    with a hash."""
+    suffix = f"-r{pass_index}"
+    if len(key) + len(suffix) > MAX_KEY_BYTES:
+        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+        key = f"{key[: MAX_KEY_BYTES - len(suffix) - len(digest) - 3]}=00{digest}"
+    return key + suffix
+
+
+def planned_codecs(images: ImagePolicy) -> dict[str, str]:
+    """Return the installed versions of the codecs on which the bytes of a dataset depend.
+
+    Raises:
+        UsageError: The policy asks for restart markers, and the extension that writes them was not built.
+    """
+    restarts = {RESTART_LIBRARY: library_version()} if images.jpeg == "restart" else {}
+    return {**codec_versions(), **restarts}
+
+
+def refuse_other_codecs(planned: Mapping[str, str]) -> None:
+    """Raise UsageError if this process has other versions of the codec libraries than the plan names."""
+    packages = [package for package in planned if package != RESTART_LIBRARY]
+    here = codec_versions(*(package for package in packages if package not in CODECS))
+    other = [package for package in packages if here.get(package) != planned[package]]
+    if other:
+        have = ", ".join(f"{package} {here.get(package)}" for package in other)
+        need = [f"{package}=={planned[package]}" for package in other]
+        raise UsageError(
+            f"this worker has {have}, the plan was made with {' '.join(need).replace('==', ' ')}: other versions write "
+            f"other bytes; install the same for every worker: pip install {shell_words(*need)}"
+        )
+    if RESTART_LIBRARY in planned and library_version() != planned[RESTART_LIBRARY]:
+        raise UsageError(
+            f"this worker has {RESTART_LIBRARY} {library_version()}, the plan was made with {RESTART_LIBRARY} "
+            f"{planned[RESTART_LIBRARY]}: other versions write other bytes; install tpu-dataprep with the same one for "
+            "every worker"
+        )
+
+
+def _sha256_json(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)

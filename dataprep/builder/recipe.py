@@ -1,0 +1,191 @@
+"""The protocol of every build: the steps from one kind of originals to a dataset.
+
+A dataset names its recipe (`Dataset.recipe`); RECIPES says where it is. The code that plans, builds, assembles,
+estimates, overwrites or verifies calls the recipe, and asks for no dataset's name. Only `finished.py` knows two
+datasets, those whose manifest records options that change the dataset itself.
+
+    request ─plan─▶ Plan ─build_shard, once a shard─▶ receipts ─assemble─▶ Manifest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from dataprep.dataset.row_groups import PublishingRows
+from dataprep.errors import UsageError
+from dataprep.sources import BUILT, recorded_class
+
+if TYPE_CHECKING:
+    from dataprep.builder.claim import Claim
+    from dataprep.builder.digest import FileDigest
+    from dataprep.builder.duration import Tried
+    from dataprep.builder.job import BuildJob
+    from dataprep.builder.open_build import OpenBuild
+    from dataprep.builder.plan import Plan
+    from dataprep.builder.request import BuildRequest, Progress
+    from dataprep.builder.traffic import Traffic
+    from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
+    from dataprep.storage import Storage
+
+RECIPES: Mapping[str, str] = {
+    "archives": "dataprep.builder.archives:ARCHIVES",
+    "converted": "dataprep.builder.conversion:CONVERSIONS",
+    "web": "dataprep.fetched.recipe:WEB",
+}
+"""The `module:NAME` of each recipe, by name. Recipes are imported on demand, because some are in higher layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and a function that stores the data that its workers need besides it."""
+
+    plan: Plan
+    store: Callable[[Storage, str], FileDigest | None]
+    """Stores the data that workers read besides the plan; takes the storage and the build's folder, and returns the
+    digest of the references if there are any."""
+    repair: Callable[[Storage, Claim, Callable[[str], None]], Claim] | None = None
+    """Stores the references of a build that goes on again if they are absent or damaged, tells that to a function, and
+    returns the claim, which then names their digest. None if workers read no references."""
+    kept: Callable[[], None] = lambda: None
+    """Waits until the lists of originals are stored, which in a bucket goes on while shards are built."""
+    is_of: Callable[[Storage, Claim], bool] = lambda storage, claim: True
+    """Returns whether the originals are the versions that a build of the same plan has listed."""
+    try_images: Callable[[], Tried] | None = None
+    """Does the work of a worker on a few images and leaves nothing behind, to find out how long the build takes; raises
+    DataprepError if no image can be read. None for a build whose time depends on servers of others."""
+
+
+class Recipe(Protocol):
+    """The steps from one kind of originals to a finished dataset, and the checks of such a dataset."""
+
+    output_may_lie_in_source: bool
+    """Whether a dataset may be written into the folder of its originals, because its files are not taken for
+    originals."""
+    joins_unnamed_builds: bool
+    """Whether a build continues one that dataprep 0.1.0 began, which has no folder of its own."""
+    worker_modules: tuple[str, ...]
+    """Modules that a worker imports before its first shard."""
+    shard_check: str
+    """`module:NAME` of the function that verifies a finished shard; see dataprep/verification/task.py."""
+
+    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
+        """List the originals, and plan the shards.
+
+        Args:
+            request: What to build.
+            progress: Called while originals are read.
+            keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
+                neither.
+            is_empty: The output was just seen to be empty, and is not asked for what an earlier run stored.
+
+        Raises:
+            SourceError: Originals are absent, damaged, or other than published.
+            UsageError: The options do not fit the originals or the format.
+        """
+
+    def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
+        """Return what a worker needs besides a shard's index.
+
+        Args:
+            request: What is built.
+            root: The build's own folder.
+            shards: Number of shards that are left to build.
+        """
+
+    def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
+        """Build one shard, or find its receipt: see `dataprep.builder.job.build_shard`."""
+
+    def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
+        """Build one shard, but return as soon as the next can be begun: see `dataprep.builder.job.begin_shard`."""
+
+    def assemble(
+        self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
+    ) -> tuple[Manifest, Callable[[], None]]:
+        """Write all files but the manifest from the receipts, each create-only. Return the manifest, and the function
+        that compares the files in place with the receipts (`dataprep.builder.published.Published.check`).
+
+        Args:
+            build: The build.
+            request: What is built.
+            publishing: Publishes index and events, which may go on after this call.
+            log: Called with a line for the user about what was found.
+
+        Raises:
+            BuildError: A receipt is missing, or too many images were rejected.
+            OvertakenError: Another build owns the output now.
+        """
+
+    # Requests to buckets, and names of the files
+
+    def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
+        """Return the requests and bytes that a build sends to its output, including receipts, which are removed at the
+        end."""
+
+    def source_traffic(self, plan: Plan) -> Traffic:
+        """Return the requests and bytes with which a build reads its originals."""
+
+    def web_bytes(self, plan: Plan) -> int:
+        """Return the bytes that a build downloads from the web, as an estimate; 0 if it needs no web."""
+
+    def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
+        """Yield the names that a build writes, except indexes and manifest, whether they exist or not."""
+
+    def added_files(self, storage: Storage, manifest: Manifest) -> Iterator[str]:
+        """Yield the names of files that a change of a finished dataset, which its manifest does not list yet, may have
+        put in place."""
+
+    # A finished dataset
+
+    def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
+        """Return the name that the shard of this position in the split must have."""
+
+    def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
+        """Return the names of the shards' sidecars, each of which belongs to one shard."""
+
+    def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
+        """Return the dataset's own metadata files, name to content, as its manifest implies them.
+
+        Raises:
+            FormatError: A class name of the manifest cannot be written to such files.
+        """
+
+    def is_shuffled(self, manifest: Manifest) -> bool:
+        """Return whether a build with the manifest's options puts samples into random order."""
+
+    def shape_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield a line for each malformed field among those that only this recipe's manifests have."""
+
+    def layout_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield a line for each file that the manifest lists differently from a build. Expects no shape faults."""
+
+    def option_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield a line for each option that contradicts the rest of the manifest. Expects no shape faults."""
+
+
+def recipe_of(dataset: str) -> Recipe:
+    """Return the recipe of a dataset.
+
+    Raises:
+        UsageError: There is no dataset of that name.
+    """
+    known = recorded_class(dataset)
+    if known is None:
+        raise UsageError(f"no dataset is called {dataset!r}; expected one of {', '.join(BUILT)}")
+    return recipe_named(known.recipe)
+
+
+@cache
+def recipe_named(name: str) -> Recipe:
+    """Return the recipe of that name in RECIPES."""
+    return cast(Recipe, load(RECIPES[name]))
+
+
+def load(place: str) -> Any:
+    """Import a module, and return the object that `module:NAME` names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,273 @@
+"""The references of a build's plan, one row group a shard: `plan.parquet` below the build's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from dataprep.builder.claim import Claim, refuse_overtaken, with_references
+from dataprep.builder.digest import FileDigest, digest_of, fault_of
+from dataprep.builder.open_build import OpenBuild
+from dataprep.builder.receipts import listed_receipts
+from dataprep.dataset.columns import table_of
+from dataprep.dataset.keys import path_of
+from dataprep.dataset.records import SampleRef, ShardPlan
+from dataprep.dataset.row_groups import spool_row_groups
+from dataprep.errors import BuildError, FormatError
+from dataprep.messages import one_line
+from dataprep.sources.keys import is_file_of_image
+from dataprep.storage import Storage
+from dataprep.storage.parquet import ParquetFile, open_parquet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_RUN_AGAIN = (
+    "run the build again with the options with which it began: it makes this file again from the originals, and goes on"
+)
+PLAN_WINDOW_BYTES = 2**20
+"""Bytes of the plan that one request reads: about forty shards of 500 references."""
+
+
+def plan_parquet(root: str) -> str:
+    """Return the name of the file with the references of the build with this root."""
+    return f"{root}/plan.parquet"
+
+
+def refs_schema(*, with_annotations: bool = False, with_crc32c: bool = False) -> pa.Schema:
+    """Return the columns of a reference.
+
+    Args:
+        with_annotations: Append a column `annotations`, canonical JSON.
+        with_crc32c: Append a column `crc32c`, the checksum that the image must have; null where none is known.
+    """
+    import pyarrow as pa
+
+    fields = [
+        ("key", pa.string()),
+        ("source", pa.dictionary(pa.int32(), pa.string())),
+        ("offset", pa.int64()),
+        ("num_bytes", pa.int64()),
+        ("label", pa.int32()),
+        ("version", pa.int64()),
+    ]
+    if with_annotations:
+        fields.append(("annotations", pa.large_string()))
+    if with_crc32c:
+        fields.append(("crc32c", pa.uint32()))
+    return pa.schema(fields)
+
+
+def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False, with_crc32c: bool = False) -> pa.Table:
+    """Return references as columns, in their order."""
+    schema = refs_schema(with_annotations=with_annotations, with_crc32c=with_crc32c)
+    columns = [[getattr(ref, name) for ref in refs] for name in refs_schema().names]
+    if with_annotations:
+        columns.append([ref.annotations.decode() for ref in refs])
+    if with_crc32c:
+        columns.append([ref.crc32c for ref in refs])
+    return table_of(columns, schema)
+
+
+def stored_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of `spill_schema` as a table of a schema made by `refs_schema`."""
+    import pyarrow as pa
+
+    columns = [_stored(rows.column(field.name), field) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _stored(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
+    """Return a column in one piece, and encoded by a dictionary in the order of first occurrence where the field is."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        whole = column.combine_chunks()
+        column = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    return column.dictionary_encode() if pa.types.is_dictionary(field.type) else column
+
+
+def refs_from_table(table: pa.Table) -> list[SampleRef]:
+    """Return the references of a table, in its order."""
+    columns = [table.column(name).to_pylist() for name in refs_schema().names]
+    has_annotations, has_crc32c = (name in table.column_names for name in ("annotations", "crc32c"))
+    texts = table.column("annotations").to_pylist() if has_annotations else [""] * table.num_rows
+    columns.append([annotations.encode() for annotations in texts])
+    columns.append(table.column("crc32c").to_pylist() if has_crc32c else [None] * table.num_rows)
+    return [
+        SampleRef(key, source, offset, num_bytes, label, annotations, crc32c, version)
+        for key, source, offset, num_bytes, label, version, annotations, crc32c in zip(*columns, strict=True)
+    ]
+
+
+def store_references(tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, root: str) -> FileDigest:
+    """Store the references of a plan below the folder of its build, one table a shard, and return their digest."""
+    spool, digests = spool_row_groups(storage, plan_parquet(root), tables, schema)
+    storage.publish(spool, plan_parquet(root), digests.crc32c)
+    return digest_of(digests)
+
+
+def are_stored(tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, claim: Claim) -> bool:
+    """Return whether these references are those of a build, which they are not if originals are other versions."""
+    spool, written = spool_row_groups(storage, plan_parquet(claim.root), tables, schema)
+    spool.unlink()
+    return digest_of(written) == claim.references
+
+
+def repair_references(
+    tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, claim: Claim, log: Callable[[str], None]
+) -> Claim:
+    """Store the references of a build again if they are absent, damaged, or of an earlier version, which noted no
+    digest.
+
+    Args:
+        tables: References of the same plan, made from the originals, one table a shard. They are consumed only if they
+            are needed.
+        schema: Schema of the tables.
+        storage: The output.
+        claim: The build.
+        log: Called with a line that says what was repaired.
+
+    Returns:
+        The claim; another one if the digest is another, because another version of pyarrow wrote the file.
+
+    Raises:
+        OvertakenError: Another build owns the output now.
+        BuildError: The tables have been consumed.
+    """
+    name = plan_parquet(claim.root)
+    if claim.references is not None:
+        try:
+            fault = fault_of(storage, name, claim.references)
+        except FileNotFoundError:
+            found = "gone"
+        else:
+            if fault is None:
+                return claim
+            found = f"damaged ({fault})"
+        log(f"warning: {storage.url_of(name)} is {found}; it is made again from the originals")
+    spool, written = spool_row_groups(storage, name, _all(tables, claim.plan.num_shards, storage.url_of(name)), schema)
+    digest = digest_of(written)
+    with storage.alone():  # no --overwrite may remove the build's folder meanwhile
+        refuse_overtaken(storage, claim)
+        existing = storage.stat(name)
+        if existing is not None and fault_of(storage, name, digest) is not None:
+            storage.delete_exactly(existing)
+        if claim.references not in (None, digest):  # the originals are perhaps other versions: no shard counts as done
+            for info in listed_receipts(storage, claim.root).values():
+                storage.delete_exactly(info)
+        storage.publish(spool, name, digest.crc32c)
+        return with_references(storage, claim, digest)
+
+
+def _all(tables: Iterator[pa.Table], shards: int, where: str) -> Iterator[pa.Table]:
+    """Yield the tables. Raises BuildError at their end if they are not those of so many shards."""
+    count = 0
+    for table in tables:
+        count += 1
+        yield table
+    if count != shards:
+        raise BuildError(f"{where} is damaged; run the same command again, which makes it again from the originals")
+
+
+def shard_plan(build: OpenBuild, index: int) -> ShardPlan:
+    """Return one shard's references, read as one row group."""
+    split, split_index = build.plan.locate(index)
+    refs = refs_from_table(references_of(build, index))
+    return ShardPlan(index, split.name, split_index, len(split.shard_samples), tuple(refs))
+
+
+def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]) -> dict[str, str]:
+    """Return the names of original images by their keys: the path of a file, or that in an archive without suffix.
+
+    Args:
+        build: The build.
+        indexes: Shards among whose references the images are looked for.
+        keys: Keys of the images.
+    """
+    missing, found = set(keys), {}
+    for index in indexes:
+        if not missing:
+            break
+        table = references_of(build, index)
+        for key, source in zip(*(table.column(name).to_pylist() for name in ("key", "source")), strict=True):
+            if key in missing:
+                missing.discard(key)
+                found[key] = source if is_file_of_image(source) else path_of(key)
+    return found
+
+
+def references_of(build: OpenBuild, index: int) -> pa.Table:
+    """Return the references of one shard as a table."""
+    file = open_references(build)
+    with _damage(build.storage, build.claim):
+        return file.read_row_group(index)
+
+
+def read_references(storage: Storage, claim: Claim, indexes: Iterable[int]) -> Iterator[pa.Table]:
+    """Yield the references of some shards of a build, one table for each shard; nothing if they have been removed.
+
+    Raises:
+        FormatError: They are damaged.
+    """
+    try:
+        file = _open_references(storage, claim)
+    except FileNotFoundError:
+        return
+    for index in indexes:
+        with _damage(storage, claim):
+            table = file.read_row_group(index)
+        yield table
+
+
+@lru_cache(maxsize=4)
+def open_references(build: OpenBuild) -> ParquetFile:
+    """Open the references of a build, once in each process."""
+    try:
+        return _open_references(build.storage, build.claim)
+    except FileNotFoundError as error:
+        build.check()  # a build that overwrites this one removes them
+        where = build.storage.url_of(plan_parquet(build.root))
+        raise BuildError(f"{where} is gone, and no shard can be built without it; {_RUN_AGAIN}") from error
+
+
+def _open_references(storage: Storage, claim: Claim) -> ParquetFile:
+    name, digest = plan_parquet(claim.root), claim.references
+    if digest is None:
+        with _damage(storage, claim):
+            return open_parquet(storage, name, window_bytes=PLAN_WINDOW_BYTES)
+    if storage.is_local:
+        _refuse_damaged(storage, claim, name, digest)
+        with _damage(storage, claim):
+            return open_parquet(storage, name, window_bytes=PLAN_WINDOW_BYTES)
+    with ThreadPoolExecutor(1) as threads:  # its footer is read while the bucket is asked for its checksum
+        opened = threads.submit(open_parquet, storage, name, window_bytes=PLAN_WINDOW_BYTES, num_bytes=digest.bytes)
+        _refuse_damaged(storage, claim, name, digest)
+    with _damage(storage, claim):
+        return opened.result()
+
+
+def _refuse_damaged(storage: Storage, claim: Claim, name: str, digest: FileDigest) -> None:
+    fault = fault_of(storage, name, digest)
+    if fault is not None:
+        raise _damaged(storage, claim, fault)
+
+
+@contextmanager
+def _damage(storage: Storage, claim: Claim) -> Iterator[None]:
+    """Raise FormatError for what pyarrow raises for a damaged file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, ValueError, KeyError, OSError, MemoryError, OverflowError) as error:
+        raise _damaged(storage, claim, one_line(error)) from error
+
+
+def _damaged(storage: Storage, claim: Claim, fault: str) -> FormatError:
+    return FormatError(f"{storage.url_of(plan_parquet(claim.root))} is damaged ({fault}); {_RUN_AGAIN}")

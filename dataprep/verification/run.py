@@ -1,0 +1,356 @@
+"""Compares every byte of a dataset with its manifest, and everything that is recorded twice with itself.
+
+    dataset.json -> types, sums, names, published facts
+    index, events, metadata -> digests, layout, agreement
+    every shard, in parallel -> size, digests, and record by record its row of the index (shard.py, folder.py)
+    all shards together -> keys, classes, events
+    a listing -> no file exists that does not belong to the dataset
+
+Shards are streamed; the memory grows by 8 bytes a sample (24 for an image folder). The kinds of findings are listed in
+findings.py. A damaged or hostile dataset gives findings and never an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataprep.builder.cards import cards_of, read_card
+from dataprep.builder.finished import dataset_of, layout_faults, numbering_faults, shape_faults
+from dataprep.builder.pool import Pool
+from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
+from dataprep.dataset.index import open_index
+from dataprep.dataset.keys import named
+from dataprep.dataset.links import is_adopted
+from dataprep.dataset.manifest import MANIFEST, VERSIONS, manifest_bytes, no_dataset, read_manifest
+from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.trust import check_named
+from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
+from dataprep.formats import FORMATS
+from dataprep.sources import Dataset
+from dataprep.storage import Storage, open_storage
+from dataprep.verification.annotations import check_annotations
+from dataprep.verification.files import check_events, check_index, check_metadata
+from dataprep.verification.findings import MAX_LISTED, UNPROVED, WARNINGS, Finding, Findings
+from dataprep.verification.listing import FolderFiles, check_listing
+from dataprep.verification.manifest import consistency_faults, published_faults
+from dataprep.verification.replicas import check_replicas
+from dataprep.verification.shard import NO_COUNTS, ShardResult
+from dataprep.verification.task import ShardJob, check_shard
+
+_WORKER_MODULES = ("dataprep.verification.task", "pyarrow.parquet", "simplejpeg")
+_BEFORE_SHARDS, _AFTER_SHARDS = -1, 1 << 62
+"""Positions of findings about the whole dataset: before and after those of the shards."""
+
+
+class Progress(Protocol):
+    """Receiver of progress reports, and the time that a worker may go without progress."""
+
+    stall_s: float
+
+    def step(self, what: str) -> None:
+        """A short step begins."""
+
+    def started(self, samples: int) -> None:
+        """Shards with this number of samples will be read."""
+
+    def shard_done(self, samples: int, num_bytes: int) -> None:
+        """One shard was read."""
+
+    def warn(self, line: str) -> None:
+        """Show a warning."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Result of a verification."""
+
+    url: str
+    deep: bool
+    is_adopted: bool
+    """Whether other tools wrote the data: only that every image can be decoded was checked."""
+    copies: int
+    """Number of copies in `replicas.json` that were compared with it."""
+    findings: tuple[Finding, ...]
+    """Findings in the order of the dataset's files, at most MAX_LISTED of them."""
+    counts: dict[str, int]
+    """Number of findings by kind, including those that are not listed."""
+    shards: int
+    samples: int
+    """Number of samples that were read and compared."""
+    num_bytes: int
+    """Number of bytes of shards that were read."""
+    elapsed_s: float
+
+    @property
+    def verdict(self) -> str:
+        """Verdict: `whole`, `differs`, or `undecided` if something could not be read and everything else is right."""
+        faults = set(self.counts) - WARNINGS
+        if faults - UNPROVED:
+            return "differs"
+        return "undecided" if faults else "whole"
+
+
+def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: bool = False) -> Report:
+    """Verify a finished dataset.
+
+    Args:
+        url: Root of the dataset, on disk or in a bucket.
+        deep: Also decode every image completely.
+        workers: Number of worker processes; with 0 this process reads the shards.
+        progress: Receives progress reports.
+        replicas: Also compare every copy in `replicas.json` with the dataset, by size and CRC32C of all objects.
+
+    Raises:
+        UsageError: There is no dataset.
+        AccessError: The bucket does not exist, or the dataset may not be read.
+        UndecidedError: The manifest cannot be read.
+    """
+    started_s, copies = time.monotonic(), 0
+    storage = open_storage(url)
+    progress.step("reading the manifest")
+    findings = Findings(MAX_LISTED)
+    try:
+        manifest = _manifest(storage, findings)
+    except AccessError:
+        raise
+    except StorageError as error:
+        raise UndecidedError(f"{error}; so nothing is known about {storage.url}") from error
+    is_other = manifest is not None and is_adopted(manifest)
+    if manifest is None:
+        sums = {}
+    elif is_other:  # nothing but its images can be checked
+        sums = _check_shards(ShardJob(storage.url, manifest, frozenset(), True), workers, progress, findings)
+    else:
+        sums = _verify(storage, manifest, deep, workers, progress, findings)
+    if replicas and manifest is not None:
+        different = Findings(MAX_LISTED)
+        copies = check_replicas(storage, progress.step, different)
+        findings.extend(different, _AFTER_SHARDS)
+    return Report(
+        url=storage.url,
+        deep=deep or is_other,
+        is_adopted=is_other,
+        copies=copies,
+        findings=tuple(findings.listed),
+        counts=dict(sorted(findings.counts.items())),
+        shards=sum(split.shards for split in sums.values()),
+        samples=sum(split.samples for split in sums.values()),
+        num_bytes=sum(split.num_bytes for split in sums.values()),
+        elapsed_s=time.monotonic() - started_s,
+    )
+
+
+@dataclass(slots=True)
+class _SplitSum:
+    """Sum of what was found in the shards of a split."""
+
+    shards: int = 0
+    samples: int = 0
+    num_bytes: int = 0
+    labels: NDArray[np.int64] | None = None
+    statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    parts: list[ShardResult] = field(default_factory=list)
+
+    def add(self, result: ShardResult) -> None:
+        """Add the result of one shard."""
+        self.shards += 1
+        self.samples += result.samples
+        self.num_bytes += result.num_bytes
+        if len(result.labels):
+            self.labels = result.labels if self.labels is None else self.labels + result.labels
+        for counts, more in ((self.statuses, result.statuses), (self.reasons, result.reasons)):
+            counts.update(more)  # `update` also subtracts: the earlier statuses of rows that were tried again
+        self.parts.append(replace(result, findings=Findings(), labels=NO_COUNTS, statuses=Counter(), reasons=Counter()))
+
+    def keys(self) -> NDArray[np.uint64]:
+        """Return the sorted hashes of all keys in lower case."""
+        return np.sort(np.concatenate([NO_HASHES, *(part.keys for part in self.parts)]))
+
+    def files(self) -> FolderFiles:
+        """Return the files of an image folder."""
+        hashes = np.concatenate([NO_HASHES, *(part.files for part in self.parts)])
+        sizes = np.concatenate([NO_COUNTS, *(part.sizes for part in self.parts)])
+        order = np.argsort(hashes)
+        folders = frozenset().union(*(part.folders for part in self.parts))
+        return FolderFiles(hashes[order], sizes[order], folders)
+
+
+def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
+    """Return the manifest; or add findings and return None, if the verification cannot continue with it."""
+    try:
+        manifest = read_manifest(storage)
+    except FormatError as error:
+        findings.add("manifest", MANIFEST, str(error))
+        return None
+    if manifest is None:
+        raise no_dataset(storage)
+    if is_adopted(manifest):
+        check_named(storage, manifest)
+        return manifest
+    for find in (shape_faults, layout_faults):
+        for fault in find(manifest):
+            findings.add("manifest", MANIFEST, fault)
+        if findings.counts:
+            return None
+    return manifest
+
+
+def _verify(
+    storage: Storage, manifest: Manifest, deep: bool, workers: int, progress: Progress, findings: Findings
+) -> dict[str, _SplitSum]:
+    dataset = dataset_of(manifest)
+    progress.step("reading index and metadata")
+    before = Findings(MAX_LISTED)
+    with _reading(MANIFEST, before):
+        _check_manifest(storage, manifest, dataset, before)
+    indexed = set()
+    for split in manifest.splits:
+        with _reading(split.index["file"], before):
+            if check_index(storage, split, before, annotated=bool(manifest.features)):
+                indexed.add(split.name)
+    with _reading(storage.url, before):
+        check_metadata(storage, manifest, before)
+        check_annotations(storage, manifest, frozenset(indexed), before)
+    findings.extend(before, _BEFORE_SHARDS)
+    job = ShardJob(storage.url, manifest, frozenset(indexed), deep)
+    sums = _check_shards(job, workers, progress, findings)
+    progress.step("comparing keys, classes and files")
+    after = Findings(MAX_LISTED)
+    for split in manifest.splits:
+        _check_split(storage, split, sums[split.name], split.name in indexed, after)
+    _check_listing(job, storage, dataset, sums, after)
+    for split_name, fault in numbering_faults(manifest):
+        after.add("labels", split_name, fault)
+    with _reading(storage.url, after):
+        _check_cards(storage, manifest, after)
+    findings.extend(after, _AFTER_SHARDS)
+    return sums
+
+
+def _check_cards(storage: Storage, manifest: Manifest, findings: Findings) -> None:
+    """Compare existing cards with the manifest; that they differ is no fault."""
+    for name, due in cards_of(manifest).items():
+        found = read_card(storage, name)
+        if found not in (None, due):
+            what = "it was edited, or is of another revision or version; dataprep card --overwrite writes it again"
+            findings.add("card", name, what)
+
+
+def _check_manifest(storage: Storage, manifest: Manifest, dataset: Dataset, findings: Findings) -> None:
+    if manifest.schema_version in VERSIONS and storage.read(MANIFEST) != manifest_bytes(manifest):
+        findings.add("manifest", MANIFEST, "other bytes than a build writes for this content; was it edited?")
+    for fault in consistency_faults(manifest):
+        findings.add("manifest", MANIFEST, fault)
+    for what, fault in published_faults(manifest, dataset, dataset.classes(storage, allow_partial=False)):
+        findings.add("published", what, fault)
+
+
+def _check_shards(job: ShardJob, workers: int, progress: Progress, findings: Findings) -> dict[str, _SplitSum]:
+    shards = [(split.name, shard) for split in job.manifest.splits for shard in split.shards]
+    sums = {split.name: _SplitSum() for split in job.manifest.splits}
+    progress.started(sum(shard["samples"] for _, shard in shards))
+    task = partial(check_shard, job)
+    everything = range(len(shards))
+    unseen = set(everything)
+    try:
+        for result in _results(task, everything, workers, progress):
+            split, shard = shards[result.index]
+            findings.extend(result.findings, result.index)
+            sums[split].add(result)
+            unseen.discard(result.index)
+            progress.shard_done(shard["samples"], result.num_bytes)
+    except BuildError as error:  # the check of a shard killed its process again and again
+        for index in sorted(unseen):
+            findings.add("unread", shards[index][1]["file"], f"its check did not end: {error}", position=index)
+    return sums
+
+
+def _results(
+    task: Callable[[int], ShardResult], indexes: range, workers: int, progress: Progress
+) -> Iterator[ShardResult]:
+    if not workers:
+        yield from map(task, indexes)
+        return
+    with Pool(
+        min(workers, max(1, len(indexes))),
+        progress.warn,
+        preload=_WORKER_MODULES,
+        stall_s=progress.stall_s,
+    ) as pool:
+        yield from pool.run(task, indexes)
+
+
+def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, indexed: bool, findings: Findings) -> None:
+    """Compare what only all shards of a split together show: keys, class counts, statuses and events."""
+    keys = found.keys()
+    complete = len(keys) == split.samples
+    with _reading(split.index["file"], findings):
+        _check_duplicates(storage, split, repeated(keys), indexed, findings)
+    expected = np.asarray(split.class_counts, np.int64)
+    if complete and found.labels is not None and len(found.labels) == len(expected):
+        for label in np.flatnonzero(found.labels != expected):
+            got = f"{found.labels[label]:,} samples of label {label}, the manifest has {expected[label]:,}"
+            findings.add("count", split.name, got)
+    if found.shards == len(split.shards):
+        for name, counts, due in (
+            ("statuses", found.statuses, split.statuses),
+            ("reasons", found.reasons, split.reasons),
+        ):
+            odd = sorted(key for key in counts.keys() | due.keys() if counts[key] != due.get(key, 0))
+            for key in odd:
+                got = f"{counts[key]:,} rows in the parquet files, the manifest has {due.get(key, 0):,}"
+                findings.add("count", split.name, f"{name}: {key[:80]!r}: {got}")
+    with _reading(split.events["file"], findings):
+        check_events(storage, split, keys if complete else None, findings)
+
+
+def _check_duplicates(
+    storage: Storage, split: SplitManifest, hashes: NDArray[np.uint64], indexed: bool, findings: Findings
+) -> None:
+    """Add a finding for each repeated key, with its name if the index can be read."""
+    unnamed = {int(value) for value in hashes}
+    if unnamed and indexed:
+        for batch in open_index(storage, split).batches(["key"]):
+            for key in batch.column("key").to_pylist():
+                if (value := name_hash(key.lower())) in unnamed:
+                    unnamed.discard(value)
+                    text = f"{named(key)}: more than one sample has this key, ignoring case"
+                    findings.add("duplicate", split.name, text)
+    for _ in unnamed:
+        findings.add("duplicate", split.name, "a key that the index does not have occurs twice")
+
+
+def _check_listing(
+    job: ShardJob, storage: Storage, dataset: Dataset, sums: dict[str, _SplitSum], findings: Findings
+) -> None:
+    manifest = job.manifest
+    files = {}
+    if FORMATS[manifest.format].one_file_per_image:
+        shards = {split.name: len(split.shards) for split in manifest.splits}
+        files = {name: found.files() for name, found in sums.items() if found.shards == shards[name]}
+    with _reading(storage.url, findings):
+        check_listing(storage, manifest, dataset, {n: f for n, f in files.items() if n in job.indexed}, findings)
+
+
+@contextmanager
+def _reading(where: str, findings: Findings) -> Iterator[None]:
+    """Turn an error of reading into a finding: `unread`, which proves neither right nor wrong, `format` or
+    `missing`."""
+    try:
+        yield
+    except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
+        findings.add("unread", where, str(error))
+    except FormatError as error:
+        findings.add("format", where, str(error))
+    except FileNotFoundError:
+        findings.add("missing", where, "it was removed meanwhile; another process is changing the dataset")

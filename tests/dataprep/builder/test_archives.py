@@ -1,0 +1,123 @@
+"""The recipe of archives and folders: what it plans to write is what is there in the end."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from dataprep.builder.archives import ARCHIVES
+from dataprep.builder.claim import read_claim
+from dataprep.builder.driver import run_build
+from dataprep.builder.finished import dataset_names, readable_manifest
+from dataprep.builder.job import build_shard
+from dataprep.builder.plan import BuildOptions, plan_from_document
+from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
+from dataprep.builder.request import BuildRequest
+from dataprep.commands.progress import BuildProgress
+from dataprep.dataset.index_rows import ANNOTATIONS
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.replicas import REPLICAS
+from dataprep.errors import FormatError
+from dataprep.storage import open_storage
+from tests.support.build_here import Quiet
+from tests.support.finished import verify_here
+from tests.support.own_data import annotated, build_own, class_folders, planned
+from tests.support.own_data import request as own_request
+
+
+def request(originals, output, fmt="webdataset", dataset="imagenet", **more):
+    options = BuildOptions(
+        dataset=dataset, format=fmt, num_shards=2, allow_partial=True, **({"splits": ("train",)} | more)
+    )
+    return BuildRequest(
+        options=options,
+        source_url=str(originals[dataset.partition("-")[0]]),
+        output_url=str(output),
+        max_reject_ratio=1.0,
+    )
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
+def test_every_written_file_is_among_the_planned_names(originals, storage_url, fmt):
+    planned = []
+
+    def engine(job, indexes):
+        storage = open_storage(job.output_url)
+        planned.extend(ARCHIVES.planned_files(storage, read_claim(storage)))
+        yield from (build_shard(job, index) for index in indexes)
+
+    run_build(request(originals, storage_url, fmt), engine, BuildProgress(quiet=True))
+    storage = open_storage(storage_url)
+    own = {"index/train.parquet", "index/train-events.parquet", MANIFEST, REPLICAS}
+    written = set(dataset_names(storage, readable_manifest(storage))) - own
+    assert written <= set(planned)
+    assert len(set(planned) - written) <= 20  # images that were rejected
+    assert fmt == "imagefolder" or written == set(planned)
+
+
+def test_plan_depends_on_the_originals_and_not_on_their_place(originals, tmp_path):
+    quiet = BuildProgress(quiet=True)
+    plan, tables = ARCHIVES.plan_references(request(originals, tmp_path / "a"), quiet)
+    assert [table.num_rows for table in tables] == list(plan.splits[0].shard_samples)
+    again = ARCHIVES.plan(request(originals, tmp_path / "b"), quiet, keep=True).plan
+    assert again.plan_hash == plan.plan_hash
+    other = ARCHIVES.plan(request(originals, tmp_path / "c", seed=1), quiet, keep=False).plan
+    assert other.plan_hash != plan.plan_hash
+
+
+def test_physical_repeats_have_keys_of_their_own(originals, tmp_path):
+    asked = request(originals, tmp_path / "out", dataset="coco-dup5", repeat="physical")
+    plan, tables = ARCHIVES.plan_references(asked, BuildProgress(quiet=True))
+    keys = [key for table in tables for key in table.column("key").to_pylist()]
+    assert len(set(keys)) == len(keys) == sum(plan.splits[0].shard_samples)
+    assert {key.rpartition("-")[2] for key in keys} == {f"r{index}" for index in range(5)}
+    linked = ARCHIVES.plan(
+        request(originals, tmp_path / "out", "imagefolder", "coco-dup5", repeat="physical"),
+        BuildProgress(quiet=True),
+        keep=False,
+    ).plan
+    assert 5 * sum(linked.splits[0].shard_samples) == len(keys)
+
+
+def test_a_plan_with_features_comes_back(tmp_path):
+    plan = planned(annotated(tmp_path / "pets"))
+    document = json.loads(json.dumps(plan.document()))
+    assert list(document["features"]) == sorted(plan.features)
+    assert document["options"]["own"]["name"] == "pets"
+    assert plan_from_document(document) == plan
+    document["features"]["key"] = document["features"].pop("caption")
+    with pytest.raises(FormatError, match="the name 'key' is taken"):
+        plan_from_document(document)
+
+
+def test_another_caption_is_another_plan(tmp_path):
+    source = annotated(tmp_path / "pets")
+    before = planned(source).plan_hash
+    metadata = source / "metadata.jsonl"
+    metadata.write_text(metadata.read_text().replace("a cat on a mat", "a dog on a mat"))
+    assert planned(source).plan_hash != before
+
+
+def test_a_receipt_with_other_annotations_is_refused(tmp_path):
+    def engine(job, indexes):
+        yield from (build_shard(job, index) for index in indexes)
+        storage = open_storage(job.output_url)
+        receipt, rows = read_receipt(storage, 0, job.root)
+        changed = rows.set_column(
+            rows.num_columns - 1, rows.field(ANNOTATIONS), [pa.array([0] * len(rows), pa.uint32())]
+        )
+        storage.delete(receipt_file(0, job.root))
+        write_receipt(storage, receipt, changed, job.root)
+
+    with pytest.raises(FormatError, match="each with its key; start over with --overwrite"):
+        run_build(own_request(annotated(tmp_path / "pets"), tmp_path / "out"), engine, Quiet())
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+def test_own_data_is_overwritten_as_any_other(tmp_path, storage_url, fmt):
+    build_own(annotated(tmp_path / "pets"), storage_url, fmt)
+    asked = replace(own_request(class_folders(tmp_path / "others"), storage_url, "imagefolder"), overwrite=True)
+    run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), Quiet())
+    assert verify_here(storage_url).verdict == "whole"
+    assert not [info.name for info in open_storage(storage_url).list() if "metadata" in info.name]

@@ -1,0 +1,268 @@
+"""One build from end to end: whatever happens, the same command goes on, and another dataset is never touched."""
+
+import dataclasses
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+import dataprep.builder.plan as plans
+from dataprep.builder import driver
+from dataprep.builder.claim import OvertakenError
+from dataprep.builder.driver import run_build
+from dataprep.builder.job import build_shard
+from dataprep.builder.open_build import open_build
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.errors import AccessError, BuildError, StorageError, UsageError
+from dataprep.storage import open_storage
+from dataprep.storage.gcs import GCSStorage
+from dataprep.storage.local import LocalStorage
+from dataprep.verification.run import verify
+from tests.support.build_here import Killed, Quiet, request, whole
+from tests.support.builds import digests
+
+
+def test_repeated_command_does_nothing(originals, storage_url):
+    manifest = whole(request(originals, storage_url))
+    before = digests(storage_url)
+
+    def engine(job, indexes):
+        raise AssertionError
+
+    again = run_build(request(originals, storage_url), engine, Quiet())
+    assert (again.manifest, again.shards_built) == (manifest, 0)
+    assert digests(storage_url) == before
+
+
+def test_rerun_builds_what_is_missing(originals, storage_url):
+    def killed(job, indexes):
+        yield build_shard(job, 1)
+        raise Killed
+
+    with pytest.raises(Killed):
+        run_build(request(originals, storage_url), killed, Quiet())
+    assert open_storage(storage_url).stat(MANIFEST) is None
+    built = []
+
+    def engine(job, indexes):
+        built.extend(indexes)
+        yield from (build_shard(job, index) for index in indexes)
+
+    assert run_build(request(originals, storage_url), engine, Quiet()).shards_built == 2
+    assert built == [0, 2]
+
+
+def test_where_nothing_may_be_deleted_the_dataset_is_complete(originals, storage_url, monkeypatch):
+    """As in a bucket with a retention policy."""
+
+    def refused(self, *_):
+        raise AccessError("permission storage.objects.delete is missing")
+
+    for kind in (LocalStorage, GCSStorage):
+        for method in ("delete_exactly", "delete_tree"):
+            monkeypatch.setattr(kind, method, refused)
+    lines, asked = [], request(originals, storage_url)
+    progress = SimpleNamespace(**dict.fromkeys(("enumerating", "reading", "planned", "assembling"), Quiet().log))
+    progress.shard_done, progress.log = Quiet().log, lines.append
+    for assembled in (True, False):
+        found = run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), progress)
+        assert found.assembled is assembled
+        assert "files of the build stay in _build/: permission storage.objects.delete is missing" in lines.pop()
+    assert verify(str(storage_url), deep=True, workers=0, progress=Quiet()).samples
+
+
+def test_other_dataset_is_refused_and_left_unchanged(originals, tmp_path):
+    whole(request(originals, tmp_path / "out"))
+    before = digests(tmp_path / "out")
+    expected = r"another dataset exists there already \(imagenet, .*: --format is webdataset there, tfrecord here"
+    with pytest.raises(UsageError, match=expected):
+        whole(request(originals, tmp_path / "out", "tfrecord"))
+    assert digests(tmp_path / "out") == before
+
+
+def test_more_shards_than_a_manifest_can_hold_are_refused_before_any_is_built(originals, tmp_path, monkeypatch):
+    monkeypatch.setattr(driver, "MAX_SHARDS", 2)
+    with pytest.raises(UsageError, match="the plan has 3 shards, a dataset can have 2; ask for larger shards"):
+        whole(request(originals, tmp_path / "out"))
+    assert not list(tmp_path.rglob("plan.json"))
+
+
+def test_place_with_other_files_is_refused(originals, storage_url):
+    open_storage(storage_url).create("notes.txt", b"precious")
+    with pytest.raises(UsageError, match=r"holds no dataset of ours \(found notes\.txt\)"):
+        whole(request(originals, storage_url))
+
+
+def test_rerun_after_a_failed_shard_builds_the_missing_ones(originals, tmp_path):
+    def engine(job, indexes):
+        yield build_shard(job, 0)
+        raise StorageError("the disk is tired")
+
+    with pytest.raises(StorageError, match="the disk is tired"):
+        run_build(request(originals, tmp_path / "out"), engine, Quiet())
+    assert len(whole(request(originals, tmp_path / "out")).splits[0].shards) == 3
+
+
+def test_originals_inside_the_output_are_refused(originals, tmp_path):
+    inside = dataclasses.replace(request(originals, tmp_path / "out"), source_url=str(tmp_path / "out/originals"))
+    with pytest.raises(UsageError, match="lie inside one another"):
+        whole(inside)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_output_inside_the_originals_is_refused(originals, tmp_path, overwrite):
+    """What is built there would be listed as an original by the next command that reads the folder."""
+    shutil.copytree(originals["imagenet"], tmp_path / "originals")
+    before = digests(tmp_path / "originals")
+    asked = request({"imagenet": tmp_path / "originals"}, tmp_path / "originals/out", overwrite=overwrite)
+    with pytest.raises(UsageError, match="lie inside one another"):
+        whole(asked)
+    assert digests(tmp_path / "originals") == before
+
+
+def test_a_worker_with_other_codecs_refuses_naming_both_versions(originals, tmp_path, monkeypatch):
+    def engine(job, indexes):
+        here = plans.codec_versions()
+        monkeypatch.setattr(plans, "codec_versions", lambda *more: here | {"pillow": "0.0.1"})
+        open_build.cache_clear()  # a worker is a process of its own
+        with pytest.raises(
+            UsageError, match=f"this worker has pillow 0.0.1, the plan was made with .*{here['pillow']}"
+        ):
+            build_shard(job, 0)
+        monkeypatch.undo()
+        yield from (build_shard(job, index) for index in indexes)
+
+    run_build(request(originals, tmp_path / "out"), engine, Quiet())
+
+
+def test_file_missing_because_of_an_overwriting_build_is_reported_as_overtaken(originals, tmp_path):
+    def killed(job, indexes):
+        yield build_shard(job, 0)
+        raise Killed
+
+    def engine(job, indexes):
+        with pytest.raises(Killed):
+            run_build(request(originals, tmp_path / "out", seed=1, overwrite=True), killed, Quiet())
+        raise FileNotFoundError("a spool file")
+        yield
+
+    with pytest.raises(OvertakenError, match="was overtaken"):
+        run_build(request(originals, tmp_path / "out"), engine, Quiet())
+
+
+def test_run_that_only_writes_the_manifest_says_so(originals, tmp_path):
+    """Images were rejected in the first run; the second one, which allows that, has no shard to build."""
+    strict = dataclasses.replace(request(originals, tmp_path / "out", splits=("train",)), max_reject_ratio=0.0)
+    with pytest.raises(BuildError, match="--max-reject-ratio"):
+        whole(strict)
+
+    def engine(job, indexes):
+        raise AssertionError
+
+    finished = run_build(request(originals, tmp_path / "out", splits=("train",)), engine, Quiet())
+    assert (finished.shards_built, finished.assembled) == (0, True)
+    again = run_build(request(originals, tmp_path / "out", splits=("train",)), engine, Quiet())
+    assert (again.shards_built, again.assembled) == (0, False)
+
+
+@pytest.mark.parametrize("most", [None, 0])
+def test_workers_are_sent_a_plan_that_is_not_too_large(originals, tmp_path, monkeypatch, most):
+    if most is not None:
+        monkeypatch.setattr(driver, "MAX_SENT_POINTER_BYTES", most)
+    pointers = []
+
+    def engine(job, indexes):
+        pointers.append((job.pointer, (tmp_path / "out/_build/plan.json").read_bytes()))
+        yield from (build_shard(job, index) for index in indexes)
+
+    run_build(request(originals, tmp_path / "out"), engine, Quiet())
+    [(sent, stored)] = pointers
+    assert sent == (stored if most is None else None)
+
+
+def test_a_worker_that_was_sent_an_overtaken_plan_builds_nothing(originals, storage_url):
+    other = request(originals, storage_url, seed=1, overwrite=True)
+
+    def killed(job, indexes):
+        yield build_shard(job, 0)
+        raise Killed
+
+    def engine(job, indexes):
+        with pytest.raises(Killed):
+            run_build(other, killed, Quiet())
+        before = digests(storage_url)
+        open_build.cache_clear()  # a worker is a process of its own
+        with pytest.raises(OvertakenError, match="was overtaken"):
+            build_shard(job, 1)
+        assert digests(storage_url) == before
+        yield build_shard(job, 1)
+
+    with pytest.raises(OvertakenError, match="was overtaken"):
+        run_build(request(originals, storage_url), engine, Quiet())
+    whole(request(originals, storage_url, seed=1))
+
+
+class Meanwhile(Quiet):
+    """Does something once, while originals are listed: after the look at the output."""
+
+    def __init__(self, act):
+        self._acts = [act]
+
+    def enumerating(self, split):
+        if self._acts:
+            self._acts.pop()()
+
+
+def _never(job, indexes):
+    raise AssertionError
+
+
+def test_a_build_of_the_same_plan_may_finish_while_another_lists_the_originals(originals, storage_url):
+    asked = request(originals, storage_url)
+    found = run_build(asked, _never, Meanwhile(lambda: whole(asked)))
+    assert (found.shards_built, found.assembled) == (0, False)
+    assert not list(open_storage(storage_url).list("_build/"))
+    assert whole(asked) == found.manifest
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_dataset_that_another_build_finishes_meanwhile_is_left_unchanged(originals, storage_url, overwrite):
+    others = request(originals, storage_url, seed=1)
+    before = []
+
+    def finish():
+        whole(others)
+        before.append(digests(storage_url))
+
+    advice = "run this again to remove it" if overwrite else "--overwrite it"
+    with pytest.raises(UsageError, match=f"another dataset exists there already.*{advice}$"):
+        run_build(request(originals, storage_url, overwrite=overwrite), _never, Meanwhile(finish))
+    assert digests(storage_url) == before[0]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_build_that_begins_while_another_lists_the_originals_keeps_the_place(originals, storage_url, seed):
+    first = request(originals, storage_url)
+
+    def begin():
+        def killed(job, indexes):
+            yield build_shard(job, 1)
+            raise Killed
+
+        with pytest.raises(Killed):
+            run_build(first, killed, Quiet())
+
+    built = []
+
+    def engine(job, indexes):
+        built.extend(indexes)
+        yield from (build_shard(job, index) for index in indexes)
+
+    second = request(originals, storage_url, seed=seed)
+    if seed:
+        with pytest.raises(UsageError, match="a build with another plan is under way there"):
+            run_build(second, engine, Meanwhile(begin))
+        assert whole(first).options["seed"] == 0
+    else:
+        assert run_build(second, engine, Meanwhile(begin)).shards_built == 2
+    assert built == ([] if seed else [0, 2])

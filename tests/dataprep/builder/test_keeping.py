@@ -1,0 +1,55 @@
+"""Lists of originals are stored for a run that goes on, and never beside a finished dataset."""
+
+import pytest
+
+from dataprep.builder.enumerations import load_splits
+from dataprep.builder.keeping import Keeping
+from dataprep.builder.source_listing import load_listing
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.paths import PLAN_JSON
+from dataprep.storage import open_storage
+
+NAME, LISTING = "_build/splits-0123.json", "_build/listing-0123.json"
+FOUND = "ab" * 32
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def storage(request, tmp_path):
+    url = request.getfixturevalue("bucket_url") if request.param == "bucket" else str(tmp_path / "out")
+    return open_storage(url)
+
+
+def test_what_was_listed_is_there_once_it_is_waited_for(storage):
+    keeping = Keeping(storage, is_empty=True)
+    keeping.keep_splits(NAME, ("train", "val"))
+    keeping.note(LISTING, FOUND)
+    keeping.wait()
+    assert load_splits(storage, NAME) == ("train", "val")
+    assert load_listing(storage, LISTING) == FOUND
+
+
+def test_nothing_is_allowed_beside_a_finished_dataset(storage):
+    keeping = Keeping(storage)
+    assert keeping.is_allowed()
+    storage.create(MANIFEST, b"{}")
+    assert not keeping.is_allowed()
+
+
+def test_a_build_owns_the_output_from_its_plan_on(storage):
+    keeping = Keeping(storage)
+    assert not keeping.is_under_way()
+    storage.create(PLAN_JSON, b"{}")
+    assert keeping.is_under_way()
+
+
+def test_an_empty_output_is_not_asked_for_earlier_lists(storage):
+    assert Keeping(storage).earlier is storage
+    assert Keeping(storage, is_empty=True).earlier is None
+
+
+def test_without_an_output_nothing_is_stored():
+    keeping = Keeping(None)
+    keeping.keep_splits(NAME, ("train",))
+    keeping.note(LISTING, FOUND)
+    keeping.wait()
+    assert not keeping.is_allowed() and not keeping.is_under_way()

@@ -1,0 +1,43 @@
+"""A build under way is opened once a process, and only while it holds its place."""
+
+import pytest
+
+from dataprep.builder.claim import OvertakenError, claim_place, withdraw
+from dataprep.builder.open_build import open_build
+from dataprep.storage import open_storage
+from tests.support.plans import planned, small_plan
+
+
+def test_build_is_opened_once_a_process(storage_url):
+    storage = open_storage(storage_url)
+    claim = claim_place(storage, planned(small_plan()))
+    build = open_build(storage_url, claim.root)
+    assert open_build(storage_url, claim.root) is build
+    assert (build.root, build.plan.plan_hash) == (claim.root, small_plan().plan_hash)
+    build.check()
+    withdraw(storage, claim)
+    with pytest.raises(OvertakenError):
+        build.check()
+
+
+def test_overtaken_build_is_not_opened(storage_url):
+    storage = open_storage(storage_url)
+    old = claim_place(storage, planned(small_plan()))
+    withdraw(storage, old)
+    with pytest.raises(OvertakenError, match=rf"expected plan {old.plan.plan_hash[:12]}, found none"):
+        open_build(storage_url, old.root)
+    claim_place(storage, planned(small_plan(seed=7)))
+    with pytest.raises(OvertakenError, match="absent or of another build"):
+        open_build(storage_url, old.root)
+
+
+def test_build_is_opened_by_what_another_process_has_read_of_it(storage_url):
+    storage = open_storage(storage_url)
+    claim = claim_place(storage, planned(small_plan()))
+    withdraw(storage, claim)
+    build = open_build(storage_url, claim.root, claim.pointer)
+    assert (build.claim, build.plan) == (claim, small_plan())
+    with pytest.raises(OvertakenError):
+        build.check()
+    with pytest.raises(OvertakenError, match="absent or of another build"):
+        open_build(storage_url, f"{claim.root}0", claim.pointer)
