@@ -40,12 +40,10 @@ SEED = 7
 
 def write_dataset(folder: Path, shards: int, shard_rows: int, *, in_parts: bool) -> None:
     """Write manifest and index of a dataset of equal shards, with two sidecars each."""
-    from dataprep.dataset import index_parts
-    from dataprep.dataset.index_parts import publish_index
-    from dataprep.dataset.index_rows import index_schema
+    from dataprep.dataset import index
+    from dataprep.dataset.index import index_schema, publish_index, publish_row_groups
     from dataprep.dataset.manifest import MANIFEST, manifest_bytes, schema_version
     from dataprep.dataset.records import FileEntry, Manifest, SplitManifest
-    from dataprep.dataset.row_groups import publish_row_groups
     from dataprep.storage import open_storage
 
     folder.mkdir(parents=True)
@@ -62,7 +60,7 @@ def write_dataset(folder: Path, shards: int, shard_rows: int, *, in_parts: bool)
 
     samples = [shard_rows] * shards
     if not in_parts:
-        index_parts.MAX_ROWS_IN_ONE = sys.maxsize
+        index.MAX_ROWS_IN_ONE = sys.maxsize
     split = SplitManifest(
         name="train",
         samples=sum(samples),
@@ -120,7 +118,7 @@ def row_group(rows: int) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    from dataprep.dataset.index_rows import index_schema
+    from dataprep.dataset.index import index_schema
 
     draw = np.random.default_rng(SEED)
     at = np.arange(rows, dtype=np.int64) * IMAGE_BYTES

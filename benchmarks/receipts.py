@@ -42,7 +42,7 @@ def receipt_bytes(index: int) -> bytes:
     import pyarrow as pa
 
     from dataprep.builder.receipts import receipt_file, write_receipt
-    from dataprep.dataset.index_rows import index_schema
+    from dataprep.dataset.index import index_schema
     from dataprep.dataset.records import Fetched, ShardReceipt, SidecarEntry
     from dataprep.storage import open_storage
 

@@ -7,11 +7,16 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from dataprep.dataset.links import is_adopted, open_data
-from dataprep.dataset.manifest import no_dataset, read_manifest
+from dataprep.dataset.adopted import (
+    MAX_LISTED_IN_BUCKET,
+    MAX_LISTED_ON_DISK,
+    check_named,
+    is_adopted,
+    open_data,
+    refuse_changed,
+)
+from dataprep.dataset.manifest import no_dataset, read_manifest, refuse_other_sizes
 from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
-from dataprep.dataset.sizes import refuse_other_sizes
-from dataprep.dataset.trust import check_named
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields
@@ -149,7 +154,7 @@ def open_dataset(
         region_policy: What to do about a bucket whose reading costs money: `refuse`, `warn`, or `off`.
         deadline_s: Seconds without an answer from the bucket after which opening fails.
         compare: Whether adopted data are compared with a listing, unless they are too many files; see
-            `dataprep.dataset.changes`.
+            `dataprep.dataset.adopted`.
 
     Raises:
         UsageError: There is no such dataset or split, its data lie at a place that the user did not name or have
@@ -177,10 +182,8 @@ def open_dataset(
     if not is_adopted(manifest):
         _refuse_damaged(dataset)
     elif compare:
-        from dataprep.dataset import changes
-
-        max_listed = changes.MAX_LISTED_ON_DISK if dataset.storage.is_local else changes.MAX_LISTED_IN_BUCKET
-        changes.refuse_changed(storage, with_deadline(dataset.storage, deadline_s), manifest, max_listed)
+        max_listed = MAX_LISTED_ON_DISK if dataset.storage.is_local else MAX_LISTED_IN_BUCKET
+        refuse_changed(storage, with_deadline(dataset.storage, deadline_s), manifest, max_listed)
     return dataset
 
 

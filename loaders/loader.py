@@ -23,7 +23,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, Unpack, cast, runtime_checkable
 
-from dataprep.dataset.differences import differences
+from dataprep.dataset.documents import differences
 from dataprep.errors import UsageError
 from dataprep.messages import counted, quoted
 from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, check_names

@@ -14,8 +14,7 @@ from dataprep.builder.finished import dataset_names
 from dataprep.builder.job import build_shard
 from dataprep.builder.overwrite import planned_names
 from dataprep.cloud.replicate import copy_dataset, dataset_phases, plan_copy
-from dataprep.dataset.index import open_index
-from dataprep.dataset.index_parts import index_files, joined_entry
+from dataprep.dataset.index import index_files, joined_entry, open_index
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import FormatError
 from dataprep.inspection.contact_sheet import contact_sheet

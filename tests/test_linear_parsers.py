@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.dataset.index import open_index_file
-from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.index import index_schema, open_index_file
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import DataprepError
 from dataprep.formats.example import bytes_feature, features_of, map_entry

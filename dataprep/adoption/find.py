@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, field
 
 from dataprep.adoption.folder import IMAGES_PER_SHARD, FolderImages, find_folder_images
 from dataprep.adoption.labels import MAX_CLASSES, NO_LABELS
-from dataprep.dataset.changes import SHARD_NAMES, fits, is_of_adoption
+from dataprep.dataset.adopted import SHARD_NAMES, fits, is_of_adoption
 from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.paths import is_readable_image
 from dataprep.errors import SourceError, UsageError

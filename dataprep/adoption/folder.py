@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import PurePosixPath
 
 from dataprep.adoption.rows import crc32c_number
-from dataprep.dataset.changes import is_in_class_folder, is_text
-from dataprep.dataset.index_rows import IndexRow
+from dataprep.dataset.adopted import is_in_class_folder, is_text
+from dataprep.dataset.index import IndexRow
 from dataprep.dataset.paths import OTHER_PICTURES, READABLE_SUFFIXES, is_hidden_name, is_readable_image
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError

@@ -22,21 +22,25 @@ from dataprep.adoption.rows import distinct_keys, key_hash, listed_fields, shard
 from dataprep.adoption.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
 from dataprep.adoption.tars import APART, DOTTED
 from dataprep.adoption.tfds import Description, describe
-from dataprep.dataset.changes import changes_of
+from dataprep.dataset.adopted import changes_of, is_adopted, open_data, open_linked, remember_data
 from dataprep.dataset.columns import strings
 from dataprep.dataset.documents import decode
-from dataprep.dataset.events import events_file, events_schema, events_table
 from dataprep.dataset.hashes import position_of, repeated
-from dataprep.dataset.index_parts import index_files, index_names, index_ranges, publish_index
-from dataprep.dataset.index_rows import index_schema
-from dataprep.dataset.labels import renumbering
-from dataprep.dataset.links import is_adopted, open_data, open_linked
+from dataprep.dataset.index import (
+    events_file,
+    events_schema,
+    events_table,
+    index_files,
+    index_names,
+    index_ranges,
+    index_schema,
+    publish_index,
+    publish_row_groups,
+)
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, manifest_bytes, read_manifest, schema_version
 from dataprep.dataset.paths import BUILD, PLAN_JSON
 from dataprep.dataset.randomness import ORDER_VERSION
-from dataprep.dataset.records import FileEntry, Manifest, SplitManifest
-from dataprep.dataset.row_groups import publish_row_groups
-from dataprep.dataset.trust import remember_data
+from dataprep.dataset.records import FileEntry, Manifest, SplitManifest, renumbering
 from dataprep.errors import AccessError, ConflictError, DataprepError, SourceError, StorageError, UsageError
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.img2dataset_tfds import is_ours

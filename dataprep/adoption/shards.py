@@ -24,9 +24,9 @@ from dataprep.adoption.tars import tar_rows, told_apart
 from dataprep.adoption.tfds import FeatureShape
 from dataprep.adoption.tfrecords import tfrecord_rows
 from dataprep.builder.pool import Pool
+from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.columns import numbers
-from dataprep.dataset.index_rows import IndexRow, index_table
-from dataprep.dataset.links import open_linked
+from dataprep.dataset.index import IndexRow, index_table
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import DataprepError, SourceError
 from dataprep.sources.archives import open_archive

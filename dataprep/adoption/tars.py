@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from dataprep.adoption.labels import LabelReader
 from dataprep.adoption.rows import key_from, read_small, side_from
 from dataprep.dataset.documents import JsonObject
-from dataprep.dataset.index_rows import IndexRow
+from dataprep.dataset.index import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError
 from dataprep.formats.tars import BLOCK, ByteReader, Member, damaged, split_name, tar_members

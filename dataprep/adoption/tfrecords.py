@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataprep.adoption.labels import LabelReader
 from dataprep.adoption.rows import key_from, key_in_shard, side_from
 from dataprep.adoption.tfds import FeatureShape
-from dataprep.dataset.index_rows import IndexRow
+from dataprep.dataset.index import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import FormatError, SourceError
 from dataprep.formats.example import BYTES, INTEGERS, Feature, byte_ranges, features_of, integers, is_single

@@ -41,9 +41,9 @@ from dataprep.builder.shard import ShardBuilder, shard_builder
 from dataprep.builder.traffic import Traffic, archives_traffic, output_traffic
 from dataprep.builder.trial import sample_refs, scratch_folder, try_images
 from dataprep.dataset.features import Features
-from dataprep.dataset.index_rows import ANNOTATIONS
-from dataprep.dataset.keys import named
+from dataprep.dataset.index import ANNOTATIONS, PublishingRows
 from dataprep.dataset.manifest import bytes_entry, source_faults
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import (
     NO_LABEL,
     Enumeration,
@@ -53,8 +53,7 @@ from dataprep.dataset.records import (
     SourceFile,
     SplitManifest,
 )
-from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
-from dataprep.dataset.row_groups import PublishingRows
+from dataprep.dataset.spill import SpilledReferences, enumeration_sha256, spilled
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix

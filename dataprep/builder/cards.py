@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from dataprep.builder.croissant import croissant_bytes
+from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.features import BOXES, Features, described
-from dataprep.dataset.links import is_adopted
 from dataprep.dataset.paths import BUILD, CROISSANT, README
 from dataprep.dataset.records import Manifest
 from dataprep.errors import ConflictError

@@ -17,10 +17,10 @@ from dataprep.builder.open_build import OpenBuild
 from dataprep.builder.order import OrderedSplit
 from dataprep.builder.plan import Plan
 from dataprep.builder.request import BuildRequest, Progress
+from dataprep.dataset.adopted import LINKS
 from dataprep.dataset.features import places_in_images
-from dataprep.dataset.links import LINKS
+from dataprep.dataset.index import PublishingRows
 from dataprep.dataset.records import Manifest
-from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import UsageError
 from dataprep.sources import Dataset
 from dataprep.sources.existing import Existing, ExistingDataset, split_facts
@@ -37,7 +37,7 @@ class ConversionRequest(BuildRequest):
     index_url: str
     """Where manifest and index are: `source_url`, unless adopted data lie apart from them."""
     links: str
-    """How links in the shards' place are followed: a name in `dataprep.dataset.links.LINKS`."""
+    """How links in the shards' place are followed: a name in `dataprep.dataset.adopted.LINKS`."""
 
 
 class ConversionRecipe(ArchiveRecipe):

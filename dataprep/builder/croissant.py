@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.features import Features
-from dataprep.dataset.index_parts import index_files
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.index import index_files
 from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.formats import FORMATS

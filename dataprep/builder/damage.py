@@ -10,11 +10,10 @@ from itertools import chain
 from typing import NoReturn
 
 from dataprep.builder.finished import image_root, indexed_images
-from dataprep.dataset.index_parts import index_files
-from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.index import index_files
+from dataprep.dataset.manifest import MANIFEST, first_faults, size_faults
 from dataprep.dataset.paths import RETRY_JSON
 from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.dataset.sizes import first_faults, size_faults
 from dataprep.errors import UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.messages import counted, shell_words

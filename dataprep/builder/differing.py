@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dataprep.builder.plan import Plan
-from dataprep.dataset.differences import MAX_CHARACTERS
+from dataprep.dataset.documents import MAX_CHARACTERS
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Manifest, PlannedSource
 from dataprep.messages import counted, printable, shortened

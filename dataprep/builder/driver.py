@@ -37,10 +37,10 @@ from dataprep.builder.recipe import Planned, recipe_of
 from dataprep.builder.references import original_names
 from dataprep.builder.remains import is_over_remains, may_be_left, refuse_other_remains, take_over
 from dataprep.builder.request import BuildRequest, Progress
+from dataprep.dataset.index import PublishingRows
 from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
 from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
-from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import BuildError, DataprepError, UsageError
 from dataprep.messages import printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage

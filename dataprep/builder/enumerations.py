@@ -14,10 +14,10 @@ from dataprep.builder.digest import FileDigest, digest_of, fault_of
 from dataprep.builder.references import refs_schema, stored_rows
 from dataprep.dataset.documents import decoder
 from dataprep.dataset.features import Feature, features_document
+from dataprep.dataset.index import spool_row_groups
 from dataprep.dataset.paths import BUILD
 from dataprep.dataset.records import Enumeration, SourceFile
-from dataprep.dataset.references import BATCH_ROWS, SpilledReferences, spill_rows, spilled
-from dataprep.dataset.row_groups import spool_row_groups
+from dataprep.dataset.spill import REFERENCE_ROWS, SpilledReferences, spill_rows, spilled
 from dataprep.errors import StorageError
 from dataprep.messages import one_line
 from dataprep.sources.base import MAX_SAMPLES, Dataset
@@ -204,7 +204,7 @@ def _read_enumeration(storage: Storage, name: str) -> Enumeration:
     if file.metadata.num_rows > MAX_SAMPLES:
         raise ValueError(f"{file.metadata.num_rows:,} rows")
     refs = SpilledReferences()
-    for batch in file.iter_batches(BATCH_ROWS):
+    for batch in file.iter_batches(REFERENCE_ROWS):
         batch.validate(full=True)
         refs.add_rows(spill_rows(batch))
     return Enumeration(refs, sources, classes, features, is_checked="crc32c" in file.schema_arrow.names)

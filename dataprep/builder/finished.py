@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 
 from dataprep.builder.plan import Plan
 from dataprep.builder.recipe import recipe_of
+from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.documents import convert
 from dataprep.dataset.features import NO_FEATURES, Features
-from dataprep.dataset.index import open_index
-from dataprep.dataset.index_parts import index_files
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.index import index_files, open_index
 from dataprep.dataset.manifest import MANIFEST, built_as, digest_faults, no_dataset, read_manifest
 from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
 from dataprep.dataset.replicas import REPLICAS

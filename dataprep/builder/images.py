@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.builder.restart import with_restarts
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import Event
 from dataprep.errors import DataprepError, ImageError
 from dataprep.formats.pictures import (

@@ -28,7 +28,7 @@ class BuildJob:
     recipe: str
     """Name of the recipe, one of `dataprep.builder.recipe.RECIPES`."""
     links: str = field(default="in root", kw_only=True)
-    """How links in the source are followed: a name in `dataprep.dataset.links.LINKS`."""
+    """How links in the source are followed: a name in `dataprep.dataset.adopted.LINKS`."""
     pointer: bytes | None = field(default=None, kw_only=True)
     """Content of the build's `plan.json`, so that no worker waits for it; None where each reads it itself."""
     version: str = field(default=__version__, kw_only=True)

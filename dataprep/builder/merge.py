@@ -11,13 +11,18 @@ from dataprep.builder.open_build import OpenBuild
 from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.receipts import read_receipts, receipt_file
 from dataprep.builder.references import original_names
-from dataprep.dataset.events import events_file, events_schema, events_table, read_events
-from dataprep.dataset.index_parts import publish_index
-from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.index import (
+    PublishingRows,
+    events_file,
+    events_schema,
+    events_table,
+    index_schema,
+    publish_index,
+    read_events,
+)
 from dataprep.dataset.manifest import schema_version, shard_entry, source_entry
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Event, FileEntry, Manifest, ShardEntry, ShardReceipt, SplitManifest
-from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import BuildError, FormatError
 from dataprep.messages import printable, sufficient_ratio
 from dataprep.sources.base import Dataset

@@ -10,8 +10,8 @@ from dataprep.builder.merge import SHOWN
 from dataprep.builder.open_build import OpenBuild
 from dataprep.builder.references import original_names
 from dataprep.dataset.columns import to_numpy
-from dataprep.dataset.keys import readable
-from dataprep.dataset.prints import Prints, also_in, shared_images
+from dataprep.dataset.hashes import Prints, also_in, shared_images
+from dataprep.dataset.paths import readable
 from dataprep.dataset.records import ShardReceipt
 from dataprep.messages import counted, printable, shell_words
 

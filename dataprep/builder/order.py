@@ -17,8 +17,7 @@ from dataprep.builder.plan import BuildOptions, physical_key
 from dataprep.builder.references import refs_schema, stored_rows
 from dataprep.dataset.columns import strings, to_numpy
 from dataprep.dataset.randomness import philox_words
-from dataprep.dataset.references import SpilledReferences
-from dataprep.dataset.spill import SpilledTable, in_order_of_words
+from dataprep.dataset.spill import SpilledReferences, SpilledTable, in_order_of_words
 from dataprep.errors import UsageError
 
 if TYPE_CHECKING:

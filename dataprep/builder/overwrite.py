@@ -25,7 +25,7 @@ from dataprep.builder.cards import own_cards
 from dataprep.builder.claim import MAX_MARK_BYTES, Claim, read_claim, removed_names
 from dataprep.builder.finished import dataset_names, layout_faults, shape_faults
 from dataprep.builder.recipe import recipe_of
-from dataprep.dataset.index_parts import index_names, index_ranges
+from dataprep.dataset.index import index_names, index_ranges
 from dataprep.dataset.manifest import MANIFEST, built_as, read_manifest
 from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, RETRY, RETRY_JSON, UNPACKED
 from dataprep.dataset.records import Manifest
@@ -65,7 +65,7 @@ def look(storage: Storage) -> Existing:
     Raises:
         UsageError: The manifest describes adopted files of the user, or cannot be read.
     """
-    from dataprep.dataset.links import is_adopted  # NumPy comes with it: half a second of every build's start
+    from dataprep.dataset.adopted import is_adopted  # NumPy comes with it: half a second of every build's start
 
     pointers = tuple(storage.stat(name) for name in _POINTERS)
     try:

@@ -19,8 +19,7 @@ from dataprep.builder.claim import removed_names
 from dataprep.builder.open_build import OpenBuild
 from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.receipts import listed_receipts, receipt_file
-from dataprep.dataset.events import events_file
-from dataprep.dataset.index_parts import index_names, index_ranges
+from dataprep.dataset.index import events_file, index_names, index_ranges
 from dataprep.dataset.paths import BUILD, RETRY
 from dataprep.errors import BuildError
 from dataprep.formats import FORMATS

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import MISSING, SampleRef
 from dataprep.errors import SourceError
 from dataprep.sources.unpacked import UnpackedImages, unpacked_sources

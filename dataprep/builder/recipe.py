@@ -16,7 +16,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from dataprep.dataset.row_groups import PublishingRows
+from dataprep.dataset.index import PublishingRows
 from dataprep.errors import UsageError
 from dataprep.sources import BUILT, recorded_class
 

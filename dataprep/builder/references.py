@@ -13,9 +13,9 @@ from dataprep.builder.digest import FileDigest, digest_of, fault_of
 from dataprep.builder.open_build import OpenBuild
 from dataprep.builder.receipts import listed_receipts
 from dataprep.dataset.columns import table_of
-from dataprep.dataset.keys import path_of
+from dataprep.dataset.index import spool_row_groups
+from dataprep.dataset.paths import path_of
 from dataprep.dataset.records import SampleRef, ShardPlan
-from dataprep.dataset.row_groups import spool_row_groups
 from dataprep.errors import BuildError, FormatError
 from dataprep.messages import one_line
 from dataprep.sources.keys import is_file_of_image

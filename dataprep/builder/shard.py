@@ -25,8 +25,8 @@ from dataprep.builder.read_ahead import read_refs
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
 from dataprep.builder.references import shard_plan
 from dataprep.builder.writeback import WritebackFile
-from dataprep.dataset.index_rows import IndexRows
-from dataprep.dataset.links import LINKS
+from dataprep.dataset.adopted import LINKS
+from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import NO_LABEL, Event, Placement, Sample, SampleRef, ShardPlan, ShardReceipt
 from dataprep.formats import FORMATS
 from dataprep.host.heartbeat import beat

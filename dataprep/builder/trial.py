@@ -17,10 +17,10 @@ from dataprep.builder.plan import Plan
 from dataprep.builder.read_ahead import READS_FACTOR
 from dataprep.builder.shard import checked_samples, write_samples
 from dataprep.builder.writeback import SYNC_BYTES
-from dataprep.dataset.index_rows import IndexRows
+from dataprep.dataset.index import IndexRows
+from dataprep.dataset.randomness import spread
 from dataprep.dataset.records import Sample, SampleRef
-from dataprep.dataset.references import SpilledReferences
-from dataprep.dataset.spread import spread
+from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, SourceError
 from dataprep.formats import FORMATS
 from dataprep.messages import human_bytes

@@ -17,10 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dataprep.cloud.placement import bucket_name, is_bucket
-from dataprep.dataset.index import open_index
-from dataprep.dataset.index_parts import index_files
-from dataprep.dataset.labels import class_name_of
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.adopted import is_adopted
+from dataprep.dataset.index import index_files, open_index
 from dataprep.dataset.manifest import (
     MANIFEST,
     MANIFEST_ADVICE,
@@ -30,7 +28,7 @@ from dataprep.dataset.manifest import (
     no_dataset,
 )
 from dataprep.dataset.paths import CROISSANT, PLAN_JSON, README
-from dataprep.dataset.records import Manifest
+from dataprep.dataset.records import Manifest, class_name_of
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas, same_dataset
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
 from dataprep.formats import FORMATS

@@ -25,8 +25,8 @@ from dataprep.adoption.shards import ReadJob, read_first
 from dataprep.arguments import StrictCommand
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import ImageProgress
-from dataprep.dataset.labels import labelled
-from dataprep.dataset.links import adopted_fields, is_adopted, open_linked
+from dataprep.dataset.adopted import adopted_fields, is_adopted, open_linked
+from dataprep.dataset.records import labelled
 from dataprep.errors import UsageError
 from dataprep.messages import counted, described_fields, human_bytes, of_images, printable
 

@@ -17,10 +17,9 @@ from dataprep.commands.build import build_images
 from dataprep.commands.build_options import image_options, image_policy, pairs, shard_options
 from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
 from dataprep.commands.options import Finite
-from dataprep.dataset.links import adopted_fields, is_adopted, links_of, open_data
+from dataprep.dataset.adopted import adopted_fields, check_named, is_adopted, links_of, open_data
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Manifest
-from dataprep.dataset.trust import check_named
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
 from dataprep.messages import shell_words

@@ -16,8 +16,8 @@ from dataprep.arguments import StrictCommand
 from dataprep.builder.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, duplicates_text, labels_text, render_html, shared_text
 from dataprep.commands.options import json_option
-from dataprep.dataset.events import events_file
-from dataprep.dataset.keys import readable
+from dataprep.dataset.index import events_file
+from dataprep.dataset.paths import readable
 from dataprep.errors import UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.inspection.contact_sheet import open_sheet

@@ -9,8 +9,8 @@ import base64
 from collections.abc import Iterable, Mapping
 
 from dataprep.dataset.documents import JsonObject
-from dataprep.dataset.keys import readable
-from dataprep.dataset.prints import also_in
+from dataprep.dataset.hashes import also_in
+from dataprep.dataset.paths import readable
 from dataprep.inspection.contact_sheet import Picture, Sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, Shared, SplitInspection

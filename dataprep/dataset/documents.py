@@ -1,4 +1,4 @@
-"""Typed reading of JSON documents that anyone may have written.
+"""Typed reading and comparison of JSON documents that anyone may have written.
 
 A document's type is a dataclass, a TypedDict or a msgspec.Struct; msgspec reads it. Each error says where in the
 document the fault is, what was expected there and what was got: `$.splits[0].shards[3].bytes: expected int, got "x"`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -25,7 +26,6 @@ scripts/house.py lists the modules that use it, each with a reason.
 MAX_COUNT = 1 << 53
 """Upper bound of samples or bytes: JSON carries integers below it exactly, and sums of them fit in 64 bits."""
 Count = Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]
-
 _VALUE_CHARACTERS = 80
 _MAX_QUOTED_BYTES = 8 << 20
 """Documents up to this size are decoded again, without types, to quote a value: that takes 25 times as much memory."""
@@ -35,6 +35,8 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL
 _decoders: dict[tuple[Any, bool], msgspec.json.Decoder[Any]] = {}
 _one_maker = threading.Lock()
 _STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<position>\d+)\]|\[\.\.\.\]")
+MAX_CHARACTERS = 60
+"""Maximum number of characters shown of each value."""
 
 
 def decoder(kind: type[T], *, lax: bool = False) -> msgspec.json.Decoder[T]:
@@ -153,3 +155,37 @@ def _value_at(values: Any, path: str) -> tuple[Any, bool]:
             break
         at = step.end()
     return values, at == len(path)
+
+
+def differences(ours: JsonObject, theirs: JsonObject, path: str = "", *, where: str = "there") -> list[str]:
+    """Return what differs between two documents, one line each, for the person who has to decide.
+
+    `plan_hash` is left out, because it only says that something differs; `splits` are compared by name.
+
+    Args:
+        ours: Our document.
+        theirs: The other document.
+        path: Names of the enclosing fields, with a dot after each.
+        where: Words for the place of the other document.
+    """
+    lines: list[str] = []
+    for name in sorted(ours.keys() | theirs.keys()):
+        here, there = ours.get(name), theirs.get(name)
+        if name == "plan_hash" or here == there:
+            continue
+        label = f"{path}{name}"
+        if isinstance(here, dict) and isinstance(there, dict):
+            lines += differences(here, there, f"{label}.", where=where)
+        elif name == "splits" and here and there:
+            lines += differences(_by_name(here), _by_name(there), f"{label}.", where=where)
+        else:
+            lines.append(f"{label} is {_short(there)} {where}, {_short(here)} here")
+    return lines
+
+
+def _by_name(splits: Sequence[JsonObject]) -> JsonObject:
+    return {split["name"]: split for split in splits}
+
+
+def _short(value: Any) -> str:
+    return shortened(json.dumps(value), MAX_CHARACTERS)

@@ -1,7 +1,14 @@
-"""Reads the index of a split, `index/<split>.parquet` or its parts, row group by row group.
+"""The index of a split: its columns, its files, a reader and a writer; and the events in the same folder.
 
-Its bytes are not trusted before their digest is compared. Every error of pyarrow about a damaged file becomes a
-FormatError that names the file.
+    index/train.parquet                                          up to MAX_ROWS_IN_ONE rows
+    index/train-00000-of-00395.parquet  …                        more: about PART_ROWS rows in each part
+    index/train-events.parquet                                   every repair and rejection, in the order of the shards
+
+A row group has the rows of one shard, and every part the row groups of consecutive shards. The number of parts depends
+on the shards' samples alone. Readers open only the parts and row groups that they need.
+
+The bytes of an index are not trusted before their digest is compared. Every error of pyarrow about a damaged file
+becomes a FormatError that names the file.
 """
 
 from __future__ import annotations
@@ -9,23 +16,33 @@ from __future__ import annotations
 import hashlib
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
-from dataprep.dataset.index_parts import index_files
-from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.columns import numbers, table_of
+from dataprep.dataset.documents import json_text
 from dataprep.dataset.paths import RETRY_JSON
-from dataprep.dataset.records import FileEntry, SplitManifest
-from dataprep.errors import FormatError
+from dataprep.dataset.records import Event, FileEntry, IndexEntry, IndexPart, Placement, SplitManifest
+from dataprep.errors import ConflictError, FormatError
 from dataprep.messages import one_line
 from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.checksums import HashingWriter, crc32c_of, digests_of
+from dataprep.storage.copies import stored_crc32c
+from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.messages import GO_ON
 from dataprep.storage.parquet import ParquetFile, open_parquet, path_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 BATCH_ROWS = 1 << 16
 """Rows in a batch, where an index is not read shard by shard; with 10 columns they take about 10 MB."""
@@ -38,6 +55,13 @@ MAX_READERS = 8
 """Maximum number of readers of an index at work, and of idle ones; each keeps a footer, some 10 kB a shard."""
 _BLOCK_BYTES = 1 << 22
 _RANGES_IN_FLIGHT = 8
+ANNOTATIONS = "annotations_crc32c"
+"""Column of the CRC32C of each sample's annotations."""
+MAX_ROWS_IN_ONE = 1 << 24
+"""Maximum number of rows of an index that is one file; all of ImageNet-21k has 14 million."""
+PART_ROWS = 1 << 20
+"""Approximate number of rows of a part; its file has some 60 MB, and the footer of 100 shards takes 3 ms to read."""
+MAX_PARTS = 99_999
 
 
 class ParquetTable:
@@ -309,3 +333,321 @@ def _downloaded(storage: Storage, info: ObjectInfo) -> bytes:
     ranges = [(at, min(_BLOCK_BYTES, info.num_bytes - at)) for at in range(0, info.num_bytes, _BLOCK_BYTES)]
     with ThreadPoolExecutor(min(len(ranges), _RANGES_IN_FLIGHT) or 1, thread_name_prefix="dataprep-index") as threads:
         return b"".join(threads.map(lambda found: storage.read_range(info.name, *found), ranges))
+
+
+def index_schema(*, with_files: bool = False, with_annotations: bool = False) -> pa.Schema:
+    """Return the columns of `index/<split>.parquet`; height and width are null where images were not checked.
+
+    Args:
+        with_files: Append a column `file`, the image's path below the data's root. Adopted image folders need it,
+            because the path does not follow from the key. The image_crc32c of adopted data may be null.
+        with_annotations: Append a column `annotations_crc32c`, the checksum of the annotations as canonical JSON.
+            Datasets with features have it.
+    """
+    import pyarrow as pa
+
+    fields = [
+        ("key", pa.string()),
+        ("shard", pa.int32()),
+        ("record_offset", pa.int64()),
+        ("record_bytes", pa.int64()),
+        ("image_offset", pa.int64()),
+        ("image_bytes", pa.int64()),
+        ("image_crc32c", pa.uint32()),
+        ("label", pa.int32()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+    ]
+    if with_files:
+        fields.append(("file", pa.string()))
+    if with_annotations:
+        fields.append((ANNOTATIONS, pa.uint32()))
+    return pa.schema(fields)
+
+
+def are_ranges_inside(
+    record_offset: NDArray[np.int64],
+    record_bytes: NDArray[np.int64],
+    image_offset: NDArray[np.int64],
+    image_bytes: NDArray[np.int64],
+    *,
+    shard_bytes: int,
+) -> bool:
+    """Return whether every image has bytes and lies inside its record, and the record inside its shard."""
+    columns = (record_offset, record_bytes, image_offset, image_bytes)
+    if any(len(column) and (column.min() < 0 or column.max() > shard_bytes) for column in columns):
+        return False  # and so no sum below can overflow
+    image_stop, record_stop = image_offset + image_bytes, record_offset + record_bytes
+    inside = (image_offset >= record_offset) & (image_stop <= record_stop) & (record_stop <= shard_bytes)
+    return bool((inside & (image_bytes > 0)).all())
+
+
+class IndexRow(NamedTuple):
+    """Where one sample lies; offsets and sizes are bytes of the stored object that holds it."""
+
+    key: str
+    record_offset: int
+    record_bytes: int
+    image_offset: int
+    image_bytes: int
+    image_crc32c: int | None
+    label: int
+    height: int | None
+    width: int | None
+    file: str = ""
+    """Name of the object that holds the image, in an adopted image folder; empty elsewhere."""
+
+
+def index_table(rows: Sequence[IndexRow], shard: int, *, with_files: bool = False) -> pa.Table:
+    """Return the rows of one shard as a row group of the index.
+
+    Args:
+        rows: The rows, in the order of the shard's samples.
+        shard: Position of the shard in its split.
+        with_files: Add the column `file`; see `index_schema`.
+    """
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(IndexRow._fields)
+    key, *rest, file = columns
+    values = [key, (shard,) * len(rows), *rest]
+    return table_of([*values, file] if with_files else values, index_schema(with_files=with_files))
+
+
+class IndexRows:
+    """Collects the index rows of one shard, in the order of its samples.
+
+    Args:
+        split_index: Position of the shard in its split.
+        with_annotations: Whether every sample is annotated.
+    """
+
+    def __init__(self, split_index: int, *, with_annotations: bool = False) -> None:
+        self._split_index = split_index
+        self._rows: list[IndexRow] = []
+        self._annotations: list[int] | None = [] if with_annotations else None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(
+        self, key: str, image: bytes, place: Placement, *, label: int, height: int | None, width: int | None
+    ) -> None:
+        """Add the row of one sample; a side of 0 pixels is unknown, and becomes null."""
+        self._rows.append(
+            IndexRow(
+                key,
+                place.record_offset,
+                place.record_bytes,
+                place.image_offset,
+                place.image_bytes,
+                crc32c_of(image),
+                label,
+                height or None,
+                width or None,
+            )
+        )
+
+    def annotate(self, annotations: bytes) -> None:
+        """Add the checksum of the last sample's annotations; do nothing if samples have none."""
+        if self._annotations is not None:
+            self._annotations.append(crc32c_of(annotations))
+
+    def table(self) -> pa.Table:
+        """Return the rows as a table of `index_schema()`, with the checksums of annotations if samples have some."""
+        table = index_table(self._rows, self._split_index)
+        if self._annotations is None:
+            return table
+        field = index_schema(with_annotations=True).field(ANNOTATIONS)
+        return table.append_column(field, numbers(self._annotations, field.type))
+
+
+def index_ranges(shard_samples: Sequence[int]) -> list[range]:
+    """Return the shards in each file of an index: one range for a single file.
+
+    Args:
+        shard_samples: Number of samples of each shard as planned, or of adopted data as found.
+    """
+    rows, shards = sum(shard_samples), len(shard_samples)
+    parts = 1 if rows <= MAX_ROWS_IN_ONE else max(1, min(-(-rows // PART_ROWS), shards, MAX_PARTS))
+    return [range(number * shards // parts, (number + 1) * shards // parts) for number in range(parts)]
+
+
+def index_names(split: str, parts: int) -> list[str]:
+    """Return the names of the files of an index."""
+    if parts == 1:
+        return [f"index/{split}.parquet"]
+    return [f"index/{split}-{number:05d}-of-{parts:05d}.parquet" for number in range(parts)]
+
+
+def publish_index(split: str, shard_samples: Sequence[int], put: Callable[[str, range], FileEntry]) -> IndexEntry:
+    """Publish the files of an index, and return its entry for the manifest.
+
+    Args:
+        split: Name of the split.
+        shard_samples: Number of samples of each shard, which decides about parts; see `index_ranges`.
+        put: Publishes one file, given its name and its shards.
+    """
+    ranges = index_ranges(shard_samples)
+    names = index_names(split, len(ranges))
+    entries = [(put(name, shards), shards) for name, shards in zip(names, ranges, strict=True)]
+    if len(entries) == 1:
+        return cast(IndexEntry, {**entries[0][0]})
+    return joined_entry(split, [{**entry, "shards": len(shards)} for entry, shards in entries])
+
+
+def joined_entry(split: str, parts: Sequence[IndexPart]) -> IndexEntry:
+    """Return the manifest's entry for an index of several parts."""
+    return {
+        "file": f"index/{split}-*-of-{len(parts):05d}.parquet",
+        "bytes": sum(part["bytes"] for part in parts),
+        "sha256": hashlib.sha256("".join(part["sha256"] for part in parts).encode()).hexdigest(),
+        "parts": list(parts),
+    }
+
+
+def grown_entry(split: SplitManifest, last: FileEntry, new_shards: int) -> IndexEntry:
+    """Return the entry of an index whose only or last file was replaced by one that has more shards.
+
+    Args:
+        split: The split before.
+        last: The new file.
+        new_shards: Number of the shards that were added.
+    """
+    if "parts" not in split.index:
+        return cast(IndexEntry, {**last})
+    *parts, before = split.index["parts"]
+    return joined_entry(split.name, [*parts, {**last, "shards": before["shards"] + new_shards}])
+
+
+def index_files(split: SplitManifest) -> tuple[FileEntry, ...]:
+    """Return the files of a split's index, with their sizes and digests."""
+    return tuple(split.index["parts"]) if "parts" in split.index else (split.index,)
+
+
+def index_faults(split: SplitManifest) -> Iterator[str]:
+    """Yield what is wrong with the manifest's entry for the index of a split: names of files that no build gives, parts
+    of other shards than the split's."""
+    if "parts" not in split.index:
+        yield from _name_faults(split.index, f"index/{split.name}.parquet", "file")
+        return
+    parts = split.index["parts"]
+    if not 1 < len(parts) <= MAX_PARTS:
+        yield f"parts: expected 2 to {MAX_PARTS:,}, got {len(parts):,}"
+        return
+    for number, (part, due) in enumerate(zip(parts, index_names(split.name, len(parts)), strict=True)):
+        yield from _name_faults(part, due, f"parts[{number}].file")
+    shards = sum(part["shards"] for part in parts)
+    if shards != len(split.shards) or not all(part["shards"] for part in parts):
+        yield f"parts: {shards:,} shards, expected those of the split, {len(split.shards):,}, and one or more in each"
+    found: dict[str, object] = {**split.index}
+    for name, joined in joined_entry(split.name, parts).items():
+        if name != "parts" and found[name] != joined:
+            yield f"{name}: expected {joined}, which its parts have, got {json_text(found[name])}"
+
+
+def _name_faults(entry: FileEntry, due: str, where: str) -> Iterator[str]:
+    if entry["file"] != due:
+        yield f"{where}: expected {due}, got {json_text(entry['file'])}"
+
+
+class PublishingRows:
+    """Publishes parquet files like `publish_row_groups`, two at a time: while one is published, the next is written.
+
+    All files exist when the `with` block has ended without an error.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.replaces = False
+        """Whether the names may be those of files of a dataset whose manifest is gone, which are replaced."""
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-publish")
+        self._under_way: deque[Future[None]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._threads:
+            if error is None:
+                self.wait()
+
+    def wait(self) -> None:
+        """Wait until all files exist that were put so far."""
+        while self._under_way:
+            self._under_way.popleft().result()
+
+    def put(self, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> FileEntry:
+        """Write a file, and return its entry for the manifest; a file before it may fail in this call."""
+        spool, digests = spool_row_groups(self._storage, name, groups, schema)
+        while len(self._under_way) > 1 or (self._under_way and self._under_way[0].done()):
+            self._under_way.popleft().result()
+        self._under_way.append(self._threads.submit(self._publish, spool, name, digests.crc32c))
+        return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
+
+    def _publish(self, spool: Path, name: str, crc32c: str) -> None:
+        existing = self._storage.stat(name) if self.replaces else None
+        if existing is None:
+            self._storage.publish(spool, name, crc32c)
+            return
+        expected = replace(existing, crc32c=stored_crc32c(self._storage, existing))
+        if not self._storage.replace_file(spool, name, crc32c, expected):
+            raise ConflictError(f"{self._storage.url_of(name)}: another process has replaced it; {GO_ON}")
+
+
+def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> FileEntry:
+    """Write a parquet file with one row group a table, empty tables included, and publish it.
+
+    Returns:
+        `{file, bytes, sha256}`, as the manifest lists it.
+    """
+    spool, digests = spool_row_groups(storage, name, groups, schema)
+    storage.publish(spool, name, digests.crc32c)
+    return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
+
+
+def spool_row_groups(
+    storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema
+) -> tuple[Path, HashingWriter]:
+    """Write a parquet file with one row group a table to a spool file, from which `storage.publish` takes it.
+
+    Returns:
+        The spool's path, and the digests of its content.
+    """
+    import pyarrow.parquet as pq
+
+    spool = storage.spool_path(name)
+    with disk_errors(spool), pq.ParquetWriter(spool, schema) as writer:
+        for table in groups:
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
+    with disk_errors(spool), spool.open("rb") as stream:
+        return spool, digests_of(stream)
+
+
+def events_file(split: str) -> str:
+    """Return the name of the file with a split's events."""
+    return f"index/{split}-events.parquet"
+
+
+def events_schema() -> pa.Schema:
+    """Return the columns of `index/<split>-events.parquet`."""
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.string()) for name in Event.__dataclass_fields__])
+
+
+def events_table(events: Sequence[Event]) -> pa.Table:
+    """Return events as columns, in their order."""
+    schema = events_schema()
+    return table_of(([getattr(event, name) for event in events] for name in schema.names), schema)
+
+
+def open_events(storage: Storage, split: str) -> ParquetTable:
+    """Open the events of a split. Raises FileNotFoundError and FormatError."""
+    return ParquetTable(storage, events_file(split), events_schema())
+
+
+def read_events(storage: Storage, split: str) -> list[Event]:
+    """Read every repair and rejection of a split. Raises FileNotFoundError and FormatError."""
+    names = list(Event.__dataclass_fields__)
+    return [Event(**row) for batch in open_events(storage, split).batches(names) for row in batch.to_pylist()]

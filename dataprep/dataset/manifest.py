@@ -1,7 +1,7 @@
-"""Reads and writes `dataset.json`, the manifest.
+"""Reads and writes `dataset.json`, the manifest, and compares files with it.
 
 The manifest is written once, when all data are there. Its bytes hold no time, no absolute path and nothing about who
-built it.
+built it. A comparison of sizes finds a truncated shard before it is read.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from dataprep.dataset.documents import JsonObject, convert, decode, json_text
 from dataprep.dataset.features import feature_faults, features_document
-from dataprep.dataset.index_parts import index_faults, index_files
-from dataprep.dataset.paths import PLAN_JSON
+from dataprep.dataset.index import index_faults, index_files
+from dataprep.dataset.paths import PLAN_JSON, RETRY_JSON
 from dataprep.dataset.records import (
     AdoptedOptions,
     DatasetHead,
@@ -30,9 +30,13 @@ from dataprep.dataset.records import (
     SourceEntry,
     SplitManifest,
 )
-from dataprep.errors import FormatError, UsageError
-from dataprep.messages import not_one_of, quoted
+from dataprep.errors import FormatError, UsageError, VerificationError
+from dataprep.messages import counted, not_one_of, quoted, shell_words
 from dataprep.storage.base import Storage, read_bounded
+
+if TYPE_CHECKING:
+    from dataprep.dataset.records import SplitManifest
+    from dataprep.storage.local import LocalStorage
 
 MANIFEST = "dataset.json"
 SCHEMA_VERSION = "1.1"
@@ -53,6 +57,8 @@ _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
 MANIFEST_ADVICE = "restore the manifest or build again"
+NAMED_FILES = 3
+"""Number of damaged files that an error names."""
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -212,3 +218,42 @@ def shard_entry(receipt: ShardReceipt) -> ShardEntry:
         "sha256": receipt.sha256,
         "crc32c": receipt.crc32c,
     }
+
+
+def refuse_other_sizes(storage: LocalStorage, split: SplitManifest) -> None:
+    """Raise VerificationError, naming shards, if some of a split are missing or have another size than the manifest
+    says.
+
+    Folders are listed, and no shard is opened. While `dataprep retry-failed` runs, or after it was interrupted, shards
+    are newer than the manifest: then nothing is compared.
+    """
+    due = {shard["file"]: shard["bytes"] for shard in split.shards}
+    damaged = list(size_faults(due.items(), storage.sizes(due)))
+    if not damaged or storage.stat(RETRY_JSON) is not None:
+        return
+    raise VerificationError(
+        f"{storage.url}: {counted(len(damaged), 'shard')} of {split.name} not as the manifest lists: "
+        f'{first_faults(damaged)}; run "dataprep verify {shell_words(storage.url)}" to see what else is, and '
+        "restore them or build again"
+    )
+
+
+def size_faults(due: Iterable[tuple[str, int]], found: Mapping[str, int]) -> Iterator[str]:
+    """Yield a clause for each file that is missing or has another size: `x.tar has 3 bytes, expected 9`.
+
+    Args:
+        due: Names and sizes of files, in bytes.
+        found: Sizes of those that exist, by name.
+    """
+    for name, num_bytes in due:
+        size = found.get(name)
+        if size is None:
+            yield f"{name} is missing"
+        elif size != num_bytes:
+            yield f"{name} has {size:,} bytes, expected {num_bytes:,}"
+
+
+def first_faults(faults: list[str]) -> str:
+    """Join the first clauses, and say how many more there are."""
+    more = f" and {len(faults) - NAMED_FILES:,} more" if len(faults) > NAMED_FILES else ""
+    return f"{'; '.join(faults[:NAMED_FILES])}{more}"

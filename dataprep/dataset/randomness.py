@@ -1,4 +1,4 @@
-"""Permutations and draws that never change between versions of anything.
+"""Permutations and draws that never change between versions of anything, and positions spread evenly over a list.
 
 NumPy's Generator methods may change from release to release, the raw words of a bit generator may not: a permutation
 is the stable argsort of raw Philox words, keyed by a hash of its purpose. Golden vectors in the tests hold this.
@@ -7,19 +7,20 @@ is the stable argsort of raw Philox words, keyed by a hash of its purpose. Golde
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
 ORDER_VERSION = 1
 """Version of the order, in manifests and loader states; readers refuse any other."""
-
-
 _WORDS_PER_COUNT = 4
 """Words that Philox-4x64 makes from one value of its counter."""
+_GOLDEN = (5**0.5 - 1) / 2
+"""Step whose multiples, modulo 1, divide the unit interval evenly wherever they end."""
 
 
 def philox_words(
@@ -47,3 +48,17 @@ def permutation(count: int, *, seed: int, purpose: str, epoch: int = 0, pass_ind
 
     words = philox_words(count, seed=seed, purpose=purpose, epoch=epoch, pass_index=pass_index)
     return np.argsort(words, kind="stable")
+
+
+def spread(length: int, most: int) -> list[int]:
+    """Return up to `most` different positions below `length`; the first n of them are spread evenly, for every n."""
+    return list(islice(_different(length), min(length, most)))
+
+
+def _different(length: int) -> Iterator[int]:
+    seen = set()
+    for number in count():
+        position = int(length * (number * _GOLDEN % 1))
+        if position not in seen:
+            seen.add(position)
+            yield position

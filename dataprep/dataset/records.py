@@ -1,4 +1,4 @@
-"""The values that pass between the stages of a build: frozen and picklable, without behaviour of their own.
+"""Values that pass between the stages of a build, frozen and picklable; labels and the names of their classes.
 
 SampleRef -> (plan) -> ShardPlan -> (build) -> Sample, Placement, Event -> ShardReceipt -> (merge) -> Manifest
 """
@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from dataprep.dataset.documents import Count, JsonObject
 from dataprep.dataset.features import Feature, Features
+from dataprep.messages import shortened
 
 NO_LABEL = -1
 MISSING = -1
@@ -21,6 +22,9 @@ MAX_KEY_BYTES = 200
 """Maximum length of a sample's key."""
 MAX_REPEATS = 1_000
 """Maximum number of passes in an epoch."""
+_DIGITS = 20
+"""Number of digits by which an integer is compared and shown."""
+_EXAMPLES = 3
 
 
 class FileEntry(TypedDict):
@@ -41,7 +45,7 @@ class IndexPart(FileEntry):
 
 
 class IndexEntry(FileEntry):
-    """The index of a split, as its manifest lists it; see dataprep/dataset/index_parts.py."""
+    """The index of a split, as its manifest lists it; see dataprep/dataset/index.py."""
 
     parts: NotRequired[list[IndexPart]]
     """Files of a large index; `file` is the pattern of their names then, `bytes` the sum of their sizes, and `sha256` a
@@ -164,7 +168,7 @@ class Enumeration:
     """All references of one split, in the order of the originals."""
 
     refs: References
-    """The references: a list, or `SpilledReferences` (dataprep/dataset/references.py), which take no memory."""
+    """The references: a list, or `SpilledReferences` (dataprep/dataset/spill.py), which take no memory."""
     sources: list[SourceFile]
     classes: tuple[str, ...] = ()
     """Names of the classes, sorted: a label is a position here. Empty where the dataset has no classes."""
@@ -337,3 +341,38 @@ class Manifest(DatasetHead):
 
     files: tuple[FileEntry, ...] = ()
     """The dataset's own metadata files (TFDS), and the sidecars of its shards."""
+
+
+def class_name_of(label: int, classes: tuple[str, ...]) -> str | None:
+    """Return the name of a label's class: empty if the dataset has no classes, None if no class has this label."""
+    if not classes:
+        return "" if label == NO_LABEL else None
+    return classes[label] if 0 <= label < len(classes) else None
+
+
+def labelled(manifest: Manifest) -> int:
+    """Return the number of samples of all splits that have a label."""
+    return sum(sum(split.class_counts) for split in manifest.splits)
+
+
+def unlabelled(manifest: Manifest) -> dict[str, int]:
+    """Return the number of samples without a label by split; splits without such samples are left out.
+
+    Only data that other tools wrote have such samples beside others with a label.
+    """
+    counts = {split.name: split.samples - sum(split.class_counts) for split in manifest.splits}
+    return {name: count for name, count in counts.items() if count > 0}
+
+
+def renumbering(classes: tuple[str, ...]) -> str:
+    """Return a line for the user if names of classes are integers other than the labels; else an empty text."""
+    if not all(name.isascii() and name.isdecimal() for name in classes):
+        return ""
+    other = [(name, label) for label, name in enumerate(classes) if int(name[:_DIGITS]) != label]
+    if not other:
+        return ""
+    listed = ", ".join(f"{shortened(name, _DIGITS)} is {label}" for name, label in other[:_EXAMPLES])
+    return (
+        f"labels are renumbered, 0 to {len(classes) - 1:,} in the order of the names of the classes: {listed}"
+        f"{', ...' if len(other) > _EXAMPLES else ''}; dataset.json lists the names in classes, by label"
+    )

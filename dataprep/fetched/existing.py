@@ -6,10 +6,9 @@ import hashlib
 from dataclasses import dataclass, replace
 
 from dataprep.builder.finished import readable_manifest
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.adopted import is_adopted, open_named_data
 from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES, no_dataset
 from dataprep.dataset.records import Manifest
-from dataprep.dataset.trust import open_named_data
 from dataprep.errors import UsageError
 from dataprep.fetched.img2dataset import img2dataset_layout
 from dataprep.fetched.layout import Layout, built_layout

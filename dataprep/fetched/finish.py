@@ -13,9 +13,9 @@ from dataprep.builder.merge import build_manifest, merge_split
 from dataprep.builder.open_build import OpenBuild
 from dataprep.builder.published import Published
 from dataprep.builder.remains import is_over_remains
+from dataprep.dataset.index import PublishingRows
 from dataprep.dataset.manifest import bytes_entry, source_entry
 from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
-from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import BuildError, ConflictError, StorageError
 from dataprep.fetched.commit import Places, are_lost, entries_of, fetched, files_of, placing
 from dataprep.fetched.metadata import metadata_files

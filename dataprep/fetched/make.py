@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from dataprep.dataset.index_rows import IndexRows
+from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import NO_LABEL, Placement
 from dataprep.errors import FormatError, UsageError
 from dataprep.fetched.collect import Fetch, RowOptions, collect, count_reasons, count_statuses

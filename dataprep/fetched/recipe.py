@@ -19,8 +19,8 @@ from dataprep.builder.plan import Plan
 from dataprep.builder.recipe import Planned
 from dataprep.builder.request import BuildRequest, Progress
 from dataprep.builder.traffic import Traffic
+from dataprep.dataset.index import PublishingRows
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
-from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import UsageError
 from dataprep.fetched.finish import facts_of, finish_tables, nothing_came, tfds_files
 from dataprep.fetched.manifest import (

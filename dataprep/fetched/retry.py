@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from dataprep.builder.cards import own_cards, replace_cards
 from dataprep.builder.receipts import finished_shards, read_receipts
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.adopted import is_adopted
+from dataprep.dataset.index import publish_row_groups
 from dataprep.dataset.paths import RETRY, RETRY_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
-from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import ConflictError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.commit import Places

@@ -13,12 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dataprep.builder.receipts import read_receipts
-from dataprep.dataset.index import open_index
-from dataprep.dataset.index_parts import grown_entry, index_files
-from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.index import grown_entry, index_files, index_schema, open_index, spool_row_groups
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, manifest_bytes, schema_version, shard_entry
 from dataprep.dataset.records import IndexEntry, Manifest, ShardReceipt, SplitManifest
-from dataprep.dataset.row_groups import spool_row_groups
 from dataprep.errors import ConflictError
 from dataprep.fetched.commit import entries_of, fetched, placing
 from dataprep.fetched.existing import FetchedDataset

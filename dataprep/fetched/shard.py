@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from dataprep.dataset.columns import table_of
-from dataprep.dataset.index_rows import IndexRows
+from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import NO_LABEL, Placement
 from dataprep.errors import FormatError
 from dataprep.fetched.collect import DIGESTS, RowOptions, RowResult, read_image

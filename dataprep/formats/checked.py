@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import BinaryIO
 
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import MAX_KEY_BYTES, NO_LABEL, Sample
 from dataprep.errors import FormatError
 

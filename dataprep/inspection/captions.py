@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.features import annotation_values
-from dataprep.dataset.links import is_adopted
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS

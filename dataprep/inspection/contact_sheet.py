@@ -15,11 +15,10 @@ from functools import partial
 from typing import NamedTuple
 
 from dataprep.builder.images import ImagePolicy, check_image
+from dataprep.dataset.adopted import open_named_data
 from dataprep.dataset.index import open_index
-from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.manifest import built_as
-from dataprep.dataset.records import Event, Manifest, SplitManifest
-from dataprep.dataset.trust import open_named_data
+from dataprep.dataset.records import Event, Manifest, SplitManifest, class_name_of
 from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS
 from dataprep.formats.checked import MAX_IMAGE_BYTES

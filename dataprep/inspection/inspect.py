@@ -11,15 +11,13 @@ import numpy as np
 
 from dataprep.builder.claim import Claim, read_claim
 from dataprep.builder.finished import numbering_faults, readable_manifest
+from dataprep.dataset.adopted import adopted_fields, is_adopted
 from dataprep.dataset.columns import numbers_or_zero
-from dataprep.dataset.events import open_events
 from dataprep.dataset.features import described
-from dataprep.dataset.index import Index, open_index
-from dataprep.dataset.labels import labelled
-from dataprep.dataset.links import adopted_fields, is_adopted
+from dataprep.dataset.hashes import Prints, SharedImages, shared_images
+from dataprep.dataset.index import Index, open_events, open_index
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.prints import Prints, SharedImages, shared_images
-from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest
+from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest, labelled
 from dataprep.errors import UsageError
 from dataprep.inspection.histograms import (
     ASPECT_EDGES,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataprep.dataset.columns import numbers_or_zero
+from dataprep.dataset.hashes import Prints
 from dataprep.dataset.index import open_index
-from dataprep.dataset.prints import Prints
 from dataprep.dataset.records import SplitManifest
 from dataprep.storage import Storage
 

@@ -9,8 +9,8 @@ from dataprep.builder.finished import readable_manifest
 from dataprep.builder.open_build import OpenBuild
 from dataprep.builder.receipts import finished_shards, read_receipts
 from dataprep.builder.references import original_names
-from dataprep.dataset.events import open_events
-from dataprep.dataset.keys import readable
+from dataprep.dataset.index import open_events
+from dataprep.dataset.paths import readable
 from dataprep.dataset.records import Event
 from dataprep.errors import UsageError
 from dataprep.inspection.inspect import chosen_splits, unfinished_build

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dataprep.dataset.columns import from_numpy, to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
-from dataprep.dataset.references import SpilledReferences, spilled
+from dataprep.dataset.spill import SpilledReferences, spilled
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import ByteReader, Member, damaged
 from dataprep.messages import shown

@@ -18,9 +18,9 @@ from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dataprep.dataset.features import Feature, Features, annotations_json, feature_faults
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFile
-from dataprep.dataset.references import SpilledReferences
+from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
 from dataprep.formats.tars import tar_members

@@ -11,10 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from dataprep.dataset.columns import from_numpy, to_numpy
-from dataprep.dataset.keys import path_of
+from dataprep.dataset.paths import path_of
 from dataprep.dataset.records import References, SampleRef
-from dataprep.dataset.references import refs_of_rows, spilled
-from dataprep.dataset.spill import SpilledTable, in_order_of_words
+from dataprep.dataset.spill import SpilledTable, in_order_of_words, refs_of_rows, spilled
 from dataprep.errors import SourceError
 from dataprep.messages import shown
 from dataprep.sources.keys import is_file_of_image

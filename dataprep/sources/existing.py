@@ -13,15 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from dataprep.dataset.changes import refuse_changed
+from dataprep.dataset.adopted import is_adopted, refuse_changed
 from dataprep.dataset.features import Features
-from dataprep.dataset.index import Index, open_index
-from dataprep.dataset.index_rows import are_ranges_inside
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.index import Index, are_ranges_inside, open_index
 from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.paths import RETRY_JSON
 from dataprep.dataset.records import NO_LABEL, Enumeration, Manifest, SampleRef, ShardEntry, SourceFile, SplitManifest
-from dataprep.dataset.references import SpilledReferences
+from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder, is_key

@@ -21,7 +21,7 @@ import msgspec
 
 from dataprep.dataset.features import Feature, Values
 from dataprep.dataset.records import SourceFile
-from dataprep.dataset.spilled_items import Codec, SpilledItems
+from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.messages import counted, shell_words, shown
 from dataprep.sources.base import READ_ALL, Reading, SplitFacts

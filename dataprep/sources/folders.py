@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from dataprep.dataset.spilled_items import Codec, SpilledItems
+from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError
 from dataprep.messages import shown
 from dataprep.sources.keys import is_hidden, name_bytes, name_parts

@@ -16,7 +16,7 @@ from importlib import resources
 from itertools import filterfalse
 
 from dataprep.dataset.records import Enumeration, SourceFile
-from dataprep.dataset.spilled_items import SpilledItems
+from dataprep.dataset.spill import SpilledItems
 from dataprep.errors import SourceError
 from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
 from dataprep.messages import human_bytes, shell_words, shown

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dataprep.dataset.records import Enumeration
-from dataprep.dataset.spilled_items import SpilledItems
+from dataprep.dataset.spill import SpilledItems
 from dataprep.errors import SourceError
 from dataprep.sources.base import ArchiveFacts, Dataset, SplitFacts, Wanted
 from dataprep.sources.folders import FILES, FolderFile, folder_files, tree_files

@@ -15,8 +15,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from dataprep.dataset.keys import CLOSE
-from dataprep.dataset.paths import READABLE_SUFFIXES, is_hidden_name
+from dataprep.dataset.paths import CLOSE, READABLE_SUFFIXES, is_hidden_name
 from dataprep.dataset.records import MAX_KEY_BYTES
 from dataprep.errors import SourceError
 from dataprep.storage.names import FORBIDDEN

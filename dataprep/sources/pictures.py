@@ -18,9 +18,8 @@ from typing import Generic, Protocol, TypeVar
 from unicodedata import normalize
 
 from dataprep.dataset.features import Feature, Values, annotations_json, name_fault
-from dataprep.dataset.labels import renumbering
-from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef
-from dataprep.dataset.references import SpilledReferences
+from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, renumbering
+from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder
 from dataprep.messages import counted, shell_words, shown

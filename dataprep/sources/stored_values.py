@@ -22,7 +22,7 @@ from dataprep.dataset.features import (
     annotations_json,
     name_fault,
 )
-from dataprep.dataset.index_rows import ANNOTATIONS
+from dataprep.dataset.index import ANNOTATIONS
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import DataprepError, FormatError, SourceError
 from dataprep.formats import FORMATS

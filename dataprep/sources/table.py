@@ -15,7 +15,7 @@ import msgspec
 from dataprep.dataset.features import RESERVED
 from dataprep.dataset.paths import OTHER_PICTURES
 from dataprep.dataset.records import MISSING, SourceFile
-from dataprep.dataset.spilled_items import Codec, SpilledItems
+from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import human_bytes, quoted, shown
 from dataprep.sources.archives import Progress, refuse_pointer

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES, name_fault
 from dataprep.dataset.paths import OTHER_PICTURES
-from dataprep.dataset.spilled_items import SpilledItems
+from dataprep.dataset.spill import SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shell_words, shown
 from dataprep.sources.keys import IMAGE_SUFFIXES

@@ -21,7 +21,7 @@ import msgspec
 
 from dataprep.dataset.paths import OTHER_PICTURES, READABLE_SUFFIXES
 from dataprep.dataset.records import SourceFile
-from dataprep.dataset.spilled_items import Codec, SpilledItems
+from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError
 from dataprep.formats.tars import damaged, tar_members
 from dataprep.messages import shell_words, shown

@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from dataprep.dataset.keys import named
-from dataprep.dataset.paths import UNPACKED
+from dataprep.dataset.paths import UNPACKED, named
 from dataprep.dataset.records import PlannedSource, SampleRef, SourceFile
 from dataprep.errors import SourceError
 from dataprep.storage.base import NO_VERSION, ObjectInfo, Storage

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from dataprep.dataset.paths import OTHER_PICTURES
-from dataprep.dataset.spilled_items import Codec, SpilledItems
+from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError
 from dataprep.messages import counted, shown, sufficient_ratio
 from dataprep.sources.image_tables import ImageTable, row_name

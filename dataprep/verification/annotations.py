@@ -12,11 +12,9 @@ from typing import Any
 from dataprep.builder.annotations import annotation_files
 from dataprep.builder.finished import image_root
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES
-from dataprep.dataset.index import open_index
-from dataprep.dataset.index_rows import ANNOTATIONS
-from dataprep.dataset.labels import class_name_of
+from dataprep.dataset.index import ANNOTATIONS, open_index
 from dataprep.dataset.manifest import built_as
-from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.records import Manifest, SplitManifest, class_name_of
 from dataprep.errors import FormatError
 from dataprep.formats.imagefolder import annotations_of, image_file, image_suffix, metadata_file
 from dataprep.storage import Storage

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL, Manifest
 from dataprep.errors import FormatError
 from dataprep.fetched.manifest import laion_options, sidecars_of

@@ -11,11 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataprep.builder.recipe import recipe_of
-from dataprep.dataset.events import open_events
 from dataprep.dataset.hashes import position_of
-from dataprep.dataset.index import open_index
-from dataprep.dataset.index_parts import index_files
-from dataprep.dataset.index_rows import ANNOTATIONS
+from dataprep.dataset.index import ANNOTATIONS, index_files, open_events, open_index
 from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import FormatError

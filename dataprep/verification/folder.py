@@ -11,9 +11,9 @@ import numpy as np
 
 from dataprep.builder.finished import image_root
 from dataprep.dataset.hashes import name_hashes
-from dataprep.dataset.keys import named
-from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.manifest import built_as
+from dataprep.dataset.paths import named
+from dataprep.dataset.records import class_name_of
 from dataprep.errors import FormatError, StorageError
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.imagefolder import image_file, image_suffix

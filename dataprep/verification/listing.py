@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dataprep.builder.finished import image_root, links_repeats
 from dataprep.builder.published import READ_IN_ROOT
 from dataprep.dataset.hashes import position_of
-from dataprep.dataset.index_parts import index_files
+from dataprep.dataset.index import index_files
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import BUILD, RETRY
 from dataprep.dataset.records import Manifest, SplitManifest

@@ -26,13 +26,12 @@ from numpy.typing import NDArray
 from dataprep.builder.cards import cards_of, read_card
 from dataprep.builder.finished import dataset_of, layout_faults, numbering_faults, shape_faults
 from dataprep.builder.pool import Pool
+from dataprep.dataset.adopted import check_named, is_adopted
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
 from dataprep.dataset.index import open_index
-from dataprep.dataset.keys import named
-from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, VERSIONS, manifest_bytes, no_dataset, read_manifest
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.dataset.trust import check_named
 from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.sources import Dataset

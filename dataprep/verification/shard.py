@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.dataset.hashes import NO_HASHES, name_hashes
 from dataprep.dataset.index import Index, open_index
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import Event, Manifest, ShardEntry, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.builder.recipe import load, recipe_of
+from dataprep.dataset.adopted import is_adopted, open_named_data
 from dataprep.dataset.index import open_index
-from dataprep.dataset.keys import named
-from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import built_as
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import Event, Manifest, SplitManifest
-from dataprep.dataset.trust import open_named_data
 from dataprep.errors import FormatError, StorageError, UsageError
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.storage import Storage, open_storage

@@ -10,7 +10,7 @@ from glob import escape
 from pathlib import Path, PurePosixPath
 
 from dataprep.adoption import AdoptRequest, Progress, adopt
-from dataprep.dataset.links import is_adopted, open_linked
+from dataprep.dataset.adopted import is_adopted, open_linked
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dataprep.dataset.links import open_data
+from dataprep.dataset.adopted import open_data
 from dataprep.dataset.randomness import permutation
 from dataprep.storage import open_storage
 from loaders.dataset import Dataset, open_dataset

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.adopted import is_adopted
 from dataprep.errors import UnansweredError
 from dataprep.host.cpu import available_cores, cpu_quota
 from loaders.config import LoaderConfig

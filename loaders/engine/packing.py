@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from loaders.decode.crop import View, whole_views

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL
 from dataprep.errors import DataprepError, FormatError, ImageError, StorageError, UsageError
 from dataprep.host.threads import Threads

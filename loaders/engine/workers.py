@@ -31,7 +31,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.errors import DataprepError, StorageError
 from dataprep.host.heartbeat import BeatCounter, Standstill
 from dataprep.host.processes import WORKER_ENVIRONMENT, end_or_leave, environment, on_parents_death

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.columns import numbers_or_zero
-from dataprep.dataset.index import Index
-from dataprep.dataset.index_rows import are_ranges_inside
-from dataprep.dataset.keys import named
-from dataprep.dataset.labels import class_name_of
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.index import Index, are_ranges_inside
 from dataprep.dataset.manifest import built_as
-from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.paths import named
+from dataprep.dataset.records import Manifest, SplitManifest, class_name_of
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix

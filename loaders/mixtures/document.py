@@ -24,8 +24,8 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
+from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.documents import MAX_COUNT, decode
-from dataprep.dataset.links import open_linked
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of, quoted
 from dataprep.storage import absolute

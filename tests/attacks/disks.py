@@ -21,7 +21,7 @@ import pytest
 
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.index import index_schema
 from dataprep.dataset.replicas import record_replicas
 from dataprep.demo.make import write_demo
 from dataprep.errors import DataprepError

@@ -16,10 +16,9 @@ from PIL import Image
 
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
+from dataprep.dataset.adopted import open_linked, open_named_data
 from dataprep.dataset.index import open_index
-from dataprep.dataset.links import open_linked
 from dataprep.dataset.manifest import read_manifest
-from dataprep.dataset.trust import open_named_data
 from dataprep.formats.checked import is_key
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of

@@ -8,12 +8,10 @@ from dataprep.builder.conversion import ConversionRequest
 from dataprep.builder.driver import run_build
 from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions
-from dataprep.dataset.index import open_index
-from dataprep.dataset.index_rows import ANNOTATIONS
-from dataprep.dataset.links import links_of, open_data
+from dataprep.dataset.adopted import check_named, links_of, open_data
+from dataprep.dataset.index import ANNOTATIONS, open_index
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
-from dataprep.dataset.trust import check_named
 from dataprep.sources.own import UNSTATED, Conversion, OwnData, name_from
 from dataprep.storage import open_storage
 from tests.support.adoption import read_all

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dataprep.dataset.events import read_events
+from dataprep.dataset.index import read_events
 from dataprep.storage import open_storage
 from tests.support.builds import command
 from tests.support.hostile_case import Case

@@ -10,13 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dataprep.dataset import index_parts
-from dataprep.dataset.index import open_index
-from dataprep.dataset.index_parts import publish_index
-from dataprep.dataset.index_rows import ANNOTATIONS, index_schema
+from dataprep.dataset import index
+from dataprep.dataset.index import ANNOTATIONS, index_schema, open_index, publish_index, publish_row_groups
 from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest, schema_version
 from dataprep.dataset.records import FileEntry, Manifest, SplitManifest
-from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.storage import Storage, open_storage
 from tests.support.faults import linked_copy
 
@@ -25,8 +22,8 @@ from tests.support.faults import linked_copy
 def parts_of(rows: int) -> Iterator[None]:
     """In this process an index of more rows is written in parts of about so many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_parts, "MAX_ROWS_IN_ONE", rows)
-        patch.setattr(index_parts, "PART_ROWS", rows)
+        patch.setattr(index, "MAX_ROWS_IN_ONE", rows)
+        patch.setattr(index, "PART_ROWS", rows)
         yield
 
 

@@ -152,7 +152,7 @@ def _synthetic(samples: int) -> Any:
 
     from dataprep.dataset.columns import from_numpy, strings
     from dataprep.dataset.records import Enumeration, SourceFile
-    from dataprep.dataset.references import BATCH_ROWS, SpilledReferences, spill_schema
+    from dataprep.dataset.spill import REFERENCE_ROWS, SpilledReferences, spill_schema
     from dataprep.sources.base import Dataset, SplitFacts
 
     @dataclass(frozen=True, kw_only=True)
@@ -162,8 +162,8 @@ def _synthetic(samples: int) -> Any:
 
         def _find(self, *_: Any, **__: Any) -> Enumeration:
             refs = SpilledReferences()
-            for first in range(0, samples, BATCH_ROWS):
-                numbers = np.arange(first, min(first + BATCH_ROWS, samples))
+            for first in range(0, samples, REFERENCE_ROWS):
+                numbers = np.arange(first, min(first + REFERENCE_ROWS, samples))
                 prefix, dash, nothing = strings(["n", "/n", ""])
                 texts = pc.cast(from_numpy(numbers), pa.string())
                 keys = pc.binary_join_element_wise(prefix, texts, dash, texts, nothing)

@@ -11,11 +11,9 @@ from pathlib import Path
 
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.cloud.placement import guard, url_to_read
-from dataprep.dataset.changes import refuse_changed
-from dataprep.dataset.labels import unlabelled
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.adopted import is_adopted, open_named_data, refuse_changed
 from dataprep.dataset.manifest import read_manifest
-from dataprep.dataset.trust import open_named_data
+from dataprep.dataset.records import unlabelled
 from dataprep.errors import UsageError
 from dataprep.host.heartbeat import STALL_S
 from dataprep.messages import counted, human_bytes

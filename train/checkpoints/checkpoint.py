@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from dataprep.dataset.links import open_linked
+from dataprep.dataset.adopted import open_linked
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from dataprep.dataset.links import open_linked
+from dataprep.dataset.adopted import open_linked
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import open_storage
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD

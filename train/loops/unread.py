@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dataprep.dataset.keys import named
+from dataprep.dataset.paths import named
 from dataprep.errors import DataprepError
 from dataprep.messages import counted
 

@@ -11,8 +11,8 @@ import pytest
 
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
+from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.index import open_index_file
-from dataprep.dataset.links import open_linked
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import FormatError
 from dataprep.fetched.existing import open_fetched

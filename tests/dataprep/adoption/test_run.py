@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.adoption import find
-from dataprep.dataset.links import open_linked
+from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.errors import ConflictError, DataprepError, UsageError

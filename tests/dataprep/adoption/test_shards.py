@@ -5,7 +5,7 @@ import pytest
 from dataprep.adoption.find import find
 from dataprep.adoption.shards import ReadJob, read_shards
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.dataset.links import open_linked
+from dataprep.dataset.adopted import open_linked
 from dataprep.errors import SourceError
 from tests.support.adoption import image_of, tar_of
 

@@ -15,7 +15,7 @@ from dataprep.builder.plan import BuildOptions, plan_from_document
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
 from dataprep.builder.request import BuildRequest
 from dataprep.commands.progress import BuildProgress
-from dataprep.dataset.index_rows import ANNOTATIONS
+from dataprep.dataset.index import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError

@@ -6,10 +6,8 @@ from dataprep.builder.claim import claim_place
 from dataprep.builder.merge import build_manifest, merge_split, refuse_rejections
 from dataprep.builder.open_build import open_build
 from dataprep.builder.receipts import write_receipt
-from dataprep.dataset.index import open_index_file
-from dataprep.dataset.index_rows import IndexRows
+from dataprep.dataset.index import IndexRows, PublishingRows, open_index_file
 from dataprep.dataset.records import Event, Placement, ShardReceipt
-from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import BuildError, FormatError
 from dataprep.sources import DATASETS
 from dataprep.storage import open_storage

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dataprep.builder.order import cut, order_split
 from dataprep.builder.plan import BuildOptions, physical_key
 from dataprep.builder.references import refs_from_table, refs_schema, refs_table
-from dataprep.dataset import references, spill
+from dataprep.dataset import spill
 from dataprep.dataset.randomness import permutation
 from dataprep.dataset.records import SampleRef
-from dataprep.dataset.references import spilled
+from dataprep.dataset.spill import spilled
 from dataprep.errors import UsageError
 
 OPTIONS = BuildOptions(dataset="coco-dup5", format="webdataset", splits=("train",))
@@ -26,7 +26,7 @@ SIZES = st.lists(st.integers(0, 10**7), max_size=300).map(lambda sizes: np.array
 @pytest.fixture
 def small_parts(monkeypatch):
     """Every table of a few rows is on the disk, and in several parts."""
-    monkeypatch.setattr(references, "BATCH_ROWS", 16)
+    monkeypatch.setattr(spill, "REFERENCE_ROWS", 16)
     monkeypatch.setattr(spill, "MEMORY_BYTES", 256)
     monkeypatch.setattr(spill, "PART_BYTES", 512)
 

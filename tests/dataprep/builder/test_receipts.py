@@ -14,7 +14,7 @@ from dataprep.builder.receipts import (
     receipt_file,
     write_receipt,
 )
-from dataprep.dataset.index_rows import IndexRows
+from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import Event, Placement, ShardReceipt
 from dataprep.errors import ConflictError, FormatError
 from dataprep.storage import open_storage

@@ -10,7 +10,7 @@ from dataprep.builder.driver import prepare
 from dataprep.builder.images import ImagePolicy
 from dataprep.builder.trial import MAX_S, Measured, sample_refs, tried_of, try_images
 from dataprep.dataset.records import SampleRef
-from dataprep.dataset.references import spilled
+from dataprep.dataset.spill import spilled
 from dataprep.errors import SourceError, StorageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet

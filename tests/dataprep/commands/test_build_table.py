@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from dataprep.dataset.events import read_events
+from dataprep.dataset.index import read_events
 from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import open_storage
 from tests.support.builds import dataprep

@@ -8,8 +8,7 @@ import pytest
 
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.dataset import changes
-from dataprep.dataset.changes import changes_of
+from dataprep.dataset.adopted import changes_of
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import AccessError, UsageError
 from dataprep.storage import open_storage
@@ -130,7 +129,7 @@ def test_data_of_more_files_than_the_limit_are_not_compared_by_a_loader(adopted,
     url, put = adopted
     put("train/b/4.jpg", jpeg())
     for limit in ("MAX_LISTED_ON_DISK", "MAX_LISTED_IN_BUCKET"):
-        monkeypatch.setattr(changes, limit, 4)
+        monkeypatch.setattr(f"loaders.dataset.{limit}", 4)
     load(url)
 
 

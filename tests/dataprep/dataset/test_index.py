@@ -1,5 +1,10 @@
+"""Rows of the index, of builds and of adopted data."""
+
 import contextlib
+import hashlib
+import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,17 +12,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.dataset.events import open_events
-from dataprep.dataset.index import MAX_READERS, open_index, open_index_file
-from dataprep.dataset.index_parts import publish_index
-from dataprep.dataset.index_rows import IndexRow, index_schema, index_table
-from dataprep.dataset.records import SplitManifest
-from dataprep.dataset.row_groups import publish_row_groups
+from dataprep.dataset import index
+from dataprep.dataset.index import (
+    MAX_READERS,
+    IndexRow,
+    IndexRows,
+    events_file,
+    events_schema,
+    events_table,
+    grown_entry,
+    index_files,
+    index_names,
+    index_ranges,
+    index_schema,
+    index_table,
+    joined_entry,
+    open_events,
+    open_index,
+    open_index_file,
+    publish_index,
+    publish_row_groups,
+    read_events,
+    spool_row_groups,
+)
+from dataprep.dataset.manifest import MANIFEST, digest_faults, read_manifest, schema_version
+from dataprep.dataset.records import Event, Placement, SplitManifest
 from dataprep.errors import FormatError, StorageError
 from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_of
+from dataprep.storage.parquet import open_parquet
 from dataprep.storage.range_file import RangeFile
 from tests.support.finished import build_here, change_cell, column_values
-from tests.support.parted_index import parts_of
+from tests.support.parted_index import in_parts, parts_of
 
 
 def test_row_groups_and_batches_of_the_index_are_read(damaged):
@@ -157,3 +183,192 @@ def test_few_readers_are_open_and_many_threads_share_them(tmp_path):
         found = list(threads.map(lambda shard: index.read_group(shard, ["shard"]), [*range(40), *range(40)]))
     assert [table.column("shard").to_pylist() for table in found] == 2 * [[shard] * 3 for shard in range(40)]
     assert len(index._idle) <= MAX_READERS
+
+
+ROW = IndexRow("a", 0, 30, 10, 20, 7, 1, 480, 640)
+
+
+def test_rows_of_a_shard_are_one_table():
+    table = index_table([ROW, ROW._replace(key="b", image_crc32c=None, height=None, width=None)], 5)
+    assert table.schema.equals(index_schema())
+    assert table.to_pylist() == [
+        {
+            "key": key, "shard": 5, "record_offset": 0, "record_bytes": 30, "image_offset": 10, "image_bytes": 20,
+            "image_crc32c": crc32c, "label": 1, "height": height, "width": width,
+        }
+        for key, crc32c, height, width in (("a", 7, 480, 640), ("b", None, None, None))
+    ]  # fmt: skip
+
+
+def test_rows_of_an_adopted_image_folder_name_its_files():
+    table = index_table([ROW._replace(file="ant/a.png")], 0, with_files=True)
+    assert table.schema.equals(index_schema(with_files=True))
+    assert table.column("file").to_pylist() == ["ant/a.png"]
+
+
+@pytest.mark.parametrize("with_files", [False, True])
+def test_shard_without_samples_has_an_empty_table(with_files):
+    table = index_table([], 3, with_files=with_files)
+    assert (table.num_rows, table.schema.equals(index_schema(with_files=with_files))) == (0, True)
+
+
+def test_rows_are_collected_with_the_digest_of_their_image():
+    rows = IndexRows(2)
+    rows.add("a", b"image", Placement(0, 30, 10, 20), label=1, height=480, width=640)
+    rows.add("b", b"other", Placement(30, 30, 40, 20), label=-1, height=0, width=0)
+    assert len(rows) == 2
+    found = rows.table().to_pylist()
+    assert [row["image_crc32c"] for row in found] == [crc32c_of(b"image"), crc32c_of(b"other")]
+    assert [(row["shard"], row["height"], row["width"]) for row in found] == [(2, 480, 640), (2, None, None)]
+
+
+ROWS = 80
+"""The train split of the small ImageNet has more rows than this, in three shards; val has fewer."""
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 400))
+def test_parts_hold_every_shard_once_and_none_is_empty(samples, rows):
+    with parts_of(rows):
+        ranges = index_ranges(samples)
+    assert [shard for part in ranges for shard in part] == list(range(len(samples)))
+    assert len(ranges) == 1 or all(ranges)
+    assert (len(ranges) == 1) == (sum(samples) <= rows or len(samples) < 2)
+    sizes = [len(part) for part in ranges]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_datasets_of_up_to_sixteen_million_rows_have_one_file():
+    assert index_ranges([1 << 20] * 16) == [range(16)]
+    assert len(index_ranges([1 << 20] * 17)) == 17
+    assert len(index_ranges([10_000] * 41_408)) == 395
+    assert index_ranges([]) == [range(0)]
+    assert index_ranges([index.MAX_ROWS_IN_ONE * 2]) == [range(1)]
+
+
+def test_names_of_parts_tell_how_many_there_are():
+    assert index_names("train", 1) == ["index/train.parquet"]
+    assert index_names("train", 3)[2] == "index/train-00002-of-00003.parquet"
+
+
+@pytest.fixture
+def parted(finished, tmp_path):
+    return in_parts(finished("imagenet-webdataset"), tmp_path / "parted", ROWS)
+
+
+def test_manifest_lists_the_parts(parted, tmp_path):
+    storage = open_storage(str(tmp_path / "parted"))
+    train, val = read_manifest(storage).splits
+    assert train.index["file"] == "index/train-*-of-00002.parquet"
+    assert [part["shards"] for part in train.index["parts"]] == [1, 2]
+    assert [entry["file"] for entry in index_files(train)] == index_names("train", 2)
+    assert [entry["file"] for entry in index_files(val)] == ["index/val.parquet"]
+    assert train.index["bytes"] == sum(storage.stat(entry["file"]).num_bytes for entry in index_files(train))
+    assert parted.schema_version == "2.0" and schema_version([val]) == "1.1"
+
+
+def change_parts(tmp_path, change):
+    """Read a manifest after a change of the entry of its index."""
+    path = tmp_path / "parted" / MANIFEST
+    document = json.loads(path.read_bytes())
+    change(document["splits"][0]["index"])
+    path.write_text(json.dumps(document))
+    return read_manifest(open_storage(str(tmp_path / "parted")))
+
+
+def with_part(index, number, **fields):
+    index["parts"][number].update(fields)
+    index.update({name: value for name, value in joined_entry("train", index["parts"]).items() if name != "parts"})
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda index: index.update(file="index/train.parquet"), "index.file: expected index/train-*-of-00002.parquet"),
+        (lambda index: index.update(bytes=1), "index.bytes: expected"),
+        (lambda index: index.update(sha256="0" * 64), "index.sha256: expected"),
+        (lambda index: with_part(index, 1, file="../x"), "parts[1].file: expected index/train-00001-of-00002.parq"),
+        (lambda index: with_part(index, 1, shards=1), "parts: 2 shards, expected those of the split, 3"),
+        (lambda index: (with_part(index, 1, shards=3), with_part(index, 0, shards=0)), "and one or more in each"),
+        (lambda index: with_part(index, 0, shards=-1), "parts[0].shards: expected int >= 0, got -1"),
+        (lambda index: index.update(parts=[]), "index.parts: expected 2 to 99,999, got 0"),
+        (lambda index: index.update(parts=index["parts"][:1]), "index.parts: expected 2 to 99,999, got 1"),
+    ],
+)  # fmt: skip
+def test_a_hostile_list_of_parts_is_refused(parted, tmp_path, change, text):
+    with pytest.raises(FormatError) as found:
+        change_parts(tmp_path, change)
+    assert text in str(found.value)
+
+
+def test_digests_of_parts_are_digests(parted):
+    (first, *others), (train, val) = parted.splits[0].index["parts"], parted.splits
+    index = joined_entry("train", [{**first, "sha256": "x"}, *others])
+    faults = list(digest_faults(replace(parted, splits=(replace(train, index=index), val))))
+    assert faults == ["split train: index: sha256 is 'x', expected 64 hexadecimal digits"]
+
+
+def test_a_longer_index_replaces_the_last_part(parted):
+    train, val = parted.splits
+    last = {"file": train.index["parts"][1]["file"], "bytes": 7, "sha256": "1" * 64}
+    grown = grown_entry(train, last, 3)
+    assert [part["shards"] for part in grown["parts"]] == [1, 5]
+    assert grown["file"] == train.index["file"] and grown["sha256"] != train.index["sha256"]
+    assert grown_entry(val, last, 3) == last
+    assert json.loads(json.dumps(asdict(replace(train, index=grown))))["index"] == grown
+
+
+SCHEMA = pa.schema([("number", pa.int64())])
+
+
+def tables(*sizes):
+    return iter([pa.table({"number": list(range(size))}, schema=SCHEMA) for size in sizes])
+
+
+def test_each_table_is_a_row_group_and_empty_ones_are_kept(storage_url):
+    storage = open_storage(storage_url)
+    entry = publish_row_groups(storage, "index/train.parquet", tables(3, 0, 100_000), SCHEMA)
+    file = open_parquet(storage, "index/train.parquet")
+    assert [file.metadata.row_group(group).num_rows for group in range(3)] == [3, 0, 100_000]
+    data = storage.read("index/train.parquet")
+    assert entry == {"file": "index/train.parquet", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def test_spool_file_has_its_digest_and_is_not_published(tmp_path):
+    storage = open_storage(str(tmp_path))
+    spool, digests = spool_row_groups(storage, "index/train.parquet", tables(2), SCHEMA)
+    assert hashlib.sha256(spool.read_bytes()).hexdigest() == digests.sha256
+    assert storage.stat("index/train.parquet") is None
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+EVENTS = [Event("n01440764/a", "repaired", "cmyk", "CMYK as RGB"), Event("n01440764/b", "rejected", "truncated", "cut")]
+
+
+def test_events_are_read_back(tmp_path):
+    storage = open_storage(str(tmp_path))
+    entry = publish_row_groups(storage, events_file("train"), iter([events_table(EVENTS)]), events_schema())
+    assert entry["file"] == "index/train-events.parquet"
+    assert read_events(storage, "train") == EVENTS
+    (batch,) = open_events(storage, "train").batches(["reason"])
+    assert batch.to_pydict() == {"reason": ["cmyk", "truncated"]}
+
+
+@given(st.lists(st.builds(Event, key=TEXT, kind=TEXT, reason=TEXT, detail=TEXT), max_size=5))
+def test_events_become_columns_in_their_order(events):
+    table = events_table(events)
+    assert table.schema.equals(events_schema())
+    assert [Event(**row) for row in table.to_pylist()] == events
+
+
+def test_file_of_other_columns_is_refused_as_events(tmp_path):
+    storage = open_storage(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        read_events(storage, "train")
+    publish_row_groups(
+        storage,
+        events_file("train"),
+        iter([events_table(EVENTS).drop_columns("detail")]),
+        events_table([]).drop_columns("detail").schema,
+    )
+    with pytest.raises(FormatError, match=r"events\.parquet: columns .*; expected key, kind, reason, detail; build it"):
+        read_events(storage, "train")

@@ -1,11 +1,13 @@
+"""Clauses about files that are not as the manifest lists them."""
+
 import json
 import tracemalloc
 from dataclasses import asdict, replace
 
 import pytest
 
-from dataprep.dataset.events import read_events
-from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest
+from dataprep.dataset.index import read_events
+from dataprep.dataset.manifest import MANIFEST, first_faults, manifest_bytes, read_manifest, size_faults
 from dataprep.errors import FormatError
 from dataprep.storage import open_storage
 from tests.support.finished import build_here
@@ -148,3 +150,16 @@ def test_a_loader_reads_everything_but_the_files_beside_the_shards(dataset):
 def test_faults_are_found_without_sidecars_too(dataset, tmp_path):
     with pytest.raises(FormatError, match="format 'x', expected one of"):
         read_manifest(changed(dataset, tmp_path, format="x"), sidecars=False)
+
+
+def test_missing_files_and_other_sizes_are_clauses():
+    due = {"a": 1, "b": 2_000, "c": 3}
+    assert list(size_faults(due.items(), {"a": 1, "b": 1_999, "d": 4})) == [
+        "b has 1,999 bytes, expected 2,000",
+        "c is missing",
+    ]
+
+
+def test_the_first_clauses_are_joined_and_the_others_counted():
+    assert first_faults(["a", "b", "c"]) == "a; b; c"
+    assert first_faults([str(number) for number in range(1_003)]) == "0; 1; 2 and 1,000 more"

@@ -1,11 +1,14 @@
+"""A few positions of a long list: different ones, and evenly spread however many are taken."""
+
 import hashlib
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.dataset.randomness import permutation, philox_words
+from dataprep.dataset.randomness import permutation, philox_words, spread
 
 
 def test_permutations_equal_their_golden_vectors():
@@ -35,3 +38,17 @@ def test_a_longer_stream_begins_with_the_shorter():
 GOLDEN_10 = [5, 0, 9, 7, 3, 2, 6, 4, 8, 1]
 GOLDEN_100K = "a7e03f87e81d39fc8ba1589769d4f371eb71c10d36018bca856b63f4c94b29b6"
 GOLDEN_WORDS = [2681806546386905693, 15729603930067336555]
+
+
+@given(st.integers(0, 10**9), st.integers(0, 100))
+def test_positions_are_different_and_inside(length, most):
+    found = spread(length, most)
+    assert len(found) == len(set(found)) == min(length, most)
+    assert all(0 <= position < length for position in found)
+
+
+@given(st.integers(1, 10**9), st.integers(1, 100), st.integers(1, 100))
+def test_every_beginning_is_spread_evenly(length, most, taken):
+    found = sorted(spread(length, most)[:taken])
+    gaps = [after - before for before, after in pairwise([0, *found, length])]
+    assert max(gaps) <= 3 * length / len(found) + 1

@@ -8,7 +8,7 @@ import pytest
 
 from dataprep.builder.receipts import read_receipt, write_receipt
 from dataprep.dataset.columns import table_of
-from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.index import index_schema
 from dataprep.dataset.paths import BUILD
 from dataprep.dataset.records import Fetched, ShardReceipt
 from dataprep.errors import ConflictError, FormatError, StorageError

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dataprep.builder.plan import plan_from_document
-from dataprep.dataset.differences import differences
+from dataprep.dataset.documents import differences
 from dataprep.errors import SourceError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.duplicates import DuplicatePolicy

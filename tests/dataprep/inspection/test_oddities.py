@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.builder.finished import readable_manifest
-from dataprep.dataset import prints
+from dataprep.dataset import hashes
 from dataprep.inspection import oddities
 from dataprep.inspection.contact_sheet import NEIGHBOURS, open_sheet
 from dataprep.inspection.oddities import find_oddities
@@ -66,7 +66,7 @@ def test_images_of_the_same_bytes_are_one_group(built):
 
 
 def test_only_the_first_images_are_compared_and_that_is_said(built, monkeypatch):
-    monkeypatch.setattr(prints, "LOOKED_AT", 2)
+    monkeypatch.setattr(hashes, "LOOKED_AT", 2)
     storage, _, split = opened(built)
     found = find_oddities(storage, split)
     assert (found.looked_at, found.is_partial) == (2, True)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from dataprep.dataset.keys import readable
+from dataprep.dataset.paths import readable
 from dataprep.errors import BuildError, UsageError
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.inspection.rejected import rejected

@@ -1,24 +1,37 @@
-"""Finds changes of adopted data by listing them; no byte of the data is read.
+"""Data that other tools wrote: where they are, whether they may be read, and whether they have changed.
 
-The number and the total size of a folder's images are compared, and the names, sizes and (in a bucket) CRC32C of
-shards.
+The index of an adopted dataset may be in another place than its data, and the manifest then names that place. Anyone
+may have written the manifest, and a stranger's archive may contain links to a user's private files. So another place,
+and links that lead out of the data, are read only after the user has named the place: by adopting the data on this
+machine, which is remembered in the user's own state folder, or in DATAPREP_DATA_URL.
+
+Changes since the adoption are found by listing; no byte of the data is read. The number and the total size of a
+folder's images are compared, and the names, sizes and (in a bucket) CRC32C of shards.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
+from pathlib import Path
 
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import BUILD, RETRY, RETRY_JSON, is_hidden_name, is_readable_image
 from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
-from dataprep.errors import AccessError, UsageError
+from dataprep.errors import AccessError, FormatError, UsageError
 from dataprep.messages import shell_words, shown
-from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
+from dataprep.storage.local import LocalStorage
 from dataprep.storage.names import FORBIDDEN
 
+DATA_URL = "DATAPREP_DATA_URL"
+"""Environment variable by which a user names the place of adopted data."""
+_named: set[tuple[str, str]] = set()
+"""URLs of index and data that this process adopted; needed if the state folder cannot be written."""
 MAX_LISTED_ON_DISK = 200_000
 """Maximum number of files that are listed on a disk when a loader is opened: each takes 7 us of CPU time."""
 MAX_LISTED_IN_BUCKET = 20_000
@@ -28,6 +41,135 @@ SHARD_NAMES = {
     "tfrecord": re.compile(r"(?:\.tfrec(?:ords?)?|\.records?)(?:-\d+-of-\d+)?\Z|(?:\A|/)[^./]+-\d+-of-\d+\Z"),
 }
 """Patterns of the names of shards, by format. In other formats every image is a file of its own."""
+
+
+def open_linked(url: str) -> Storage:
+    """Open the storage of a user's own data: links to files and folders are followed, loops are cut.
+
+    Raises:
+        UsageError: The URL is malformed.
+    """
+    storage = open_storage(url)
+    return LocalStorage(Path(storage.url), links="anywhere") if storage.is_local else storage
+
+
+def open_data(storage: Storage, manifest: Manifest, *, named: bool) -> Storage:
+    """Open the storage of a dataset's shards: that of the manifest, or for adopted data the one that the manifest
+    names.
+
+    Args:
+        storage: Where the manifest and the index are.
+        manifest: The manifest, as read from there.
+        named: Whether the user named the place of adopted data, and so vouches for the links in it
+            (`trust.check_named`). If not, a link that leads out of the data is a UsageError when it is read.
+
+    Raises:
+        FormatError: The data_url in the manifest is not a text.
+    """
+    if not is_adopted(manifest):
+        return storage
+    data_url = manifest.options["adopted"].get("data_url")
+    if data_url is not None and not isinstance(data_url, str):
+        raise FormatError(f"{storage.url}: options.adopted names no data_url; adopt the data again with --overwrite")
+    data = open_linked(data_url or storage.url)
+    if named or not data.is_local:
+        return data
+    index = () if data.url == storage.url else ("--index", storage.url)
+    advice = (
+        f"you did not adopt {data.url} on this machine: if that is what you want to read, run "
+        f'"dataprep adopt {shell_words(data.url, *index)}" once, or set {DATA_URL}={shell_words(data.url)}; otherwise '
+        "put a copy in the place of the link"
+    )
+    return LocalStorage(Path(data.url), advice=advice)
+
+
+def is_adopted(manifest: Manifest) -> bool:
+    """Return whether other tools wrote the data; the manifest may be hostile."""
+    return isinstance(manifest.options, dict) and isinstance(manifest.options.get("adopted"), dict)
+
+
+def adopted_fields(manifest: Manifest) -> dict[str, int]:
+    """Return the number of samples of adopted data that have each field beside the image, such as a caption, by its
+    sorted name; empty for other datasets, and for an index that is older than this count."""
+    missing = manifest.options["adopted"].get("fields") if is_adopted(manifest) else None
+    samples = sum(split.samples for split in manifest.splits)
+    return {name: samples - count for name, count in sorted(missing.items())} if isinstance(missing, dict) else {}
+
+
+LINKS: dict[str, Callable[[str], Storage]] = {
+    "in root": open_originals,
+    "inside": open_storage,
+    "anywhere": open_linked,
+}
+"""How links in a source are followed, and the function that opens it so.
+
+`in root`: those directly in its root lead anywhere; for original files. `inside`: for a dataset, and for adopted data
+whose place the user did not name. `anywhere`: for adopted data whose place they named.
+"""
+
+
+def links_of(manifest: Manifest, *, named: bool) -> str:
+    """Return how links in the data of a dataset are followed: a name in LINKS."""
+    return "anywhere" if is_adopted(manifest) and named else "inside"
+
+
+def remember_data(index: Storage, data: Storage) -> None:
+    """Remember that the user adopted the data in `data` with the index in `index`."""
+    _named.add((index.url, data.url))
+    path = _memory(index.url, data.url)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{index.url}\n{data.url}\n")
+    except (OSError, UnicodeError):
+        pass  # the user is asked to adopt the data again, which is quick
+
+
+def open_named_data(storage: Storage, manifest: Manifest) -> Storage:
+    """Open the place of a dataset's shards. If the user did not name it, links out of it are not followed.
+
+    Raises:
+        UsageError: The user has not named a place outside of the dataset; the text says how to.
+        FormatError: The manifest names no place.
+    """
+    return open_data(storage, manifest, named=check_named(storage, manifest))
+
+
+def check_named(storage: Storage, manifest: Manifest) -> bool:
+    """Return whether the user named the place of adopted data; refuse an unnamed place outside of the dataset.
+
+    Args:
+        storage: Where the manifest and the index are.
+        manifest: The manifest, as read from there.
+
+    Returns:
+        True if links in the data may lead anywhere, because the user vouches for them.
+
+    Raises:
+        UsageError: The user has not named the place; the text says how to.
+    """
+    if not is_adopted(manifest):
+        return False
+    data = open_data(storage, manifest, named=False)
+    named = os.environ.get(DATA_URL)
+    if (
+        (storage.url, data.url) in _named
+        or (named and open_linked(named).url == data.url)
+        or _memory(storage.url, data.url).exists()
+    ):
+        return True
+    if f"{data.url}/".startswith(f"{storage.url}/"):
+        return False
+    place, adopt = shell_words(data.url), shell_words("dataprep", "adopt", data.url, "--index", storage.url)
+    raise UsageError(
+        f"{storage.url}: its manifest says that the data lie in {place}, which you did not name on this machine; "
+        f'if that is what you want to read, run "{adopt}" once, or set {DATA_URL}={shell_words(data.url)}'
+    )
+
+
+def _memory(index_url: str, data_url: str) -> Path:
+    root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    name = hashlib.sha256(f"{index_url}\n{data_url}".encode()).hexdigest()[:32]
+    return root / "dataprep" / "adopted" / name
 
 
 def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed: int | None) -> None:
