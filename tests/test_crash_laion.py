@@ -15,7 +15,6 @@ from tests.support.crashes_laion import (
     kill_fetching,
     kill_retries,
     newest_rows,
-    stop_adopted_retries_of,
     stop_retries_of,
 )
 from tests.support.picture_web import WEB, laion_arguments, picture_web
@@ -50,12 +49,6 @@ def test_a_build_killed_at_a_commit_boundary_is_finished_by_a_rerun(web, tmp_pat
 def test_a_retry_killed_at_a_commit_boundary_is_finished_by_a_rerun(tmp_path):
     """Some boundaries of 50; a reader finds a whole dataset each time."""
     assert stop_retries_of("tfrecord", tmp_path, every=40) >= 2
-
-
-@pytest.mark.long
-def test_a_retry_of_img2datasets_output_killed_at_a_commit_boundary_is_finished_by_a_rerun(tmp_path):
-    """Some of the boundaries; a reader finds a whole dataset each time."""
-    assert stop_adopted_retries_of("tfrecord", tmp_path, every=50) >= 2
 
 
 @pytest.mark.long

@@ -26,7 +26,6 @@ from dataprep.sources.coco_records import coco_features
 from dataprep.sources.image_tables import ImageTable, columns_of, table_rows
 from dataprep.sources.imagenet_labels import _class_of_boxes
 from dataprep.sources.json_stream import top_level_items
-from dataprep.sources.matlab import read_structs
 from dataprep.sources.metadata import MetadataFile, rows_of
 from dataprep.sources.tables import measure_table, read_part
 from dataprep.sources.zips import zip_members
@@ -34,7 +33,6 @@ from dataprep.storage import open_storage
 from dataprep.web.robots import rules_of
 from loaders.mixtures.document import read_spec
 from tests.support.coco import small_documents, write_small
-from tests.support.raw_mat import FIELDS, mat, synsets
 from tests.support.raw_tar import tar_of
 from tests.support.raw_zip import Entry, zip_file
 
@@ -214,9 +212,6 @@ PARSERS: dict[str, Callable[[Path, int], Callable[[], object]]] = {
     "groups of robots.txt": lambda _, n: partial(rules_of, "a", 200, b"User-agent: b\nDisallow: /x\n" * n),
     "rules of robots.txt": lambda _, n: partial(
         rules_of, "a", 200, b"User-agent: *\n" + b"".join(b"Disallow: /%d*x\n" % i for i in range(n))
-    ),
-    "MATLAB": lambda _, n: partial(
-        read_structs, mat(synsets([(i, f"n{i:08}", 0) for i in range(n)])), "synsets", FIELDS
     ),
     "XML of boxes": lambda _, n: partial(
         _class_of_boxes,

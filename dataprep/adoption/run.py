@@ -307,7 +307,7 @@ def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:
     """Yield a line with the first reason if img2dataset's rows cannot be counted."""
     problem = next((result.problem for result in results if result.problem), "")
     if problem:
-        yield f"{problem}; without it rows are not counted, and retry-failed cannot try them again"
+        yield f"{problem}; without it rows are not counted"
 
 
 def _describe(index: Storage, data: Storage, found: Found, results: Sequence[ReadShard]) -> Description:

@@ -120,8 +120,7 @@ def command(
 
     The data may be an image folder (<class>/* or {train,val}/<class>/*; links are followed), tars of webdataset, a
     TFDS directory, or the output of img2dataset, on disk or in a bucket. On disk no image is read without --digest;
-    shards in a bucket are streamed. Afterwards TFDS can read img2dataset's TFRecords, and `dataprep retry-failed` can
-    fetch its failed rows again.
+    shards in a bucket are streamed. Afterwards TFDS can read img2dataset's TFRecords.
     """
     request = AdoptRequest(
         url=url,

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Unpack, cast
+from typing import Unpack
 
 import click
 
 from dataprep.arguments import StrictCommand
 from dataprep.builder.pool import Pool
-from dataprep.commands.options import COUNT, WHOLE, Finite, json_option, workers_option, workers_stall_option
+from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
 from dataprep.dataset.records import ShardReceipt
-from dataprep.fetched.encode import RESIZE_MODES, ResizeMode
 from dataprep.fetched.existing import open_fetched
-from dataprep.fetched.making import HowMade
 from dataprep.fetched.newest import Choice, rows_to_try
 from dataprep.fetched.reasons import check_reasons
 from dataprep.fetched.retry import Engine, Retried, retry_failed
@@ -33,8 +31,6 @@ Examples:
   dataprep retry-failed gs://bucket/laion --contact https://example.org/our-crawler
   dataprep retry-failed laion --contact mailto:me@example.org --reason timeout --reason 'http 403'
   dataprep retry-failed laion --contact mailto:me@example.org --all --dry-run
-  dataprep adopt cc3m && dataprep retry-failed cc3m --contact mailto:me@example.org \\
-      --resize-mode keep_ratio --resize-only-if-bigger
 
 \b
 After an interruption run the same command again: it continues where it stopped.
@@ -49,68 +45,6 @@ _WORKER_MODULES = (
 )  # fmt: skip
 
 
-class _Options(WebOptions):
-    """Values of the options that are not arguments of their own."""
-
-    image_size: int | None
-    resize_mode: ResizeMode | None
-    resize_only_if_bigger: bool | None
-    skip_reencode: bool | None
-    encode_quality: int | None
-    min_image_size: int | None
-    max_image_area: int | None
-    max_aspect_ratio: float | None
-
-
-_MAKING = (
-    click.option(
-        "--image-size",
-        type=COUNT,
-        metavar="PIXELS",
-        help="img2dataset's option of this name; its default: 256.",
-    ),
-    click.option(
-        "--resize-mode",
-        type=click.Choice(RESIZE_MODES),
-        help="img2dataset's option of this name, which must be given; its default: border.",
-    ),
-    click.option(
-        "--resize-only-if-bigger",
-        is_flag=True,
-        default=None,
-        help="img2dataset's option of this name; its default: off.",
-    ),
-    click.option(
-        "--skip-reencode", is_flag=True, default=None, help="img2dataset's option of this name; its default: off."
-    ),
-    click.option(
-        "--encode-quality",
-        type=WHOLE,
-        help="img2dataset's option of this name; its default: 95; must be given for PNG.",
-    ),
-    click.option(
-        "--min-image-size",
-        type=WHOLE,
-        metavar="PIXELS",
-        help="img2dataset's option of this name; its default: none.",
-    ),
-    click.option(
-        "--max-image-area",
-        type=WHOLE,
-        metavar="PIXELS",
-        help="img2dataset's option of this name; its default: none.",
-    ),
-    click.option("--max-aspect-ratio", type=Finite(), help="img2dataset's option of this name; its default: none."),
-)
-"""Options with which img2dataset made the images of an adopted dataset."""
-
-
-def _making_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_MAKING):
-        command = option(command)
-    return command
-
-
 @click.command("retry-failed", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option(
@@ -121,7 +55,6 @@ def _making_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Fetch only rows that failed for this reason, as the dataset's counts name it; may be repeated.",
 )
 @click.option("--all", "everything", is_flag=True, help="Fetch every failed row, whatever the reason.")
-@_making_options
 @web_options
 @workers_option
 @workers_stall_option
@@ -135,22 +68,16 @@ def command(
     stall_minutes: float,
     dry_run: bool,
     as_json: bool,
-    **options: Unpack[_Options],
+    **options: Unpack[WebOptions],
 ) -> None:
     """Fetch failed rows of the dataset at URL again, and add the images as new shards after the last one.
 
     By default the rows are those with retryable failures: timeouts, resets, names that were not found, and statuses
     408, 429 and 500 to 599, of the image or of its site's robots.txt. No existing shard is changed. The manifest
     becomes the next revision, in which every row has its newest status.
-
-    The dataset may be one that img2dataset wrote, after `dataprep adopt`. Such a dataset does not record the options
-    that img2dataset was given, so give here those that were not img2dataset's defaults. They are compared with the
-    sizes of existing images.
     """
     choice = Choice(reasons=reasons, everything=everything)
     limits = limits_of(options)
-    given = {name: value for name, value in options.items() if name in HowMade.__annotations__ and value is not None}
-    making = cast(HowMade, given)
     if not dry_run:
         tell_networks(limits)
     started_s = time.monotonic()
@@ -164,7 +91,7 @@ def command(
             _print_choice(dataset.storage.url, dict(counts.most_common()), as_json)
             return
         with _local_engine(workers, progress) as engine:
-            retried = retry_failed(url, choice, limits, engine, progress, making)
+            retried = retry_failed(url, choice, limits, engine, progress)
     _print(url, retried, time.monotonic() - started_s, as_json)
 
 

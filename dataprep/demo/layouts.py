@@ -17,7 +17,7 @@ from dataprep.dataset.randomness import permutation
 from dataprep.demo.annotations import ARCHIVE, PANOPTIC_ARCHIVE, Described, write_annotations
 from dataprep.demo.images import MadeImage
 from dataprep.sources.imagenet import TRAIN_TAR, VAL_TAR, published_classes
-from dataprep.sources.imagenet_labels import BBOX, DEVKIT, val_name
+from dataprep.sources.imagenet_labels import BBOX, DEVKIT, published_ids, val_name
 
 COCO_ARCHIVES = ("train2017.zip", "unlabeled2017.zip", "val2017.zip")
 IMAGES_PER_CLASS = 20
@@ -165,14 +165,14 @@ class ImageNetLayout:
             _add(train, f"{wnid}.tar", content.getvalue())
 
     def _devkit(self) -> bytes:
-        """Return a tar of meta.mat and the ground truth; as in the original, IDs are not in the order of WNIDs."""
-        ids = 1 + permutation(len(self.classes), seed=self.seed, purpose="demo/ids")
-        ground_truth = "".join(f"{ids[label]}\n" for label in self._val_labels)
+        """Return a tar of meta.mat and the ground truth; IDs are not in the order of WNIDs."""
+        ids = published_ids()
+        ground_truth = "".join(f"{ids[self.classes[label]]}\n" for label in self._val_labels)
         content = io.BytesIO()
         with _tar(content) as tar:
             folder = DEVKIT.removesuffix(".tar.gz")
             _add(tar, f"{folder}/readme.txt", b"Demo data in the layout of the ILSVRC2012 development kit.\n")
-            _add(tar, f"{folder}/data/meta.mat", _meta_mat({int(ids[i]): w for i, w in enumerate(self.classes)}))
+            _add(tar, f"{folder}/data/meta.mat", _meta_mat({ids[wnid]: wnid for wnid in self.classes}))
             _add(tar, f"{folder}/data/ILSVRC2012_validation_ground_truth.txt", ground_truth.encode())
         return content.getvalue()
 
@@ -190,7 +190,7 @@ def _meta_mat(wnid_of_id: dict[int, str]) -> bytes:
     import numpy as np
     import scipy.io
 
-    inner = max(wnid_of_id) + 1
+    inner = len(published_ids()) + 1
     rows = [(float(i), wnid, f"demo class {wnid}", "", 0.0, 0.0, 0.0, 0.0) for i, wnid in sorted(wnid_of_id.items())]
     rows.append((float(inner), "n00001740", "entity", "", float(len(rows)), 1.0, 1.0, 0.0))
     synsets = np.array(rows, dtype=[(name, object) for name in _SYNSET_FIELDS])[:, None]

@@ -8,6 +8,5 @@ the downloaded bytes, never on the order in which they arrive.
 
 `recipe.py` is the recipe (dataprep/builder/recipe.py). `plan.py` divides tables into shards, `shards.py` builds each,
 and `commit.py` publishes it, `finish.py` writes index and manifest. `retry.py` tries failed rows again, with
-`newest.py` and `revision.py`: rows of our own datasets and, once adopted, of img2dataset's (`layout.py`,
-`img2dataset.py`, `making.py`).
+`newest.py` and `revision.py`.
 """

@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from dataprep.errors import BuildError, UsageError
 from dataprep.fetched.duplicates import DuplicatePolicy, duplicates_of
@@ -24,8 +24,6 @@ from dataprep.web.outcomes import Outcome, Request, Status
 
 HASH_MISMATCH, NO_ANSWER = "hash mismatch", "no answer"
 VERIFIED_HASHES = ("md5", "sha256")
-DIGESTS = ("md5", "sha256", "sha512")
-"""Names of columns that hold a hash of the downloaded bytes."""
 MAX_TEXT_BYTES = 32 << 10
 """Maximum size of all strings of a row: readers of records limit everything but the image to twice as much."""
 
@@ -43,8 +41,8 @@ class RowOptions:
     duplicates: DuplicatePolicy = field(default_factory=DuplicatePolicy)
     verify_hash: str | None = None
     """Column, `md5` or `sha256`, with the hash that the downloaded bytes must have."""
-    digest: str = "sha256"
-    """Hash of the downloaded bytes that is stored, in a column of the same name: one of DIGESTS."""
+    digest: Literal["sha256"] = "sha256"
+    """Hash of the downloaded bytes that is stored, in the column `sha256`; a part of plans and manifests."""
 
     def __post_init__(self) -> None:
         if self.verify_hash is not None and self.verify_hash not in VERIFIED_HASHES:

@@ -30,8 +30,6 @@ class Layout:
 
     parquet_files: Sequence[str]
     """Parquet file of each shard, by its position."""
-    numbers: Sequence[int]
-    """Number of each shard, by its position; the keys of its rows begin with it."""
     key_digits: int
     """Number of digits of a row's number, with which keys end."""
     names: ShardNames
@@ -41,16 +39,13 @@ class Layout:
     schema: ShardSchema
     row_of: Callable[[dict[str, Value]], Row]
     """Function that turns a row of a parquet file into a row of the table of URLs."""
-    reason_of: Callable[[str], str]
-    """Function that returns the fixed phrase for an `error_message`."""
     described: Callable[[SplitManifest], dict[str, Replacement]]
     """Function that returns the new TFDS files, by name, for a split with more shards."""
 
 
 def built_layout(manifest: Manifest) -> Layout:
-    """Return the layout that `dataprep build` writes. Expects a manifest without faults."""
+    """Return the layout of a dataset whose manifest has no faults."""
     options, dataset, (split,) = laion_options(manifest), facts_of(manifest), manifest.splits
-    places = range(len(split.shards))
 
     def described(grown: SplitManifest) -> dict[str, Replacement]:
         old = tfds_files(dataset, manifest.format, options, split)
@@ -58,14 +53,12 @@ def built_layout(manifest: Manifest) -> Layout:
         return {name: Replacement(old[name], content) for name, content in new.items()}
 
     return Layout(
-        parquet_files=[sidecars_of(manifest, place)[0] for place in places],
-        numbers=places,
+        parquet_files=[sidecars_of(manifest, place)[0] for place in range(len(split.shards))],
         key_digits=math.ceil(math.log10(options.rows_per_shard)),
         names=built_names(manifest.name, manifest.format, SPLIT, options.shard_digits),
         shard_rows=options.rows_per_shard,
         schema=options.schema,
         row_of=_row_reader(options),
-        reason_of=str,
         described=described,
     )
 

@@ -22,8 +22,6 @@ class ShardNames:
     """Name of the sidecars without `.parquet` or `_stats.json`, with {} for the shard's number."""
     digits: int
     """Minimum number of digits of a shard's number."""
-    offset: int = 0
-    """Difference between a shard's number and its position."""
 
     def samples_file(self, index: int) -> str:
         """Return the name of the samples file."""
@@ -42,7 +40,7 @@ class ShardNames:
         return self.samples_file(index), self.parquet_file(index), self.stats_file(index)
 
     def _number(self, index: int) -> str:
-        return f"{index + self.offset:0{self.digits}d}"
+        return f"{index:0{self.digits}d}"
 
 
 def built_names(dataset: str, format_name: str, split: str, digits: int) -> ShardNames:

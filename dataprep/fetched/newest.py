@@ -145,7 +145,7 @@ def _newest(
             key, status, message = values[:3]
             if status == SUCCESS:
                 continue
-            reason = layout.reason_of(message or "")
+            reason = message or ""
             if takes(status, reason) and not (newer.has(key) if retried is None else retried[row]):
                 yield Place(place, row, reason), values
 
@@ -156,7 +156,7 @@ def _see_retries(storage: Storage, layout: Layout, newer: _Newer) -> int:
     retries, back = 0, range(len(layout.parquet_files) - 1, -1, -1)
     with closing(_tables(storage, layout, back)) as tables:
         for place, table in zip(back, tables, strict=True):
-            if not newer.see(layout.numbers[place], table.column("key").to_pylist()):
+            if not newer.see(place, table.column("key").to_pylist()):
                 break
             retries += 1
     return retries

@@ -2,8 +2,7 @@
 
     which rows ─▶ shards, receipts ─▶ index ─▶ dataset_info.json ─▶ dataset.json ─▶ cards ─▶ `_retry/` is removed
 
-Only the index, dataset_info.json and dataset.json of the finished dataset are replaced (revision.py). A Layout holds
-the differences between our datasets and those of img2dataset (layout.py, img2dataset.py).
+Only the index, dataset_info.json and dataset.json of the finished dataset are replaced (revision.py).
 
 A new shard has its own parquet file and stats, with the rows that were tried and their new status; the old entries of
 these rows stay as history. So the newest status of a row is in the last shard whose parquet file has its key. The
@@ -25,15 +24,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from dataprep.builder.cards import own_cards, replace_cards
 from dataprep.builder.receipts import finished_shards, read_receipts
-from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.index import publish_row_groups
 from dataprep.dataset.paths import RETRY, RETRY_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt
 from dataprep.errors import ConflictError, UsageError
-from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.commit import Places
 from dataprep.fetched.existing import FetchedDataset, open_fetched
-from dataprep.fetched.making import HowMade, rows_as_made
 from dataprep.fetched.manifest import laion_options
 from dataprep.fetched.newest import Choice, RowPlaces, rows_to_try
 from dataprep.fetched.plan import laion_codecs
@@ -81,7 +77,6 @@ def retry_failed(
     limits: Limits,
     engine: Engine,
     progress: RetryProgress,
-    making: HowMade | None = None,
 ) -> Retried:
     """Try failed rows again, or continue an interrupted retry.
 
@@ -91,12 +86,9 @@ def retry_failed(
         limits: Limits of all workers together.
         engine: Runs `retry_shard` for many indexes, and divides the job's limits among its workers.
         progress: Receives progress reports.
-        making: The options by which img2dataset made the images of an adopted dataset; an interrupted retry keeps its
-            own.
 
     Raises:
-        UsageError: There is no dataset of a table of URLs, no row can have failed for a chosen reason, or options by
-            which its images were made are missing.
+        UsageError: There is no dataset of a table of URLs, or no row can have failed for a chosen reason.
         ConflictError: Another process has changed the dataset meanwhile.
     """
     dataset = open_fetched(url)
@@ -107,17 +99,12 @@ def retry_failed(
         if _tidy_up(dataset, begun, progress):
             return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
         begun = None
-    said = making or HowMade()
-    given = said if begun is None else begun.making
-    rows = _row_options(dataset, given, progress.log)
-    plan = _begin(dataset, choice, said) if begun is None else _checked_begin(dataset, begun)
+    plan = _begin(dataset, choice) if begun is None else _checked_begin(dataset, begun)
     if plan is None:
         return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
-    if plan.making != given:  # another process has begun a retry meanwhile
-        rows = _row_options(dataset, plan.making, progress.log)
-    told, wanted = {**plan.choice, **plan.making}, {**_document(choice), **said}
-    if told != wanted:
-        text = ", ".join(f"{name} {value}" for name, value in told.items() if value)
+    rows = laion_options(dataset.manifest).rows
+    if plan.choice != _document(choice):
+        text = ", ".join(f"{name} {value}" for name, value in plan.choice.items() if value)
         progress.log(f"continuing with the options of an interrupted run: {text or 'none'}")
     _make_missing(
         RetryJob(dataset.storage.url, plan.root, plan.manifest_sha256, plan.first_shard, rows, limits, plan.codecs),
@@ -164,17 +151,7 @@ def _make_missing(
             progress.shard_done(receipt)
 
 
-def _row_options(dataset: FetchedDataset, making: HowMade, log: Callable[[str], None]) -> RowOptions:
-    """Return the options of rows: those of the manifest, or those of img2dataset. Raises UsageError."""
-    if is_adopted(dataset.manifest):
-        return rows_as_made(dataset, making, log)
-    if making:
-        flag = next(iter(making)).replace("_", "-")
-        raise UsageError(f"--{flag}: the manifest of {dataset.storage.url} says how images are made; leave it out")
-    return laion_options(dataset.manifest).rows
-
-
-def _begin(dataset: FetchedDataset, choice: Choice, making: HowMade) -> RetryPlan | None:
+def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
     """Choose the rows and store the plan; None if there are no rows to try."""
     storage, layout = dataset.storage, dataset.layout
     chosen = rows_to_try(storage, layout, choice)
@@ -189,7 +166,6 @@ def _begin(dataset: FetchedDataset, choice: Choice, making: HowMade) -> RetryPla
         revision=dataset.manifest.revision,
         manifest_sha256=dataset.sha256,
         choice=_document(choice),
-        making=making,
         shard_rows=(),
         first_shard=shards,
         codecs=laion_codecs(),
@@ -199,7 +175,7 @@ def _begin(dataset: FetchedDataset, choice: Choice, making: HowMade) -> RetryPla
     publish_row_groups(storage, rows_file(plan.root), tables, places.schema())
     plan = replace(plan, shard_rows=tuple(places.shard_rows))
     total = shards + len(plan.shard_rows)
-    if len(str(layout.names.offset + total)) > layout.names.digits:
+    if len(str(total)) > layout.names.digits:
         storage.delete_tree(plan.root)
         raise UsageError(
             f"{storage.url}: {total:,} shards need longer numbers than the existing {shards:,}, whose names would "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
@@ -17,7 +17,6 @@ from dataprep.dataset.documents import Count, decode, decoder
 from dataprep.dataset.manifest import MAX_SHARDS, read_manifest
 from dataprep.dataset.paths import RETRY, RETRY_JSON
 from dataprep.errors import FormatError
-from dataprep.fetched.making import HowMade
 from dataprep.fetched.names import ShardNames
 from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
@@ -32,7 +31,7 @@ class ChoiceEntry(TypedDict):
     """Choice of failed rows in a retry's plan; see `Choice`."""
 
     reasons: list[str]
-    everything: NotRequired[bool]
+    everything: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,14 +43,12 @@ class RetryPlan:
     """Revision of the manifest with which the retry begins."""
     manifest_sha256: str
     choice: ChoiceEntry
-    making: HowMade = field(default_factory=lambda: HowMade())
-    """Options by which img2dataset made the images, as given by the user."""
     shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=MAX_SHARDS)]
     """Number of rows of each new shard."""
     first_shard: Count
     """Number of the first new shard."""
-    codecs: dict[str, str] = field(default_factory=dict)
-    """Versions of libraries that every worker must have; dataprep 0.1.0 recorded none."""
+    codecs: dict[str, str]
+    """Versions of libraries that every worker must have."""
     cards: dict[str, str] = field(default_factory=dict)
     """SHA-256 digests of the dataset's cards, by name; only of those that nobody has edited, which are replaced."""
 

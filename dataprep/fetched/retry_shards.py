@@ -88,7 +88,7 @@ class _Retrier:
             for fields in table.take(places).to_pylist():
                 rows.append(self._layout.row_of(fields))
                 statuses[fields["status"]] += 1
-                reasons[self._layout.reason_of(fields["error_message"] or "")] += 1
+                reasons[fields["error_message"] or ""] += 1
         before = {"statuses": dict(sorted(statuses.items())), "reasons": dict(sorted(reasons.items()))}
         return fetch_shard(self._target, index, rows, self._web, before)
 

@@ -6,8 +6,7 @@
     train/00012.parquet             every row, with its status and reason
     train/00012_stats.json          rows by status and by reason; no times, so that equal shards are equal files
 
-A name contains the shard's number only, so that adding shards later renames nothing. Shards that are added to
-img2dataset's output have its names and columns.
+A name contains the shard's number only, so that adding shards later renames nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataprep.dataset.columns import table_of
 from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import NO_LABEL, Placement
 from dataprep.errors import FormatError
-from dataprep.fetched.collect import DIGESTS, RowOptions, RowResult, read_image
+from dataprep.fetched.collect import RowOptions, RowResult, read_image
 from dataprep.fetched.encode import EncodeFormat
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.example import (
@@ -76,25 +75,11 @@ class ShardSchema:
     """Columns of the table under their names in records: `table_<name>` if a name is taken."""
     duplicates: bool
     """Whether duplicates are searched."""
-    results: tuple[Column, ...] = RESULT_FIELDS
-    """Columns that follow those of the table; img2dataset writes only some of them."""
-    arrow_types: tuple[str, ...] = ()
-    """Arrow types of the parquet file's columns, if another tool chose them."""
-    json_nulls: bool = False
-    """Whether `key.json` holds null for a missing value, as img2dataset's does."""
-    texts: frozenset[str] = frozenset()
-    """Columns that TFRecords hold as texts regardless of their kind: img2dataset found no values and wrote empty
-    texts."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """Columns of the parquet file and of each record."""
-        return (*self.carried, *self.results, *(_DUPLICATE_FIELDS if self.duplicates else ()))
-
-    @property
-    def has_captions(self) -> bool:
-        """Whether samples have captions."""
-        return any(column.name == "caption" for column in self.results)
+        return (*self.carried, *RESULT_FIELDS, *(_DUPLICATE_FIELDS if self.duplicates else ()))
 
 
 class Record(NamedTuple):
@@ -135,8 +120,9 @@ def values_of(row: Row, result: RowResult, schema: ShardSchema) -> tuple[Value, 
         "original_width": image.original_width if image else None,
         "original_height": image.original_height if image else None,
         "exif": image.exif if image else None,
-    } | dict.fromkeys(DIGESTS, result.digest)
-    values = (*row.carried, *(found[column.name] for column in schema.results))
+        "sha256": result.digest,
+    }
+    values = (*row.carried, *(found[column.name] for column in RESULT_FIELDS))
     if not schema.duplicates:
         return values
     dhash = None if image is None or image.dhash is None else f"{image.dhash:016x}"
@@ -174,9 +160,7 @@ def write_samples(
 def tar_record(values: Sequence[Value], image: bytes, schema: ShardSchema) -> Record:
     """Return a sample as members of a tar: `key.jpg`, `key.json` and `key.txt`, in the order of webdataset's writer."""
     fields = _present(values, schema)
-    written = dict(zip(fields, values, strict=True)) if schema.json_nulls else fields
-    caption = {b".txt": str(fields["caption"]).encode()} if schema.has_captions else {}
-    members = {b".json": _indented(written).encode(), **caption}
+    members = {b".json": _indented(fields).encode(), b".txt": str(fields["caption"]).encode()}
     head, tail = members_around(str(fields["key"]).encode(), f".{schema.image_name}".encode(), len(image), members)
     return Record(head, image, tail)
 
@@ -185,11 +169,7 @@ def tfrecord_record(values: Sequence[Value], image: bytes, schema: ShardSchema) 
     """Return a sample as a framed tf.train.Example: the image, `txt`, and a feature for each column, sorted by name."""
     fields = _present(values, schema)
     kinds: dict[str, Kind] = {column.name: column.kind for column in schema.columns} | {"txt": "string"}
-    for column, value in zip(schema.columns, values, strict=True):
-        if column.name in schema.texts:
-            kinds[column.name], fields[column.name] = "string", "" if value is None else str(value)
-    if schema.has_captions:
-        fields["txt"] = fields["caption"]
+    fields["txt"] = fields["caption"]
     before = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name < schema.image_name)
     after = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name > schema.image_name)
     start = example_before(before, schema.image_name.encode(), len(image), len(after))
@@ -220,11 +200,8 @@ def rows_parquet(rows: Sequence[Row], results: Sequence[RowResult], schema: Shar
     arrow = arrow_schema(schema)
     values = [values_of(row, result, schema) for row, result in zip(rows, results, strict=True)]
     columns = list(zip(*values, strict=True)) if values else [()] * len(arrow)
-    table = table_of(columns, arrow)
-    if schema.arrow_types:
-        table = _retyped(table, schema.arrow_types)
     sink = io.BytesIO()
-    pq.write_table(table, sink)
+    pq.write_table(table_of(columns, arrow), sink)
     return sink.getvalue()
 
 
@@ -263,19 +240,6 @@ def stats_json(
 def _indented(fields: Mapping[str, Any]) -> str:
     """Return `json.dumps(fields, indent=4)` of plain values, faster, because Python's C encoder cannot indent."""
     return "{\n" + ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()) + "\n}"
-
-
-def _retyped(table: pa.Table, types: Sequence[str]) -> pa.Table:
-    """Return the columns in the types that another tool chose, among them `null` for columns without values."""
-    import pyarrow as pa
-
-    columns = {}
-    for name, values, alias in zip(table.column_names, table.columns, types, strict=True):
-        if alias != "null":
-            columns[name] = values.cast(pa.type_for_alias(alias))
-        else:
-            columns[name] = values if values.null_count < len(values) else pa.nulls(len(values))
-    return pa.table(columns)
 
 
 def _successes(rows: Sequence[Row], results: Sequence[RowResult]) -> Iterator[tuple[Row, RowResult]]:

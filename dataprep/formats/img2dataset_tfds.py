@@ -10,48 +10,14 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dataprep.dataset.records import SplitManifest
 from dataprep.errors import FormatError
 from dataprep.formats.img2dataset import SHARD
-from dataprep.formats.tfds import DATASET_INFO, FEATURES, json_bytes
 
 DESCRIPTION = "Images that img2dataset fetched, with their captions, described by dataprep adopt."
 """Text that identifies a `dataset_info.json` as this project's."""
 MAX_SHARDS = 1_000_000
 """Exclusive upper bound of shard numbers."""
 _MIN_DIGITS = 5
-
-
-def grown(data: bytes, split: SplitManifest) -> bytes:
-    """Return `adopt`'s `dataset_info.json` with the shards that were added to a split; doing it twice changes nothing.
-
-    Raises:
-        FormatError: `adopt` did not write the file, or the new shards' names do not continue the old ones.
-    """
-    try:
-        info = json.loads(data)
-        entry = next(entry for entry in info["splits"] if entry["name"] == split.name)
-        old = [int(length) for length in entry["shardLengths"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StopIteration) as error:
-        raise FormatError(f"{DATASET_INFO}: not as adopted ({error}); dataprep adopt --overwrite writes it") from error
-    shards = []
-    for shard in split.shards:
-        number = _number(shard["file"])
-        shards.append((shard["file"], old[number] if number < len(old) else int(shard["samples"])))
-    names = numbered(shards)
-    entry["filepathTemplate"] = names.template
-    entry["shardLengths"] = [str(length) for length in names.lengths]
-    entry["numBytes"] = str(split.num_bytes)
-    return json_bytes(info)
-
-
-def texts_in(data: bytes) -> frozenset[str]:
-    """Return the names of the text features in a `features.json`. Raises FormatError."""
-    try:
-        features = json.loads(data)["featuresDict"]["features"]
-        return frozenset(name for name, content in features.items() if "text" in content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(f"{FEATURES}: not as adopted ({error}); dataprep adopt --overwrite writes it") from error
 
 
 def is_ours(data: bytes) -> bool:

@@ -9,12 +9,17 @@ from dataprep.builder.finished import readable_manifest
 from dataprep.builder.open_build import OpenBuild
 from dataprep.builder.receipts import finished_shards, read_receipts
 from dataprep.builder.references import original_names
+from dataprep.dataset.adopted import is_adopted, open_named_data
 from dataprep.dataset.index import open_events
 from dataprep.dataset.paths import readable
-from dataprep.dataset.records import Event
+from dataprep.dataset.records import Event, Manifest, SplitManifest
 from dataprep.errors import UsageError
+from dataprep.formats.img2dataset import SUCCESS, reason_of, sidecars_of
 from dataprep.inspection.inspect import chosen_splits, unfinished_build
-from dataprep.storage import open_storage
+from dataprep.storage import Storage, open_storage
+from dataprep.storage.parquet import read_columns
+
+_ROW_COLUMNS = ("key", "status", "error_message", "url")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +54,10 @@ def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
     if claim is not None:
         yield from _of_build(OpenBuild(claim, storage), split)
         return
-    for chosen in chosen_splits(readable_manifest(storage), split):
+    manifest = readable_manifest(storage)
+    for chosen in chosen_splits(manifest, split):
         if chosen.statuses:
-            yield from _rows(url, chosen.name)
+            yield from _rows(storage, manifest, chosen)
             continue
         for batch in open_events(storage, chosen.name).batches(["key", "kind", "reason", "detail"]):
             for event in batch.to_pylist():
@@ -82,10 +88,23 @@ def _of_event(split: str, event: Event, origin: str) -> Rejected:
     )
 
 
-def _rows(url: str, split: str) -> Iterator[Rejected]:
-    from dataprep.fetched.existing import open_fetched
+def _rows(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[Rejected]:
+    from dataprep.fetched.layout import built_layout
     from dataprep.fetched.newest import rejected_rows
 
-    dataset = open_fetched(url, split)
-    for row in rejected_rows(dataset.storage, dataset.layout):
-        yield Rejected(split=split, key=row.key, status=row.status, reason=row.reason, origin=row.url)
+    if is_adopted(manifest):
+        yield from _adopted_rows(open_named_data(storage, manifest), split)
+        return
+    for row in rejected_rows(storage, built_layout(manifest)):
+        yield Rejected(split=split.name, key=row.key, status=row.status, reason=row.reason, origin=row.url)
+
+
+def _adopted_rows(storage: Storage, split: SplitManifest) -> Iterator[Rejected]:
+    """Yield the rows without an image from the parquet files that img2dataset wrote next to its shards."""
+    for shard in split.shards:
+        table = read_columns(storage, sidecars_of(shard["file"])[0], _ROW_COLUMNS)
+        columns = (table.column(name).to_pylist() for name in _ROW_COLUMNS)
+        for key, status, message, url in zip(*columns, strict=True):
+            if status != SUCCESS:
+                reason = reason_of(message or "")
+                yield Rejected(split=split.name, key=key, status=status, reason=reason, origin=url or "")

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from itertools import filterfalse
 
 from dataprep.dataset.records import Enumeration, SourceFile
@@ -42,6 +41,7 @@ from dataprep.sources.imagenet_labels import (
     KAGGLE_IMAGES,
     WNID,
     ValLabels,
+    published_ids,
     read_val_labels,
 )
 from dataprep.sources.imagenet_tables import HubImages, hub_tables, wnids_in
@@ -58,8 +58,7 @@ IN_ROOT = "*"
 @cache
 def published_classes() -> tuple[str, ...]:
     """Return the 1,000 WNIDs of ILSVRC2012, sorted."""
-    text = resources.files("dataprep").joinpath("data/imagenet_wnids.txt").read_text()
-    return tuple(line for line in text.splitlines() if not line.startswith("#"))
+    return tuple(published_ids())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Labels of ImageNet's validation images, which its tar does not hold.
 
-They come from the first of these that exists: `ILSVRC2012_devkit_t12.tar.gz` (meta.mat and the ground truth),
+They come from the first of these that exists: `ILSVRC2012_devkit_t12.tar.gz` (the ground truth),
 `ILSVRC2012_bbox_val_v3.tgz` (one XML file an image), and what Kaggle has instead: `LOC_val_solution.csv`, or the XML
 files unpacked. Archives are read in a stream; nothing is unpacked to disk.
 """
@@ -12,7 +12,8 @@ import re
 import xml.parsers.expat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from importlib import resources
 
 from dataprep.errors import SourceError
 from dataprep.formats.tars import Member, damaged, tar_members
@@ -21,7 +22,6 @@ from dataprep.sources.archives import GzipReader
 from dataprep.sources.base import member_parts
 from dataprep.sources.folders import folder_files
 from dataprep.sources.keys import is_hidden
-from dataprep.sources.matlab import read_structs
 from dataprep.storage.base import Storage, read_bounded
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
@@ -31,16 +31,22 @@ KAGGLE_IMAGES = "Data/CLS-LOC/"
 KAGGLE_CSV = "LOC_val_solution.csv"
 KAGGLE_FOLDERS = ("", "ILSVRC/")
 BOXES = "Annotations/CLS-LOC/val"
-META = ("data", "meta.mat")
 GROUND_TRUTH = ("data", "ILSVRC2012_validation_ground_truth.txt")
 WNID = re.compile(r"n[0-9]{8}")
-MAX_META_BYTES = 16 * 2**20
 MAX_GROUND_TRUTH_BYTES = 2**19
 """Maximum size of the ground truth; its 50,000 lines have 200 kB."""
 MAX_XML_BYTES = 2**18
 MAX_LABELS = 200_000
 MAX_CSV_BYTES = 2**25
 """Maximum size of Kaggle's labels; their 50,000 lines have 2 MB."""
+
+
+@cache
+def published_ids() -> dict[str, int]:
+    """Return the ILSVRC2012_ID of each of the 1,000 WNIDs, which are sorted."""
+    text = resources.files("dataprep").joinpath("data/imagenet_wnids.txt").read_text()
+    rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    return {wnid: int(number) for wnid, number in rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ class ValLabels:
     """File or folder from which the labels were read, relative to the source root."""
     num_bytes: int
     classes: tuple[str, ...]
-    """All classes that the file names, sorted; the devkit also names classes without images."""
+    """All classes that the file names, sorted."""
     wnids: dict[str, str]
     """Class by image, e.g. `ILSVRC2012_val_00000001`."""
 
@@ -120,24 +126,18 @@ def _class_in_file(root: Storage, name: str) -> str:
 
 def _from_devkit(root: Storage, num_bytes: int) -> ValLabels:
     reader = GzipReader(root, DEVKIT)
-    limits = {META: MAX_META_BYTES, GROUND_TRUTH: MAX_GROUND_TRUTH_BYTES}
-    contents: dict[tuple[str, ...], bytes] = {}
+    ground_truth: bytes | None = None
     for member in tar_members(reader):
-        part = member_parts(reader, member)[-2:]
-        if part not in limits or member.is_directory:
+        if member_parts(reader, member)[-2:] != GROUND_TRUTH or member.is_directory:
             continue
-        if part in contents:
+        if ground_truth is not None:
             raise damaged(reader, member.offset, "it occurs twice; fetch it again", member=member.name)
-        contents[part] = _content(reader, member, limits[part])
-    for part in limits:
-        if part not in contents:
-            raise SourceError(f"{reader.archive}: {'/'.join(part)} is not in it; fetch it again")
-    try:
-        wnid_of_id = _leaves(contents[META])
-    except SourceError as error:
-        raise SourceError(f"{reader.archive}: meta.mat: {error}; fetch it again") from error
+        ground_truth = _content(reader, member, MAX_GROUND_TRUTH_BYTES)
+    if ground_truth is None:
+        raise SourceError(f"{reader.archive}: {'/'.join(GROUND_TRUTH)} is not in it; fetch it again")
+    wnid_of_id = {number: wnid for wnid, number in published_ids().items()}
     wnids = {}
-    for number, line in enumerate(contents[GROUND_TRUTH].split(), start=1):
+    for number, line in enumerate(ground_truth.split(), start=1):
         wnid = wnid_of_id.get(int(line)) if len(line) <= 6 and line.isdigit() else None
         if wnid is None:
             raise SourceError(
@@ -145,29 +145,12 @@ def _from_devkit(root: Storage, num_bytes: int) -> ValLabels:
                 f"expected the ILSVRC2012_ID of one of {len(wnid_of_id):,} classes; fetch it again"
             )
         wnids[val_name(number)] = wnid
-    return ValLabels(DEVKIT, num_bytes, tuple(sorted(wnid_of_id.values())), wnids)
+    return ValLabels(DEVKIT, num_bytes, tuple(sorted(set(wnids.values()))), wnids)
 
 
 def val_name(number: int) -> str:
     """Return the name, without extension, of the validation image with a number, counted from 1."""
     return f"ILSVRC2012_val_{number:08d}"
-
-
-def _leaves(meta: bytes) -> dict[int, str]:
-    """Map ILSVRC2012_ID to WNID for the classes that have images: those without subclasses."""
-    wnids: dict[int, str] = {}
-    seen: set[str] = set()
-    for synset in read_structs(meta, "synsets", ("ILSVRC2012_ID", "WNID", "num_children")):
-        number, wnid, children = synset["ILSVRC2012_ID"], synset["WNID"], synset["num_children"]
-        if isinstance(number, str) or not isinstance(wnid, str) or not WNID.fullmatch(wnid):
-            raise SourceError(f"a synset of ID {number!r} and WNID {wnid!r:.40}, expected a number and n........")
-        if children:
-            continue
-        if not 0 < number <= MAX_LABELS or number != int(number) or int(number) in wnids or wnid in seen:
-            raise SourceError(f"ID {number!r} of {wnid} is out of range or occurs twice")
-        wnids[int(number)] = wnid
-        seen.add(wnid)
-    return wnids
 
 
 def _from_boxes(root: Storage, num_bytes: int) -> ValLabels:

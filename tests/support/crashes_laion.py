@@ -21,7 +21,6 @@ from dataprep.host.cpu import children
 from dataprep.storage import open_storage
 from tests.support.builds import command, dataprep, digests, is_finished
 from tests.support.crashes import _workers, receipts_of, stop_everywhere
-from tests.support.img2dataset import MADE_SO, write_img2dataset
 from tests.support.picture_web import WEB, PictureWeb, laion_arguments, picture_web
 from tests.support.stopping import STOPPED, shared_stopper
 
@@ -148,7 +147,6 @@ def crash_cases() -> Iterator[tuple[str, Callable[[Path], str]]]:
         yield f"50 kills, {fmt}", partial(_fifty_kills, fmt)
         yield f"builds stopped at every commit boundary, {fmt}", partial(_every_boundary, fmt)
         yield f"retries stopped at every commit boundary, {fmt}", partial(_every_retry_boundary, fmt)
-        yield f"the same of img2dataset's output, {fmt}", partial(_every_adopted_boundary, fmt)
 
 
 def _fifty_kills(fmt: str, folder: Path) -> str:
@@ -173,10 +171,6 @@ def _every_retry_boundary(fmt: str, folder: Path) -> str:
     return f"{stop_retries_of(fmt, folder, 1)} stops"
 
 
-def _every_adopted_boundary(fmt: str, folder: Path) -> str:
-    return f"{stop_adopted_retries_of(fmt, folder, 1)} stops"
-
-
 def stop_retries_of(fmt: str, folder: Path, every: int) -> int:
     """`stop_retries` of a table of which every third row failed at first."""
     output = folder / "out"
@@ -187,18 +181,8 @@ def stop_retries_of(fmt: str, folder: Path, every: int) -> int:
         return _stop_retries_of(output, every)
 
 
-def stop_adopted_retries_of(fmt: str, folder: Path, every: int) -> int:
-    """The same of what img2dataset wrote."""
-    output = folder / "out"
-    with picture_web() as web:
-        web.faults = dict.fromkeys(range(0, 40, 3), 503)
-        assert dataprep("adopt", write_img2dataset(web, output, fmt, 40)).returncode == 0
-        web.faults = {9: 404}
-        return _stop_retries_of(output, every, *MADE_SO)
-
-
-def _stop_retries_of(output: Path, every: int, *more: object) -> int:
-    arguments = ["retry-failed", output, *WEB, *more, "--workers", 1, "--json"]
+def _stop_retries_of(output: Path, every: int) -> int:
+    arguments = ["retry-failed", output, *WEB, "--workers", 1, "--json"]
     before = output.with_name("before")
     shutil.copytree(output, before)
     assert dataprep(*arguments).returncode == 0

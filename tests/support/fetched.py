@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +23,9 @@ from dataprep.fetched.plan import FetchRequest, TableRequest, build_options
 from dataprep.fetched.retry import Engine, Retried, retry_failed
 from dataprep.fetched.retry_shards import RetryJob, retry_shard
 from dataprep.fetched.shards import FetchJob, ShardFetcher
-from dataprep.formats.img2dataset import reason_of
 from dataprep.storage import open_storage
 from dataprep.verification.run import verify
-from tests.support.img2dataset import MADE, write_img2dataset
+from tests.support.img2dataset import write_img2dataset
 from tests.support.picture_web import LIMITS, PictureWeb, picture_web
 from tests.support.shared import made_once, shared_folder
 
@@ -36,8 +35,6 @@ FAULTS = {2: 503, 5: 404, 11: 503, 12: 500, 13: 429, 25: 503, 30: 404}
 PASSING = {number: code for number, code in FAULTS.items() if code != 404}
 """Faults that may pass, so that their rows are tried again."""
 DEFAULT, ALL = Choice(), Choice(everything=True)
-MADE_SO = {"image_size": MADE.image_size, "resize_mode": MADE.resize_mode}
-"""How img2dataset made the images, as a retry must be told."""
 
 
 class Watcher:
@@ -120,30 +117,6 @@ def adopted(web: PictureWeb, folder: Path, fmt: str = "webdataset", **how: Any) 
     return str(folder)
 
 
-def img2dataset_tables(url: str) -> list[pa.Table]:
-    """The parquet files, in the order of the shards."""
-    storage = open_storage(url)
-    names = sorted(info.name for info in storage.list() if info.name.endswith(".parquet") and "/" not in info.name)
-    return [pq.read_table(pa.BufferReader(storage.read(name))) for name in names]
-
-
-def check_adopted(url: str) -> None:
-    """The newest status of every row is what the manifest counts, and what adopting it anew would count."""
-    manifest = read_manifest(open_storage(url))
-    newest = {row["key"]: row for table in img2dataset_tables(url) for row in table.to_pylist()}
-    split = manifest.splits[0]
-    assert Counter(row["status"] for row in newest.values()) == Counter(split.statuses)
-    reasons = Counter(reason_of(row["error_message"] or "success") for row in newest.values())
-    assert reasons == Counter(split.reasons)
-    assert split.samples == split.statuses["success"]
-    assert not [info.name for info in open_storage(url).list("_")]
-    again = adopt_here(url, overwrite=True)
-    assert (again.revision, again.splits[0].samples) == (manifest.revision + 1, split.samples)
-    assert (again.splits[0].statuses, again.splits[0].reasons) == (split.statuses, split.reasons)
-    shards = [[(shard["file"], shard["samples"]) for shard in found.splits[0].shards] for found in (again, manifest)]
-    assert shards[0] == shards[1]
-
-
 # Tried again
 
 
@@ -152,19 +125,18 @@ def retry(
     choice: Choice = DEFAULT,
     engine: Engine | None = None,
     *,
-    making: Mapping[str, Any] | None = None,
     log: Callable[[str], None] = lambda _: None,
 ) -> Retried:
     """Try failed rows again in this process."""
     progress = SimpleNamespace(shards=lambda *_: None, shard_done=lambda _: None, log=log)
-    return retry_failed(url, choice, LIMITS, engine or _shards_here, progress, making)
+    return retry_failed(url, choice, LIMITS, engine or _shards_here, progress)
 
 
 def _shards_here(job: RetryJob, indexes: Sequence[int]) -> Iterator[ShardReceipt]:
     return (retry_shard(job, index) for index in indexes)
 
 
-def begin_retry(url: str, choice: Choice = DEFAULT, *, making: Mapping[str, Any] | None = None) -> RetryJob:
+def begin_retry(url: str, choice: Choice = DEFAULT) -> RetryJob:
     """Begin a retry that is interrupted before a row is asked for; what its workers would get."""
     jobs: list[RetryJob] = []
 
@@ -173,5 +145,5 @@ def begin_retry(url: str, choice: Choice = DEFAULT, *, making: Mapping[str, Any]
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        retry(url, choice, interrupted, making=making)
+        retry(url, choice, interrupted)
     return jobs[0]

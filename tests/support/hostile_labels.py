@@ -9,19 +9,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.support import raw_mat
 from tests.support.hostile_case import BBOX, DEVKIT, OTHER_WNID, VAL, WNID, Case, val_image
-from tests.support.raw_mat import compressed, mat, matrix, synsets
 from tests.support.raw_tar import header, member, tar
 
-META = b"ILSVRC2012_devkit_t12/data/meta.mat"
 TRUTH = b"ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
-_ROWS = [(2.0, WNID, 0.0), (1.0, OTHER_WNID, 0.0), (3.0, "n00001740", 2.0)]
 
 
-def _devkit(meta: bytes | None = None, truth: bytes = b"2\n1\n") -> bytes:
-    meta = mat(compressed(synsets(_ROWS))) if meta is None else meta
-    return gzip.compress(tar(member(META, meta), member(TRUTH, truth)), mtime=0)
+def _devkit(truth: bytes = b"449\n450\n") -> bytes:
+    return gzip.compress(tar(member(TRUTH, truth)), mtime=0)
 
 
 def _bomb() -> bytes:
@@ -33,83 +28,34 @@ def _bomb() -> bytes:
     return b"\x1f\x8b\x08" + bytes(6) + b"\xff" + stored + block * 1024
 
 
-def _meta_files() -> dict[str, tuple[bytes, str]]:
-    """Contents of meta.mat, and what is said of them."""
-    whole = mat(compressed(synsets(_ROWS)))
-    plain = mat(synsets(_ROWS))
-    huge = (2**31 - 1, 2**31 - 1)
-    names = raw_mat.field_names
-    return {
-        "empty": (b"", "no MATLAB 5 file"),
-        "text": (b"synsets = 1\n" * 100, "no MATLAB 5 file"),
-        "hdf5": (b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2XX\x89HDF\r\n\x1a\n", "no MATLAB 5 file"),
-        "header-only": (raw_mat.HEADER, "no struct array"),
-        "other-variable": (mat(matrix(2, (1, 1), b"other", names())), "no struct array"),
-        "number-of-that-name": (mat(matrix(6, (1, 1), b"synsets")), "no struct array"),
-        "cut": (whole[: len(whole) // 2], "reaches beyond its end|truncated"),
-        "cut-plain": (plain[: len(plain) // 2], "reaches beyond its end|truncated"),
-        "cut-tag": (plain[: len(plain) - 4] + b"\1", "reaches beyond its end|truncated"),
-        "compressed-noise": (mat(struct.pack("<II", 15, 64) + bytes(range(64))), "compressed element cannot be read"),
-        "compressed-cut": (
-            mat(struct.pack("<II", 15, 40) + zlib.compress(bytes(9999))[:20].ljust(40, b"\1")),
-            "compressed",
-        ),
-        "compressed-bomb": (mat(compressed(bytes(2**26))), "unpacks to over"),
-        "bomb-in-bomb": (mat(compressed(compressed(bytes(2**24 - 999)))), "no struct array"),
-        "billions-of-elements": (mat(synsets(_ROWS, huge)), "without its header"),
-        "billions-of-dimensions": (mat(synsets(_ROWS, (1,) * 100)), "without its shape"),
-        "negative-size": (mat(synsets(_ROWS, (-3, 1))), "negative size"),
-        "element-of-4-gigabytes": (mat(raw_mat.element(14, b"", 2**32 - 1)), "reaches beyond its end"),
-        "names-of-one-letter": (mat(matrix(2, (1, 1), b"synsets", names(["a"] * 9999, 1))), "without its field names"),
-        "names-of-no-length": (
-            mat(matrix(2, (1, 1), b"synsets", raw_mat.element(5, struct.pack("<i", 0)), raw_mat.element(1, b"a"))),
-            "without its field names",
-        ),
-        "names-of-negative-length": (
-            mat(matrix(2, (1, 1), b"synsets", raw_mat.element(5, struct.pack("<i", -8)), raw_mat.element(1, b"a"))),
-            "without its field names",
-        ),
-        "field-missing": (mat(matrix(2, (1, 1), b"synsets", names(["WNID"]), raw_mat.text(WNID))), "no field"),
-        "id-twice": (mat(synsets([(1.0, WNID, 0.0), (1.0, OTHER_WNID, 0.0)])), "occurs twice"),
-        "wnid-twice": (mat(synsets([(1.0, WNID, 0.0), (2.0, WNID, 0.0)])), "occurs twice"),
-        "id-negative": (mat(synsets([(-1.0, WNID, 0.0)])), "out of range"),
-        "id-a-fraction": (mat(synsets([(1.5, WNID, 0.0)])), "out of range"),
-        "id-not-finite": (mat(synsets([(float("nan"), WNID, 0.0), (float("inf"), OTHER_WNID, 0.0)])), "out of range"),
-        "wnid-climbs": (mat(synsets([(1.0, "../../etc", 0.0)])), "expected a number and n"),
-    }
-
-
 def _devkits() -> dict[str, tuple[bytes, str]]:
     """Files in the place of the devkit, and what is said of them."""
     good = _devkit()
-    meta = member(META, mat(synsets(_ROWS)))
-    truth = member(TRUTH, b"1\n")
+    truth = member(TRUTH, b"449\n")
     named_long = b"\x1f\x8b\x08\x08" + bytes(5) + b"\xff" + b"n" * 2**20
     return {
         "empty": (b"", "truncated after 0 bytes"),
         "text": (b"404 Not Found\n" * 99, "no valid gzip"),
-        "plain-tar": (tar(meta, truth), "no valid gzip"),
+        "plain-tar": (tar(truth), "no valid gzip"),
         "gzip-of-nothing": (gzip.compress(b"", mtime=0), "end marker"),
         "gzip-of-text": (gzip.compress(b"text" * 500, mtime=0), "no tar header|no number"),
         "gzip-name-without-end": (named_long, "truncated after"),
         "bomb": (_bomb(), "only .* follow|unpacks to over"),
         "bit-flip": (good[:-6] + bytes([good[-6] ^ 1]) + good[-5:], "no valid gzip"),
-        "no-meta": (gzip.compress(tar(truth), mtime=0), "meta.mat is not in it"),
-        "no-truth": (gzip.compress(tar(meta), mtime=0), "ground_truth.txt is not in it"),
-        "meta-twice": (gzip.compress(tar(meta, truth, meta), mtime=0), "occurs twice"),
-        "meta-of-17-mebibytes": (gzip.compress(tar(member(META, bytes(17 * 2**20))), 1, mtime=0), "at most 16,777,216"),
+        "no-truth": (gzip.compress(tar(), mtime=0), "ground_truth.txt is not in it"),
+        "truth-twice": (gzip.compress(tar(truth, truth), mtime=0), "occurs twice"),
         "truth-of-a-mebibyte": (_devkit(truth=b"1\n" * 2**19), "at most 524,288"),
         "truth-empty": (_devkit(truth=b""), "no label"),
-        "truth-too-short": (_devkit(truth=b"2\n"), "no label"),
+        "truth-too-short": (_devkit(truth=b"449\n"), "no label"),
         "truth-of-words": (_devkit(truth=b"two\n"), "line 1 is 'two'"),
-        "truth-zero": (_devkit(truth=b"2\n0\n"), "line 2 is '0'"),
-        "truth-of-an-inner-node": (_devkit(truth=b"3\n"), "line 1 is '3'"),
+        "truth-zero": (_devkit(truth=b"449\n0\n"), "line 2 is '0'"),
+        "truth-of-an-inner-node": (_devkit(truth=b"1001\n"), "line 1 is '1001'"),
         "truth-negative": (_devkit(truth=b"-1\n"), "line 1 is '-1'"),
         "truth-of-many-digits": (_devkit(truth=b"9" * 100_000), "line 1 is '99999"),
         "truth-no-text": (_devkit(truth=b"\xff\xfe\n"), "line 1 is"),
-        "member-climbs": (gzip.compress(tar(member(b"../../evil", b""), meta, truth), mtime=0), "climbs out"),
+        "member-climbs": (gzip.compress(tar(member(b"../../evil", b""), truth), mtime=0), "climbs out"),
         "member-links": (
-            gzip.compress(tar(header(META, kind=b"2", link=b"/etc/passwd"), truth), mtime=0),
+            gzip.compress(tar(header(TRUTH, kind=b"2", link=b"/etc/passwd")), mtime=0),
             "symbolic link",
         ),
         **{
@@ -165,8 +111,6 @@ def _case(name: str, write: Callable[[Path], None], words: str) -> Case:
 def _cases() -> Iterator[Case]:
     for name, (data, words) in _devkits().items():
         yield _case(f"devkit-{name}", partial(_write, DEVKIT, data), words)
-    for name, (data, words) in _meta_files().items():
-        yield _case(f"meta-{name}", partial(_write, DEVKIT, _devkit(data)), words)
     for name, (data, words) in _annotations().items():
         file = member(b"val/ILSVRC2012_val_00000001.xml", data)
         yield _case(f"boxes-{name}", partial(_write, BBOX, gzip.compress(tar(file), mtime=0)), words)

@@ -33,8 +33,6 @@ PYTHON = Path(__file__).parents[2] / ".bench-venv/img2dataset/bin/python"
 SHARD_ROWS = 10
 MADE = EncodeOptions(image_size=32, resize_mode="border", resize_only_if_bigger=False, skip_reencode=False)
 """How the images here are made: img2dataset's defaults at a smaller size."""
-MADE_SO = ("--image-size", MADE.image_size, "--resize-mode", MADE.resize_mode)
-"""As retry-failed must be told."""
 _ENDS = ["key", "status", "error_message", "width", "height", "original_width", "original_height", "exif"]
 
 

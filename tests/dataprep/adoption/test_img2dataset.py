@@ -14,19 +14,16 @@ from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import MANIFEST, read_manifest
-from dataprep.errors import FormatError
-from dataprep.fetched.existing import open_fetched
 from dataprep.formats.example import features_of
 from dataprep.formats.img2dataset import STATUSES
-from dataprep.formats.img2dataset_tfds import grown
 from dataprep.formats.tfds import DATASET_INFO, FEATURES
 from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
 from dataprep.storage import open_storage
 from loaders import open_loader
 from tests.support.builds import dataprep, digests
-from tests.support.img2dataset import MADE, MADE_SO, run_img2dataset, write_img2dataset
+from tests.support.img2dataset import MADE, run_img2dataset, write_img2dataset
 from tests.support.interop import read_features_with_tfds
-from tests.support.picture_web import WEB, picture_web
+from tests.support.picture_web import picture_web
 
 ROWS = 34
 FAULTS = {2: 503, 5: 404, 11: 503, 12: 500, 13: 429, 25: 503, 30: 404}
@@ -210,7 +207,7 @@ def test_without_sidecars_data_are_adopted_and_rows_are_not_counted(web, tmp_pat
     (folder / "00002.parquet").unlink()
     manifest, (line,) = adopt_here(folder)
     assert "00002.parquet: no readable parquet file" in line
-    assert line.endswith("without it rows are not counted, and retry-failed cannot try them again")
+    assert line.endswith("without it rows are not counted")
     assert (manifest.splits[0].samples, manifest.splits[0].statuses) == (27, {})
 
 
@@ -227,38 +224,12 @@ def test_adopt_on_the_command_line_counts_rows_by_their_status(web, tmp_path):
     assert "34: failed to download 7, success 27" in run.stdout
 
 
-@pytest.mark.parametrize("name", [FEATURES, DATASET_INFO])
-def test_a_description_larger_than_any_is_not_read_before_rows_are_tried_again(web, tmp_path, name):
-    folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
-    manifest, _ = adopt_here(folder)
-    with (folder / name).open("wb") as description:
-        description.truncate(1 << 40)
-    with pytest.raises(FormatError, match=f"{name}: 1,099,511,627,776 bytes, expected at most 67,108,864; adopt the"):
-        open_fetched(str(folder)).layout.described(manifest.splits[0])
-
-
-def test_adding_the_same_shard_again_leaves_the_description_unchanged(web, tmp_path):
-    folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
-    manifest, _ = adopt_here(folder)
-    before = (folder / DATASET_INFO).read_bytes()
-    split = manifest.splits[0]
-    larger = replace(split, shards=(*split.shards, {"file": "00004.tfrecord", "samples": 5}), num_bytes=77)
-    after = grown(before, larger)
-    assert grown(after, larger) == after
-    entry = json.loads(after)["splits"][0]
-    assert (entry["shardLengths"], entry["numBytes"]) == (["8", "7", "9", "3", "5"], "77")
-    assert grown(before, split) == before
-    with pytest.raises(FormatError, match="not as adopted"):
-        grown(b"{}", split)
-
-
 # The tool itself
 
 
 @pytest.mark.long
-def test_output_of_img2dataset_itself_is_adopted_read_by_tfds_and_retried(web, tmp_path):
-    """The tool writes what `write_img2dataset` makes, but for the order of records and rows. TFDS reads it, and what
-    retry-failed adds to it."""
+def test_output_of_img2dataset_itself_is_adopted_and_read_by_tfds(web, tmp_path):
+    """The tool writes what `write_img2dataset` makes, except for the order of records and rows. TFDS reads it."""
     real = run_img2dataset(web, tmp_path / "real", "tfrecord", ROWS)
     made = write_img2dataset(web, tmp_path / "made", "tfrecord", ROWS)
     manifest, lines = adopt_here(real)
@@ -271,11 +242,6 @@ def test_output_of_img2dataset_itself_is_adopted_read_by_tfds_and_retried(web, t
         assert ours.sort_by("key").to_pylist() == theirs.sort_by("key").to_pylist()
     assert (real / FEATURES).read_bytes() == (made / FEATURES).read_bytes()
     check_tfds(real, rows_of(real))
-    web.faults.clear()
-    run = dataprep("retry-failed", real, *WEB, *MADE_SO, "--all", "--json")
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout)["came"] == len(FAULTS)
-    assert len(check_tfds(real, rows_of(real))) == ROWS
 
 
 def records_of(folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -12,11 +11,9 @@ from dataprep.builder.cards import cards_of, write_cards
 from dataprep.commands.retry_failed import command
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import CROISSANT, README
-from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from tests.support.builds import dataprep
-from tests.support.fetched import FAULTS, PASSING, adopted, build_table, check_adopted, check_built
-from tests.support.img2dataset import MADE_SO
+from tests.support.fetched import FAULTS, PASSING, build_table, check_built
 from tests.support.picture_web import WEB, picture_web
 
 
@@ -74,22 +71,3 @@ def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
     storage.replace(README, cards_of(read_manifest(storage))[README], b"edited")
     check_built(url)
     assert called(url, "--workers", 1).startswith(f"{url}: no rows to try; revision 2 ")
-
-
-def test_how_img2dataset_made_its_images_must_be_told(web, tmp_path):
-    url = adopted(web, tmp_path / "cc3m", "tfrecord")
-    web.faults.clear()
-    assert json.loads(called(url, "--dry-run", "--json"))["rows"] == len(PASSING)
-    with pytest.raises(UsageError, match="give its --resize-mode"):
-        called(url)
-    run = dataprep("retry-failed", url, *WEB, "--workers", 1, "--json", "--all", *MADE_SO)
-    assert run.returncode == 0, run.stderr
-    summary = json.loads(run.stdout)
-    assert (summary["rows"], summary["came"], summary["shards"], summary["revision"]) == (7, 7, 1, 2)
-    check_adopted(url)
-
-
-def test_options_of_img2dataset_are_not_for_what_was_built_here(fetched, tmp_path):
-    shutil.copytree(fetched("webdataset"), tmp_path / "out")
-    with pytest.raises(UsageError, match=r"--image-size: the manifest of .*out says how images are made; leave it out"):
-        called(tmp_path / "out", "--image-size", 256)

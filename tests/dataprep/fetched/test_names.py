@@ -1,6 +1,6 @@
 """Names of fetched shards: of their number alone, so that nothing is renamed when shards are added."""
 
-from dataprep.fetched.names import ShardNames, built_names
+from dataprep.fetched.names import built_names
 
 
 def test_files_of_a_shard_are_named_by_its_number():
@@ -10,8 +10,3 @@ def test_files_of_a_shard_are_named_by_its_number():
     assert built_names("laion", "tfrecord", "train", 6).samples_file(12) == "laion-train.tfrecord-000012"
     assert built_names("datacomp-1b", "tfrecord", "train", 5).samples_file(0) == "datacomp_1b-train.tfrecord-00000"
     assert built_names("datacomp-1b", "webdataset", "train", 5).samples_file(0) == "train/00000.tar"
-
-
-def test_numbers_of_new_shards_follow_the_existing_ones():
-    names = ShardNames(samples="{}.tar", sidecar="{}", digits=5, offset=100)
-    assert (names.samples_file(3), names.parquet_file(3)) == ("00103.tar", "00103.parquet")

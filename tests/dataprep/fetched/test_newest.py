@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.errors import FormatError, UsageError
+from dataprep.errors import UsageError
 from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.layout import Layout
 from dataprep.fetched.names import ShardNames
 from dataprep.fetched.newest import Choice, Place, RowPlaces, may_pass, rows_to_try
 from dataprep.fetched.shard import ShardSchema
 from dataprep.storage import open_storage
-from tests.support.fetched import ALL, DEFAULT, FAULTS, adopted
+from tests.support.fetched import ALL, DEFAULT, FAULTS
 
 
 def chosen(url, choice):
@@ -48,39 +48,15 @@ def test_transient_reasons_are_retryable(reason, passes):
     assert may_pass(reason) is passes
 
 
-def test_reasons_are_chosen_in_our_words(web, tmp_path):
-    url = adopted(web, tmp_path / "cc3m", messages={3: "<urlopen error timed out>", 4: "weird"})
-    found = {choice: sorted((place.shard, place.reason) for place in chosen(url, choice)) for choice in (DEFAULT, ALL)}
-    assert sorted((place.shard, place.reason) for place in chosen(url, Choice(reasons=("http 404",)))) == [
-        (0, "http 404"),
-        (3, "http 404"),
-    ]
-    assert found[DEFAULT][:2] == [(0, "http 503"), (0, "timeout")]
-    assert (0, "weird") in found[ALL]
-
-
-def test_keys_that_are_no_numbers_are_refused_where_they_are_needed(web, tmp_path):
-    url = adopted(web, tmp_path / "cc3m")
-    path = tmp_path / "cc3m" / "00003.parquet"
-    table = pq.read_table(path)
-    keys = ["x" if number == 1 else key for number, key in enumerate(table.column("key").to_pylist())]
-    pq.write_table(table.set_column(table.column_names.index("key"), "key", pa.array(keys)), path)
-    assert len(chosen(url, Choice(reasons=("http 429",)))) == 1
-    with pytest.raises(FormatError, match="key 'x', expected numbers of shard and row"):
-        chosen(url, Choice(reasons=("http 404",)))
-
-
-def layout_of(parquet_files, numbers):
+def layout_of(parquet_files):
     """A layout of which only what is asked here is told: two digits of a row in a key."""
     return Layout(
         parquet_files=parquet_files,
-        numbers=numbers,
         key_digits=2,
         names=ShardNames(samples="{}.tar", sidecar="{}", digits=2),
         shard_rows=100,
         schema=ShardSchema(image_name="jpg", carried=(), duplicates=False),
         row_of=lambda _: pytest.fail("no row is made"),
-        reason_of=str,
         described=lambda _: {},
     )
 
@@ -109,7 +85,7 @@ def test_the_last_shard_that_has_a_row_tells_how_it_ended(first, retries):
             table = pa.table([keys, ends, pa.array(messages, pa.string())], ["key", "status", "error_message"])
             names.append(f"{number:02d}.parquet")
             pq.write_table(table, f"{folder}/{names[-1]}")
-        found = list(rows_to_try(open_storage(folder), layout_of(names, range(len(shards))), DEFAULT))
+        found = list(rows_to_try(open_storage(folder), layout_of(names), DEFAULT))
     expected = {}
     for number, rows in enumerate(shards):
         for row, (key, failed) in enumerate(rows):

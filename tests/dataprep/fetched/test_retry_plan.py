@@ -23,6 +23,7 @@ PLAN = RetryPlan(
     choice={"reasons": ["timeout"], "everything": False},
     shard_rows=(3, 1),
     first_shard=4,
+    codecs={"pillow": "12"},
 )
 
 NAMES = built_names("laion", "webdataset", "train", 5)
@@ -73,7 +74,7 @@ def test_rows_are_a_row_group_for_each_new_shard(begun):
     [
         ("id", "../../home"), ("id", None), ("id", "a" * 31), ("revision", "1"), ("revision", -1), ("revision", True),
         ("manifest_sha256", 3), ("choice", []), ("choice", {"reasons": "all"}), ("choice", {"reasons": [3]}),
-        ("making", []), ("shard_rows", []), ("shard_rows", [0]), ("shard_rows", ["1"]), ("shard_rows", [1.5]),
+        ("codecs", []), ("shard_rows", []), ("shard_rows", [0]), ("shard_rows", ["1"]), ("shard_rows", [1.5]),
         ("shard_rows", [True]), ("first_shard", -1), ("first_shard", None),
     ],
 )  # fmt: skip

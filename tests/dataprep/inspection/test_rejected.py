@@ -80,6 +80,17 @@ def test_an_unknown_split_is_refused(fetched):
         list(rejected(str(fetched("webdataset")), "val"))
 
 
+def test_rows_that_img2dataset_failed_to_fetch_have_their_urls_and_our_reasons(tmp_path):
+    folder = tmp_path / "cc3m"
+    with picture_web() as web:
+        write_img2dataset(web, folder, "webdataset", ROWS, messages={2: "<urlopen error timed out>", 5: "weird"})
+    adopt_here(folder, index_url=str(tmp_path / "index"))
+    found = {row.key: row for row in rejected(str(tmp_path / "index"))}
+    assert {key: row.reason for key, row in found.items()} == {"000002": "timeout", "000005": "weird"}
+    assert found["000002"].status == "failed_to_download"
+    assert found["000002"].origin.endswith("/2.jpg")
+
+
 def test_the_rows_of_each_split_are_listed_once_and_with_it(tmp_path):
     folder = tmp_path / "two"
     with picture_web() as web:

@@ -14,11 +14,10 @@ from dataprep.errors import SourceError
 from dataprep.sources import dataset_named
 from dataprep.sources.archives import ArchiveReader
 from dataprep.sources.imagenet import TRAIN_TAR, VAL_TAR, published_classes
-from dataprep.sources.imagenet_labels import BBOX, DEVKIT, val_name
+from dataprep.sources.imagenet_labels import BBOX, DEVKIT, published_ids, val_name
 from dataprep.storage import open_storage
-from tests.support.hostile_labels import META, TRUTH
+from tests.support.hostile_labels import TRUTH
 from tests.support.own_data import write_files
-from tests.support.raw_mat import mat, synsets
 from tests.support.raw_tar import member, tar
 from tests.support.slow_storage import SlowStorage
 
@@ -54,10 +53,9 @@ def put_class_tars(storage):
 
 
 def put_devkit(storage):
-    ids = {"n15075141": 1, "n01440764": 3, "n01443537": 2}
-    rows = [(float(i), wnid, 0.0) for wnid, i in ids.items()] + [(4.0, "n00001740", 3.0)]
+    ids = {"n15075141": 889, "n01440764": 449, "n01443537": 450}
     truth = "".join(f"{ids[wnid]}\n" for wnid, _ in VAL).encode()
-    data = gzip.compress(tar(member(META, mat(synsets(rows))), member(TRUTH, truth)))
+    data = gzip.compress(tar(member(TRUTH, truth)))
     storage.create(DEVKIT, data)
     return len(data)
 
@@ -259,11 +257,11 @@ def test_a_whole_val_split_is_taken_and_one_label_too_many_is_not(tmp_path):
     labels = [classes[i % 1000] for i in range(50_000)]
     storage = open_storage(str(tmp_path))
     storage.create(VAL_TAR, tar(*(member(f"{val_name(i)}.JPEG".encode()) for i in range(1, 50_001))))
-    rows = [(float(i), wnid, 0.0) for i, wnid in enumerate(classes, start=1)]
+    ids = published_ids()
 
     def with_labels(labels):
-        truth = "".join(f"{classes.index(wnid) + 1}\n" for wnid in labels).encode()
-        (tmp_path / DEVKIT).write_bytes(gzip.compress(tar(member(META, mat(synsets(rows))), member(TRUTH, truth)), 1))
+        truth = "".join(f"{ids[wnid]}\n" for wnid in labels).encode()
+        (tmp_path / DEVKIT).write_bytes(gzip.compress(tar(member(TRUTH, truth)), 1))
         return list(IMAGENET.enumerate(storage, "val", allow_partial=False).refs)
 
     refs = with_labels(labels)

@@ -1,22 +1,19 @@
 """Labels of the split val from the devkit and from the bounding boxes say the same."""
 
 import gzip
+from importlib import resources
 
 import pytest
 
 from dataprep.errors import SourceError
-from dataprep.sources.imagenet_labels import BBOX, DEVKIT, read_val_labels, val_name
+from dataprep.sources.imagenet_labels import BBOX, DEVKIT, published_ids, read_val_labels, val_name
 from dataprep.storage import open_storage
-from tests.support.hostile_labels import META, TRUTH
-from tests.support.raw_mat import compressed, mat, synsets
+from tests.support.hostile_labels import TRUTH
 from tests.support.raw_tar import member, tar
-
-ROWS = [(2.0, "n01440764", 0.0), (1.0, "n01443537", 0.0), (3.0, "n00001740", 2.0)]
 
 
 def devkit(truth):
-    meta = mat(compressed(synsets(ROWS)))
-    return gzip.compress(tar(member(META, meta), member(TRUTH, truth), member(b"readme.txt", b"read me")))
+    return gzip.compress(tar(member(b"readme.txt", b"read me"), member(TRUTH, truth)))
 
 
 def boxes(*wnids_of_images):
@@ -33,7 +30,7 @@ def boxes(*wnids_of_images):
 
 
 def test_labels_of_val_are_read_from_the_devkit(tmp_path):
-    (tmp_path / DEVKIT).write_bytes(devkit(b"1\n2\n2\n"))
+    (tmp_path / DEVKIT).write_bytes(devkit(b"450\n449\n449\n"))
     labels = read_val_labels(open_storage(str(tmp_path)))
     assert labels.archive == DEVKIT
     assert labels.classes == ("n01440764", "n01443537")
@@ -42,6 +39,16 @@ def test_labels_of_val_are_read_from_the_devkit(tmp_path):
         "ILSVRC2012_val_00000002": "n01440764",
         "ILSVRC2012_val_00000003": "n01440764",
     }
+
+
+def test_ids_are_those_of_the_published_ground_truth():
+    """The first lines of the ground truth, and the WNIDs that TensorFlow Datasets publishes for these images."""
+    ids = published_ids()
+    assert sorted(ids.values()) == list(range(1, 1001))
+    assert list(ids) == sorted(ids)
+    labels = resources.files("tensorflow_datasets").joinpath("datasets/imagenet2012/validation_labels.txt").read_text()
+    truth = [490, 361, 171, 822, 297, 482, 13, 704, 599, 164, 649, 11, 73, 286, 554, 6, 648, 399, 749, 545, 13, 204]
+    assert [ids[wnid] for wnid in labels.split()[: len(truth)]] == truth
 
 
 def test_labels_of_val_are_read_from_the_bounding_boxes(tmp_path):
@@ -55,7 +62,7 @@ def test_the_devkit_is_preferred_and_without_both_there_are_no_labels(tmp_path):
     storage = open_storage(str(tmp_path))
     assert read_val_labels(storage) is None
     (tmp_path / BBOX).write_bytes(boxes(["n01443537"]))
-    (tmp_path / DEVKIT).write_bytes(devkit(b"2\n"))
+    (tmp_path / DEVKIT).write_bytes(devkit(b"449\n"))
     assert read_val_labels(storage).archive == DEVKIT
 
 
