@@ -165,7 +165,7 @@ class Bench:
 
     def _write(self, stored: str) -> None:
         """Write one copy in every layout; those that are there already are left as they are."""
-        from loader_arena import BUILT, SHARDS, WRITERS, module_command
+        from loader_arena import BUILT, SHARDS, layout_command
         from originals import DATAPREP
 
         root = self._roots[stored]
@@ -180,8 +180,8 @@ class Bench:
             if not (root / layout).is_dir():
                 new = root / f"{layout}.new"
                 shutil.rmtree(new, ignore_errors=True)
-                words = [layout, "--images", root / "imagefolder/train", "--out", new, "--shards", SHARDS]
-                _run(module_command(WRITERS[layout], "loaders.bench.peers_layouts", *words))
+                words = ["--images", root / "imagefolder/train", "--out", new, "--shards", SHARDS]
+                _run(layout_command(layout, *words))
                 new.rename(root / layout)
 
     def _facts(self, stored: str) -> dict[str, float]:
@@ -215,20 +215,25 @@ class Bench:
 
     def measure(self) -> None:
         """Make the runs that are missing; the document is written after each."""
-        from loader_arena import BenchSettings, run_once
+        from loader_arena import OURS, Job, run_entry
 
         done = {case_of(run) for run in self.document["runs"]}
         missing = [case for case in cases(self._options.rounds) if case not in done]
         for number, case in enumerate(missing, start=1):
             print(f"{number} of {len(missing)}: {case.loader}, {case.stored}, {case.image_size}", file=sys.stderr)
-            settings = BenchSettings(
+            entry = self._entries[LOADERS[case.loader][0]]
+            root = self._roots[case.stored] / entry.layout
+            if entry.loader != OURS and (root / "train").is_dir():
+                root /= "train"
+            job = Job(
+                url=str(root),
                 batch_size=self._options.batch_size,
                 image_size=case.image_size,
                 workers=self._options.workers,
-                seconds=0,
                 images=self._options.taken,
+                interpolation=entry.interpolation,
             )
-            found = run_once(self._contender(case), settings)
+            found = run_entry(entry, job)
             self.document["runs"].append(
                 {
                     "loader": case.loader,
@@ -243,21 +248,6 @@ class Bench:
                 }
             )
             _replace(self._options.json, json.dumps(self.document, indent=1) + "\n")
-
-    def _contender(self, case: Case) -> Any:
-        from loader_arena import OURS, Contender
-
-        entry = self._entries[LOADERS[case.loader][0]]
-        root = self._roots[case.stored] / entry.layout
-        if entry.loader != OURS and (root / "train").is_dir():
-            root /= "train"
-        return Contender(
-            loader=entry.loader,
-            layout=entry.layout,
-            root=str(root),
-            interpolation=entry.interpolation,
-            python=entry.python,
-        )
 
 
 def _lasting(document: dict[str, Any], name: str) -> Any:

@@ -4,7 +4,7 @@ python benchmarks/loader_arena.py --corpus DIR --json benchmarks/results/arena.j
 python benchmarks/loader_arena.py --corpus DIR --json benchmarks/results/formats.json \
     --contenders "full decode" ours "ours, tfrecord" "ours, imagefolder"
 
-A peer is a file in arena/ with a class like those of loaders/bench/peers.py, and a line in CONTENDERS. One that fails
+A peer is a file in arena/ with a class like those of arena/arena_peers.py, and a line in CONTENDERS. One that fails
 is recorded with its last words, and the others go on. Rounds are interleaved, and ratios are of rounds of one run.
 """
 
@@ -20,24 +20,23 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.originals import DATAPREP, commit, corpus_images, image_folder
+from benchmarks.originals import DATAPREP, PEERS_PYTHON, commit, corpus_images, image_folder
 from benchmarks.tables import ARENA_FORMATS
 from dataprep.host.cpu import background_cores
 from dataprep.host.measure import CommandError
 from dataprep.host.versions import machine_document
-from loaders.bench.compare import PEERS_PYTHON
-from loaders.bench.contestant import ROOFLINE
-from loaders.bench.runs import BenchSettings, Contender, Run, last_line, module_command, run_once
-from loaders.bench.table import OURS
+from loaders.bench.round import Job, Round, last_line, measure_round
 
 ROOT = Path(__file__).resolve().parents[1]
 ARENA = Path(__file__).resolve().parent / "arena"
+OURS, ROOFLINE = "dataprep", "decode"
+"""Our loader, and full JPEG decoding, in plain threads, of images that are in memory already."""
 ARENA_PYTHON = PEERS_PYTHON.parents[1] / "arena/bin/python"
 MARKED = "webdataset, restart markers"
 BUILT: dict[str, tuple[str, ...]] = {
@@ -131,7 +130,7 @@ class Arena:
         images = corpus_images(options.corpus, work, options.images)
         self.num_images, self.num_bytes = len(images), sum(image.stat().st_size for image in images)
         self._errors: dict[str, str] = {}
-        self._runs: dict[tuple[str, int], list[Run]] = defaultdict(list)
+        self._runs: dict[tuple[str, int], list[Round]] = defaultdict(list)
         self._roots: dict[str, Path] = {}
         _build(images, work, self._roots)
         for layout in dict.fromkeys(CONTENDERS[name].layout for name in options.contenders):
@@ -141,12 +140,8 @@ class Arena:
         if layout in self._roots:
             return
         root = self._roots[layout] = work / layout
-        words = [layout, "--images", work / "imagefolder/train", "--out", root, "--shards", SHARDS]
-        if layout in ("mds", "array_record"):
-            command = module_command(WRITERS[layout], "loaders.bench.peers_layouts", *words)
-        else:
-            command = [WRITERS[layout], str(ARENA / "layouts.py"), *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        words = ["--images", work / "imagefolder/train", "--out", root, "--shards", SHARDS]
+        done = subprocess.run(layout_command(layout, *words), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             for name, entry in CONTENDERS.items():
                 if entry.layout == layout:
@@ -166,22 +161,20 @@ class Arena:
         if name in self._errors:
             return
         entry, options = CONTENDERS[name], self._options
-        settings = BenchSettings(
-            batch_size=options.batch_size, image_size=size, workers=options.workers, seconds=0, images=options.taken
-        )
         root = self._roots[entry.layout]
         if entry.loader != OURS and (root / "train").is_dir():
             root /= "train"
-        contender = Contender(
-            loader=entry.loader,
-            layout=entry.layout.partition(",")[0],
-            root=str(root),
+        job = Job(
+            url=str(root),
+            batch_size=options.batch_size,
+            image_size=size,
+            workers=options.workers,
+            images=options.taken,
             interpolation=entry.interpolation,
-            python=entry.python,
         )
         print(f"{name}, {size}", file=sys.stderr)
         try:
-            run = run_once(contender, settings)
+            run = run_entry(entry, job)
         except (CommandError, OSError) as error:
             self._errors[name] = last_line(error.stderr) if isinstance(error, CommandError) else str(error)
             print(self._errors[name], file=sys.stderr)
@@ -216,6 +209,17 @@ class Arena:
     def errors(self) -> dict[str, str]:
         """Last words of the contenders that failed, without the paths of this machine."""
         return {name: said.replace(str(ROOT), ".") for name, said in self._errors.items()}
+
+
+def run_entry(entry: Entry, job: Job) -> Round:
+    """Run one round of a contender. Raises CommandError where it fails; its `stderr` says how."""
+    words = {**asdict(job), "loader": entry.loader, "started_s": time.monotonic()}
+    return measure_round([entry.python, str(ARENA / "arena_round.py")], words)
+
+
+def layout_command(layout: str, *words: object) -> list[str]:
+    """Return the command that writes a layout which `dataprep build` does not."""
+    return [WRITERS[layout], str(ARENA / "layouts.py"), layout, *map(str, words)]
 
 
 def read_ahead(cpu_ms: float, full_decode_ms: Sequence[float]) -> str | None:

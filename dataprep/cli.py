@@ -26,7 +26,7 @@ NO_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate
 """What threads and shared libraries say that find no memory, in errors of other types than MemoryError."""
 COMMANDS = {
     "adopt": "Index data that other tools wrote, so that the loaders read them as they are.",
-    "bench": "Compare loaders on the same data, in images per second.",
+    "bench": "Measure how many images per second the loader delivers.",
     "build": "Build verified shards from original files, on disk or in a bucket.",
     "card": "Write the cards of a dataset: README.md for the Hugging Face Hub, and croissant.json.",
     "check-region": "Show where buckets and their readers are, and what reading them costs.",

@@ -71,9 +71,8 @@ STEPS = (
     Step("Rows that failed, fetched again.", f"dataprep retry-failed web-shards {POLITE}"),
     Step("The server's end.", "kill $(cat server.pid)"),
     Step(
-        "Loaders compared on these data.",
-        "dataprep bench small --loader dataprep --loader torchvision --batch-size 16 --image-size 64 --rounds 1"
-        " --batches 4 --json",
+        "The rate of the loader on these data.",
+        "dataprep bench small --batch-size 16 --image-size 64 --rounds 1 --batches 4 --json",
     ),
     Step(
         "What a run waits for; `--device xla` trains a real model in place of the simulated device.",

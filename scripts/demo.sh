@@ -7,7 +7,7 @@ export PJRT_DEVICE=CPU CPU_NUM_DEVICES=1 TPU_SKIP_MDS_QUERY=1
 step() { printf '\n# %s\n' "$*"; }
 say() { printf '$ %s\n' "$*"; "$@"; }
 
-rm -rf "$demo"/{originals,coco-dup5,coco-dup5.html,bench.html,mae}
+rm -rf "$demo"/{originals,coco-dup5,coco-dup5.html,mae}
 step "Originals: 400 crops of photographs in stored zips, 22 of them in odd formats or damaged"
 say dataprep demo-data coco "$demo/originals" --images 400 --odd
 
@@ -21,9 +21,8 @@ say dataprep verify "$demo/coco-dup5" --deep
 step "Inspect: shows what the dataset holds, and what was repaired and rejected, with the reasons"
 say dataprep inspect "$demo/coco-dup5" --html "$demo/coco-dup5.html"
 
-step "Bench: measures how many images a second our loader, and torchvision with PyTorch's DataLoader, deliver to a training loop"
-say dataprep bench "$demo/coco-dup5" --loader dataprep --loader torchvision --batch-size 32 --image-size 64 \
-    --rounds 1 --batches 8 --html "$demo/bench.html"
+step "Bench: measures how many images a second the loader delivers to a training loop"
+say dataprep bench "$demo/coco-dup5" --batch-size 32 --image-size 64 --rounds 1 --batches 8
 
 mae=(dataprep-pretrain-mae --data_path "$demo/coco-dup5" --output_dir "$demo/mae" --device xla
     --model mae_vit_micro_patch8 --patch_size 4 --decoder_embed_dim 64 --decoder_depth 2 --input_size 32
@@ -50,7 +49,6 @@ cat <<END
 
 Done in $SECONDS s. Look at
   $demo/coco-dup5.html             the dataset
-  $demo/bench.html                 the loaders
   $demo/mae/diagnosis.html         what the training run waits for
   $demo/mae/reconstruction.png     original, what the model saw, what it paints, both together
 The shards are in $demo/coco-dup5, the checkpoint in $demo/mae; tensorboard --logdir $demo/mae shows the run.

@@ -44,7 +44,6 @@ LONG = (
     "tests/test_same_bytes.py",
     "tests/test_crash.py",
     "tests/train/test_pretrain_mae.py",
-    "tests/loaders/bench/test_compare.py",
     "tests/test_crash_laion.py",
     "tests/test_attacks.py",
     "tests/loaders/engine/test_watch.py",

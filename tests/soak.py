@@ -410,18 +410,6 @@ def _load_transforms(number: int, _folder: Path) -> str:
     return "the same batches"
 
 
-def bench_loaders() -> Iterator[Case]:
-    """`dataprep bench` with every loader that is installed."""
-    yield "all loaders", _bench_loaders
-
-
-def _bench_loaders(folder: Path) -> str:
-    from loaders.bench.compare import LOADERS
-    from tests.loaders.bench.test_compare import measured_together
-
-    return ", ".join(measured_together(loaded("webdataset"), folder, LOADERS))
-
-
 # Tests that `make test` leaves out
 
 
@@ -750,7 +738,6 @@ SHOWS = {
     "mixtures": mixtures,
     "load-memory": load_memory,
     "load-transforms": load_transforms,
-    "bench-loaders": bench_loaders,
     "long-tests": long_tests,
     "replicate": replicate,
     "site": site,

@@ -101,6 +101,7 @@ def test_only_tests_with_commands_of_their_own_are_left_out_by_a_run(pytestconfi
 
 
 LONG_TESTS = {
+    "benchmarks/test_arena_peers.py": "peers of the environment of benchmarks",
     "benchmarks/test_build_benchmark.py": "tables of a benchmark",
     "benchmarks/test_engines_benchmark.py": "a table of a benchmark",
     "benchmarks/test_laion_benchmark.py": "a table of a benchmark",
@@ -126,8 +127,6 @@ LONG_TESTS = {
     "dataprep/storage/test_gcs_ranges.py": "a narrow link on a machine that never stands still",
     "dataprep/verification/test_run.py": "a format whose path to a bucket is that of others",
     "dataprep/web/test_robots.py": "texts that weigh as others do",
-    "loaders/bench/test_compare.py": "a loader that fails, in a process of its own",
-    "loaders/bench/test_peers.py": "peers of the environment of benchmarks",
     "loaders/capacity/test_traffic.py": "a format whose requests are those of another",
     "loaders/decode/test_annotations.py": "libraries in worker processes, which unpickle what a shorter test unpickles",
     "loaders/decode/test_pil_transform.py": "TensorFlow as the writer of captions that other tests write themselves",

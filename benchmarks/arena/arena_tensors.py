@@ -9,14 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from arena_peers import CROP_AREA, CROP_ASPECT, PeerConfig, endless, started_by
+from arena_peers import torch_batches as batches
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
-from loaders.bench.peers import CROP_AREA, CROP_ASPECT, PeerConfig, _endless, _started_by, _torch_batches
-
 __all__ = ["Decoded", "augmentation", "batches", "endless", "read", "started_by"]
-
-batches, endless, started_by = _torch_batches, _endless, _started_by
 
 
 def augmentation(config: PeerConfig) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from arena_peers import CROP_AREA, CROP_ASPECT, PeerConfig
 from nvidia.dali import fn, pipeline_def, types
 
-from loaders.bench.peers import CROP_AREA, CROP_ASPECT, PeerConfig
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 FILTERS = {"bicubic": types.INTERP_CUBIC, "bilinear": types.INTERP_LINEAR}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from arena_peers import SHUFFLE_SAMPLES, PeerConfig
 from arena_tensors import Decoded
 from megatron.energon import (
     DefaultTaskEncoder,
@@ -17,10 +18,8 @@ from megatron.energon import (
     stateless,
 )
 
-from loaders.bench.peers import SHUFFLE_SAMPLES, PeerConfig
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 class Images(DefaultTaskEncoder):

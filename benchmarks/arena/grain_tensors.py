@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import grain
 import numpy as np
 import torch
+from arena_peers import LABEL_BYTES, PeerConfig
 from arena_tensors import Decoded
 
-from loaders.bench.peers import LABEL_BYTES, PeerConfig
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 class Augmented:

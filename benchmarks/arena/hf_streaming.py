@@ -13,12 +13,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("HF_HOME", tempfile.mkdtemp(prefix="arena-hub-"))
 import datasets
 import torch
+from arena_peers import SHUFFLE_SAMPLES, PeerConfig, tensor_augmentation
 from arena_tensors import Decoded, batches
 
-from loaders.bench.peers import SHUFFLE_SAMPLES, PeerConfig, _tensor_augmentation
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 def _decoded(decoded: Any, row: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +42,7 @@ class HuggingFace:
         files = self.config.shards("*.parquet")
         rows = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
         rows = rows.cast_column("image", datasets.Image(decode=not self.in_tensors))
-        decoded = Decoded(self.config) if self.in_tensors else _tensor_augmentation(self.config.image_size)
+        decoded = Decoded(self.config) if self.in_tensors else tensor_augmentation(self.config.image_size)
         rows = rows.shuffle(buffer_size=SHUFFLE_SAMPLES, seed=1).map(partial(_decoded, decoded))
         return batches(rows, self.config, collate_fn=_pair)
 

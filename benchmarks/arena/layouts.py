@@ -1,4 +1,4 @@
-"""Writer of the layouts that only the arena's peers read, run in the peer's own environment.
+"""Writer of the layouts that peers of the arena read, run in the peer's own environment.
 
 python benchmarks/arena/layouts.py litdata --images FOLDER --out DIR --shards 8
 """
@@ -10,11 +10,45 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-from loaders.bench.peers_layouts import LabelledFiles, labelled
+from arena_peers import LABEL_BYTES
+
+LabelledFiles = Sequence[tuple[Path, int]]
+
+
+def labelled(folder: Path) -> list[tuple[Path, int]]:
+    """Return the files of class folders in a mixed order, with the labels of torchvision's ImageFolder."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    found = [(path, label) for label, each in enumerate(classes) for path in each.iterdir()]
+    return sorted(found, key=lambda each: (zlib.crc32(each[0].name.encode()), each))
+
+
+def write_mds(images: LabelledFiles, out: Path, shards: int) -> None:
+    """Write MDS with the columns of StreamingImageNet; JPEG files keep their bytes."""
+    from PIL import Image
+    from streaming import MDSWriter
+
+    columns = {"i": "int", "x": "jpeg", "y": "int"}
+    shard_bytes = sum(path.stat().st_size for path, _ in images) // shards
+    with MDSWriter(out=str(out), columns=columns, size_limit=shard_bytes) as writer:
+        for index, (path, label) in enumerate(images):
+            with Image.open(path) as image:
+                writer.write({"i": index, "x": image, "y": label})
+
+
+def write_array_record(images: LabelledFiles, out: Path, shards: int) -> None:
+    """Write array_record with one record a group, as Grain needs for random access."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    for shard in range(shards):
+        writer = ArrayRecordWriter(str(out / f"{shard:05d}.array_record"), "group_size:1")
+        for path, label in images[shard::shards]:
+            writer.write(label.to_bytes(LABEL_BYTES, "little") + path.read_bytes())
+        writer.close()
 
 
 def _litdata_row(entry: tuple[str, int]) -> dict[str, object]:
@@ -73,6 +107,8 @@ def write_energon(images: LabelledFiles, out: Path, shards: int) -> None:
 
 
 WRITERS: dict[str, Callable[[LabelledFiles, Path, int], None]] = {
+    "mds": write_mds,
+    "array_record": write_array_record,
     "litdata": write_litdata,
     "parquet": write_parquet,
     "mds-bytes": write_mds_bytes,

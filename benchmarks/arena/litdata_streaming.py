@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import litdata
+from arena_peers import PeerConfig
 from arena_tensors import Decoded, endless
 
-from loaders.bench.peers import PeerConfig
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 class Images(litdata.StreamingDataset):

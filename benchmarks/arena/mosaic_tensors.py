@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from arena_peers import PeerConfig
 from arena_tensors import Decoded, batches
 from streaming import StreamingDataset
 
-from loaders.bench.peers import PeerConfig
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 class Images(StreamingDataset):

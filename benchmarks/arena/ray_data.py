@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import ray
 import torch
+from arena_peers import SHUFFLE_SAMPLES, PeerConfig
 from arena_tensors import Decoded
 
-from loaders.bench.peers import SHUFFLE_SAMPLES, PeerConfig
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 class Augmented:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from arena_peers import PeerConfig
 from arena_tensors import Decoded, read
+from layouts import labelled
 from spdl.pipeline import PipelineBuilder
 
-from loaders.bench.peers import PeerConfig
-from loaders.bench.peers_layouts import labelled
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import spdl.io
+from arena_peers import CROP_AREA, CROP_ASPECT, PeerConfig
+from layouts import labelled
 from spdl.pipeline import PipelineBuilder
 
-from loaders.bench.peers import CROP_AREA, CROP_ASPECT, PeerConfig
-from loaders.bench.peers_layouts import labelled
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 def crop(height: int, width: int) -> tuple[int, int, int, int]:

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from arena_peers import PeerConfig
 from arena_tensors import augmentation, batches
 from torchcodec.decoders import decode_jpeg
 from torchvision.datasets import DatasetFolder
 
-from loaders.bench.peers import PeerConfig
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 @dataclass(frozen=True, slots=True)

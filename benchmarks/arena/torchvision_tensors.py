@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from arena_peers import PeerConfig
 from arena_tensors import Decoded, batches, read
 from torchvision.datasets import DatasetFolder
 
-from loaders.bench.peers import PeerConfig
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import webdataset
+from arena_peers import SHUFFLE_SAMPLES, PeerConfig
 from arena_tensors import Decoded, endless, started_by
 
-from loaders.bench.peers import SHUFFLE_SAMPLES, PeerConfig
-
 if TYPE_CHECKING:
-    from loaders.bench.peers import Batch
+    from arena_peers import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def command(
         from dataprep.pages.page import write_page
         from loaders.report.page import diagnosis_page
 
-        write_page(diagnosis_page(found, comparison=comparison), html)
+        write_page(diagnosis_page(found, comparison), html)
     if as_json:
         beside = {} if comparison is None else {"comparison": asdict(comparison)}
         click.echo(json.dumps(to_document(found) | beside))

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages for `inspect`, `bench` and `diagnose`, and the numbers behind their charts.
+"""Self-contained HTML pages for `inspect` and `diagnose`, and the numbers behind their charts.
 
 page.py    renders a template and writes the file; tells what to install if a package is missing
 charts.py  bars, histograms and areas as shares of their charts; pure

@@ -1,3 +1,7 @@
-"""A comparison of our loader with others on the same images, for `dataprep bench`: each run is a process of its own."""
+"""Rates of our loader on a user's data, for `dataprep bench`; each round is a process of its own.
 
-__all__ = ["compare", "comparison", "contestant", "copies", "data", "peers", "peers_layouts", "runs", "table"]
+run.py opens the datasets and repeats the rounds; round.py is one round, on both sides of its process; table.py holds
+the result and compares it with an earlier one.
+"""
+
+__all__ = ["round", "run", "table"]

@@ -54,14 +54,9 @@ class _Settings(Struct):
     image_size: int | None = None
 
 
-class _BenchRow(Struct):
-    loader: str
-    cpu_ms_per_image: float
-
-
 class _BenchSection(Struct):
     bytes_per_image: float
-    rows: list[_BenchRow]
+    cpu_ms_per_image: float
     url: str | None = None
 
 
@@ -138,7 +133,7 @@ def cost_from_table(loader: str, image_size: int, bytes_per_image: float, table:
 def costs_from_document(document: Any, name: str) -> MeasuredFile:
     """Return the costs in the JSON of `dataprep bench --json` or `dataprep diagnose --json`.
 
-    Where a loader has several rows, the costliest one counts. The part that grows with the stored pixels has the same
+    Of several sections the costliest one counts. The part that grows with the stored pixels has the same
     share as in our own measurements.
 
     Args:
@@ -180,11 +175,7 @@ def _between(low: MeasuredCost, high: MeasuredCost, image_size: int) -> Measured
 
 
 def _benched(bench: _Bench) -> list[ImageCost]:
-    return [
-        measured_cost(row.loader, row.cpu_ms_per_image, section.bytes_per_image)
-        for section in bench.sections
-        for row in section.rows
-    ]
+    return [measured_cost("dataprep", section.cpu_ms_per_image, section.bytes_per_image) for section in bench.sections]
 
 
 def _diagnosed(diagnosis: _Diagnosis) -> list[ImageCost]:

@@ -1,4 +1,4 @@
-"""A diagnosis or a table of loaders as one self-contained HTML page; docs/bottleneck.md says how to read it.
+"""A diagnosis as one self-contained HTML page; docs/bottleneck.md says how to read it.
 
 Numbers become text here and in wording.py; the template decides where it is shown.
 """
@@ -14,15 +14,12 @@ from dataprep.dataset.documents import JsonObject
 from dataprep.messages import human_bytes
 from dataprep.pages.charts import Bar, BarChart, Tone, area_chart, bar_chart
 from dataprep.pages.page import render_page
-from loaders.bench.comparison import Comparison
-from loaders.bench.table import OURS, BenchRow, BenchSection, BenchTable
 from loaders.diagnosis.comparison import DiagnosisComparison
 from loaders.diagnosis.findings import Diagnosis, Fix, StageRate, StepTimes
 from loaders.report.wording import (
     NEEDS,
     PASSES,
     attainable_sentence,
-    bench_sentence,
     busy_share,
     busy_words,
     change_rates,
@@ -47,15 +44,12 @@ PLOT_MEDIANS = 3
 """Height of the plot of steps, in median steps: in a higher plot a single slow step would flatten all others."""
 
 
-def diagnosis_page(
-    found: Diagnosis, bench: BenchTable | None = None, comparison: DiagnosisComparison | None = None
-) -> str:
+def diagnosis_page(found: Diagnosis, comparison: DiagnosisComparison | None = None) -> str:
     """Return the page of a diagnosis.
 
     Args:
-        found: What it shows.
-        bench: Loaders on the same machine, to be shown below.
-        comparison: The same beside an earlier diagnosis.
+        found: The diagnosis.
+        comparison: Comparison of `found` with an earlier diagnosis.
     """
     return render_page(
         TEMPLATE,
@@ -64,31 +58,8 @@ def diagnosis_page(
         tone="good" if found.utilisation >= PASSES and not found.undecided else "warn",
         subject=(found.device, found.url),
         found=_found(found),
-        sections=_sections(bench),
         beside=None if comparison is None else _beside_diagnosis(found, comparison),
         facts=_facts(found.machine, found.settings),
-    )
-
-
-def bench_page(table: BenchTable, comparison: Comparison | None = None) -> str:
-    """Return the page of a table of loaders.
-
-    Args:
-        table: What it shows.
-        comparison: The same beside an earlier table.
-    """
-    sections = _sections(table)
-    single = len(sections) == 1
-    return render_page(
-        TEMPLATE,
-        "loaders",
-        headline=sections[0]["sentence"] if single else f"Loaders on {len(sections)} datasets",
-        tone="",
-        subject=("dataprep bench", sections[0]["url"] if single else ""),
-        found=None,
-        sections=sections,
-        beside=None if comparison is None else _beside_table(comparison),
-        facts=_facts(table.machine, table.settings),
     )
 
 
@@ -100,30 +71,10 @@ def _beside_diagnosis(found: Diagnosis, comparison: DiagnosisComparison) -> Json
         "differences": comparison.differences,
         "bars": _pair_bars(pairs, compute_rate(found)),
         "rows": [figure_words(figure) for figure in comparison.figures],
-        "notes": (),
     }
 
 
-def _beside_table(comparison: Comparison) -> JsonObject:
-    pairs = [(row.loader, row.before_images_per_s, row.now_images_per_s) for row in comparison.rows]
-    return {
-        "sentence": "",
-        "differences": comparison.differences,
-        "bars": _pair_bars(pairs, None),
-        "rows": [
-            (
-                f"{row.loader}: {row.verdict}",
-                rate(row.before_images_per_s),
-                rate(row.now_images_per_s),
-                f"{row.ratio:.2f} ({row.lowest_ratio:.2f} to {row.highest_ratio:.2f})",
-            )
-            for row in comparison.rows
-        ],
-        "notes": comparison.unmatched,
-    }
-
-
-def _pair_bars(pairs: Sequence[tuple[str, float, float]], target: float | None) -> BarChart:
+def _pair_bars(pairs: Sequence[tuple[str, float, float]], target: float) -> BarChart:
     """Return a chart with a bar before and a bar now for each name."""
     bars = []
     for name, before, now in pairs:
@@ -200,8 +151,8 @@ def _rate_bar(name: str, images_per_s: float, tone: Tone) -> Bar:
     )
 
 
-def _bars(title: str, bars: Sequence[Bar], target: float | None) -> BarChart:
-    if target is not None and math.isinf(target):  # the rate of a simulated device that takes no time
+def _bars(title: str, bars: Sequence[Bar], target: float) -> BarChart:
+    if math.isinf(target):  # the rate of a simulated device that takes no time
         target = max((bar.value for bar in bars if not math.isinf(bar.value)), default=1.0)
     return bar_chart(title, bars, target)
 
@@ -231,58 +182,6 @@ def _fix(found: Diagnosis, fix: Fix) -> JsonObject:
         "gain": f"× {fix.gain:.2f}",
         "needs": NEEDS[fix.needs],
         "limit": fix.limit,
-    }
-
-
-def _sections(table: BenchTable | None) -> list[JsonObject]:
-    return [] if table is None else [_section(section) for section in table.sections]
-
-
-def _section(section: BenchSection) -> JsonObject:
-    copied = f"{section.copied_images:,} of the images, {human_bytes(section.copied_bytes_per_image)} each"
-    return {
-        "sentence": bench_sentence(section),
-        "url": section.url,
-        "data": f"{section.split}, {section.layout}: {section.samples:,} images, "
-        f"{human_bytes(section.bytes_per_image)} each",
-        "copied": f"copy: {copied}, in the layout that the loader reads" if section.copied_images else "",
-        "bars": _loader_bars(section.rows),
-        "rows": [_loader(row) for row in section.rows],
-        "stages": [(row.layout, row.stages) for row in section.rows if row.stages],
-        "left_out": section.left_out,
-    }
-
-
-def _loader_bars(rows: Sequence[BenchRow]) -> BarChart:
-    bars = [
-        Bar(
-            name=row.loader,
-            value=row.images_per_s,
-            smallest=row.slowest_images_per_s,
-            largest=row.fastest_images_per_s,
-            tone="accent" if row.loader == OURS else "rest",
-            text=rate(row.images_per_s),
-            detail=f"{row.layout}, {row.interpolation}",
-        )
-        for row in rows
-    ]
-    return bar_chart("Images/s of every loader", bars)
-
-
-def _loader(row: BenchRow) -> JsonObject:
-    return {
-        "loader": row.loader,
-        "detail": f"{row.layout}, {row.interpolation}" + (", copy" if row.data == "copy" else ""),
-        "ours": row.loader == OURS,
-        "cells": [
-            ("images/s", rate(row.images_per_s)),
-            ("slowest to fastest", f"{rate(row.slowest_images_per_s)} to {rate(row.fastest_images_per_s)}"),
-            ("MB/s", f"{row.mb_per_s:,.1f}"),
-            ("CPU ms an image", f"{row.cpu_ms_per_image:.2f}"),
-            ("first batch, s", f"{row.first_batch_s:.1f}"),
-            ("largest process, MB", f"{row.largest_mb:,.0f}"),
-            ("all processes, MB", f"{row.sum_mb:,.0f}"),
-        ],
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from loaders.bench.table import OURS, BenchRow, BenchSection
 from loaders.diagnosis.comparison import ComparedFigure
 from loaders.diagnosis.findings import STAGES, Diagnosis, Fix, StageRate
 from loaders.diagnosis.prediction import COMPUTE_BOUND
@@ -136,27 +135,6 @@ def no_change_sentence(found: Diagnosis) -> str:
     if found.transform is not None and is_main(found.transform, found.limit, cpu_s):
         return "No setting helps."
     return "No single change helps."
-
-
-def bench_sentence(section: BenchSection) -> str:
-    """Return a sentence that compares our loader with the fastest of the others."""
-    other = max((row for row in section.rows if row.loader != OURS), key=_images_per_s, default=None)
-    mine = [row for row in section.rows if row.loader == OURS]
-    same_data = [row for row in mine if other is not None and row.data == other.data]
-    ours = max(same_data or mine, key=_images_per_s, default=None)
-    first = ours or other
-    if first is None:
-        return "No loader could be measured."
-    sentence = f"{first.loader} loads {rate(first.images_per_s)} images/s"
-    if ours is None:
-        return f"{sentence}, the fastest of those that were measured."
-    if other is None:
-        return f"{sentence}; no other loader was measured."
-    return f"{sentence}, {ours.images_per_s / other.images_per_s:.2f} times {other.loader}, the fastest of the others."
-
-
-def _images_per_s(row: BenchRow) -> float:
-    return row.images_per_s
 
 
 def figure_words(figure: ComparedFigure) -> tuple[str, str, str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loaders.bench.compare import PEERS_PYTHON
+from benchmarks.originals import PEERS_PYTHON
 
 ROOT = Path(__file__).parents[2]
 BENCHMARK = ROOT / "benchmarks/build.py"

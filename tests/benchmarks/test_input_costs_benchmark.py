@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.arena.arena_peers import PEERS
 from benchmarks.input_costs import DOCUMENT, IMAGE_SIZES, LOADERS, STORED, TABLE, cases, stored_ms, table_of
-from loaders.bench.peers import PEERS
 from loaders.capacity.input_costs import costs_in
 from tests.support.markdown import ROOT
 

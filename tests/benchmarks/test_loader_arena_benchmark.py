@@ -16,7 +16,7 @@ from benchmarks.loader_arena import BY_DEFAULT, CONTENDERS, read_ahead
 from benchmarks.tables import ARENA_FORMATS, arena_ratios, arena_table, arena_verdicts, formats_table, recorded
 from tests.support.markdown import ROOT
 
-PARTS = ("arena_tensors", "layouts")
+PARTS = ("arena_peers", "arena_round", "arena_tensors", "layouts")
 PEERS = [path for path in sorted((ROOT / "benchmarks/arena").glob("*.py")) if path.stem not in PARTS]
 
 

@@ -13,8 +13,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from loaders.report.page import bench_page, diagnosis_page
-from tests.support.findings import bench_table, diagnosis
+from loaders.report.page import diagnosis_page
+from tests.support.findings import diagnosis
 from tests.support.markdown import ROOT
 
 SITE = ROOT / "build/site"
@@ -131,11 +131,9 @@ def faults(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["bench", "diagnosis"])
-def test_pages_of_reports_have_no_serious_fault(browser, name, width):
-    page = bench_page(bench_table()) if name == "bench" else diagnosis_page(diagnosis(), bench_table())
+def test_the_page_of_a_diagnosis_has_no_serious_fault(browser, width):
     watched = Watched(browser, width=width)
-    watched.page.set_content(page)
+    watched.page.set_content(diagnosis_page(diagnosis()))
     found = faults(watched.page)
     watched.close()
     assert found == []

@@ -38,7 +38,7 @@ PRELOADED = (
     "rich.progress",
     "dataprep.builder.driver",
     "loaders.loader",
-    "loaders.bench.compare",
+    "loaders.bench.run",
 )
 """Imported once for all calls."""
 QUICK = {"--seconds": "0.1", "--images": "20", "--rounds": "1", "--batches": "1", "--epochs": "1", "--poll-s": "0.05"}

@@ -1,4 +1,4 @@
-"""`dataprep bench` as a user meets it: the table, the JSON, the page, one line for every mistake, and Ctrl-C."""
+"""`dataprep bench` as a user meets it: the table, the JSON, one line for every mistake, and Ctrl-C."""
 
 import json
 import re
@@ -14,20 +14,17 @@ from tests.support.builds import command, dataprep
 from tests.support.findings import bench_table
 from tests.support.words import replaced
 
-TORCH_WORKERS = 2
 SMALL = ("--batch-size", 8, "--image-size", 32, "--workers", 2, "--rounds", 2, "--batches", 2)
 
 
-def test_bench_prints_a_table_and_writes_a_page(finished, tmp_path):
+def test_bench_prints_a_table(finished, tmp_path):
     """Two datasets, each with tables that fit into 80 columns; in a file no line is wrapped or ends with spaces."""
     urls = finished("imagenet-webdataset"), finished("coco-tfrecord")
     (tmp_path / "old.json").write_text(json.dumps(to_document(bench_table())))
-    words = ("--html", tmp_path / "bench.html", "--compare", tmp_path / "old.json")
-    run = dataprep("bench", *urls, "--loader", "dataprep", *SMALL, *words)
+    run = dataprep("bench", *urls, *SMALL, "--compare", tmp_path / "old.json")
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
-    assert lines.pop().startswith(f"written: {tmp_path}/bench.html (")
     assert "differs: setting image_size: 224 before, 32 now" in lines
     assert "no dataset is in both tables" in run.stdout
     rules = [line for line in lines if line.startswith("─")]
@@ -36,21 +33,20 @@ def test_bench_prints_a_table_and_writes_a_page(finished, tmp_path):
     assert medians.endswith("largest process, and of all.")
     assert [line.partition(": train, ")[0] for line in lines if ": train, " in line] == [str(url) for url in urls]
     assert re.findall(r"train,\s+[^:]*?(webdataset|tfrecord)", "\n".join(lines)) == ["webdataset", "tfrecord"]
-    rows = [line.split() for line in lines if re.match(r"dataprep +\d", line)]
+    rows = [line.split() for line in lines if re.match(r"[\d,]+ +[\d,]+ +[\d,]+ ", line)]
     assert len(rows) == 2
-    for _, images_per_s, slowest, fastest, *_ in rows:
+    for images_per_s, slowest, fastest, *_ in rows:
         numbers = [int(text.replace(",", "")) for text in (slowest, images_per_s, fastest)]
         assert numbers == sorted(numbers)
     assert sum(line.startswith("decode ") for line in lines) == 2
     assert "Medians of 2 rounds, each of 2 batches" in run.stdout
-    assert (tmp_path / "bench.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_bench_prints_one_json_document(finished, tmp_path):
     url = finished("imagenet-imagefolder")
     (tmp_path / "old.json").write_text(json.dumps(to_document(bench_table())))
     words = ("--batch-size", 4, "--split", "val", "--compare", tmp_path / "old.json", "--json")
-    run = dataprep("bench", url, "--loader", "dataprep", *replaced(SMALL, *words))
+    run = dataprep("bench", url, *replaced(SMALL, *words))
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
     document = json.loads(run.stdout)
@@ -66,24 +62,20 @@ def test_bench_prints_one_json_document(finished, tmp_path):
     assert document["machine"]["cores"] >= 1
     (section,) = document["sections"]
     assert (section["url"], section["split"], section["layout"]) == (str(url), "val", "imagefolder")
-    (row,) = section["rows"]
-    assert (row["loader"], row["data"], len(row["rounds_images_per_s"])) == ("dataprep", "original", 2)
-    assert {stage["name"] for stage in row["stages"]} >= {"fetch", "decode"}
+    assert len(section["rounds_images_per_s"]) == 2
+    assert {stage["name"] for stage in section["stages"]} >= {"fetch", "decode"}
     comparison = document["comparison"]
     assert f"data url: shards/imagenet before, {url} now" in comparison["differences"]
     (ours,) = comparison["rows"]
-    assert (ours["loader"], ours["now_images_per_s"]) == ("dataprep", row["images_per_s"])
+    assert ours["now_images_per_s"] == section["images_per_s"]
 
 
 @pytest.mark.parametrize(
     ("words", "exit_code", "message"),
     [
         (["nowhere"], 2, r"nowhere: no files found; check the URL"),
-        (["x", "--loader", "torchvison"], 2, r"'torchvison', expected one of dataprep, torchvision, .*did you mean"),
         (["x", "--workers", 0], 2, r"--workers.*0 is not in the range"),
         (["x", "--seconds", 1, "--batches", 1], 2, r"--seconds and --batches both set"),
-        (["x", "--peer-python", "none"], 2, r"--peer-python.*'none' does not exist"),
-        (["x", "--html", "none/x.html"], 2, r"--html none/x.html: none is no folder"),
         (["x", "--compare", "none.json"], 2, r"--compare none.json: No such file or directory; give a file that"),
         ([], 2, r"Missing argument 'URL"),
     ],
@@ -98,13 +90,12 @@ def test_wrong_arguments_of_bench_are_refused_in_one_line(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_no_process_outlives_an_interrupted_bench(finished, number):
-    """Stopped while torchvision's workers run: with Ctrl-C they are gone, with kill -9 too, seconds later."""
+    """Stopped while a round runs: with Ctrl-C its process is gone, with kill -9 too, seconds later."""
     url = finished("imagenet-imagefolder")
-    words = command("bench", url, "--loader", "torchvision", "--batch-size", 8, "--seconds", 60)
-    words += ["--workers", str(TORCH_WORKERS)]
+    words = command("bench", url, "--batch-size", 8, "--seconds", 60, "--workers", 2)
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            tree = _tree_of(process.pid, 1 + TORCH_WORKERS)
+            tree = _tree_of(process.pid)
             process.send_signal(number)
             _, stderr = process.communicate(timeout=800)
         finally:
@@ -117,12 +108,11 @@ def test_no_process_outlives_an_interrupted_bench(finished, number):
     assert not alive
 
 
-def _tree_of(pid, count):
-    """The processes below one, as soon as there are so many."""
+def _tree_of(pid):
+    """Return the processes below one, as soon as there is one."""
     until_s = time.monotonic() + 40
     while time.monotonic() < until_s:
-        tree = psutil.Process(pid).children(recursive=True)
-        if len(tree) >= count:
+        if tree := psutil.Process(pid).children(recursive=True):
             return tree
         time.sleep(0.05)
-    raise AssertionError(f"{len(tree)} processes, expected {count}")
+    raise AssertionError("no process")

@@ -10,12 +10,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.arena.arena_peers import PEERS
 from dataprep.cloud import prices
 from dataprep.commands.check_region import command as check_region
 from dataprep.commands.convert import command as convert
 from dataprep.commands.plan_input import command
 from dataprep.errors import UndecidedError, UsageError
-from loaders.bench.peers import PEERS
 from loaders.capacity.host_cores import host_cores
 from loaders.capacity.input_costs import cost_from_table, measured_here
 
@@ -133,8 +133,7 @@ def test_costs_of_the_table_are_those_of_the_hosts_cores(plan_input):
 
 def test_cores_are_taken_as_those_of_the_machine_of_the_users_measurement(plan_input, tmp_path):
     path = tmp_path / "bench.json"
-    rows = [{"loader": name, "cpu_ms_per_image": 2.0} for name in ("dataprep", "grain")]
-    section = {"bytes_per_image": 100_000.0, "rows": rows}
+    section = {"bytes_per_image": 100_000.0, "cpu_ms_per_image": 2.0}
     path.write_text(json.dumps({"schema_version": 1, "sections": [section]}))
     words = (*RESNET, "--images-per-s", 8000)
     for measured in (("--measured", path), ("--cpu-ms-per-image", 2)):
@@ -169,17 +168,15 @@ def test_other_loaders_have_the_costs_of_the_table_beside_a_given_one(plan_input
 
 def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
     path = tmp_path / "bench.json"
-    row = {"loader": "dataprep", "cpu_ms_per_image": 2.0}
-    section = {"bytes_per_image": 100_000.0, "rows": [row, {"loader": "grain", "cpu_ms_per_image": 4.0}]}
+    section = {"bytes_per_image": 100_000.0, "cpu_ms_per_image": 2.0}
     path.write_text(json.dumps({"schema_version": 1, "sections": [section], "settings": {"image_size": 224}}))
     _, out = plan_input(*RESNET, "--images-per-s", 8000, "--measured", path, "--json")
     document = json.loads(out)
     assert (document["cost"]["cpu_ms"], document["cost"]["num_bytes"]) == (2.0, 100_000.0)
     assert document["cost"]["source"] == "bench.json"
-    assert [found["name"] for found in document["plan"]["what_ifs"] if "loader" in found["name"]] == ["loader grain"]
     with pytest.raises(UsageError, match="was measured at 224 pixels, the model takes 448"):
         plan_input(*MAE, *MAE_STEP, "--measured", path)
-    with pytest.raises(UsageError, match=r"bench\.json has no torchvision; it has dataprep, grain"):
+    with pytest.raises(UsageError, match=r"bench\.json has no torchvision; it has dataprep"):
         plan_input(*RESNET, "--images-per-s", 8000, "--measured", path, "--loader", "torchvision")
     path.write_text("{")
     with pytest.raises(UsageError, match="cannot be read as JSON"):
@@ -188,8 +185,8 @@ def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
 
 @pytest.mark.parametrize("url", [None, "gs://bucket/my data/", "/data/shards"])
 def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, tmp_path, url):
-    path, row = tmp_path / "bench.json", {"loader": "dataprep", "cpu_ms_per_image": 2.0}
-    section = {"bytes_per_image": 100_000.0, "rows": [row]} | ({"url": url} if url else {})
+    path = tmp_path / "bench.json"
+    section = {"bytes_per_image": 100_000.0, "cpu_ms_per_image": 2.0} | ({"url": url} if url else {})
     path.write_text(json.dumps({"schema_version": 1, "sections": [section]}))
     _, out = plan_input(*RESNET, "--images-per-s", 60000, "--measured", path)
     (command,) = [line.removeprefix("resize: ") for line in out.splitlines() if line.startswith("resize: ")]

@@ -35,7 +35,7 @@ PARTIAL = (
 ZONE = ("--zone", "us-central2-b")
 CASES: dict[str, tuple[str, ...]] = {
     "adopt": ("{folder}", "--index", "{world}/adopted", "--workers", "1"),
-    "bench": ("{dataset}", "--loader", "dataprep", "--batches", "1", "--rounds", "1", "--batch-size", "4",
+    "bench": ("{dataset}", "--batches", "1", "--rounds", "1", "--batch-size", "4",
               "--image-size", "32", "--workers", "1"),
     "build coco": ("--source", "{coco}", "--output", "{world}/annotated", "--annotations", "none", *PARTIAL),
     "build coco-dup5": ("--source", "{coco}", "--output", "{world}/coco-built", *PARTIAL),

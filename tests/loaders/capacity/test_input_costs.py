@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.arena.arena_peers import PEERS
 from dataprep.errors import UndecidedError, UsageError
-from loaders.bench.peers import PEERS
-from loaders.bench.table import BenchRow, BenchSection, BenchTable
+from loaders.bench.table import BenchSection, BenchTable
 from loaders.bench.table import to_document as bench_document
 from loaders.capacity.input_costs import cost_from_table, costs_from_document, measured_here
 from loaders.diagnosis.findings import Diagnosis, StageRate
@@ -17,9 +17,6 @@ from tests.support.costs import cost_by_hand
 from tests.support.markdown import ROOT
 
 ROW = {
-    "layout": "webdataset",
-    "data": "original",
-    "interpolation": "bicubic",
     "images_per_s": 1000.0,
     "slowest_images_per_s": 990.0,
     "fastest_images_per_s": 1010.0,
@@ -28,11 +25,12 @@ ROW = {
     "largest_mb": 300.0,
     "sum_mb": 300.0,
     "rounds_images_per_s": (1000.0,),
+    "stages": (),
 }
 
 
-def bench(rows: dict[str, float], image_size: int = 224) -> dict:
-    """A document with one row a section, by loader and CPU ms."""
+def bench(*cpu_ms: float, image_size: int = 224) -> dict:
+    """A document with a section for each CPU time."""
     sections = tuple(
         BenchSection(
             url="shards",
@@ -40,12 +38,10 @@ def bench(rows: dict[str, float], image_size: int = 224) -> dict:
             layout="webdataset",
             samples=1000,
             bytes_per_image=90_000.0,
-            copied_images=0,
-            copied_bytes_per_image=0.0,
-            rows=(BenchRow(loader=loader, cpu_ms_per_image=cpu_ms, **ROW),),
-            left_out=(),
+            cpu_ms_per_image=each,
+            **ROW,
         )
-        for loader, cpu_ms in rows.items()
+        for each in cpu_ms
     )
     return bench_document(BenchTable(sections=sections, settings={"image_size": image_size}, machine={}))
 
@@ -119,19 +115,17 @@ def test_the_document_has_the_figures_of_the_table():
 
 
 def test_costs_are_read_from_the_json_of_bench():
-    found = costs_from_document(bench({"dataprep": 2.54, "torchvision": 5.0}), "bench.json")
+    found = costs_from_document(bench(2.54), "bench.json")
     assert found.image_size == 224
     assert {name: (cost.cpu_ms, cost.num_bytes) for name, cost in found.costs.items()} == {
         "dataprep": (2.54, 90_000.0),
-        "torchvision": (5.0, 90_000.0),
     }
     ours = measured_here()["dataprep"][0].cost
     assert found.costs["dataprep"].stored_ms == pytest.approx(2.54 * ours.stored_ms / ours.cpu_ms)
 
 
-def test_the_costliest_row_of_a_loader_counts():
-    document = bench({"dataprep": 1.0})
-    document["sections"] += bench({"dataprep": 3.0})["sections"] + bench({"dataprep": 2.0})["sections"]
+def test_the_costliest_section_counts():
+    document = bench(1.0, 3.0, 2.0)
     assert costs_from_document(document, "bench.json").costs["dataprep"].cpu_ms == 3.0
 
 
@@ -148,12 +142,12 @@ def test_costs_read_from_the_json_of_diagnose_are_those_of_fetch_and_prepare():
         ([], "x.json: expected the JSON that `dataprep bench` or `dataprep diagnose` writes, of schema version 1"),
         ({"schema_version": 2}, "of schema version 1"),
         ({"schema_version": 1}, "not the JSON of"),
-        ({"schema_version": 1, "sections": [{"rows": [{}]}]}, "not the JSON of"),
+        ({"schema_version": 1, "sections": [{}]}, "not the JSON of"),
         ({"schema_version": 1, "sections": 3}, "not the JSON of"),
         ({"schema_version": 1, "sections": [], "settings": []}, "not the JSON of"),
         ({"schema_version": 1, "stages": [{"name": "fetch", "cpu_s_per_image": 1}]}, "not the JSON of"),
         ({"schema_version": 1, "sections": []}, "no loader has a CPU time above 0"),
-        (bench({"dataprep": 0.0}), "no loader has a CPU time above 0"),
+        (bench(0.0), "no loader has a CPU time above 0"),
     ],
 )
 def test_other_documents_are_refused(document, message):

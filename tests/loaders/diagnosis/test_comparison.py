@@ -9,12 +9,11 @@ import pytest
 from rich.console import Console
 
 from dataprep.errors import UsageError
-from loaders.bench.comparison import compare
 from loaders.diagnosis.comparison import compare_diagnoses, read_diagnosis
 from loaders.diagnosis.findings import to_document
-from loaders.report.page import bench_page, diagnosis_page
+from loaders.report.page import diagnosis_page
 from loaders.report.terminal import comparison_text
-from tests.support.findings import bench_table, diagnosis
+from tests.support.findings import diagnosis
 from tests.support.pages import HOSTILE, Page
 
 
@@ -78,16 +77,14 @@ def test_a_file_that_is_no_diagnosis_is_refused_in_one_line(tmp_path, content, s
     assert "\n" not in str(raised.value)
 
 
-def test_both_pages_show_the_earlier_run_with_every_text_escaped(tmp_path):
+def test_the_page_shows_the_earlier_run_with_every_text_escaped(tmp_path):
     found = diagnosis()
     earlier = replace(found, verdict=HOSTILE, url=HOSTILE)
     comparison = compare_diagnoses(read_diagnosis(written(tmp_path, earlier)), found)
-    table = bench_table()
-    pages = [diagnosis_page(found, comparison=comparison), bench_page(table, compare(table, table))]
-    for html in pages:
-        page = Page(html)
-        assert "script" not in page.tags
-        assert "Beside the earlier run" in html
-        assert "Now / before" in html
-    assert sum(HOSTILE in text for text in Page(pages[0]).texts) == 2
+    html = diagnosis_page(found, comparison)
+    page = Page(html)
+    assert "script" not in page.tags
+    assert "Beside the earlier run" in html
+    assert "Now / before" in html
+    assert sum(HOSTILE in text for text in page.texts) == 2
     assert "Beside the earlier run" not in diagnosis_page(found)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from loaders.report.page import bench_page, diagnosis_page
+from loaders.report.page import diagnosis_page
 from tests.support.browser import CHROMIUM, NO_CHROMIUM, browse
-from tests.support.findings import bench_table, diagnosis
+from tests.support.findings import diagnosis
 
 WIDTHS = (1280, 390)
 SMALLEST_TEXT_PX = 11
@@ -70,11 +70,10 @@ def pages():
     long = replace(
         diagnosis(), url=url, device="d" * 120, settings=settings, verdict=f"You wait for {url}: change that."
     )
-    page = diagnosis_page(diagnosis(), bench_table())
+    page = diagnosis_page(diagnosis())
     bad = '<p style="width: 2000px; font-size: 9px; color: #888; background: #999">x</p></main>'
     return {
         "diagnosis": page,
-        "bench": bench_page(bench_table()),
         "long": diagnosis_page(long),
         "ragged": page.replace("</main>", bad),
     }
@@ -100,7 +99,7 @@ def measured(request, pages, tmp_path_factory):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["diagnosis", "bench", "long"])
+@pytest.mark.parametrize("name", ["diagnosis", "long"])
 def test_pages_are_readable_at_every_width_in_light_and_dark(measured, name, width):
     found = measured[f"{name}-{width}"]
     assert found["inner_width"] == width
@@ -109,7 +108,7 @@ def test_pages_are_readable_at_every_width_in_light_and_dark(measured, name, wid
     assert found["smallest_text_px"] >= SMALLEST_TEXT_PX
     assert found["least_contrast"] >= LEAST_CONTRAST
     assert all(plot["height"] >= 100 and plot["width"] >= 250 for plot in found["plots"])
-    assert len(found["plots"]) == {"diagnosis": 3, "bench": 1, "long": 2}[name]
+    assert len(found["plots"]) == {"diagnosis": 2, "long": 2}[name]
 
 
 def test_unreadable_pages_are_detected(measured):
@@ -158,5 +157,5 @@ def test_a_fetch_by_a_page_is_detected(tmp_path):
 
 
 def test_the_page_forbids_every_fetch_by_its_policy(pages, tmp_path):
-    _, asked = pictured(tmp_path, pages["bench"].replace("</main>", f"{OUTSIDE}</main>"))
+    _, asked = pictured(tmp_path, pages["diagnosis"].replace("</main>", f"{OUTSIDE}</main>"))
     assert asked == []

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from loaders.bench.table import LeftOut
 from loaders.diagnosis.findings import StepTimes
-from loaders.report.page import bench_page, diagnosis_page
+from loaders.report.page import diagnosis_page
 from loaders.report.terminal import diagnosis_text
 from loaders.report.wording import attainable_sentence, limiting_stages
-from tests.support.findings import bench_table, diagnosis
+from tests.support.findings import diagnosis
 from tests.support.pages import HOSTILE, OUTSIDE, Page
 
 
@@ -27,7 +26,7 @@ def printed(found, width=80):
 
 @pytest.fixture(scope="module")
 def full():
-    return diagnosis_page(diagnosis(), bench_table())
+    return diagnosis_page(diagnosis())
 
 
 def test_page_shows_every_part_of_the_diagnosis(full):
@@ -43,10 +42,6 @@ def test_page_shows_every_part_of_the_diagnosis(full):
         "workers Decode with 8 threads (--threads 8) × 2.27 1,830 1,790 1,738 compute another run",
         "--resize 256 × 1.57 1,240 – – prepare the dataset built again",
         "With the best division of the cores: 1,840 images/s (fetch 0.6, prepare 6.7,",
-        "dataprep loads 1,562 images/s, 1.40 times tf.data, the fastest of the others.",
-        "tf.data tfrecord, bilinear-no-antialias, copy 1,118 1,102 to 1,139 126.2 1.78 6.4 1,015 1,015",
-        "decode 97 % busy, 1.21 ms an image",
-        "mosaic is left out: mosaicml-streaming is not installed",
         "codecs pillow 12.3.0, simplejpeg 1.9.0",
         "measured 2026-11-01T12:00:00Z",
     ):
@@ -67,23 +62,8 @@ def test_the_best_change_comes_first(full):
     assert names == [fix.name for fix in diagnosis().fixes]
 
 
-def test_a_table_without_a_diagnosis_has_a_page():
-    page = Page(bench_page(bench_table()))
-    assert page.tags.count("h1") == 1
-    assert page.texts[0].startswith(("\n", "dataprep loads"))
-    assert "Stages of dataprep, webdataset" in page.text
-    assert "the accelerator" not in page.text
-    (section,) = bench_table().sections
-    two = Page(bench_page(replace(bench_table(), sections=(section, replace(section, url="gs://bucket/other")))))
-    assert "Loaders on 2 datasets" in two.text
-    assert "gs://bucket/other dataprep loads 1,562" in two.text
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: diagnosis_page(diagnosis(), bench_table()), lambda: bench_page(bench_table())]
-)
-def test_nothing_is_fetched_and_no_script_runs(make):
-    html = make()
+def test_nothing_is_fetched_and_no_script_runs():
+    html = diagnosis_page(diagnosis())
     page = Page(html)
     assert {"script", "img", "iframe", "object", "embed", "link", "base", "form", "a"}.isdisjoint(page.tags)
     assert [value for _, value in page.attributes if value and OUTSIDE.search(value) and "gs://" not in value] == []
@@ -94,11 +74,11 @@ def test_nothing_is_fetched_and_no_script_runs(make):
     assert "prefers-color-scheme: dark" in html
     assert not re.search(r"#0[0-9a-f]0[0-9a-f]0[0-9a-f]\b|#1[0-9]1[0-9]1[0-9]\b", html.partition("</style>")[2])
     assert len(html) < 250_000
-    assert html == make()
+    assert html == diagnosis_page(diagnosis())
 
 
 def test_hostile_texts_are_escaped():
-    found, table = diagnosis(), bench_table()
+    found = diagnosis()
     fix = replace(found.fixes[0], name=HOSTILE, settings={HOSTILE: HOSTILE}, advice=HOSTILE)
     hostile = replace(
         found,
@@ -112,21 +92,12 @@ def test_hostile_texts_are_escaped():
         settings={HOSTILE: [HOSTILE]},
         allocation={HOSTILE: 1.0},
     )
-    section = table.sections[0]
-    row = replace(section.rows[0], loader=HOSTILE, layout=HOSTILE, interpolation=HOSTILE)
-    stages = (replace(section.rows[0].stages[0], name=HOSTILE),)
-    rows = (row, replace(section.rows[0], stages=stages, layout=HOSTILE))
-    left_out = (LeftOut(loader=HOSTILE, reason=HOSTILE),)
-    section = replace(section, url=HOSTILE, split=HOSTILE, layout=HOSTILE, rows=rows, left_out=left_out)
-    for html in (
-        diagnosis_page(hostile, replace(table, sections=(section,))),
-        bench_page(replace(table, sections=(section, section), machine=hostile.machine)),
-    ):
-        page = Page(html)
-        assert "<script" not in html
-        assert "img" not in page.tags
-        assert [name for name, _ in page.attributes if name.startswith("on")] == []
-        assert sum(HOSTILE in text for text in page.texts) >= 12
+    html = diagnosis_page(hostile)
+    page = Page(html)
+    assert "<script" not in html
+    assert "img" not in page.tags
+    assert [name for name, _ in page.attributes if name.startswith("on")] == []
+    assert sum(HOSTILE in text for text in page.texts) >= 12
     assert "<script>" in printed(hostile, width=400)
 
 

@@ -88,8 +88,8 @@ class Torchvision:
         """Yield batches without end."""
         from torchvision.datasets import ImageFolder
 
-        dataset = ImageFolder(self.config.root, _tensor_augmentation(self.config.image_size))
-        return _torch_batches(dataset, self.config, shuffle=True)
+        dataset = ImageFolder(self.config.root, tensor_augmentation(self.config.image_size))
+        return torch_batches(dataset, self.config, shuffle=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,17 @@ class WebDataset:
             .shuffle(SHUFFLE_SAMPLES)
             .decode("pil")
             .to_tuple("jpg;jpeg;png;webp", "cls")
-            .map_tuple(_tensor_augmentation(self.config.image_size), int)
+            .map_tuple(tensor_augmentation(self.config.image_size), int)
             .batched(self.config.batch_size, partial=False)
         )
         workers = min(self.config.workers, len(shards))  # webdataset refuses a worker without a shard
-        return _endless(
+        return endless(
             webdataset.WebLoader(
                 dataset,
                 batch_size=None,
                 num_workers=workers,
                 persistent_workers=True,
-                worker_init_fn=partial(_started_by, os.getpid()),
+                worker_init_fn=partial(started_by, os.getpid()),
             ),
             self.config,
         )
@@ -194,10 +194,10 @@ class MosaicStreaming:
         """Yield batches without end."""
         from streaming.vision import StreamingImageNet
 
-        augment = _tensor_augmentation(self.config.image_size)
+        augment = tensor_augmentation(self.config.image_size)
         batch_size = self.config.batch_size
         dataset = StreamingImageNet(local=str(self.config.root), shuffle=True, batch_size=batch_size, transform=augment)
-        return _torch_batches(dataset, self.config)
+        return torch_batches(dataset, self.config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,14 +283,14 @@ def _augmentation(image_size: int) -> Any:
     return v2.Compose([crop, v2.RandomHorizontalFlip()])
 
 
-def _tensor_augmentation(image_size: int) -> Any:
+def tensor_augmentation(image_size: int) -> Any:
     """Return the augmentation from a PIL image to a tensor, uint8 CHW."""
     from torchvision.transforms import v2
 
     return v2.Compose([v2.RGB(), _augmentation(image_size), v2.PILToTensor()])
 
 
-def _torch_batches(
+def torch_batches(
     dataset: Any, config: PeerConfig, *, shuffle: bool | None = None, collate_fn: Any = None
 ) -> Iterator[Batch]:
     from torch.utils.data import DataLoader
@@ -303,17 +303,17 @@ def _torch_batches(
         persistent_workers=True,
         drop_last=True,
         collate_fn=collate_fn,
-        worker_init_fn=partial(_started_by, os.getpid()),
+        worker_init_fn=partial(started_by, os.getpid()),
     )
-    return _endless(loader, config)
+    return endless(loader, config)
 
 
-def _started_by(parent_pid: int, worker: int) -> None:
+def started_by(parent_pid: int, worker: int) -> None:
     """End a worker of torch when its parent ends, even if that is before torch's own watchdog has started."""
     end_with(parent_pid)
 
 
-def _endless(loader: Any, config: PeerConfig) -> Iterator[Batch]:
+def endless(loader: Any, config: PeerConfig) -> Iterator[Batch]:
     """Yield torch's batches, epoch after epoch. Raises ValueError where an epoch has no full batch."""
     while True:
         images_NCHW = None

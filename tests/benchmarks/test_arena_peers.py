@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from loaders.bench.compare import PEERS_PYTHON
-from loaders.bench.peers import PEERS, peer_named
-from loaders.bench.runs import module_command
+from benchmarks.arena.arena_peers import PEERS, peer_named
+from benchmarks.loader_arena import layout_command
+from benchmarks.originals import PEERS_PYTHON
 from tests.support.builds import build_warm
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 WNIDS = ("n01440764", "n01443537", "n01484850")
 IMAGES_PER_CLASS = 32
 HEIGHT, WIDTH = 64, 80
@@ -31,7 +31,7 @@ TAKE_BATCHES = """
 import itertools, sys
 import numpy as np
 from pathlib import Path
-from loaders.bench.peers import PEERS, PeerConfig
+from arena_peers import PEERS, PeerConfig
 name, root, size, batch, count, out = sys.argv[1:]
 if __name__ == "__main__":
     config = PeerConfig(root=Path(root), image_size=int(size), batch_size=int(batch), workers=1)
@@ -62,8 +62,8 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def foreign_layout(layouts: Path, layout: str) -> Path:
     """Write a layout with the environment of benchmarks, unless it is there."""
     if not (layouts / layout).exists():
-        words = [layout, "--images", layouts / "imagefolder/train", "--out", layouts / layout, "--shards", 2]
-        _run(*module_command(PEERS_PYTHON, "loaders.bench.peers_layouts", *words))
+        words = ["--images", layouts / "imagefolder/train", "--out", layouts / layout, "--shards", 2]
+        _run(*layout_command(layout, *words))
     return layouts / layout
 
 
@@ -119,7 +119,7 @@ def _delivered(layouts: Path, tmp_path: Path, name: str) -> tuple[np.ndarray, np
 
 
 def _run(*words: object) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'benchmarks/arena'}:{ROOT}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [str(word) for word in words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

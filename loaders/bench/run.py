@@ -1,0 +1,268 @@
+"""Rounds of our loader on every dataset of a request; data without a manifest are indexed first.
+
+with tempfile.TemporaryDirectory() as folder:
+    table = run_bench(BenchRequest(urls=("shards",)), Path(folder), progress)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from dataprep.adoption import AdoptRequest, adopt
+from dataprep.adoption import Progress as AdoptProgress
+from dataprep.dataset.adopted import open_linked
+from dataprep.dataset.manifest import read_manifest
+from dataprep.errors import DataprepError, UsageError
+from dataprep.host.cpu import available_cores, background_cores
+from dataprep.host.measure import CommandError
+from dataprep.host.versions import machine_document
+from dataprep.storage import open_storage
+from loaders.bench.round import Job, Round, last_line, run_round, warm_up
+from loaders.bench.table import BenchSection, BenchTable, StageShare
+from loaders.dataset import Dataset, open_dataset, refuse_mixture
+from loaders.engine.stats import StageTimes, Stats
+from loaders.fetch.index import DEADLINE_S, with_deadline
+
+INDEX_DEADLINE_S = 60.0
+SAMPLED_SHARDS = 64
+"""Maximum number of shards from which the mean size of an image is estimated."""
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+class Progress(AdoptProgress, Protocol):
+    """Progress of a measurement."""
+
+    def running(self, what: str, done: int, total: int) -> None:
+        """Report that `done` of `total` rounds are finished, and that the next one has begun."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchRequest:
+    """Datasets to measure, and how.
+
+    Raises:
+        UsageError: A value is out of its range.
+    """
+
+    urls: tuple[str, ...]
+    """Datasets of any origin; all tars together are one dataset, and `{000..146}` is expanded."""
+    split: str = "train"
+    batch_size: int = 128
+    image_size: int = 224
+    workers: int = 0
+    """Number of threads of the loader, and of the cores that it may use; 0: all cores."""
+    seconds: float = 5.0
+    """Length of a round after the first batches."""
+    batches: int = 0
+    """Minimum number of batches in a round."""
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        least = {"batch_size": 1, "image_size": 1, "workers": 0, "seconds": 0, "batches": 0, "rounds": 1}
+        for name, value in least.items():
+            if not getattr(self, name) >= value:
+                raise UsageError(f"{name} must be {value} or more, got {getattr(self, name)}")
+        if not self.workers:
+            object.__setattr__(self, "workers", available_cores())
+
+
+def run_bench(request: BenchRequest, work: Path, progress: Progress) -> BenchTable:
+    """Measure our loader on every dataset of a request.
+
+    Args:
+        request: Datasets and settings.
+        work: Empty folder for indexes; the caller removes it.
+        progress: Receives what is being done.
+
+    Raises:
+        DataprepError: A dataset cannot be read, or the loader failed.
+    """
+    machine = machine_document(background_cores())
+    sections = []
+    for number, urls in enumerate(grouped(request.urls)):
+        progress.step(f"opening {urls[0]}")
+        dataset = open_data(urls, request.split, work / str(number), progress, request.workers)
+        sections.append(_section(" ".join(urls), dataset, request, progress))
+    return BenchTable(
+        sections=tuple(sections),
+        settings={
+            "batch_size": request.batch_size,
+            "image_size": request.image_size,
+            "workers": request.workers,
+            "rounds": request.rounds,
+            "seconds": request.seconds or None,
+            "batches": request.batches or None,
+        },
+        machine=machine,
+    )
+
+
+def _section(url: str, dataset: Dataset, request: BenchRequest, progress: Progress) -> BenchSection:
+    samples, split = dataset.split.samples, dataset.split.name
+    if samples < request.batch_size:
+        raise UsageError(
+            f"{url}: {samples:,} images in {split}, a batch takes {request.batch_size:,}; choose --batch-size "
+            f"{max(1, samples // request.workers)}"
+        )
+    job = Job(
+        url=dataset.url,
+        split=split,
+        batch_size=request.batch_size,
+        image_size=request.image_size,
+        workers=request.workers,
+        seconds=request.seconds,
+        images=request.batches * request.batch_size,
+    )
+    try:
+        progress.running("warming up", 0, request.rounds)
+        warm_up(job)
+        rounds = []
+        for number in range(request.rounds):
+            progress.running(f"round {number + 1} of {request.rounds}", number, request.rounds)
+            rounds.append(run_round(job))
+    except CommandError as error:
+        raise DataprepError(f"{url}: {last_line(error.stderr)}") from error
+    return section_of(url, dataset, rounds, _bytes_per_image(dataset))
+
+
+def section_of(url: str, dataset: Dataset, rounds: Sequence[Round], bytes_per_image: float) -> BenchSection:
+    """Return the medians of the rounds on one dataset."""
+
+    def median(name: str) -> float:
+        return float(statistics.median(getattr(each, name) for each in rounds))
+
+    rates = [each.images_per_s for each in rounds]
+    return BenchSection(
+        url=url,
+        split=dataset.split.name,
+        layout=dataset.manifest.format,
+        samples=dataset.split.samples,
+        bytes_per_image=bytes_per_image,
+        images_per_s=median("images_per_s"),
+        slowest_images_per_s=min(rates),
+        fastest_images_per_s=max(rates),
+        mb_per_s=median("images_per_s") * bytes_per_image / 1e6,
+        cpu_ms_per_image=median("cpu_ms_per_image"),
+        first_batch_s=median("first_batch_s"),
+        largest_mb=median("largest_mb"),
+        sum_mb=median("sum_mb"),
+        rounds_images_per_s=tuple(rates),
+        stages=stage_shares(rounds),
+    )
+
+
+def stage_shares(rounds: Sequence[Round]) -> tuple[StageShare, ...]:
+    """Return where the threads of each stage spent their time, over all rounds."""
+    totals = Stats()
+    for each in rounds:
+        for name, stage in each.stages.items():
+            totals.add(name, **stage)
+    images, stages = sum(each.images for each in rounds), totals.times()
+    if "fetch" in stages and "decode" in stages:
+        stages["decode"].get_wait_s.merge(stages["fetch"].get_wait_s)  # the same threads wait for the bytes
+    return tuple(_share(name, times, images) for name, times in stages.items())
+
+
+def _share(name: str, times: StageTimes, images: int) -> StageShare:
+    busy_s, get_wait_s, put_wait_s = times.busy_s.sum_s, times.get_wait_s.sum_s, times.put_wait_s.sum_s
+    total_s = busy_s + get_wait_s + put_wait_s or 1.0
+    return StageShare(
+        name=name,
+        busy_share=busy_s / total_s,
+        get_wait_share=get_wait_s / total_s,
+        put_wait_share=put_wait_s / total_s,
+        busy_ms_per_image=1e3 * busy_s / images,
+    )
+
+
+def _bytes_per_image(dataset: Dataset) -> float:
+    index = dataset.open_index(INDEX_DEADLINE_S)
+    shards = [number for number, entry in enumerate(dataset.split.shards) if entry["samples"]]
+    some = shards[:: -(-len(shards) // SAMPLED_SHARDS) or 1]
+    num_bytes = sum(int(index.shard(shard).image_bytes.sum()) for shard in some)
+    return num_bytes / sum(int(dataset.split.shards[shard]["samples"]) for shard in some)
+
+
+# The data
+
+
+def grouped(urls: Sequence[str]) -> list[tuple[str, ...]]:
+    """Group URLs into datasets: all tars together are one, every other URL is one by itself. Braces are expanded."""
+    expanded = [each for url in urls for each in expand_braces(url)]
+    groups: dict[str, list[str]] = {}
+    for url in dict.fromkeys(expanded):
+        groups.setdefault("" if url.endswith(".tar") else url, []).append(url)
+    return [tuple(group) for group in groups.values()]
+
+
+def expand_braces(text: str) -> Iterator[str]:
+    """Expand `{000..146}` and `{a,b}` as shells and webdataset do."""
+    braces = _BRACES.search(text)
+    if braces is None:
+        yield text
+        return
+    numbers = _RANGE.fullmatch(braces[1])
+    if numbers:
+        first, last = int(numbers[1]), int(numbers[2])
+        parts = [f"{number:0{len(numbers[1])}d}" for number in range(first, last + 1)]
+    else:
+        parts = braces[1].split(",")
+    for part in parts:
+        yield from expand_braces(text[: braces.start()] + part + text[braces.end() :])
+
+
+def open_data(urls: tuple[str, ...], split: str, index: Path, progress: Progress, workers: int) -> Dataset:
+    """Open a dataset; data without a manifest are indexed in a folder of this machine.
+
+    Args:
+        urls: URLs of one dataset, as `grouped` returns them.
+        split: Name of a split.
+        index: Folder for the index of data without a manifest.
+        progress: Receives what is being done.
+        workers: Processes that index.
+
+    Raises:
+        UsageError: There is no such data, or no such split.
+        SourceError: The data are damaged.
+    """
+    if urls[0].endswith(".tar"):
+        root, names = _common_folder(urls)
+        there = {info.name for info in open_linked(root).list()}
+        missing = [name for name in names if name not in there]
+        if missing:
+            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            raise UsageError(f"{root}/{missing[0]}{more}: not found; check the name")
+        splits = tuple((split, escape(name)) for name in names)
+        return _adopted(AdoptRequest(url=root, index_url=str(index), splits=splits), split, progress, workers)
+    if read_manifest(with_deadline(open_storage(urls[0]), DEADLINE_S)) is None:
+        refuse_mixture(urls[0])
+        return _adopted(AdoptRequest(url=urls[0], index_url=str(index)), split, progress, workers)
+    return open_dataset(urls[0], split)
+
+
+def _adopted(request: AdoptRequest, split: str, progress: Progress, workers: int) -> Dataset:
+    try:
+        url = adopt(request, progress, workers=workers).url
+    except UsageError as error:
+        if "--" not in str(error):
+            raise
+        raise UsageError(
+            f"{error}. These are options of `dataprep adopt`: run it, and give the index instead"
+        ) from error
+    return open_dataset(url, split)
+
+
+def _common_folder(urls: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Return the folder that holds all files, and their names in it."""
+    scheme, colon, _ = urls[0].rpartition("://")
+    paths = [PurePosixPath(url.removeprefix(scheme + colon)) if scheme else Path(url).absolute() for url in urls]
+    root = os.path.commonpath([path.parent for path in paths])
+    return scheme + colon + root, [str(path.relative_to(root)) for path in paths]
