@@ -13,7 +13,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 sys.path.insert(0, str(Path(__file__).parent))
-from dataprep.host.supported import unsupported
+from dataprep.host.program import unsupported
 
 # pip looks at python_requires only after this, and at it after the requirements of our packages, which it downloads.
 if problem := unsupported():

@@ -6,7 +6,7 @@ command line only when it is run.
 
 import sys
 
-from dataprep.host.supported import leave_current_folder, unsupported
+from dataprep.host.program import leave_current_folder, unsupported
 
 
 def main() -> None:

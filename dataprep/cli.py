@@ -16,8 +16,7 @@ import click
 
 from dataprep import __version__
 from dataprep.errors import DataprepError
-from dataprep.host.garbage import collect_rarely
-from dataprep.host.supported import names_advice, unsupported
+from dataprep.host.program import collect_rarely, names_advice, unsupported
 from dataprep.messages import first_line, visible
 
 INTERRUPTED = 130

@@ -21,8 +21,8 @@ from dataprep.messages import shell_words, shown
 from dataprep.sources.archives import refuse_pointer
 from dataprep.sources.keys import key_of
 from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.base import FORBIDDEN
 from dataprep.storage.checksums import crc32c_of
-from dataprep.storage.names import FORBIDDEN
 
 IMAGES_PER_SHARD = 2048
 """Number of images in each group of the index: about as many as in a shard of 256 MiB."""

@@ -17,7 +17,7 @@ from dataprep.dataset.records import FileEntry, SplitManifest
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import metadata_file, metadata_line
 from dataprep.storage.checksums import digests_of
-from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.errors import disk_errors
 
 
 def annotation_files(format_name: str, features: Features, splits: Iterable[str]) -> list[str]:

@@ -166,7 +166,7 @@ class Enumerator:
 
     def _expect_archives(self) -> None:
         """Look for the archives that a published dataset has, before it is opened."""
-        from dataprep.storage.gcs_expected import ExpectedGCS
+        from dataprep.storage.gcs import ExpectedGCS
 
         if isinstance(self.source, ExpectedGCS):
             archives = (archive for facts in self.dataset.facts.values() for archive in facts.archives)
@@ -176,6 +176,6 @@ class Enumerator:
 def _expected(source: Storage) -> Storage:
     if source.is_local:
         return source
-    from dataprep.storage.gcs_expected import expected
+    from dataprep.storage.gcs import expected
 
     return expected(source)

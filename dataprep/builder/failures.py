@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, FullError, StorageError
-from dataprep.host.supported import names_advice
-from dataprep.storage.disk_errors import FULL
-from dataprep.storage.messages import GO_ON
+from dataprep.host.program import names_advice
+from dataprep.storage.errors import FULL, GO_ON
 
 MAX_DEATHS = 3
 """Number of workers that one task may kill or hang before it is set aside."""

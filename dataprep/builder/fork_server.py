@@ -1,6 +1,6 @@
 """Prepares the process that forks the workers of a pool, which imports this module first."""
 
-from dataprep.host.garbage import collect_rarely
+from dataprep.host.program import collect_rarely
 from dataprep.host.versions import codec_versions
 
 collect_rarely()

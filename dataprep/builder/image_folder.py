@@ -25,8 +25,8 @@ from dataprep.formats.imagefolder import REPEATED, image_file, image_suffix, rep
 from dataprep.host.heartbeat import beat
 from dataprep.storage import ObjectInfo, open_storage
 from dataprep.storage.checksums import crc32c_number
+from dataprep.storage.errors import GO_ON
 from dataprep.storage.local import LocalStorage
-from dataprep.storage.messages import GO_ON
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -34,9 +34,9 @@ from typing import Any, TypeVar
 from dataprep.builder.dispatch import Dispatch, Loss
 from dataprep.builder.failures import Failure, failure_of
 from dataprep.errors import UsageError
-from dataprep.host.garbage import COLLECT_AFTER
 from dataprep.host.heartbeat import STALL_S, BeatCounter, Standstill, beat, beat_into, minutes
 from dataprep.host.processes import BUILD_ENVIRONMENT, KILL_S, end_or_leave, environment, on_parents_death
+from dataprep.host.program import COLLECT_AFTER
 from dataprep.messages import one_line
 
 T = TypeVar("T")

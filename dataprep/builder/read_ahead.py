@@ -14,7 +14,7 @@ from dataprep.errors import SourceError
 from dataprep.sources.unpacked import UnpackedImages, unpacked_sources
 from dataprep.storage.base import NO_VERSION, ChangedError, Originals, Storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
-from dataprep.storage.gcs_expected import expected
+from dataprep.storage.gcs import expected
 
 if TYPE_CHECKING:
     import pyarrow as pa

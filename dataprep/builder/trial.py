@@ -28,7 +28,7 @@ from dataprep.sources.unpacked import unpacked_sources
 from dataprep.storage import Storage
 from dataprep.storage.base import NO_VERSION, Originals
 from dataprep.storage.checksums import HashingWriter
-from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.errors import disk_errors
 
 MAX_IMAGES = 64
 MAX_S = 2.0

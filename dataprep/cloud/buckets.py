@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 from dataprep.cloud.region import can_cache, describe
 from dataprep.errors import AccessError, UsageError
 from dataprep.messages import first_line
-from dataprep.storage import gcs_client, gcs_retry
-from dataprep.storage.gcs_errors import bucket_errors
+from dataprep.storage import gcs_client
+from dataprep.storage.gcs_client import bucket_errors
 from dataprep.storage.gcs_location import BucketLocation, running_caches
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _found(client: Client, name: str) -> Bucket | None:
     try:
         with bucket_errors(f"gs://{name}", "storage.buckets.get"):
             try:
-                return client.get_bucket(name, retry=gcs_retry.retry_policy())
+                return client.get_bucket(name, retry=gcs_client.retry_policy())
             except NotFound:
                 return None
     except AccessError as error:
@@ -167,7 +167,7 @@ def _create(client: Client, request: BucketRequest, project: str | None) -> None
     bucket.soft_delete_policy.retention_duration_seconds = request.soft_delete_days * _DAY_S
     try:
         with bucket_errors(f"gs://{request.name}", _CREATE):
-            client.create_bucket(bucket, project=project, location=request.location, retry=gcs_retry.retry_policy())
+            client.create_bucket(bucket, project=project, location=request.location, retry=gcs_client.retry_policy())
     except AccessError as error:
         if not isinstance(error.__cause__, Forbidden):
             raise
@@ -181,7 +181,7 @@ def _create_cache(client: Client, name: str, zone: str) -> None:
     """Request a Rapid Cache that takes in what is read for the first time; it runs some minutes later."""
     with bucket_errors(f"gs://{name}", CREATE_CACHE):
         wanted = {"zone": zone, "admissionPolicy": "admit-on-first-miss"}
-        client._post_resource(f"/b/{name}/anywhereCaches", wanted, retry=gcs_retry.retry_policy())
+        client._post_resource(f"/b/{name}/anywhereCaches", wanted, retry=gcs_client.retry_policy())
 
 
 def _missing_caches(request: BucketRequest) -> list[str]:

@@ -38,8 +38,8 @@ from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.checksums import crc32c_of_bytes, crc32c_text, digests_of
 from dataprep.storage.copies import check_same, copy_object, stored_crc32c
+from dataprep.storage.errors import described_bytes
 from dataprep.storage.gcs_location import BucketLocation, bucket_location
-from dataprep.storage.messages import described_bytes
 
 QUEUED_PER_THREAD = 4
 """Maximum number of objects queued for each thread: an image folder may have a million objects."""

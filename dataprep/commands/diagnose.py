@@ -145,7 +145,7 @@ def command(
     decoding, the transfer and the model are also measured alone, and again with each change that could help.
     """
     if html is not None:
-        from dataprep.pages.page import require_report_packages
+        from dataprep.pages import require_report_packages
 
         require_report_packages()
     from loaders.diagnosis.comparison import compare_diagnoses, read_diagnosis
@@ -164,7 +164,7 @@ def command(
             found = apply_best(setup, device, found, seconds=seconds)
     comparison = None if before is None else compare_diagnoses(before, found)
     if html is not None:
-        from dataprep.pages.page import write_page
+        from dataprep.pages import write_page
         from loaders.report.page import diagnosis_page
 
         write_page(diagnosis_page(found, comparison), html)

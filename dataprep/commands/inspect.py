@@ -25,7 +25,7 @@ from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset
 from dataprep.inspection.rejected import Rejected, rejected
 from dataprep.messages import counted, described_fields, human_bytes, printable
-from dataprep.pages.page import require_report_packages, write_page
+from dataprep.pages import require_report_packages, write_page
 from dataprep.storage import open_storage
 
 EPILOG = """\b

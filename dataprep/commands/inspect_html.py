@@ -15,8 +15,7 @@ from dataprep.inspection.contact_sheet import Picture, Sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, Shared, SplitInspection
 from dataprep.messages import counted, described_fields, human_bytes, of_images, shortened
-from dataprep.pages.charts import area_chart, histogram_bins
-from dataprep.pages.page import render_page
+from dataprep.pages import area_chart, histogram_bins, render_page
 
 TEMPLATE, SCRIPT = "inspect.html.j2", "inspect.js"
 FEW_CLASSES = 12

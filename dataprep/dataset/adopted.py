@@ -25,8 +25,8 @@ from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
 from dataprep.errors import AccessError, FormatError, UsageError
 from dataprep.messages import shell_words, shown
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
+from dataprep.storage.base import FORBIDDEN
 from dataprep.storage.local import LocalStorage
-from dataprep.storage.names import FORBIDDEN
 
 DATA_URL = "DATAPREP_DATA_URL"
 """Environment variable by which a user names the place of adopted data."""

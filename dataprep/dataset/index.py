@@ -35,8 +35,7 @@ from dataprep.messages import one_line
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_of, digests_of
 from dataprep.storage.copies import stored_crc32c
-from dataprep.storage.disk_errors import disk_errors
-from dataprep.storage.messages import GO_ON
+from dataprep.storage.errors import GO_ON, disk_errors
 from dataprep.storage.parquet import ParquetFile, open_parquet, path_of
 
 if TYPE_CHECKING:

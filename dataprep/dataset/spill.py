@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from dataprep.dataset.columns import binaries, from_numpy, numbers, strings, table_of, to_numpy
 from dataprep.dataset.randomness import spread
 from dataprep.dataset.records import References, SampleRef
-from dataprep.storage.scratch import Extent, ScratchFile
+from dataprep.storage.spool import Extent, ScratchFile
 
 if TYPE_CHECKING:
     import numpy as np

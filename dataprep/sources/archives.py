@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from dataprep.errors import SourceError
 from dataprep.storage.base import ObjectInfo, Storage
-from dataprep.storage.range_file import RangeWindow
+from dataprep.storage.ranges import RangeWindow
 
 BLOCK_BYTES = 4 * 2**20
 """Size of one request over a network; smaller requests spend as much time on round trips as on bytes."""

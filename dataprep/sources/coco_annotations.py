@@ -27,7 +27,7 @@ from dataprep.sources.coco_masks import MAX_COORDINATE, mask_size
 from dataprep.sources.coco_records import KINDS, RECORDS, TYPES, Category, CocoImage
 from dataprep.sources.json_stream import top_level_items
 from dataprep.storage.base import Storage
-from dataprep.storage.scratch import Extent, ScratchFile
+from dataprep.storage.spool import Extent, ScratchFile
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,8 +25,8 @@ from dataprep.messages import human_bytes, one_line, shown
 from dataprep.sources.json_stream import READ_ERRORS
 from dataprep.sources.zips import find_directory
 from dataprep.storage.base import Storage
-from dataprep.storage.disk_errors import disk_errors
-from dataprep.storage.range_file import RangeFile
+from dataprep.storage.errors import disk_errors
+from dataprep.storage.ranges import RangeFile
 
 FOLDER = "annotations"
 JSON_OF = {

@@ -45,7 +45,7 @@ from dataprep.sources.problems import SHOWN_PROBLEMS, Problems
 from dataprep.sources.text_files import SUFFIX, TextFiles
 from dataprep.sources.tree import ORIGINALS, Original, Tree, path_bytes, read_tree, stem_bytes, unpack_command
 from dataprep.storage.base import Storage
-from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.errors import disk_errors
 
 ALL_FILES = "*"
 """Name in the plan's sources for files that have no common top folder."""

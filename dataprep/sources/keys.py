@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataprep.dataset.paths import CLOSE, READABLE_SUFFIXES, is_hidden_name
 from dataprep.dataset.records import MAX_KEY_BYTES
 from dataprep.errors import SourceError
-from dataprep.storage.names import FORBIDDEN
+from dataprep.storage.base import FORBIDDEN
 
 MAX_NAME_BYTES = 4096
 """Maximum length of an original name: no file system stores a longer path."""

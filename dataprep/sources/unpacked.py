@@ -28,7 +28,7 @@ from dataprep.dataset.records import PlannedSource, SampleRef, SourceFile
 from dataprep.errors import SourceError
 from dataprep.storage.base import NO_VERSION, ObjectInfo, Storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of, crc32c_text
-from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.errors import disk_errors
 
 PARQUET = ".parquet"
 IMAGE_FILES = "*"

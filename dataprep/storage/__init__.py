@@ -12,6 +12,14 @@ A file is published whole or not at all, and never replaces an existing one:
 What is found in a place may be hostile. Nothing below a root is written or removed through a link (`folders.py`), and
 of the files in `_build/tmp/` only those with the name of a spool file are removed as stale. Credentials are left to
 google-auth and never logged.
+
+    base.py, errors.py                the interface, names, errors of all kinds of storage
+    local.py, folders.py, spool.py    disk; folders and files opened below a root; files that are being written
+    gcs.py, gcs_transfers.py          bucket; its range reads and uploads
+    gcs_client.py, gcs_location.py    the client, its retries and errors; the place of a bucket
+    hub.py                            datasets of the Hugging Face Hub, to read
+    copies.py, checksums.py           copies of objects; digests
+    ranges.py, parquet.py             objects read in ranges; parquet files
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean, quoted
 from dataprep.storage.base import ObjectInfo, Storage
-from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.errors import disk_errors
 
 __all__ = ["ObjectInfo", "Storage", "absolute", "disk_errors", "open_originals", "open_storage"]
 

@@ -1,19 +1,28 @@
-"""The interface of a place for bytes, disk or bucket. Names are relative, with `/`, and never leave the root."""
+"""The interface of a place for bytes, disk or bucket, and the rules for names in it.
+
+Names are relative, with `/`, and never leave the root.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from dataprep.errors import DataprepError, FormatError, StorageError
+from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
+from dataprep.messages import quoted
 
 NO_VERSION = 0
 """Version of an object where none is known."""
 _FACTOR, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1
+FORBIDDEN = "\\\0\r\n"
+"""Characters that no name may hold: other systems take a backslash for a separator, and disks or Cloud Storage refuse
+NUL and line ends."""
+_REFUSED = re.compile(rf"(?:^|/)\.{{0,2}}(?:/|\Z)|[{re.escape(FORBIDDEN)}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,3 +250,27 @@ def read_bounded(
         return None
     except TooLargeError as fault:
         raise error(f"{fault}; {advice}") from None
+
+
+def check_name(name: str) -> str:
+    """Return a valid name of an object unchanged.
+
+    Raises:
+        UsageError: It is empty or absolute, has an empty, `.` or `..` component, or a forbidden character.
+    """
+    if _REFUSED.search(name) is None:
+        return name
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise UsageError(
+            f'object name {quoted(name)} must be relative, with parts separated by "/" and none empty, "." or ".."'
+        )
+    raise UsageError(f"object name {quoted(name)} must hold no backslash, NUL or line end")
+
+
+def check_prefix(prefix: str) -> str:
+    """Return a folder's name without its trailing slash; empty for the root.
+
+    Raises:
+        UsageError: The name is invalid, by the rules of `check_name`.
+    """
+    return check_name(prefix.removesuffix("/")) if prefix else ""

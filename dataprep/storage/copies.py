@@ -10,8 +10,7 @@ from dataprep.errors import ConflictError, StorageError
 from dataprep.messages import shell_words
 from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.checksums import BLOCK_BYTES, crc32c_hex, crc32c_of, crc32c_of_stream, crc32c_text
-from dataprep.storage.disk_errors import disk_errors
-from dataprep.storage.messages import GO_ON, described_bytes
+from dataprep.storage.errors import GO_ON, described_bytes, disk_errors
 
 if TYPE_CHECKING:
     from dataprep.storage.gcs import GCSStorage

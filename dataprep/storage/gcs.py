@@ -1,4 +1,16 @@
-"""A prefix of a Cloud Storage bucket as a place for objects: create-only uploads, many range reads at once."""
+"""A prefix of a Cloud Storage bucket as a place for objects: create-only uploads, many range reads at once.
+
+`GCSStorage` is the place. `ExpectedGCS` is a bucket of originals that looks up the archives of a dataset at once, and
+remembers the versions of all listed objects. `StagedGCS` serves a writer that may lose the right to write while it is
+suspended:
+
+    upload to root/tmp/<name>-<uuid> -> is the place still ours? -> the server copies it to its name, if that is free
+
+An upload cannot depend on another object, because Cloud Storage has no such precondition, so an upload alone cannot
+respect the right to write. A copy can, because its source must exist. Whoever takes the right away first changes the
+object that `still_ours` reads, then deletes everything below `root`. An upload that was finished before no longer has a
+source; one that is finished afterwards finds that the place belongs to another writer.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +21,35 @@ import itertools
 import re
 import sys
 import tempfile
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from uuid import uuid4
 
 from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
-from dataprep.storage import gcs_client, gcs_ranges, gcs_retry
-from dataprep.storage.base import NO_VERSION, ChangedError, ObjectInfo, OtherSizeError, TooLargeError
+from dataprep.storage import gcs_client, gcs_transfers
+from dataprep.storage.base import (
+    NO_VERSION,
+    ChangedError,
+    ObjectInfo,
+    OtherSizeError,
+    Storage,
+    TooLargeError,
+    check_name,
+    check_prefix,
+)
 from dataprep.storage.checksums import crc32c_of_bytes
-from dataprep.storage.disk_errors import disk_errors
-from dataprep.storage.gcs_errors import bucket_errors, is_missing_bucket
-from dataprep.storage.gcs_following import BeatingStream, Following, GrowingFile
-from dataprep.storage.messages import (
+from dataprep.storage.errors import (
     GO_ON,
     READ_LESS_AT_ONCE,
     bad_range,
     conflict,
+    disk_errors,
     ends_before,
     missing,
     other_size,
@@ -36,12 +57,15 @@ from dataprep.storage.messages import (
     too_large,
     unsettled,
 )
-from dataprep.storage.names import check_name, check_prefix
-from dataprep.storage.spool import process_spools, remove_stale_spools
-from dataprep.storage.streams import RangeStream
+from dataprep.storage.gcs_client import bucket_errors, is_missing_bucket
+from dataprep.storage.gcs_transfers import BeatingStream, Following, GrowingFile
+from dataprep.storage.ranges import RangeStream
+from dataprep.storage.spool import NAME_CHARACTERS, process_spools, remove_stale_spools
 
 if TYPE_CHECKING:
+    import numpy as np
     from google.cloud.storage import Blob
+    from numpy.typing import NDArray
 
 # A chunk costs one round trip, and is held in memory while it is sent; larger chunks hardly save time.
 UPLOAD_CHUNK_BYTES = 16 << 20
@@ -57,6 +81,10 @@ MAX_NAME_BYTES = 1024
 CONTENT_TYPES = {".json": "application/json", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".tar": "application/x-tar"}
 HTTP_SESSION_LOST = (404, 410)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+DISCARDS_IN_FLIGHT = 2
+_discarding = ThreadPoolExecutor(DISCARDS_IN_FLIGHT, thread_name_prefix="dataprep-discard")
+"""Removes staged objects that were copied, while their writer goes on: nothing waits for that. One that is left because
+the process is killed lies below `root`, which is removed at the end."""
 
 
 class _PastBoundError(Exception):
@@ -90,10 +118,10 @@ class GCSStorage:
     is_local = False
     reads_in_flight = 64
 
-    def __init__(self, url: str, deadlines: gcs_retry.Deadlines | None = None) -> None:
+    def __init__(self, url: str, deadlines: gcs_client.Deadlines | None = None) -> None:
         self._deadlines = deadlines
         self._next_step = GO_ON if deadlines is None else READ_LESS_AT_ONCE
-        self._timeout_s = gcs_retry.request_timeout_s(deadlines)
+        self._timeout_s = gcs_client.request_timeout_s(deadlines)
         self.bucket, _, prefix = url.partition("://")[2].partition("/")
         if not _BUCKET.fullmatch(self.bucket):
             raise UsageError(
@@ -105,7 +133,7 @@ class GCSStorage:
         self._root = f"{self.prefix}/" if self.prefix else ""
         self._following: dict[Path, Following] = {}
 
-    def __reduce__(self) -> tuple[Callable[..., GCSStorage], tuple[str, gcs_retry.Deadlines | None]]:
+    def __reduce__(self) -> tuple[Callable[..., GCSStorage], tuple[str, gcs_client.Deadlines | None]]:
         return GCSStorage, (self.url, self._deadlines)
 
     def url_of(self, name: str) -> str:
@@ -119,7 +147,7 @@ class GCSStorage:
         with bucket_errors(self.url_of(name), "storage.objects.get", self._next_step):
             blob = self._blob(name)
             try:
-                blob.reload(retry=gcs_retry.retry_policy(deadlines=self._deadlines), timeout=self._timeout_s)
+                blob.reload(retry=gcs_client.retry_policy(deadlines=self._deadlines), timeout=self._timeout_s)
             except NotFound as error:
                 if is_missing_bucket(error):
                     raise
@@ -148,7 +176,7 @@ class GCSStorage:
 
         with bucket_errors(self.url_of(name), "storage.objects.get", self._next_step):
             try:
-                retry = gcs_retry.retry_policy(deadlines=self._deadlines)
+                retry = gcs_client.retry_policy(deadlines=self._deadlines)
                 sink = _BoundedBytes(max_bytes)
                 self._blob(name).download_to_file(sink, retry=retry, timeout=self._timeout_s, checksum="crc32c")
             except _PastBoundError:
@@ -174,7 +202,9 @@ class GCSStorage:
             if num_bytes:
                 with contextlib.suppress(FileNotFoundError):
                     full = self._full(name)
-                    data, size = gcs_ranges.read_range(self.bucket, full, offset, num_bytes, self._deadlines, version)
+                    data, size = gcs_transfers.read_range(
+                        self.bucket, full, offset, num_bytes, self._deadlines, version
+                    )
         beat()
         if len(data) == num_bytes > 0 and (file_bytes is None or size in (None, file_bytes)):
             return data
@@ -240,7 +270,7 @@ class GCSStorage:
                 process_spools().discard(spool)
                 return
             with bucket_errors(self.url_of(name), "storage.objects.delete"):
-                blob.delete(if_generation_match=blob.generation, retry=gcs_retry.retry_policy())
+                blob.delete(if_generation_match=blob.generation, retry=gcs_client.retry_policy())
         try:
             with disk_errors(spool), spool.open("rb") as stream:
                 self._upload(name, stream, spool.stat().st_size, crc32c)
@@ -271,7 +301,7 @@ class GCSStorage:
         if expected is not None:
             with bucket_errors(self.url_of(name), "storage.objects.get", self._next_step):
                 try:
-                    blob.reload(retry=gcs_retry.retry_policy(), timeout=self._timeout_s)
+                    blob.reload(retry=gcs_client.retry_policy(), timeout=self._timeout_s)
                 except NotFound as error:
                     if is_missing_bucket(error):
                         raise
@@ -295,7 +325,7 @@ class GCSStorage:
             with disk_errors(spool), bucket_errors(self.url_of(name), "storage.objects.create"):
                 ours = (spool.stat().st_size, crc32c)
                 try:
-                    blob.reload(retry=gcs_retry.retry_policy(), timeout=self._timeout_s)
+                    blob.reload(retry=gcs_client.retry_policy(), timeout=self._timeout_s)
                 except NotFound as error:
                     if is_missing_bucket(error):
                         raise
@@ -331,7 +361,7 @@ class GCSStorage:
         try:
             with bucket_errors(self.url_of(name), "storage.objects.create"):
                 while True:
-                    retry = gcs_retry.retry_policy()
+                    retry = gcs_client.retry_policy()
                     token, so_far, _ = blob.rewrite(original, token=token, if_generation_match=0, retry=retry)
                     copied(so_far - done)
                     done = so_far
@@ -352,7 +382,7 @@ class GCSStorage:
 
         with bucket_errors(self.url_of(info.name), "storage.objects.delete"):
             try:
-                self._blob(info.name).delete(if_generation_match=info.generation, retry=gcs_retry.retry_policy())
+                self._blob(info.name).delete(if_generation_match=info.generation, retry=gcs_client.retry_policy())
             except (NotFound, PreconditionFailed):
                 return False
         return True
@@ -365,8 +395,7 @@ class GCSStorage:
         """Do nothing: a bucket has no folders."""
 
     def staged(self, root: str, still_ours: Callable[[], None]) -> GCSStorage:
-        """Return a storage that publishes through `root/tmp/`; dataprep/storage/gcs_staged.py explains how."""
-        from dataprep.storage.gcs_staged import StagedGCS
+        """Return a storage that publishes through `root/tmp/`; dataprep/storage/gcs.py explains how."""
 
         return StagedGCS(self.url, root, still_ours, self._deadlines)
 
@@ -391,7 +420,7 @@ class GCSStorage:
         """
         from google.api_core.exceptions import PreconditionFailed
 
-        send = gcs_retry.retry_policy(_session_is_lost)(self._send)
+        send = gcs_client.retry_policy(_session_is_lost)(self._send)
         for _ in range(UPLOAD_TRIES):
             try:
                 with bucket_errors(self.url_of(name), "storage.objects.create"):
@@ -419,7 +448,7 @@ class GCSStorage:
             content_type=_content_type(name),
             if_generation_match=generation,
             checksum=None,
-            retry=gcs_retry.retry_policy(),
+            retry=gcs_client.retry_policy(),
         )
 
     def _send_growing(self, name: str, stream: GrowingFile) -> Blob:
@@ -430,7 +459,7 @@ class GCSStorage:
             content_type=_content_type(name),
             if_generation_match=0,
             checksum=None,
-            retry=gcs_retry.retry_policy(),
+            retry=gcs_client.retry_policy(),
         )
         return blob
 
@@ -440,7 +469,7 @@ class GCSStorage:
     def _blobs(self, prefix: str, first: str = "") -> Iterator[Blob]:
         full, start = f"{self._full(prefix)}/" if prefix else self._root, self._full(first) if first else None
         with bucket_errors(self.url_of(prefix), "storage.objects.list"):
-            retry = gcs_retry.retry_policy(deadlines=self._deadlines)
+            retry = gcs_client.retry_policy(deadlines=self._deadlines)
             yield from gcs_client.client().list_blobs(
                 self.bucket, prefix=full, start_offset=start, fields=LISTED_FIELDS, retry=retry, timeout=self._timeout_s
             )
@@ -449,7 +478,7 @@ class GCSStorage:
         from google.api_core.exceptions import NotFound
 
         with contextlib.suppress(NotFound):
-            blob.delete(retry=gcs_retry.retry_policy())
+            blob.delete(retry=gcs_client.retry_policy())
 
     def _full(self, name: str) -> str:
         """Return the object's name in its bucket."""
@@ -488,3 +517,161 @@ def _session_is_lost(error: Exception) -> bool:
         return error.code in HTTP_SESSION_LOST and not is_missing_bucket(error)
     # The library gives up if the server kept only a part of a chunk.
     return "unexpected state" in str(error)
+
+
+class ExpectedGCS(GCSStorage):
+    """Storage that knows the metadata of the objects that were expected, and sizes and versions of all listed ones."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._known: dict[str, ObjectInfo | None] = {}
+        # 24 bytes for each object: with those of a million, the names would take 150 MB.
+        self._listed = array("q"), array("q"), array("q")
+        """Hash of the name, size and version of each listed object."""
+        self._order: NDArray[np.int64] | None = None
+        """Positions of the listed objects, sorted by their hashes; None where others were listed since."""
+
+    def expect(self, names: Sequence[str]) -> None:
+        """Read the metadata of some objects, with one request each at the same time, for later calls of `stat`."""
+        new = [name for name in dict.fromkeys(names) if name not in self._known]
+        if new:
+            with ThreadPoolExecutor(len(new)) as threads:
+                self._known |= dict(zip(new, threads.map(super().stat, new), strict=True))
+
+    def stat(self, name: str) -> ObjectInfo | None:
+        """Return the object's metadata; with one request if it was not expected."""
+        return self._known[name] if name in self._known else super().stat(name)
+
+    def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
+        """List objects, and remember their sizes and versions."""
+        for info in super().list(prefix, first):
+            for column, value in zip(self._listed, (hash(info.name), info.num_bytes, info.version), strict=True):
+                column.append(value)
+            self._order = None
+            yield info
+
+    def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
+        """Return what is known of each object, and ask for the others."""
+        found = {name: self._known.get(name) or self._as_listed(name) for name in dict.fromkeys(names)}
+        unknown = [name for name, info in found.items() if info is None]
+        asked = dict(zip(unknown, super().stats(unknown), strict=True))
+        found |= asked
+        if len(asked) <= MAX_STATS:  # of more, the listing was remembered
+            self._known |= asked
+        return [found[name] for name in names]
+
+    def _as_listed(self, name: str) -> ObjectInfo | None:
+        """Return an object as it was first listed, without its checksum; None if it was not."""
+        hashes, sizes, versions = self._listed
+        if not hashes:
+            return None
+        import numpy as np
+
+        if self._order is None:
+            self._order = np.argsort(np.array(hashes), kind="stable")
+        at = int(np.searchsorted(np.frombuffer(hashes, np.int64), hash(name), sorter=self._order))
+        if at == len(self._order) or hashes[position := int(self._order[at])] != hash(name):
+            return None
+        return ObjectInfo(name, sizes[position], None, version=versions[position])
+
+
+def expected(storage: Storage) -> Storage:
+    """Return a storage to which names can be given that are looked for: a bucket's, or any other as it is."""
+    return ExpectedGCS(storage.url) if type(storage) is GCSStorage else storage
+
+
+class StagedGCS(GCSStorage):
+    """Storage of `Storage.staged`; objects below `root` itself are uploaded directly."""
+
+    def __init__(
+        self,
+        url: str,
+        root: str,
+        still_ours: Callable[[], None],
+        deadlines: gcs_client.Deadlines | None = None,
+    ) -> None:
+        super().__init__(url, deadlines)
+        self._staging, self._still_ours = check_name(root), still_ours
+
+    @contextlib.contextmanager
+    def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> Iterator[Callable[[int], None]]:
+        """Send the file to the staged name."""
+        target = name if self._is_staging(name) else self._stage(spool.name)
+        with super().sending(spool, target, expected_bytes) as sent:
+            yield sent
+
+    def publish(self, spool: Path, name: str, crc32c: str) -> None:
+        """Publish with three requests: upload, check whether the place is still ours, copy. A fourth, which is free,
+        removes the upload afterwards."""
+        if self._is_staging(name):
+            super().publish(spool, name, crc32c)
+            return
+        try:
+            num_bytes = spool.stat().st_size
+        except FileNotFoundError:
+            raise StorageError(spool_gone(spool)) from None
+        stage = self._stage(spool.name)
+        super().publish(spool, stage, crc32c)
+        self._copy(stage, name, (num_bytes, crc32c))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write the object in the same steps as `publish`."""
+        if self._is_staging(name):
+            return super().create(name, data)
+        stage = self._stage(f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid4().hex}")
+        super().create(stage, data)
+        return self._copy(stage, name, (len(data), crc32c_of_bytes(data)))
+
+    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
+        """Upload and check while `before` runs, then copy: if the place was lost meanwhile, the upload is gone or about
+        to be, as it would be for a writer that is suspended before it copies."""
+        if self._is_staging(name):
+            return super().create_last(name, data, before)
+        stage = self._stage(f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid4().hex}")
+        with ThreadPoolExecutor(1) as threads:
+            uploaded = threads.submit(self._upload_ours, stage, data)
+            before()
+            uploaded.result()
+        return self._copy(stage, name, (len(data), crc32c_of_bytes(data)), is_checked=True)
+
+    def _upload_ours(self, stage: str, data: bytes) -> None:
+        super().create(stage, data)
+        try:
+            self._still_ours()
+        except BaseException:
+            self._discard(stage)
+            raise
+
+    def _copy(self, stage: str, name: str, ours: tuple[int, str], *, is_checked: bool = False) -> bool:
+        try:
+            if not is_checked:
+                self._still_ours()
+            try:
+                made = self.rewrite_from(self, name, lambda num_bytes: None, original_name=stage)
+            except (StorageError, FileNotFoundError):
+                self._still_ours()
+                raise
+        except BaseException:
+            self._discard(stage)
+            raise
+        if made is not None:
+            _discarding.submit(self._discard, stage)
+            return True
+        self._discard(stage)
+        theirs = self.stat(name)
+        if theirs is None:
+            raise StorageError(unsettled(self.url_of(name)))
+        if (theirs.num_bytes, theirs.crc32c) != ours:
+            self._still_ours()
+            raise ConflictError(conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
+        return False
+
+    def _discard(self, stage: str) -> None:
+        with contextlib.suppress(StorageError):
+            self.delete(stage)
+
+    def _is_staging(self, name: str) -> bool:
+        return name.startswith(f"{self._staging}/")
+
+    def _stage(self, file: str) -> str:
+        return f"{self._staging}/tmp/{file}"

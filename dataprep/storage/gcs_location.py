@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from dataprep.errors import AccessError, UndecidedError
-from dataprep.storage import gcs_client, gcs_retry
-from dataprep.storage.gcs_errors import bucket_errors
+from dataprep.storage import gcs_client
+from dataprep.storage.gcs_client import bucket_errors
 
 if TYPE_CHECKING:
     from google.cloud.storage import Client
@@ -17,7 +17,7 @@ GET_BUCKET = "storage.buckets.get"
 LIST_OBJECTS = "storage.objects.list"
 LIST_CACHES = "storage.anywhereCaches.list"
 # The guard runs before the first byte of every run, so nobody should wait five minutes for it.
-DEADLINES = gcs_retry.Deadlines(lost_s=5.0, refused_s=15.0)
+DEADLINES = gcs_client.Deadlines(lost_s=5.0, refused_s=15.0)
 _BUCKET_FIELDS = "location,locationType,customPlacementConfig,storageClass,autoclass,hierarchicalNamespace"
 _LISTED_FIELDS = "items(name,size,storageClass),nextPageToken"
 
@@ -126,7 +126,7 @@ def running_caches(bucket: str) -> tuple[str, ...]:
     url = f"gs://{bucket}"
     client = _client(url)
     with bucket_errors(url, LIST_CACHES):
-        timeout_s = gcs_retry.request_timeout_s(DEADLINES)
+        timeout_s = gcs_client.request_timeout_s(DEADLINES)
         found: _CachesAnswer = client._get_resource(f"/b/{bucket}/anywhereCaches", timeout=timeout_s, retry=_retry())
     items = found.get("items") or []
     zones = {each.get("zone", "").lower() for each in items if each.get("state", "").lower() == "running"}
@@ -154,13 +154,13 @@ def _client(url: str) -> Client:
 
 def _get(client: Client, path: str, query: dict[str, str]) -> _BucketAnswer:
     """Send a GET as the library's own calls do, because it has no call for the storage layout."""
-    timeout_s = gcs_retry.request_timeout_s(DEADLINES)
+    timeout_s = gcs_client.request_timeout_s(DEADLINES)
     found: _BucketAnswer = client._get_resource(path, query_params=query, timeout=timeout_s, retry=_retry())
     return found
 
 
 def _retry() -> Any:
-    return gcs_retry.retry_policy(deadlines=DEADLINES)
+    return gcs_client.retry_policy(deadlines=DEADLINES)
 
 
 def _location_of(document: _BucketAnswer, missing_permission: str = "") -> BucketLocation:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -21,11 +22,17 @@ import msgspec
 from dataprep.errors import AccessError, StorageError, UsageError, install_hint
 from dataprep.host.heartbeat import beat
 from dataprep.messages import first_line, quoted
-from dataprep.storage.base import NO_VERSION, ObjectInfo, OtherSizeError, TooLargeError
-from dataprep.storage.messages import GO_ON, bad_range, ends_before, missing, other_size, too_large
-from dataprep.storage.names import check_name, check_prefix
-from dataprep.storage.read_only import ReadOnlyStorage
-from dataprep.storage.streams import RangeStream
+from dataprep.storage.base import (
+    NO_VERSION,
+    ObjectInfo,
+    OtherSizeError,
+    Storage,
+    TooLargeError,
+    check_name,
+    check_prefix,
+)
+from dataprep.storage.errors import GO_ON, bad_range, ends_before, missing, other_size, too_large
+from dataprep.storage.ranges import RangeStream
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -144,6 +151,63 @@ def _licence(card: Any) -> str:
     names = found if isinstance(found, list) else [found]
     text = ", ".join(name for name in names if isinstance(name, str))
     return text if text.isprintable() and len(text) <= MAX_LICENCE_CHARACTERS else ""
+
+
+class ReadOnlyStorage:
+    """A place of originals, to which nothing can be written: every call that writes raises UsageError."""
+
+    url: str
+
+    def _refuse(self) -> NoReturn:
+        raise UsageError(f"{self.url}: originals are only read from there; choose a folder or gs://bucket/prefix")
+
+    def in_build(self, build: str) -> Storage:
+        self._refuse()
+
+    def spool_path(self, name: str) -> Path:
+        self._refuse()
+
+    def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> AbstractContextManager[Callable[[int], None]]:
+        self._refuse()
+
+    def publish(self, spool: Path, name: str, crc32c: str) -> None:
+        self._refuse()
+
+    def create(self, name: str, data: bytes) -> bool:
+        self._refuse()
+
+    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
+        self._refuse()
+
+    def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
+        self._refuse()
+
+    def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
+        self._refuse()
+
+    def remove_stale_spools(self) -> int:
+        self._refuse()
+
+    def staged(self, root: str, still_ours: Callable[[], None]) -> Storage:
+        self._refuse()
+
+    def alone(self) -> AbstractContextManager[None]:
+        self._refuse()
+
+    def delete(self, name: str) -> None:
+        self._refuse()
+
+    def delete_tree(self, prefix: str) -> None:
+        self._refuse()
+
+    def delete_exactly(self, info: ObjectInfo) -> bool:
+        self._refuse()
+
+    def take_away(self, prefix: str) -> None:
+        self._refuse()
+
+    def prune(self, folders: Iterable[str]) -> None:
+        self._refuse()
 
 
 class HubStorage(ReadOnlyStorage):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import functools
@@ -20,15 +21,22 @@ from typing import Any, BinaryIO, TypeAlias
 from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
-from dataprep.storage.base import NO_VERSION, ChangedError, ObjectInfo, OtherSizeError, TooLargeError, file_version
+from dataprep.storage.base import (
+    NO_VERSION,
+    ChangedError,
+    ObjectInfo,
+    OtherSizeError,
+    TooLargeError,
+    check_name,
+    check_prefix,
+    file_version,
+)
 from dataprep.storage.checksums import crc32c_of_bytes, crc32c_of_file
-from dataprep.storage.disk_errors import disk_errors
-from dataprep.storage.exclusive import put_exclusively
-from dataprep.storage.folders import Folders, Links, sync_file, sync_folder
-from dataprep.storage.messages import (
+from dataprep.storage.errors import (
     bad_range,
     build_gone,
     conflict,
+    disk_errors,
     ends_before,
     missing,
     other_size,
@@ -36,8 +44,7 @@ from dataprep.storage.messages import (
     too_large,
     unsettled,
 )
-from dataprep.storage.names import check_name, check_prefix
-from dataprep.storage.open_files import OpenFiles
+from dataprep.storage.folders import Folders, Links, OpenFiles, sync_file, sync_folder
 from dataprep.storage.spool import NO_LOCKS, SpoolFolder
 
 SPOOL_FOLDER = "tmp"
@@ -48,6 +55,11 @@ STREAM_BUFFER_BYTES = 128 * 2**10
 ALONE_WAIT_S = 120.0
 ALONE_POLL_S = 0.05
 _Walk: TypeAlias = "Iterator[ObjectInfo | _Walk]"
+# FAT, some network file systems and some containers refuse hard links.
+NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+# The file system or the kernel has no rename that keeps an existing file.
+NO_EXCLUSIVE_RENAME = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+RENAME_NOREPLACE = 1
 
 
 class _BeatingFile(io.FileIO):
@@ -568,3 +580,54 @@ def _forgive_others(_function: Callable[..., Any], _path: str, error: Any) -> No
     """Ignore errors of files that another build removes at the same time or still writes; the latter are kept."""
     if error[1].errno not in (errno.ENOENT, errno.ENOTEMPTY):
         raise error[1]
+
+
+def put_exclusively(source: str, source_folder: int, target: str, target_folder: int) -> bool:
+    """Give a file a name that must be free: by a hard link, or by a rename that replaces nothing.
+
+    Args:
+        source: Name of the file in its folder. After a rename it is gone.
+        source_folder: Descriptor of that folder.
+        target: Name that the file gets.
+        target_folder: Descriptor of the folder in which it gets that name.
+
+    Returns:
+        Whether the file got the name; False if the name is taken.
+
+    Raises:
+        OSError: With EOPNOTSUPP, if the file system can do neither.
+    """
+    try:
+        os.link(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        return _rename_exclusively(source, source_folder, target, target_folder)
+    return True
+
+
+def _rename_exclusively(source: str, source_folder: int, target: str, target_folder: int) -> bool:
+    rename = _renameat2()
+    code = errno.ENOSYS
+    if rename is not None:
+        arguments = source_folder, os.fsencode(source), target_folder, os.fsencode(target), RENAME_NOREPLACE
+        if rename(*arguments) == 0:
+            return True
+        code = ctypes.get_errno()
+    if code == errno.EEXIST:
+        return False
+    if code in NO_EXCLUSIVE_RENAME:
+        code = errno.EOPNOTSUPP
+    raise OSError(code, os.strerror(code), target)
+
+
+@functools.lru_cache(maxsize=1)
+def _renameat2() -> Callable[..., int] | None:
+    """Return the C library's renameat2; None if it has none."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+        function.restype = ctypes.c_int
+    return function

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
 from dataprep.storage.base import ObjectInfo, Storage
-from dataprep.storage.range_file import RangeFile
+from dataprep.storage.ranges import RangeFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

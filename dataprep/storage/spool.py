@@ -1,6 +1,7 @@
-"""Local files that are being written, each locked by its writer, so that those of dead processes can be removed.
+"""Local files that are not published yet, or never: spool files, and scratch files that no other process sees.
 
-Their names say which host writes them: on file systems on a network, locks may be known to one host only.
+A spool file is locked by its writer, so that those of dead processes can be removed. Their names say which host writes
+them: on file systems on a network, locks may be known to one host only.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from dataprep.errors import StorageError
+from dataprep.errors import FullError, StorageError
+from dataprep.storage.errors import FULL, disk_errors, missing
 from dataprep.storage.folders import Folders
-from dataprep.storage.messages import missing
 
 # Enough to recognise a shard; together with 32 digits it has fewer than 255 bytes in any script.
 NAME_CHARACTERS = 48
@@ -245,3 +248,74 @@ def _remove_stale_folder(folder: Path) -> int:
     with contextlib.suppress(OSError):  # in use
         folder.rmdir()
     return removed
+
+
+class Extent(NamedTuple):
+    """Place of a piece of data in a scratch file."""
+
+    offset: int
+    num_bytes: int
+
+
+class ScratchFile:
+    """A temporary file that grows at its end and is read anywhere, by one process.
+
+    Args:
+        content: What is written, for messages, e.g. `the list of samples`.
+        expected_bytes: Bytes that will be written, if known, for messages.
+    """
+
+    def __init__(self, content: str, expected_bytes: int = 0) -> None:
+        self._content, self._expected_bytes = content, expected_bytes
+        self._descriptor = -1
+        self._end = 0
+
+    def append(self, data: bytes | memoryview) -> Extent:
+        """Write a piece of data.
+
+        Raises:
+            StorageError: The temporary folder cannot be written to; the error names it and how to choose another.
+        """
+        view = memoryview(data).cast("B")
+        place = Extent(self._end, len(view))
+        folder = tempfile.gettempdir()
+        try:
+            if self._descriptor < 0:
+                with tempfile.TemporaryFile(prefix="dataprep-") as file:
+                    self._descriptor = os.dup(file.fileno())
+                weakref.finalize(self, os.close, self._descriptor)
+            written = 0
+            while written < len(view):
+                written += os.pwrite(self._descriptor, view[written:], self._end + written)
+        except OSError as error:
+            if error.errno in FULL:
+                raise FullError(self._full(folder, len(view))) from error
+            with disk_errors(f"{folder} (choose another temporary folder with TMPDIR)"):
+                raise
+        self._end += len(view)
+        return place
+
+    def read(self, place: Extent) -> bytes:
+        """Return a piece of data. Raises StorageError if the disk does not return it."""
+        if self._descriptor < 0:
+            raise ValueError(f"nothing was written yet, expected {place}")
+        pieces, offset, left = [], place.offset, place.num_bytes
+        with disk_errors(tempfile.gettempdir()):
+            while left:
+                piece = os.pread(self._descriptor, left, offset)
+                if not piece:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                pieces.append(piece)
+                offset, left = offset + len(piece), left - len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _full(self, folder: str, num_bytes: int) -> str:
+        free = ""
+        with suppress(OSError):
+            free = f" ({shutil.disk_usage(folder).free:,} bytes free)"
+        due = self._end + num_bytes
+        needed = f"about {self._expected_bytes:,}" if self._expected_bytes > due else f"more than {due:,}"
+        return (
+            f"{folder}: no space left on device{free}: {self._content} needs {needed} bytes there while it is planned; "
+            "free some space, or choose another temporary folder with TMPDIR=FOLDER, and run the same command again"
+        )

@@ -25,7 +25,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, repeat_links
 from dataprep.sources import Dataset
 from dataprep.storage import Storage
-from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.errors import disk_errors
 from dataprep.verification.findings import Findings
 
 KNOWN_FAULT = -1

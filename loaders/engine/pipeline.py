@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL
 from dataprep.errors import DataprepError, FormatError, ImageError, StorageError, UsageError
-from dataprep.host.threads import Threads
+from dataprep.host.processes import Threads
 from dataprep.storage.checksums import crc32c_of
 from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, Dataset, Origin

@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dataprep.dataset.paths import named
 from dataprep.errors import DataprepError, StorageError
 from dataprep.host.heartbeat import BeatCounter, Standstill
-from dataprep.host.processes import WORKER_ENVIRONMENT, end_or_leave, environment, on_parents_death
-from dataprep.host.threads import Threads
+from dataprep.host.processes import WORKER_ENVIRONMENT, Threads, end_or_leave, environment, on_parents_death
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
 from loaders.decode.boxes import RowView

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dataprep.errors import StorageError, UsageError
-from dataprep.host.threads import Threads
-from dataprep.storage import gcs_retry
+from dataprep.host.processes import Threads
+from dataprep.storage import gcs_client
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_of
 from loaders.fetch.budget import HEDGED_SHARE
@@ -214,11 +214,11 @@ class BucketFetcher(Fetcher):
             return data
         started_s = time.monotonic()
         self._add(requests=1)
-        retries_before = gcs_retry.retries.count
+        retries_before = gcs_client.retries.count
         try:
             data = self._read_range(wanted.file, wanted.offset, wanted.num_bytes, wanted.file_bytes)
         finally:
-            self._add(retries=gcs_retry.retries.count - retries_before)
+            self._add(retries=gcs_client.retries.count - retries_before)
         with self._lock:
             self._counts["bytes_read"] += wanted.num_bytes
             self._read_times_s.append(time.monotonic() - started_s)

@@ -262,7 +262,7 @@ def with_deadline(storage: Storage, deadline_s: float) -> Storage:
     if storage.is_local:
         return storage
     from dataprep.storage.gcs import GCSStorage
-    from dataprep.storage.gcs_retry import Deadlines
+    from dataprep.storage.gcs_client import Deadlines
 
     return GCSStorage(storage.url, Deadlines(deadline_s)) if isinstance(storage, GCSStorage) else storage
 

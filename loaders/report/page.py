@@ -12,8 +12,7 @@ from typing import Any
 
 from dataprep.dataset.documents import JsonObject
 from dataprep.messages import human_bytes
-from dataprep.pages.charts import Bar, BarChart, Tone, area_chart, bar_chart
-from dataprep.pages.page import render_page
+from dataprep.pages import Bar, BarChart, Tone, area_chart, bar_chart, render_page
 from loaders.diagnosis.comparison import DiagnosisComparison
 from loaders.diagnosis.findings import Diagnosis, Fix, StageRate, StepTimes
 from loaders.report.wording import (

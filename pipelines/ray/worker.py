@@ -15,9 +15,9 @@ from typing import Any
 import ray
 
 from dataprep.builder.failures import failure_of
-from dataprep.host.garbage import COLLECT_AFTER
 from dataprep.host.heartbeat import beat, beats
 from dataprep.host.processes import BUILD_ENVIRONMENT
+from dataprep.host.program import COLLECT_AFTER
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Numbers of mallopt(3)."""

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from dataprep.errors import StorageError, UsageError, VerificationError
-from dataprep.storage import gcs_retry
+from dataprep.storage import gcs_client
 from loaders import LoaderConfig, mixture, open_loader
 from loaders.dataset import open_dataset
 from loaders.grain import open_batches
@@ -139,13 +139,13 @@ OPENED = {
 
 @pytest.mark.parametrize("what", OPENED)
 def test_opening_a_bucket_that_never_answers_ends_at_the_deadline(silent_bucket, monkeypatch, what):
-    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 36_000.0)  # the suite's limit of a test comes long before
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 36_000.0)  # the suite's limit of a test comes long before
     with pytest.raises(StorageError, match=r"gs://silent/imagenet/dataset.json: .*timed out"):
         OPENED[what](silent_bucket, 1.0)
 
 
 @pytest.mark.parametrize("name", ["", "/mix.json"])
 def test_training_does_not_wait_longer_for_the_data_than_loaders_do(silent_bucket, monkeypatch, name):
-    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 36_000.0)
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 36_000.0)
     with pytest.raises(StorageError, match="gs://silent/imagenet/"):
         open_data(silent_bucket + name)

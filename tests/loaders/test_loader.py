@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dataprep.errors import StorageError, UsageError
-from dataprep.storage import gcs_retry
-from dataprep.storage.gcs_retry import Deadlines
+from dataprep.storage import gcs_client
+from dataprep.storage.gcs_client import Deadlines
 from loaders import LoaderConfig, Packs, Views, mixture, open_loader, open_packs, open_views
 from loaders.order import Order
 from tests.loaders.conftest import FORMATS
@@ -259,8 +259,8 @@ def noisy(image_HWC, rng):
 )
 def test_a_lost_bucket_is_an_error_within_the_deadline(originals, monkeypatch, processes, on_error):
     """Also where images that cannot be read are skipped: all of them would be, as long as the bucket is lost."""
-    monkeypatch.setattr("dataprep.storage.gcs_retry.Deadlines", partial(Deadlines, refused_s=HOURS_S))
-    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", HOURS_S)
+    monkeypatch.setattr("dataprep.storage.gcs_client.Deadlines", partial(Deadlines, refused_s=HOURS_S))
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", HOURS_S)
     with GCSEmulator() as emulator:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
         emulator.create_bucket("gone")

@@ -13,7 +13,7 @@ import pytest
 from google.api_core.retry import retry_base, retry_unary
 
 from dataprep.host.cpu import CPUTime
-from dataprep.storage import gcs_retry
+from dataprep.storage import gcs_client
 from loaders.diagnosis import devices, feed, fetch_rate
 from loaders.engine.batch import Batch
 
@@ -128,7 +128,7 @@ def measure_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
 def retry_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> RetryClock:
     """Let requests to a bucket wait for virtual time before they are sent again; return its clock."""
     clock = RetryClock()
-    for module in (gcs_retry, retry_base, retry_unary):
+    for module in (gcs_client, retry_base, retry_unary):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

@@ -11,7 +11,7 @@ import click
 from dataprep.arguments import StrictCommand
 from dataprep.cli import exit_code_of
 from dataprep.errors import DataprepError
-from dataprep.host.supported import leave_current_folder
+from dataprep.host.program import leave_current_folder
 
 if TYPE_CHECKING:
     from train.flags.shared import RunFlags

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dataprep.errors import UsageError
-from dataprep.pages.page import has_report_packages, write_page
+from dataprep.pages import has_report_packages, write_page
 from loaders.diagnosis.devices import Device
 from loaders.diagnosis.diagnose import diagnose
 from loaders.diagnosis.findings import Diagnosis, to_document

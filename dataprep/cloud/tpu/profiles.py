@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
 from dataprep.errors import UsageError
-from dataprep.storage.names import check_name
+from dataprep.storage.base import check_name
 
 ONE_RUN_S = 120.0
 """Time after the first folder's within which other folders belong to the same run."""

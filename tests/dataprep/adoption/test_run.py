@@ -16,9 +16,9 @@ from dataprep.dataset.records import Manifest
 from dataprep.errors import ConflictError, DataprepError, UsageError
 from dataprep.inspection.contact_sheet import contact_sheet
 from dataprep.inspection.inspect import inspect_dataset
-from dataprep.pages.page import require_report_packages
+from dataprep.pages import require_report_packages
 from dataprep.storage import open_storage
-from dataprep.storage.gcs_staged import StagedGCS
+from dataprep.storage.gcs import StagedGCS
 from dataprep.storage.local import LocalStorage
 from tests.support.adoption import adopt_here, image_of, read_all, tar_of
 

@@ -4,7 +4,7 @@ import gc
 import sys
 
 from dataprep.builder.pool import Pool
-from dataprep.host.garbage import COLLECT_AFTER
+from dataprep.host.program import COLLECT_AFTER
 
 
 def look(index: int) -> tuple[int, bool]:

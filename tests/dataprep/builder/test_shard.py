@@ -15,7 +15,7 @@ from dataprep.builder.references import shard_plan
 from dataprep.builder.request import BuildRequest
 from dataprep.errors import StorageError
 from dataprep.storage import open_storage
-from dataprep.storage.gcs_staged import StagedGCS
+from dataprep.storage.gcs import StagedGCS
 from dataprep.storage.local import LocalStorage
 from tests.support.builds import digests
 from tests.support.crashes import receipts_of

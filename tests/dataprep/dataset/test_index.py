@@ -41,7 +41,7 @@ from dataprep.errors import FormatError, StorageError
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
 from dataprep.storage.parquet import open_parquet
-from dataprep.storage.range_file import RangeFile
+from dataprep.storage.ranges import RangeFile
 from tests.support.finished import build_here, change_cell, column_values
 from tests.support.parted_index import in_parts, parts_of
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import random
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
 from dataprep.errors import AccessError, ConflictError, StorageError, UsageError
-from dataprep.storage import gcs_client, gcs_retry
-from dataprep.storage.checksums import crc32c_of_bytes
-from dataprep.storage.gcs import GCSStorage
+from dataprep.storage import gcs, gcs_client, open_storage
+from dataprep.storage.checksums import crc32c_of, crc32c_of_bytes, crc32c_text
+from dataprep.storage.gcs import ExpectedGCS, GCSStorage, expected
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.gcs_proxy import FAULTS, HALF_CHUNK, RESET_AFTER, RESET_BODY
 from tests.support.storages import LARGE_BYTES, all_calls, publish
@@ -23,8 +25,8 @@ GO_ON = "run the same command again: it goes on where it stopped"
 
 @pytest.fixture
 def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
-    monkeypatch.setattr(gcs_retry, "RETRY_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(gcs_retry, "RETRY_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(gcs_client, "RETRY_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(gcs_client, "RETRY_LONGEST_WAIT_S", 0.02)
     return GCSStorage(bucket_url)
 
 
@@ -103,7 +105,7 @@ def test_a_failing_request_is_an_error_after_the_deadline(
     gcs: GCSEmulator, storage: GCSStorage, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     storage.create("x", b"1")
-    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 0.1)
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.1)
     gcs.set_faults(1, kinds=[kind])
     for call in all_calls(storage):
         with pytest.raises(StorageError, match=re.escape(GO_ON)) as caught:
@@ -116,7 +118,7 @@ def test_a_failing_request_is_an_error_after_the_deadline(
 def test_an_upload_session_that_never_accepts_a_whole_chunk_is_abandoned(
     gcs: GCSEmulator, storage: GCSStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 0.5)
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.5)
     gcs.set_faults(1, kinds=[HALF_CHUNK])
     with pytest.raises(StorageError, match=r"Bytes stream is in unexpected state.*run the same command again"):
         publish(storage, "x", bytes(LARGE_BYTES))
@@ -193,3 +195,139 @@ def test_objects_get_the_content_type_of_their_name(storage: GCSStorage) -> None
 
 
 # Many at a time, and other processes
+
+
+def test_expected_objects_are_asked_for_once(gcs, bucket_url):
+    plain = open_storage(bucket_url)
+    plain.create("a.tar", b"bytes")
+    storage = expected(plain)
+    assert isinstance(storage, ExpectedGCS)
+    storage.expect(["a.tar", "none.tar"])
+    before = gcs.stats()["requests"]
+    assert (storage.stat("a.tar"), storage.stat("none.tar")) == (plain.stat("a.tar"), None)
+    assert gcs.stats()["requests"] == before + 1  # that of `plain`
+    plain.create("b.tar", b"more")
+    assert storage.stat("b.tar") == plain.stat("b.tar")
+
+
+def test_a_disk_is_asked_as_before(tmp_path):
+    storage = open_storage(str(tmp_path))
+    assert expected(storage) is storage
+
+
+ROOT = "_build/plan/id"
+DATA = b"a shard" * 1000
+DISCARDED_S = 60
+"""Deadline for the removal of a copied object, for which its writer does not wait."""
+
+
+class Taken(ConflictError):
+    """The place is another's."""
+
+
+@pytest.fixture
+def place(bucket_url):
+    return open_storage(bucket_url)
+
+
+def publish_staged(staged, name):
+    spool = staged.spool_path(name)
+    with staged.sending(spool, name) as sent:
+        spool.write_bytes(DATA)
+        sent(len(DATA))
+    staged.publish(spool, name, crc32c_text(crc32c_of(DATA)))
+
+
+def create(staged, name):
+    staged.create(name, DATA)
+
+
+def create_last(staged, name):
+    staged.create_last(name, DATA, lambda: None)
+
+
+PUTS = (publish_staged, create, create_last)
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_a_staged_object_is_published_and_nothing_else_is_left(put, place):
+    put(place.staged(ROOT, lambda: None), "train/a.tar")
+    _wait_for_removal(place)
+    assert [(info.name, info.num_bytes) for info in place.list()] == [("train/a.tar", len(DATA))]
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_a_writer_does_not_wait_for_the_removal_of_what_was_copied(put, place):
+    released = Event()
+    for _ in range(gcs.DISCARDS_IN_FLIGHT):
+        gcs._discarding.submit(released.wait)
+    try:
+        put(place.staged(ROOT, lambda: None), "train/a.tar")
+        assert place.read("train/a.tar") == DATA
+        assert [info.num_bytes for info in place.list(f"{ROOT}/")] == [len(DATA)]
+    finally:
+        released.set()
+    _wait_for_removal(place)
+    assert list(place.list(f"{ROOT}/")) == []
+
+
+def _wait_for_removal(place):
+    until_s = time.monotonic() + DISCARDED_S
+    while list(place.list(f"{ROOT}/")) and time.monotonic() < until_s:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_an_upload_that_ends_after_the_place_was_taken_leaves_nothing(put, place):
+    def still_ours():
+        raise Taken("taken")
+
+    with pytest.raises(Taken):
+        put(place.staged(ROOT, still_ours), "train/a.tar")
+    assert list(place.list()) == []
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_a_place_that_is_taken_after_the_look_gets_no_copy(put, place):
+    """Whoever takes it removes what lies in the folder, so that the copy has no source."""
+    looks = []
+
+    def still_ours():
+        looks.append(len(list(place.list(f"{ROOT}/"))))
+        if len(looks) > 1:
+            raise Taken("taken")
+        place.delete_tree(ROOT)
+
+    with pytest.raises(Taken):
+        put(place.staged(ROOT, still_ours), "train/a.tar")
+    assert looks == [1, 0]
+    assert list(place.list()) == []
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_an_existing_object_is_not_replaced(put, place):
+    place.create("train/a.tar", b"another")
+    with pytest.raises(ConflictError, match=r"another object exists there already, 7 bytes .* move it away"):
+        put(place.staged(ROOT, lambda: None), "train/a.tar")
+    assert place.read("train/a.tar") == b"another"
+    assert list(place.list(f"{ROOT}/")) == []
+
+
+def test_the_last_object_is_uploaded_while_others_are_put_and_copied_when_they_are_there(place):
+    """A place that is taken while they are put gets no copy."""
+    looked, seen = Event(), []
+
+    def others():
+        assert looked.wait(DISCARDED_S)
+        seen.append([info.name for info in place.list() if not info.name.startswith(ROOT)])
+        place.delete_tree(ROOT)
+
+    taken = iter((looked.set, _raise_taken))
+    with pytest.raises(Taken):
+        place.staged(ROOT, lambda: next(taken)()).create_last("dataset.json", DATA, others)
+    assert seen == [[]]
+    assert list(place.list()) == []
+
+
+def _raise_taken():
+    raise Taken("taken")

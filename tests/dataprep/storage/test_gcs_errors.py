@@ -10,17 +10,17 @@ import pytest
 from google.api_core.exceptions import BadRequest
 
 from dataprep.errors import AccessError
-from dataprep.storage import gcs_retry
+from dataprep.storage import gcs_client
 from dataprep.storage.gcs import GCSStorage
-from dataprep.storage.gcs_errors import bucket_errors
+from dataprep.storage.gcs_client import bucket_errors
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.storages import all_calls
 
 
 @pytest.fixture
 def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
-    monkeypatch.setattr(gcs_retry, "RETRY_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(gcs_retry, "RETRY_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(gcs_client, "RETRY_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(gcs_client, "RETRY_LONGEST_WAIT_S", 0.02)
     return GCSStorage(bucket_url)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
-from dataprep.storage.names import FORBIDDEN, check_name, check_prefix
+from dataprep.storage.base import FORBIDDEN, check_name, check_prefix
 from tests.support.samples import examples
 
 parts = st.text(st.characters(exclude_characters=f"/{FORBIDDEN}"), min_size=1).filter(

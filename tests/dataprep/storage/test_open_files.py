@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.storage.folders import Folders
+from dataprep.storage.folders import MAX_OPEN_FILES, MAX_OPEN_FOLDERS, Folders, OpenFiles
 from dataprep.storage.local import LocalStorage
-from dataprep.storage.open_files import MAX_OPEN_FILES, MAX_OPEN_FOLDERS, OpenFiles
 from tests.support.descriptors import open_descriptors
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,9 +15,10 @@ from typing import NoReturn
 
 import pytest
 
-from dataprep.errors import StorageError
+from dataprep.errors import DataprepError, StorageError
 from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.local import LocalStorage
+from dataprep.storage.spool import Extent, ScratchFile
 from tests.support.storages import SPAWN, run_python, spool_files
 
 
@@ -156,3 +159,68 @@ def test_spool_files_of_killed_processes_are_removed_by_the_next_build(
     assert storage.remove_stale_spools() == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dataprep-spool-link", "precious"]
     assert (tmp_path / "precious/x").read_bytes() == b"1"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_pieces_come_back_and_no_file_is_seen(folder):
+    scratch = ScratchFile("the list of samples")
+    places = [scratch.append(data) for data in (b"abc", b"", bytes(1 << 20))]
+    assert places == [Extent(0, 3), Extent(3, 0), Extent(3, 1 << 20)]
+    assert [scratch.read(place) for place in reversed(places)] == [bytes(1 << 20), b"", b"abc"]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_piece_that_is_not_there_is_an_error(folder):
+    scratch = ScratchFile("the list of samples")
+    with pytest.raises(ValueError, match="nothing was written yet"):
+        scratch.read(Extent(0, 1))
+    scratch.append(b"a")
+    with pytest.raises(StorageError, match="input/output error"):
+        scratch.read(Extent(0, 2))
+
+
+def test_a_folder_that_cannot_be_written_is_named(folder, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    with pytest.raises(DataprepError, match=rf"{folder}.*choose another temporary folder with TMPDIR.*permission"):
+        ScratchFile("the list of samples").append(b"a")
+
+
+FILL = """
+import sys
+from pathlib import Path
+from dataprep.errors import StorageError
+from dataprep.storage.spool import ScratchFile
+from tests.support.small_disk import use_small_disk
+
+use_small_disk(Path(sys.argv[1]), 2_000_000)
+scratch = ScratchFile("the list of samples", int(sys.argv[2]))
+try:
+    for _ in range(30):
+        scratch.append(bytes(1_000_000))
+except StorageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("expected_bytes", "words"), [(0, "needs more than 3,000,000 bytes"), (9_000_000, "needs about 9,000,000 bytes")]
+)
+def test_a_full_disk_says_how_much_is_needed_and_how_to_choose_another(tmp_path, expected_bytes, words):
+    run = subprocess.run(
+        [sys.executable, "-c", FILL, str(tmp_path), str(expected_bytes)],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert not run.stderr
+    assert run.stdout.startswith(f"{tmp_path}: no space left on device (")
+    assert words in run.stdout
+    assert run.stdout.endswith("choose another temporary folder with TMPDIR=FOLDER, and run the same command again\n")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import DataprepError, StorageError, UnansweredError
-from dataprep.storage import gcs_retry, open_storage
+from dataprep.storage import gcs_client, open_storage
 from dataprep.storage.checksums import crc32c_of
-from dataprep.storage.gcs_retry import Deadlines
+from dataprep.storage.gcs_client import Deadlines
 from loaders.fetch.bucket import FREE_HEDGES
 from loaders.fetch.cache import DiskCache
 from loaders.order import stored_picks
@@ -187,9 +187,9 @@ def test_transient_faults_are_retried(gcs, bucket_url, dataset, fetching):
 @pytest.fixture
 def otherwise_patient(monkeypatch):
     """Every limit of waiting for a bucket is years, but for the one that a reader sets for a server that is gone."""
-    monkeypatch.setattr("dataprep.storage.gcs_retry.Deadlines", partial(Deadlines, refused_s=1e9))
-    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 1e9)
-    monkeypatch.setattr(gcs_retry, "REQUEST_TIMEOUT_S", 36_000.0)
+    monkeypatch.setattr("dataprep.storage.gcs_client.Deadlines", partial(Deadlines, refused_s=1e9))
+    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 1e9)
+    monkeypatch.setattr(gcs_client, "REQUEST_TIMEOUT_S", 36_000.0)
 
 
 @pytest.mark.usefixtures("otherwise_patient")

@@ -1,17 +1,29 @@
-"""Computes the geometry of charts: lengths of bars, heights of layers, positions of ticks. Pure.
+"""Self-contained HTML pages for `inspect` and `diagnose`, and the geometry of their charts.
 
-Lengths and positions are shares of the chart, 0..1 from the left or from the bottom. The macros of
-`dataprep/data/charts.html.j2` draw them as HTML, and areas as SVG paths.
+`render_page` renders a template and writes the file; it names what to install if a package is missing. The templates
+are dataprep/data/page.html.j2 (the frame and its style) and charts.html.j2 (a macro for each kind of chart); the page
+of a command is a template that extends the frame, in the `data` folder of the command's package.
+
+Charts are pure: lengths of bars, heights of layers and positions of ticks are shares of the chart, 0..1 from the left
+or from the bottom. The macros draw them as HTML, and areas as SVG paths.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from importlib.util import find_spec
 from itertools import pairwise
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from dataprep.errors import UsageError, install_hint
+
+_PACKAGE = "jinja2"
 Tone = Literal["accent", "warn", "rest"]
 """Colour of a bar, by its name in the page's style."""
 SVG_UNITS = 1000
@@ -19,6 +31,50 @@ SVG_UNITS = 1000
 MOST_TICKS = 6
 _LEAST_SPAN = 1e-9
 """Smallest range with ticks: for smaller ones, the steps would be lost in rounding."""
+
+
+def has_report_packages() -> bool:
+    """Return whether the package that renders pages is installed."""
+    return find_spec(_PACKAGE) is not None
+
+
+def require_report_packages() -> None:
+    """Raise UsageError unless the package that renders pages is installed."""
+    if not has_report_packages():
+        raise UsageError(f"--html needs {_PACKAGE}, which is not installed: {install_hint('report')}")
+
+
+def render_page(template: str, package: str = "dataprep", script: str | None = None, **values: Any) -> str:
+    """Render a page, escaping every value.
+
+    Args:
+        template: Name of a file in the package's `data` folder.
+        package: Package of the template, which can also extend and import templates of `dataprep`.
+        script: Name of the file in the same folder that is the page's only script; None for a page without one.
+        values: Values for the template, by the names that it uses.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    folders = [PackageLoader(name, "data") for name in dict.fromkeys((package, "dataprep"))]
+    environment = Environment(
+        loader=ChoiceLoader(folders), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    source = files(package).joinpath("data", script).read_text(encoding="utf-8") if script else ""
+    digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+    return environment.get_template(template).render(values, script=Markup(source), script_digest=digest)
+
+
+def write_page(page: str, path: Path) -> None:
+    """Write a page to a file.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); choose another file") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,9 @@
 """Stored objects read in parts: as a seekable file, and with a window around the last read."""
 
+from __future__ import annotations
+
 import io
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.storage import open_storage, range_file
-from dataprep.storage.range_file import RangeFile, RangeWindow
+from dataprep.errors import StorageError
+from dataprep.storage import open_storage, ranges
+from dataprep.storage.ranges import RANGES_AHEAD, RangeFile, RangeStream, RangeWindow
+from tests.support.samples import examples
 
 
 @settings(deadline=None)  # each example writes a file
@@ -51,7 +56,7 @@ def test_reads_within_the_window_are_one_request(storage_url, monkeypatch):
 def test_expected_ranges_change_no_byte(num_bytes, expected, reads, gap_bytes):
     data = bytes(range(num_bytes))
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(range_file, "_GAP_BYTES", gap_bytes)
+        patch.setattr(ranges, "_GAP_BYTES", gap_bytes)
         (Path(folder) / "a").write_bytes(data)
         file, plain = RangeFile(open_storage(folder), "a"), io.BytesIO(data)
         with file.expecting(expected):
@@ -82,9 +87,9 @@ def test_close_ranges_that_are_expected_are_one_request(storage_url, monkeypatch
 
 
 def test_joined_requests_stay_within_their_limit(monkeypatch):
-    monkeypatch.setattr(range_file, "_JOINED_BYTES", 100)
-    ranges = [(250, 260), (0, 60), (60, 100), (100, 250)]
-    assert range_file._joined(ranges, 1000) == [(0, 100), (100, 250), (250, 260)]
+    monkeypatch.setattr(ranges, "_JOINED_BYTES", 100)
+    wanted = [(250, 260), (0, 60), (60, 100), (100, 250)]
+    assert ranges._joined(wanted, 1000) == [(0, 100), (100, 250), (250, 260)]
 
 
 @settings(deadline=None)  # each example writes a file
@@ -105,3 +110,58 @@ def test_window_reads_the_bytes_of_the_object(num_bytes, window_bytes, reads):
 def test_range_file_of_a_missing_object_is_a_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="none"):
         RangeFile(open_storage(str(tmp_path)), "none")
+
+
+@examples
+@given(st.binary(max_size=3000), st.integers(1, 700), st.lists(st.integers(1, 900), max_size=20))
+def test_reads_of_any_size_return_the_bytes_in_order(data: bytes, range_bytes: int, sizes: list[int]):
+    asked: list[tuple[int, int]] = []
+
+    def read_range(offset: int, num_bytes: int) -> bytes:
+        asked.append((offset, num_bytes))
+        return data[offset : offset + num_bytes]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges, "RANGE_BYTES", range_bytes)
+        with io.BufferedReader(RangeStream(read_range, len(data)), 64) as stream:
+            read = b"".join(stream.read(size) for size in sizes)
+            assert read == data[: sum(sizes)]
+            assert read + stream.read() == data
+    assert sorted(asked) == [(at, min(range_bytes, len(data) - at)) for at in range(0, len(data), range_bytes)]
+
+
+def test_only_the_next_few_ranges_are_in_flight(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 10)
+    asked, release = [], threading.Event()
+
+    def read_range(offset: int, num_bytes: int) -> bytes:
+        asked.append(offset)
+        assert offset == 0 or release.wait(60)
+        return bytes(num_bytes)
+
+    stream = RangeStream(read_range, 1000)
+    assert stream.readinto(bytearray(4)) == 4
+    release.set()
+    stream.close()
+    assert len(asked) <= RANGES_AHEAD + 1
+
+
+def test_an_error_of_a_range_is_raised_when_its_bytes_are_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 10)
+
+    def read_range(offset: int, num_bytes: int) -> bytes:
+        if offset >= 20:
+            raise StorageError("the link broke")
+        return bytes(num_bytes)
+
+    with RangeStream(read_range, 100) as stream:
+        assert [stream.readinto(bytearray(10)) for _ in range(2)] == [10, 10]
+        with pytest.raises(StorageError, match="the link broke"):
+            stream.readinto(bytearray(10))
+
+
+def test_a_stream_is_readable_and_does_not_seek():
+    with RangeStream(lambda offset, num_bytes: bytes(num_bytes), 5) as stream:
+        assert stream.readable()
+        assert not stream.seekable()
+        assert not stream.writable()

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from dataprep.host.supported import NEWEST, OLDEST, unsupported
+from dataprep.host.program import NEWEST, OLDEST, unsupported
 from scripts.check_python import SUPPORTED
 from tests.support.markdown import ROOT
 
-EARLY = ("dataprep/__init__.py", "dataprep/__main__.py", "dataprep/host/__init__.py", "dataprep/host/supported.py")
+EARLY = ("dataprep/__init__.py", "dataprep/__main__.py", "dataprep/host/__init__.py", "dataprep/host/program.py")
 """Files that any Python runs before it is refused."""
 
 
@@ -70,3 +70,18 @@ def test_old_pythons_can_read_what_refuses_them(path):
 
 def test_the_supported_pythons_are_those_of_the_package():
     assert [f"{major}.{minor}" for major, minor in (OLDEST, NEWEST)] == [SUPPORTED[0], SUPPORTED[-1]]
+
+
+SHOWN_AT_THE_END = """
+import atexit, gc
+from dataprep.host.program import COLLECT_AFTER, collect_rarely
+
+atexit.register(lambda: print(gc.get_freeze_count() > 1_000))
+collect_rarely()
+print(gc.get_threshold()[0] == COLLECT_AFTER, gc.isenabled(), gc.get_freeze_count())
+"""
+
+
+def test_garbage_is_collected_rarely_and_not_at_the_end():
+    run = subprocess.run([sys.executable, "-c", SHOWN_AT_THE_END], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["True True 0", "True"]

@@ -1,13 +1,18 @@
-"""Which machines dataprep runs on. Python 3.6 and newer can import this file, so that older Pythons are refused by it.
+"""The begin of a program: machines and Pythons that are supported, its module path, and rare garbage collection.
 
-It must import nothing that an installation adds.
+Python 3.6 and newer can import this file, so that older Pythons are refused by it. It must import nothing that an
+installation adds.
 """
 
+import atexit
+import gc
 import os
 import sys
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 """First and last minor version of CPython that the tests run with."""
+COLLECT_AFTER = 20_000
+"""Number of new objects after which a process collects garbage; Python's default is 700 or 2,000."""
 
 
 def leave_current_folder() -> None:
@@ -42,3 +47,13 @@ def unsupported() -> str:
             "dataprep with one of these (pip install .), or, in a checkout, run make setup and then .venv/bin/dataprep"
         )
     return ""
+
+
+def collect_rarely() -> None:
+    """Collect garbage rarely, and not when this process ends.
+
+    Imported objects are never garbage: while modules are imported, collections take 7 % of the CPU time. At the end of
+    a process the interpreter looks at all objects once more, which takes a build 0.07 s.
+    """
+    gc.set_threshold(COLLECT_AFTER)
+    atexit.register(gc.freeze)
