@@ -32,11 +32,14 @@ sys.path.insert(0, str(ROOT))
 from originals import DATAPREP, corpus_images, image_folder, machine_facts  # noqa: E402
 
 from loaders.config import LoaderConfig  # noqa: E402
-from loaders.diagnosis.devices import parse_simulated  # noqa: E402
 from loaders.diagnosis.fetch_rate import fetch_rate_alone  # noqa: E402
-from loaders.diagnosis.observed_run import RunSetup, observe  # noqa: E402
+from loaders.diagnosis.observed_run import (  # noqa: E402
+    RunSetup,
+    observe,
+    parse_simulated,
+)
 from loaders.diagnosis.sample import write_sample  # noqa: E402
-from loaders.diagnosis.stage_rates import prepare_rate  # noqa: E402
+from loaders.diagnosis.stages import prepare_rate  # noqa: E402
 from loaders.engine import pipeline, producer  # noqa: E402
 from loaders.engine.batch import Batch  # noqa: E402
 from loaders.engine.stats import Stats  # noqa: E402

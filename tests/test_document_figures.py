@@ -16,7 +16,7 @@ from benchmarks.tables import TABLES, arena_verdicts, recorded, recorded_lines, 
 from dataprep.cli import group
 from dataprep.messages import duration
 from dataprep.sources import DATASETS
-from loaders.diagnosis.full_cache import FILL_S
+from loaders.diagnosis.fetch_rate import FILL_S
 from loaders.diagnosis.prediction import COMPUTE_BOUND
 from tests.benchmarks import test_engines_benchmark as engines_benchmark
 from tests.benchmarks import test_views_benchmark as views_benchmark

@@ -21,7 +21,7 @@ from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
 from loaders.config import MAX_THREADS, LoaderConfig
-from loaders.diagnosis.options import Option, Options
+from loaders.diagnosis.findings import Option, Options
 from loaders.loader import Loader
 from train.batches.data import UNCROPPED_SIDE, Data, classes_of
 from train.batches.finetune_augment import ERASE_MODES, Erasing, FinetuneAugment

@@ -20,7 +20,7 @@ import click
 from dataprep.cloud.placement import POLICIES
 from dataprep.errors import UsageError, install_hint
 from loaders.config import LoaderConfig, OnError, RegionPolicy
-from loaders.diagnosis.options import Option, Options
+from loaders.diagnosis.findings import Option, Options
 from train.batches.tfds import find_tfds
 from train.flags.entry import EntryCommand, run_entry
 from train.flags.options import (

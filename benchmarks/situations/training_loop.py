@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.situations.situation import Situation, loader_settings
 from loaders import Batch, Loader, open_loader
-from loaders.diagnosis.devices import SIMULATED, Device, parse_simulated
+from loaders.diagnosis.observed_run import SIMULATED, Device, parse_simulated
 
 MIN_STEPS = 3
 """Minimum number of steps that are measured, however long they take."""

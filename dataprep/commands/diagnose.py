@@ -17,8 +17,7 @@ from dataprep.host.processes import find_modules_here
 
 if TYPE_CHECKING:
     from loaders.decode.decoders import Backend, Interpolation
-    from loaders.diagnosis.devices import Device
-    from loaders.diagnosis.observed_run import RunSetup
+    from loaders.diagnosis.observed_run import Device, RunSetup
 
 
 class _Options(TypedDict):
@@ -148,7 +147,7 @@ def command(
         from dataprep.pages import require_report_packages
 
         require_report_packages()
-    from loaders.diagnosis.comparison import compare_diagnoses, read_diagnosis
+    from loaders.report.terminal import compare_diagnoses, read_diagnosis
 
     before = None if compared is None else read_diagnosis(compared)  # first: an error is found at once
     device = open_device(device_name, model, options["batch_size"], options["image_size"])
@@ -191,7 +190,7 @@ def open_device(name: str, model: str | None, batch_size: int, image_size: int) 
     Raises:
         UsageError: There is no such device, or it needs a model and none is given.
     """
-    from loaders.diagnosis.devices import DEVICES, SIMULATED, parse_simulated
+    from loaders.diagnosis.observed_run import DEVICES, SIMULATED, parse_simulated
 
     if name.partition(":")[0] == SIMULATED:
         if model is not None:

@@ -2,32 +2,11 @@
 
     run as it is, stages alone ─▶ rates ─▶ limit ─▶ changes: predicted, then tried ─▶ findings ─▶ page, text, JSON
 
-`observed_run.py` watches a run for some seconds; `stages.py` measures each stage alone, now and with a change;
-`prediction.py` computes what the stages reach together (pure); `fixes.py` predicts what each change would bring, and
-`trials.py` tries the best. `monitor.py` takes the same measures in a training loop.
+`diagnose.py` leads through it: `observed_run.py` feeds a device for some seconds; `stages.py` measures each stage
+alone, now and with a change, with `fetch_rate.py` for fetching and `sample.py` for everything that needs a small
+dataset; `prediction.py` computes what the stages reach together (pure); `verdict.py` names the limit and says it in a
+sentence; `fixes.py` predicts what each change would bring, and `diagnose.py` tries the best. `findings.py` is the
+result.
 """
 
-__all__ = [
-    "ahead",
-    "comparison",
-    "devices",
-    "diagnose",
-    "feed",
-    "fetch_rate",
-    "findings",
-    "fixes",
-    "full_cache",
-    "monitor",
-    "observed_run",
-    "options",
-    "prediction",
-    "prediction_errors",
-    "rehearsal",
-    "sample",
-    "slow_link",
-    "stage_rates",
-    "stages",
-    "transforms",
-    "trials",
-    "verdict",
-]
+__all__ = ["diagnose", "fetch_rate", "findings", "fixes", "observed_run", "prediction", "sample", "stages", "verdict"]

@@ -5,8 +5,9 @@
 
 The steps: the device alone (G); the run as it is, with its waits timed; every stage alone (F, P, H), and what they
 predict together; each change that could lift the limit, with its stages measured as they would be; last, a trial of the
-best changes. `fixes.py` has the changes, `prediction.py` the model that predicts a rate from the stages, `verdict.py`
-the sentence. Where the measurements contradict each other, nothing is tried.
+best changes: of settings on the data themselves, of a cache and of smaller images on a sample (`sample.py`); a change
+that needs another bucket keeps its prediction. `fixes.py` has the changes, `prediction.py` the model that predicts a
+rate from the stages, `verdict.py` the sentence. Where the measurements contradict each other, nothing is tried.
 """
 
 from __future__ import annotations
@@ -21,15 +22,19 @@ from dataprep.errors import UnansweredError
 from dataprep.host.cpu import available_cores, background_cores, cpu_time
 from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
-from loaders.diagnosis.devices import Device, compute_threads
-from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
-from loaders.diagnosis.fixes import find_bound, find_fixes, repeated
-from loaders.diagnosis.full_cache import FILL_S, lacking_after, with_full_cache
-from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
-from loaders.diagnosis.prediction import Prediction, allocate, predict
-from loaders.diagnosis.slow_link import Attempt, gentler
+from loaders.diagnosis.fetch_rate import (
+    FILL_S,
+    Attempt,
+    gentler,
+    lacking_after,
+    wait_for_reads_left_behind,
+    with_full_cache,
+)
+from loaders.diagnosis.findings import MIN_GAIN, Applied, Bound, Diagnosis, Fix, Limit, StepTimes
+from loaders.diagnosis.fixes import find_bound, find_fixes, ranked, repeated
+from loaders.diagnosis.observed_run import Device, ObservedRun, RunSetup, compute_threads, observe
+from loaders.diagnosis.prediction import Prediction, allocate, next_to_try, predict
 from loaders.diagnosis.stages import StageBench, Stages
-from loaders.diagnosis.trials import try_bound, try_leading
 from loaders.diagnosis.verdict import (
     Parts,
     contention,
@@ -255,3 +260,95 @@ def _settings(setup: RunSetup, device: Device) -> dict[str, object]:
         settings["compute_threads"] = threads
     transform = setup.config.transform
     return settings | {"transform": None if transform is None else getattr(transform, "__qualname__", repr(transform))}
+
+
+MOST_TRIED = 5
+"""Maximum number of changes that are tried.
+
+Each takes as long as the run itself was watched, and twice that if it is repeated. For data behind a link four changes
+can be tried; the first or second is usually so fast that no other can be faster.
+"""
+SMALL_GAIN = 1.2
+"""Gain of the best change below which the run as it is is watched once more: two runs of one setting may differ by
+5 %."""
+DISTURBED = 0.8
+"""Share of the prediction below which a trial is repeated, because another program may have disturbed it."""
+
+
+def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float, limit: Limit) -> list[Fix]:
+    """Try the changes that may be the best one (`prediction_errors.py`), and leave out those that gain nothing.
+
+    Args:
+        stages: Stages of the run.
+        fixes: Changes with their predictions.
+        observed: Images/s of the run as it is.
+        limit: What limits that run.
+
+    Returns:
+        The changes that gain something, the best first.
+    """
+
+    def rate_of(fix: Fix) -> float | None:
+        try:
+            rate = _tried(stages, fix)
+            if rate is not None and rate < DISTURBED * fix.predicted_images_per_s:
+                rate = max(rate, _tried(stages, fix) or 0.0)
+        except (MemoryError, RuntimeError):
+            return 0.0  # e.g. a batch that does not fit into memory
+        except UnansweredError:
+            wait_for_reads_left_behind()
+            return 0.0  # more reads at once than the link carries
+        return rate
+
+    return _try_leading(fixes, observed, limit, rate_of, stages.observed_again)
+
+
+def try_bound(stages: Stages, bound: Bound, observed: float) -> Bound:
+    """Try a run without its transform, unless it is predicted to gain nothing.
+
+    Args:
+        stages: Stages of the run.
+        bound: Prediction of the run without its transform.
+        observed: Images/s of the run as it is.
+    """
+    if bound.gain < MIN_GAIN:
+        return bound
+    rate = stages.tried(stages.without_transform)
+    if rate < DISTURBED * bound.predicted_images_per_s:
+        rate = max(rate, stages.tried(stages.without_transform))
+    return replace(bound, images_per_s=rate, gain=rate / observed, is_tried=True)
+
+
+def _try_leading(
+    fixes: Sequence[Fix],
+    observed: float,
+    limit: Limit,
+    rate_of: Callable[[Fix], float | None],
+    observe_again: Callable[[], float],
+) -> list[Fix]:
+    found, tried, untriable = list(fixes), 0, set[str]()
+    while tried < MOST_TRIED and (leading := next_to_try(ranked(found), limit, untriable)) is not None:
+        rate = rate_of(leading)
+        if rate is None:
+            untriable.add(leading.name)
+            continue
+        tried += 1
+        rest = [fix for fix in found if fix is not leading]
+        known = replace(leading, images_per_s=rate, gain=rate / observed, is_tried=True)
+        found = [*rest, known] if known.gain >= MIN_GAIN else rest
+    left = ranked([fix for fix in found if fix.gain >= MIN_GAIN])
+    if not left or not left[0].is_tried or left[0].gain >= SMALL_GAIN:
+        return left
+    unchanged = max(observed, observe_again())
+    return [fix for fix in left if not fix.is_tried or fix.images_per_s >= MIN_GAIN * unchanged]
+
+
+def _tried(stages: Stages, fix: Fix) -> float | None:
+    """Return the images/s of a run with a change; None where the change cannot be tried here."""
+    if fix.name == "cache":
+        return stages.tried_cached()
+    if fix.needs == "restart":
+        return stages.tried(stages.setup.changed(fix.settings))
+    if fix.needs == "rebuild":
+        return stages.tried_smaller(fix.settings["short_side"])
+    return None

@@ -1,22 +1,36 @@
-"""Fetching alone: how fast a loader's bytes come when nothing decodes them."""
+"""Fetching alone: how fast a loader's bytes come when nothing decodes them; and runs whose reads need a change first.
+
+A run over a link that is too slow for it ends, because its reads get no answer in time: they wait for each other. It is
+measured with fewer reads at once, which a narrow link carries as fast, or, where a read gets no answer in time even
+alone, with a longer deadline (`gentler`).
+
+A run with a cache on a local disk is measured as in its second epoch, when the cache holds the complete split
+(`with_full_cache`). Otherwise the run would read from the bucket what its stages alone then find in the cache, and
+their rates would belong to two different runs. The filling has a limit; beyond it the run is measured as in its first
+epoch.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
+from dataprep.errors import UnansweredError
 from dataprep.host.cpu import cpu_time, memory_bytes
+from dataprep.messages import counted, duration, human_bytes
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
-from loaders.diagnosis.ahead import rate_of_processes
-from loaders.diagnosis.findings import StageRate
-from loaders.diagnosis.observed_run import batches_per_burst, images_in_flight, reads_in_flight
+from loaders.diagnosis.findings import DIAGNOSE, Changes, StageRate
+from loaders.diagnosis.observed_run import RunSetup, batches_per_burst, images_in_flight, reads_in_flight
+from loaders.diagnosis.prediction import ROOM, rate_of_processes
+from loaders.diagnosis.sample import places_in
 from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.pipeline import LOOKUPS_IN_FLIGHT, fetch_settings
 from loaders.fetch.fetcher import Fetcher, Record, Ticket
@@ -201,3 +215,162 @@ def forget_files(dataset: Dataset) -> None:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)
+
+
+LONGER = 4
+"""Factor by which the deadline of a read is raised."""
+MOST_DEADLINE_S = 20.0
+"""Deadline beyond which it is not raised: a server that answers later than that is taken for one that is gone."""
+LEFT_BEHIND_S = 30.0
+"""Longest wait for the reads of a loader that was closed: until they end, they take the link from the next run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A run to measure: as it is set up, or over a slow link with fewer reads in flight or a longer deadline."""
+
+    setup: RunSetup
+    note: str = ""
+    """Sentences that say what differs from the run as it is set up, and why; empty if nothing does."""
+    is_narrow: bool = False
+    """Whether fewer reads are in flight: more of them at once would get no answer in time."""
+    batches: int = 1
+    """Batches of this run that have as many images as one of the run as it is set up."""
+    cache: str = ""
+    """Sentence that says how a run with a cache was measured; empty for one without."""
+
+
+def gentler(asked: RunSetup, tried: RunSetup) -> Attempt | None:
+    """Return the run to measure after one whose reads got no answer in time; None if there is no gentler one.
+
+    Args:
+        asked: The run as it is set up.
+        tried: The run that was measured last: that one, or a gentler one.
+
+    Raises:
+        DataprepError: A read fails for another reason.
+    """
+    wait_for_reads_left_behind()
+    config, storage = tried.config, _answering(tried)
+    if storage is not None:
+        reads = _half(images_in_flight(storage, config), config.processes)
+        config = replace(config, reads_in_flight=reads or None)
+    else:
+        config = replace(config, deadline_s=LONGER * config.deadline_s)
+        storage = _answering(replace(tried, config=config)) if config.deadline_s <= MOST_DEADLINE_S else None
+        reads = 0 if storage is None else images_in_flight(storage, config)
+    if storage is None or not reads:
+        return None
+    asked_reads = images_in_flight(storage, asked.config)
+    if reads < asked_reads and asked.options is DIAGNOSE:
+        config = replace(config, batch_size=_enough_images(asked.config, reads))
+    note = " ".join(_sentences(asked, config, asked_reads, reads))
+    batches = asked.config.batch_size // config.batch_size
+    return Attempt(replace(asked, config=config), note, is_narrow=reads < asked_reads, batches=batches)
+
+
+def wait_for_reads_left_behind() -> None:
+    """Wait until the reads of loaders that were closed have ended, or LEFT_BEHIND_S have passed."""
+    until_s = time.monotonic() + LEFT_BEHIND_S
+    for thread in threading.enumerate():
+        if thread.name.startswith("loader-read"):
+            thread.join(max(0.0, until_s - time.monotonic()))
+
+
+def _answering(setup: RunSetup) -> Storage | None:
+    """Return the storage of a run if the read of one image gets an answer in time while nothing else is read."""
+    try:
+        with setup.open() as loader:
+            storage, mean_bytes = loader.dataset.storage, int(loader.index.mean_image_bytes())
+            place = places_in(loader.dataset, loader.index)[0]
+            num_bytes = min(max(1, mean_bytes), place.most_bytes)
+            with_deadline(storage, setup.config.deadline_s).read_range(place.file, place.offset, num_bytes)
+    except UnansweredError:
+        return None
+    return storage
+
+
+def _half(reads: int, processes: int) -> int:
+    """Return half of the reads in flight, as many for each process; 0 if each has one already."""
+    processes = max(1, processes)
+    return reads // processes // 2 * processes
+
+
+def _enough_images(config: LoaderConfig, reads: int) -> int:
+    """Return the smallest batch, by halves, of which those ahead have room for some reads: with the whole one it takes
+    a slow link minutes until the first step."""
+    batch_size = config.batch_size
+    while batch_size % 2 == 0 and config.prefetch_batches * batch_size // 2 >= ROOM * reads:
+        batch_size //= 2
+    return batch_size
+
+
+def _sentences(asked: RunSetup, config: LoaderConfig, asked_reads: int, reads: int) -> Iterator[str]:
+    if config.deadline_s > asked.config.deadline_s:
+        yield (
+            f"Even alone, a read gets no answer within {asked.config.deadline_s:g} s, which ends the run: it was "
+            f"measured with a deadline of {config.deadline_s:g} s (deadline_s={config.deadline_s:g})."
+        )
+    if reads < asked_reads:
+        settings = Changes(reads_in_flight=reads)
+        typed = asked.typed(settings) if asked.can_set(settings) else f"reads_in_flight={reads}"
+        smaller = config.batch_size < asked.config.batch_size
+        batches = f", in batches of {counted(config.batch_size, 'image')}" if smaller else ""
+        yield (
+            f"With {asked_reads} reads in flight some get no answer within {config.deadline_s:g} s, which ends the "
+            f"run: it was measured with {reads} ({typed}){batches}."
+        )
+
+
+FILL_S = 600.0
+"""Longest time for filling a cache: enough for 60 GB at 100 MB/s."""
+
+
+def with_full_cache(
+    attempt: Attempt, loader: Loader, progress: Callable[[str], None], *, fill_s: float = FILL_S
+) -> Attempt:
+    """Fill the cache of a run that reads from a bucket, and return the run with a sentence about it.
+
+    Without a cache, or where the data lie on a disk, the run stays as it is. A cache that cannot hold the split, or
+    that is not full in time, is left out: what it would hold depends on what was read before.
+
+    Args:
+        attempt: The run.
+        loader: Loader of the run.
+        progress: Called with what is done.
+        fill_s: Longest time for filling the cache, which keeps what it then has.
+
+    Raises:
+        DataprepError: The data cannot be read.
+    """
+    config = attempt.setup.config
+    if config.cache_dir is None or loader.dataset.is_local:
+        return attempt
+    split_bytes = loader.dataset.split.num_bytes
+    if split_bytes > config.cache_bytes:
+        held = f"it holds at most {human_bytes(config.cache_bytes)} of {human_bytes(split_bytes)}"
+        return _without_cache(attempt, held)
+    progress(f"filling the cache: {human_bytes(split_bytes)}, for at most {duration(fill_s)}")
+    lacking = lacking_after(loader, config, fill_s)
+    if lacking:
+        return _without_cache(attempt, f"{lacking}. It keeps them; the next diagnosis continues from there")
+    return replace(attempt, cache="Measured from a full cache, as from the second epoch on.")
+
+
+def lacking_after(loader: Loader, config: LoaderConfig, fill_s: float) -> str:
+    """Fill the cache that the config names; return what it has if it is not full in time, else an empty text."""
+    total = loader.order.num_samples
+    fetched = fetch_all_once(loader, config, fill_s)
+    if fetched == total:
+        return ""
+    wait_for_reads_left_behind()
+    return f"in {duration(fill_s)} it got {fetched:,} of {counted(total, 'image')}"
+
+
+def _without_cache(attempt: Attempt, why: str) -> Attempt:
+    setup = attempt.setup
+    return replace(
+        attempt,
+        setup=replace(setup, config=replace(setup.config, cache_dir=None)),
+        cache=f"Measured without the cache, as in the first epoch: {why}.",
+    )

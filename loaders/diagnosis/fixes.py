@@ -20,15 +20,12 @@ from dataprep.messages import counted, human_bytes, shell_words
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
-from loaders.diagnosis.ahead import MORE_AHEAD
-from loaders.diagnosis.devices import compute_threads
+from loaders.diagnosis.fetch_rate import wait_for_reads_left_behind
 from loaders.diagnosis.findings import MIN_GAIN, Bound, Changes, Fix, Limit, Stage, StageRate
-from loaders.diagnosis.prediction import Prediction, predict
-from loaders.diagnosis.prediction_errors import may_gain
+from loaders.diagnosis.observed_run import compute_threads
+from loaders.diagnosis.prediction import MORE_AHEAD, Prediction, may_gain, predict
 from loaders.diagnosis.sample import pixels_left
-from loaders.diagnosis.slow_link import wait_for_reads_left_behind
-from loaders.diagnosis.stage_rates import request_latency_s
-from loaders.diagnosis.stages import Stages
+from loaders.diagnosis.stages import Stages, request_latency_s
 from loaders.diagnosis.verdict import falls_short
 from loaders.engine.batch import Batch
 

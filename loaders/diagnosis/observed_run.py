@@ -1,21 +1,248 @@
-"""A run as a user sets it up, and how fast it is when it is watched for some seconds."""
+"""A run as a user sets it up, the device that it feeds, and how fast it is when it is watched for some seconds.
+
+The device is a real model on a real device, or a simulated one, which takes time but no core, like an accelerator:
+
+    simulated:2000                        computes 2,000 images/s
+    simulated:2000,transfer=3000          and receives 3,000 images/s
+    simulated:2000,step-ms=5              and takes 5 ms more a step, whatever the batch
+    simulated:2000,transfer-ms=2          and takes 2 ms more a transfer, whatever the batch
+
+Shapes: images_NHWC, uint8, 0..255.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import queue
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
-from loaders.diagnosis.devices import Device, using_threads
-from loaders.diagnosis.feed import FedStep, endless, feed
-from loaders.diagnosis.findings import Changes
-from loaders.diagnosis.options import DIAGNOSE, Options
+from loaders.diagnosis.findings import DIAGNOSE, Changes, Options, StepTimes
+from loaders.engine.batch import Batch
 from loaders.loader import Loader, open_configured
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from dataprep.storage.base import Storage
+
+SIMULATED = "simulated"
+DEVICES = ("xla", "tpu", "cuda", "cpu", SIMULATED)
+
+
+class Device(Protocol):
+    """A place where training steps run; `put` may be called by another thread than `step`."""
+
+    @property
+    def name(self) -> str:
+        """Name that reports show."""
+
+    def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Any:
+        """Copy a batch to the device; return when it has arrived."""
+
+    def step(self, resident: Any) -> None:
+        """Make one training step; return when the device has finished it."""
+
+
+@runtime_checkable
+class SharesCores(Protocol):
+    """A device that computes with threads on the cores that also decode."""
+
+    @property
+    def compute_threads(self) -> int:
+        """Number of threads with which a step computes; 0 if it computes elsewhere."""
+
+    def use_threads(self, count: int) -> None:
+        """Compute with another number of threads from now on; called by the thread that runs the steps."""
+
+
+def compute_threads(device: Device) -> int:
+    """Return the number of threads with which a device computes on this machine's cores; 0 if it does not."""
+    return device.compute_threads if isinstance(device, SharesCores) else 0
+
+
+@contextmanager
+def using_threads(device: Device, count: int | None) -> Iterator[None]:
+    """Let a device compute with another number of threads inside the context; None: as before."""
+    if count is None or not isinstance(device, SharesCores):
+        yield
+        return
+    before = device.compute_threads
+    device.use_threads(count)
+    try:
+        yield
+    finally:
+        device.use_threads(before)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulated:
+    """A device that waits for as long as its rates say."""
+
+    name: str
+    images_per_s: float
+    transfer_images_per_s: float = float("inf")
+    step_s: float = 0.0
+    transfer_s: float = 0.0
+
+    def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> int:
+        """Wait for as long as a transfer takes; return the size of the batch."""
+        _wait(self.transfer_s + len(images_NHWC) / self.transfer_images_per_s)
+        return len(images_NHWC)
+
+    def step(self, resident: int) -> None:
+        """Wait for as long as a step takes."""
+        _wait(self.step_s + resident / self.images_per_s)
+
+
+def parse_simulated(text: str) -> Simulated:
+    """Return the device of `simulated:IMAGES_PER_S[,transfer=IMAGES_PER_S][,step-ms=MS][,transfer-ms=MS]`.
+
+    Raises:
+        UsageError: The text is anything else.
+    """
+    rate, *options = text.removeprefix(f"{SIMULATED}:").split(",")
+    try:
+        named = {name: float(value) for name, _, value in (option.partition("=") for option in options)}
+        named["images_per_s"] = float(rate)
+    except ValueError:
+        raise UsageError(_expected(text)) from None
+    if named.keys() - {"images_per_s", "transfer", "step-ms", "transfer-ms"} or not _are_speeds(named):
+        raise UsageError(_expected(text))
+    return Simulated(
+        name=text,
+        images_per_s=named["images_per_s"],
+        transfer_images_per_s=named.get("transfer", float("inf")),
+        step_s=named.get("step-ms", 0.0) / 1e3,
+        transfer_s=named.get("transfer-ms", 0.0) / 1e3,
+    )
+
+
+def _are_speeds(named: Mapping[str, float]) -> bool:
+    rates = [named["images_per_s"], named.get("transfer", 1.0)]
+    times = [named.get("step-ms", 0.0), named.get("transfer-ms", 0.0)]
+    return all(rate > 0 for rate in rates) and all(0 <= each < float("inf") for each in times)
+
+
+def _expected(text: str) -> str:
+    return (
+        f"device {text!r}, expected simulated:IMAGES_PER_S with transfer=IMAGES_PER_S, step-ms=MS or transfer-ms=MS "
+        "after it, e.g. simulated:2000,step-ms=5"
+    )
+
+
+def _wait(seconds: float) -> None:
+    """Sleep, to within some ten microseconds."""
+    until_s = time.perf_counter() + seconds
+    time.sleep(max(0.0, seconds - 1e-4))
+    while time.perf_counter() < until_s:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A batch on the device, and when it was transferred."""
+
+    resident: Any
+    images: int
+    put_from_s: float
+    put_until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FedStep:
+    """One finished step."""
+
+    times: StepTimes
+    images: int
+    ended_s: float
+    """End of the step, on the clock of `times.started_s`."""
+
+
+def endless(loader: Loader) -> Iterator[Batch]:
+    """Yield batch after batch, epoch after epoch, without end."""
+    while True:
+        yield from loader
+
+
+def feed(batches: Iterator[Batch], device: Device, transfer_ahead: int) -> Generator[FedStep]:
+    """Train on batches, one step for each item that is taken. Times are those of `time.perf_counter`.
+
+    Args:
+        batches: Batches of a loader; with `transfer_ahead` another thread takes them.
+        device: Device on which the steps run.
+        transfer_ahead: Batches that may be on the device besides the one of the running step.
+    """
+    arrivals = _in_turn(batches, device) if transfer_ahead == 0 else _ahead(batches, device, transfer_ahead)
+    try:
+        while True:
+            started_s = time.perf_counter()
+            arrived = next(arrivals, None)
+            if arrived is None:
+                return
+            ready_s = time.perf_counter()
+            device.step(arrived.resident)
+            ended_s = time.perf_counter()
+            transfer_s = max(0.0, min(ready_s, arrived.put_until_s) - max(started_s, arrived.put_from_s))
+            times = StepTimes(
+                started_s=started_s,
+                wait_s=max(0.0, ready_s - started_s - transfer_s),
+                transfer_s=transfer_s,
+                compute_s=ended_s - ready_s,
+            )
+            yield FedStep(times, arrived.images, ended_s)
+    finally:
+        arrivals.close()
+
+
+def _put(batch: Batch, device: Device) -> _Arrived:
+    started_s = time.perf_counter()
+    resident = device.put(batch.images, batch.labels)
+    return _Arrived(resident, len(batch.images), started_s, time.perf_counter())
+
+
+def _in_turn(batches: Iterator[Batch], device: Device) -> Generator[_Arrived]:
+    for batch in batches:
+        yield _put(batch, device)
+
+
+def _ahead(batches: Iterator[Batch], device: Device, count: int) -> Generator[_Arrived]:
+    """Yield batches that a thread copies to the device, `count` of them ahead of the one that was taken last."""
+    arrived: queue.SimpleQueue[_Arrived | BaseException | None] = queue.SimpleQueue()
+    room = threading.Semaphore(count)
+    leaving = threading.Event()
+
+    def run() -> None:
+        try:
+            while room.acquire() and not leaving.is_set():
+                batch = next(batches, None)
+                if batch is None:
+                    arrived.put(None)
+                    return
+                arrived.put(_put(batch, device))
+        except BaseException as error:  # noqa: BLE001  raised where the batch is waited for
+            arrived.put(error)
+
+    thread = threading.Thread(target=run, name="feed-transfer", daemon=True)
+    thread.start()
+    try:
+        while (found := arrived.get()) is not None:
+            if isinstance(found, BaseException):
+                raise found
+            room.release()
+            yield found
+    finally:
+        leaving.set()
+        room.release()
+        thread.join()
+
 
 MAX_LONGER = 4.0
 """Longest time to watch a run with fewer than MIN_STEPS steps, as a multiple of the requested seconds."""

@@ -1,31 +1,235 @@
-"""The stages of one run, as they are and as a change would make them; each is measured when it is first needed."""
+"""The stages of one run, as they are and as a change would make them; each is measured when it is first needed.
+
+First the measurements of single stages (the device, the transfer, preparing with the user's transform as a part of it),
+then `Stages`, which knows the run and measures each setting once.
+"""
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from dataprep.dataset.adopted import is_adopted
-from dataprep.errors import UnansweredError
-from dataprep.host.cpu import available_cores, cpu_quota
+from dataprep.errors import DataprepError, UnansweredError
+from dataprep.host.cpu import available_cores, cpu_quota, cpu_time
 from loaders.config import LoaderConfig
 from loaders.dataset import open_dataset
-from loaders.diagnosis.ahead import BUSY_INTERPRETER, batches_needed, reads_needed
-from loaders.diagnosis.devices import Device, using_threads
-from loaders.diagnosis.fetch_rate import Fetched, fetch_all_once, fetch_rate_alone, forget_files
+from loaders.diagnosis.fetch_rate import (
+    Attempt,
+    Fetched,
+    fetch_all_once,
+    fetch_rate_alone,
+    forget_files,
+    wait_for_reads_left_behind,
+)
 from loaders.diagnosis.findings import Changes, Stage, StageRate, TransformCost
-from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
-from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict, predict_fetched
-from loaders.diagnosis.rehearsal import DISK_SHARDS, RehearsalSetup, Source, places_in
-from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, sample_streams, write_sample
-from loaders.diagnosis.slow_link import Attempt, wait_for_reads_left_behind
-from loaders.diagnosis.stage_rates import compute_rate, prepare_rate, request_latency_s, transfer_rate
-from loaders.diagnosis.transforms import waits_for_no_core, without_transforms
+from loaders.diagnosis.observed_run import Device, RunSetup, observe, reads_in_flight, using_threads
+from loaders.diagnosis.prediction import (
+    BUSY_INTERPRETER,
+    CONTENTION,
+    Batches,
+    Rates,
+    batches_needed,
+    predict,
+    predict_fetched,
+    reads_needed,
+)
+from loaders.diagnosis.sample import (
+    DISK_SHARDS,
+    SAMPLE_IMAGES,
+    SPLIT,
+    RehearsalSetup,
+    Source,
+    mean_image_bytes,
+    places_in,
+    sample_streams,
+    write_sample,
+)
 from loaders.engine.batch import Batch
-from loaders.loader import Loader
+from loaders.engine.stats import StageTimes
+from loaders.loader import Loader, open_configured
 from loaders.order import samples_per_block
+
+_LOCKED = 0.8
+"""Share of one core that the calls of a transform in all threads of a process take at least if it holds the interpreter
+lock: the rest is the time in which the loader itself has the lock. They cannot take more than one core."""
+_MOST_LOCKED = 1.1
+"""The same share at most; a tenth is the error of measurement."""
+_WAITING = 1.3
+"""Ratio of the time to prepare an image to all CPU time for it from which on threads wait."""
+_IDLE_CORES = 0.5
+"""Cores that must be idle, or threads may wait for a core instead of the lock."""
+_EXPLAINED = 0.5
+"""Share of a transform's time from which on its CPU time, in as many threads as take turns, explains it."""
+
+
+def without_transforms(config: LoaderConfig) -> LoaderConfig:
+    """Return the same settings without any transform."""
+    groups = tuple(replace(group, transform=None) for group in config.view_groups)
+    return replace(config, transform=None, view_groups=groups)
+
+
+def transform_cost(
+    config: LoaderConfig, before: Mapping[str, StageTimes], after: Mapping[str, StageTimes]
+) -> TransformCost | None:
+    """Return what the transforms took between two looks at a loader's stages; None where there are none.
+
+    Args:
+        config: Settings of the loader.
+        before: Stages at the first look.
+        after: Stages at the second one.
+    """
+    nothing = StageTimes()
+    images, transform_s, cpu_s = _between(before.get("transform", nothing), after.get("transform", nothing))
+    decoded, prepare_s, _ = _between(before.get("decode", nothing), after.get("decode", nothing))
+    if not images or not decoded:
+        return None
+    return TransformCost(
+        name=", ".join(dict.fromkeys(_name_of(each) for each in config.transforms if each is not None)),
+        s_per_image=transform_s / images,
+        cpu_s_per_image=cpu_s / images,
+        prepare_s_per_image=prepare_s / decoded,
+        holds_lock=False,
+        without=None,
+    )
+
+
+def holds_lock(
+    cost: TransformCost, *, threads: int, images_per_s: float, cpu_s_per_image: float, idle_cores: float
+) -> bool:
+    """Whether the threads of a process take turns in a transform, as those that run Python code do.
+
+    Args:
+        cost: What the transform takes.
+        threads: Threads of one process that call it.
+        images_per_s: Rate of one process.
+        cpu_s_per_image: CPU time of everything that is done for an image. Threads wait for the lock outside of a short
+            transform, too, because the interpreter lets a thread keep it for 5 ms.
+        idle_cores: Cores that nothing used meanwhile.
+    """
+    taken = images_per_s * cost.cpu_s_per_image
+    is_waiting = cost.prepare_s_per_image >= _WAITING * cpu_s_per_image
+    return threads > 1 and _LOCKED <= taken <= _MOST_LOCKED and is_waiting and idle_cores >= _IDLE_CORES
+
+
+def waits_for_no_core(cost: TransformCost, threads: int) -> bool:
+    """Whether a transform waits for something other than a core or the interpreter lock, such as a disk or a server.
+
+    Args:
+        cost: What the transform takes.
+        threads: Threads of one process that call it, and take turns if it holds the lock.
+    """
+    return threads * cost.cpu_s_per_image < _EXPLAINED * cost.s_per_image
+
+
+def _between(before: StageTimes, after: StageTimes) -> tuple[int, float, float]:
+    """Return the images of a stage, its working time and its CPU time between two looks at it."""
+    return (
+        after.items - before.items,
+        after.busy_s.sum_s - before.busy_s.sum_s,
+        after.cpu_s.sum_s - before.cpu_s.sum_s,
+    )
+
+
+def _name_of(transform: Any) -> str:
+    """Return where a transform is defined, as `--transform` names it; of an object its class."""
+    if isinstance(transform, partial):
+        return _name_of(transform.func)
+    kind = transform if hasattr(transform, "__qualname__") else type(transform)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+WARM_UP_STEPS = 3
+"""Steps of a device that are not measured: compilation is in the first two."""
+
+
+def compute_rate(device: Device, batch: Batch, seconds: float, busy_cores: float) -> StageRate:
+    """Measure the device fed from memory: the same batch again and again."""
+    resident = device.put(batch.images, batch.labels)
+    for _ in range(WARM_UP_STEPS):
+        device.step(resident)
+    return _repeated("compute", lambda: device.step(resident), len(batch.images), seconds, busy_cores)
+
+
+def transfer_rate(device: Device, batch: Batch, seconds: float, busy_cores: float) -> StageRate:
+    """Measure the transfer of batches to the device, one after another."""
+    device.put(batch.images, batch.labels)
+    return _repeated("transfer", lambda: device.put(batch.images, batch.labels), len(batch.images), seconds, busy_cores)
+
+
+def _repeated(name: Stage, call: Callable[[], object], images: int, seconds: float, busy_cores: float) -> StageRate:
+    steps = 0
+    with cpu_time() as used:
+        until_s = time.perf_counter() + seconds
+        while time.perf_counter() < until_s or steps < WARM_UP_STEPS:
+            call()
+            steps += 1
+    rate = steps * images / used.elapsed_s
+    return StageRate(name=name, images_per_s=rate, cpu_s_per_image=used.cores_used(busy_cores) / rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Rate of decoding alone, and how evenly batches are made."""
+
+    rate: StageRate
+    jitter: tuple[float, ...]
+    """Intervals between batches, relative to their mean."""
+    transform: TransformCost | None
+    """What the user's transform takes of it."""
+    other_cores: float
+    """Cores that other programs used meanwhile; 0 if unknown."""
+
+
+def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cores: float) -> Prepared:
+    """Measure our own loader on a local sample, which the page cache holds."""
+    with open_configured(sample_url, SPLIT, replace(config, fields=(), cache_dir=None)) as loader:
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        for _ in range(config.prefetch_batches + 1):
+            next(batches)
+        before = loader.snapshot().stages
+        taken, times_s = 0, [time.perf_counter()]
+        with cpu_time() as used:
+            while times_s[-1] < times_s[0] + seconds:
+                taken += len(next(batches).images)
+                times_s.append(time.perf_counter())
+        transform = transform_cost(config, before, loader.snapshot().stages)
+    rate = taken / used.elapsed_s
+    if transform is not None:
+        process_rate = rate / max(1, config.processes)
+        idle_cores = available_cores() - max(used.own_s, used.machine_s) / used.elapsed_s
+        locked = holds_lock(
+            transform,
+            threads=config.num_threads,
+            images_per_s=process_rate,
+            cpu_s_per_image=used.own_s / taken,
+            idle_cores=idle_cores,
+        )
+        transform = replace(transform, holds_lock=locked)
+    mean_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+    jitter = tuple((later - earlier) / mean_s for earlier, later in itertools.pairwise(times_s))
+    found = StageRate(name="prepare", images_per_s=rate, cpu_s_per_image=used.cores_used(busy_cores) / rate)
+    return Prepared(found, jitter, transform, used.cores_of_others)
+
+
+def request_latency_s(loader: Loader, tries: int = 3) -> float:
+    """Return the shortest time of some reads of one byte."""
+    storage, file = loader.dataset.storage, loader.index.file(0, 0)
+    times_s = []
+    for _ in range(tries):
+        started_s = time.perf_counter()
+        try:
+            storage.read_range(file, 0, 1)
+        except DataprepError:
+            continue
+        times_s.append(time.perf_counter() - started_s)
+    return min(times_s, default=0.0)
+
 
 IDLE_SHARE = 0.5
 """Share of the workers' cores in use below which the workers wait for something other than cores."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loaders.diagnosis.findings import MIN_GAIN, Bound, Fix, Limit, Stage, StageRate, TransformCost
@@ -224,7 +224,8 @@ def verdict(
     fixes: Sequence[Fix],
     parts: Parts,
 ) -> str:
-    """Return the sentence of a diagnosis whose measurements agree.
+    """Return the sentence of a diagnosis whose measurements agree: the first beginning of `_BEGINNINGS` that holds, all
+    additions of `_ADDITIONS` that hold, and the best change or the first ending of `_ENDINGS` that holds.
 
     Args:
         observed: Images/s of the run.
@@ -234,49 +235,132 @@ def verdict(
         fixes: Changes that help, the best first.
         parts: Parts of an image's way and of a step.
     """
-    share = f"{100 * min(1.0, observed / compute):.0f} % of what the device could take"
-    others = _other_programs(parts)
-    rate = f"{others}: {_number(observed)} images/s, {share}"
-    again = " Run it again on an idle machine." if others else ""
-    transform = parts.transform
-    is_transform = transform is not None and is_main(transform, limit, parts.cpu_s_per_image)
-    is_slowed = has_slowed_steps(observed, compute, limit, parts)
-    if limit == "compute" and observed >= COMPUTE_BOUND * compute:
-        start = f"The device is the limit{rate}; its input keeps up."
-    elif is_slowed:
-        start = f"Your training step is slowed down by what runs beside it{rate}."
-        start += _slower_steps(observed, compute, parts)
-    elif limit == "contention":
-        start = f"The stages slow each other down{rate}, where alone they promise {predicted.images_per_s:,.0f}."
-    elif transform is not None and is_transform:
-        start = f"You are waiting for {transform_name(transform)}{rate}."
-    elif limit == "cores" and parts.compute_share >= MAIN_SHARE:
-        start = f"The processor cores are the limit, which the device's steps and decoding share{rate}."
-        start += _slower_steps(observed, compute, parts)
-    elif limit == "fetch" and parts.slow_link and not parts.is_cached:
-        mb_per_s = _number(observed * parts.bytes_per_image / 1e6)
-        start = f"The link to the bucket is the limit{others}: {mb_per_s} MB/s, {_number(observed)} images/s, {share}."
-    else:
-        start = f"You are waiting for {WAITED_FOR[limit]}{rate}."
-    if is_slowed and contention(observed, predicted):
-        start += f" Alone the stages promise {predicted.images_per_s:,.0f}."
-    elif limit not in ("compute", "contention") and contention(observed, predicted):
-        start += f" The stages slow each other down, too: alone they promise {predicted.images_per_s:,.0f}."
-    for note in (parts.slow_link, parts.cache):
-        if note:
-            start += f" {note}"
-    if transform is not None and (bound := bound_of(transform)) is not None:
-        takes = transform_sentence(transform, is_named=transform.name in start)
-        start += f" {takes}; without the transform: {bound.images_per_s:,.0f} images/s "
-        start += "(making it faster can bring up to that)."
+    run = _Run(observed, compute, limit, predicted, parts)
+    words = run.words()
+    beginning = next(row for row in _BEGINNINGS if limit in row.limits and row.holds(run)).sentence.format(**words)
+    found = beginning + "".join(f" {row.sentence.format(**words)}" for row in _ADDITIONS if row.holds(run))
+    if run.bound is not None and parts.transform is not None:
+        takes = transform_sentence(parts.transform, is_named=parts.transform.name in found)
+        found += f" {takes}; without the transform: {run.bound.images_per_s:,.0f} images/s (making it faster can bring "
+        found += "up to that)."
+    again = " Run it again on an idle machine." if words["others"] else ""
     if fixes:
         best = fixes[0]
-        return f"{start} {best.advice}: {_number(best.images_per_s)} images/s, {100 * (best.gain - 1):+.0f} %.{again}"
-    if is_transform or (transform is not None and bound_of(transform) is not None):
-        return f"{start} No setting would bring 5 %.{again}"
-    if others and parts.compute_threads:
-        return f"{start} Beside these programs no single change would bring 5 %; without them one may.{again}"
-    return f"{start} No single change would bring 5 %.{again}"
+        return f"{found} {best.advice}: {_number(best.images_per_s)} images/s, {100 * (best.gain - 1):+.0f} %.{again}"
+    return f"{found} {next(row for row in _ENDINGS if row.holds(run)).sentence}{again}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run, with the conditions and the words of the tables below."""
+
+    observed: float
+    compute: float
+    limit: Limit
+    predicted: Prediction
+    parts: Parts
+
+    @property
+    def is_slowed(self) -> bool:
+        return has_slowed_steps(self.observed, self.compute, self.limit, self.parts)
+
+    @property
+    def competes(self) -> bool:
+        """Whether the stages together are slower than they promise alone."""
+        return bool(contention(self.observed, self.predicted))
+
+    @property
+    def waits_for_transform(self) -> bool:
+        transform = self.parts.transform
+        return transform is not None and is_main(transform, self.limit, self.parts.cpu_s_per_image)
+
+    @property
+    def bound(self) -> Bound | None:
+        return None if self.parts.transform is None else bound_of(self.parts.transform)
+
+    def words(self) -> dict[str, str]:
+        """Return the words that sentences take."""
+        parts, others = self.parts, _other_programs(self.parts)
+        share = f"{100 * min(1.0, self.observed / self.compute):.0f} % of what the device could take"
+        return {
+            "others": others,
+            "share": share,
+            "images": f"{_number(self.observed)} images/s",
+            "rate": f"{others}: {_number(self.observed)} images/s, {share}",
+            "promised": f"{self.predicted.images_per_s:,.0f}",
+            "mb_per_s": _number(self.observed * parts.bytes_per_image / 1e6),
+            "slower": _slower_steps(self.observed, self.compute, parts),
+            "transform": "" if parts.transform is None else transform_name(parts.transform),
+            "slow_link": parts.slow_link,
+            "cache": parts.cache,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A sentence, and when it is said."""
+
+    limits: frozenset[Limit]
+    holds: Callable[[_Run], bool]
+    sentence: str
+
+
+_ANY: frozenset[Limit] = frozenset({*WAITED_FOR, "contention"})
+
+
+def _always(_: _Run) -> bool:
+    return True
+
+
+_BEGINNINGS = (
+    _Row(
+        frozenset({"compute"}),
+        lambda run: run.observed >= COMPUTE_BOUND * run.compute,
+        "The device is the limit{rate}; its input keeps up.",
+    ),
+    _Row(_ANY, lambda run: run.is_slowed, "Your training step is slowed down by what runs beside it{rate}.{slower}"),
+    _Row(
+        frozenset({"contention"}),
+        _always,
+        "The stages slow each other down{rate}, where alone they promise {promised}.",
+    ),
+    _Row(
+        frozenset({"prepare", "cores"}), lambda run: run.waits_for_transform, "You are waiting for {transform}{rate}."
+    ),
+    _Row(
+        frozenset({"cores"}),
+        lambda run: run.parts.compute_share >= MAIN_SHARE,
+        "The processor cores are the limit, which the device's steps and decoding share{rate}.{slower}",
+    ),
+    _Row(
+        frozenset({"fetch"}),
+        lambda run: bool(run.parts.slow_link) and not run.parts.is_cached,
+        "The link to the bucket is the limit{others}: {mb_per_s} MB/s, {images}, {share}.",
+    ),
+    *(_Row(frozenset({limit}), _always, f"You are waiting for {what}{{rate}}.") for limit, what in WAITED_FOR.items()),
+)
+"""Beginnings of a verdict by limit; the first that holds is said, so the special cases come first."""
+_ADDITIONS = (
+    _Row(_ANY, lambda run: run.is_slowed and run.competes, "Alone the stages promise {promised}."),
+    _Row(
+        _ANY,
+        lambda run: not run.is_slowed and run.limit not in ("compute", "contention") and run.competes,
+        "The stages slow each other down, too: alone they promise {promised}.",
+    ),
+    _Row(_ANY, lambda run: bool(run.parts.slow_link), "{slow_link}"),
+    _Row(_ANY, lambda run: bool(run.parts.cache), "{cache}"),
+)
+"""Sentences that follow the beginning; each that holds is said."""
+_ENDINGS = (
+    _Row(_ANY, lambda run: run.waits_for_transform or run.bound is not None, "No setting would bring 5 %."),
+    _Row(
+        _ANY,
+        lambda run: bool(_other_programs(run.parts)) and run.parts.compute_threads > 0,
+        "Beside these programs no single change would bring 5 %; without them one may.",
+    ),
+    _Row(_ANY, _always, "No single change would bring 5 %."),
+)
+"""Ends of a verdict without a change that helps; the first that holds is said."""
 
 
 def _number(value: float) -> str:

@@ -1,3 +1,3 @@
-"""Diagnoses and tables of loaders for people: an HTML page and a terminal."""
+"""A diagnosis as a text for a terminal, and as a page; `terminal.py` has the words of both."""
 
-__all__ = ["page", "terminal", "wording"]
+__all__ = ["page", "terminal"]

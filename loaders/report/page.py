@@ -13,11 +13,11 @@ from typing import Any
 from dataprep.dataset.documents import JsonObject
 from dataprep.messages import human_bytes
 from dataprep.pages import Bar, BarChart, Tone, area_chart, bar_chart, render_page
-from loaders.diagnosis.comparison import DiagnosisComparison
 from loaders.diagnosis.findings import Diagnosis, Fix, StageRate, StepTimes
-from loaders.report.wording import (
+from loaders.report.terminal import (
     NEEDS,
     PASSES,
+    DiagnosisComparison,
     attainable_sentence,
     busy_share,
     busy_words,

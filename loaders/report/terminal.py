@@ -1,31 +1,247 @@
-"""A diagnosis for a terminal: the verdict first, then the stages, the parts of a step and the changes."""
+"""A diagnosis for a terminal, next to an earlier one if asked for, and the words that its page shows as well.
+
+The verdict comes first, then the stages, the parts of a step and the changes. `compare_diagnoses` says what differed
+from an earlier run.
+"""
 
 from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dataprep.host.versions import MachineDocument
 from dataprep.messages import printable
-from loaders.diagnosis.comparison import DiagnosisComparison
-from loaders.diagnosis.findings import Diagnosis, Fix, Limit
-from loaders.report.wording import (
-    NEEDS,
-    PASSES,
-    attainable_sentence,
-    busy_share,
-    busy_words,
-    change_rates,
-    compute_rate,
-    figure_words,
-    in_order,
-    limiting_stages,
-    lower_bounds_note,
-    no_change_sentence,
-    percent,
-    rate,
-    transform_note,
-)
+from loaders.diagnosis.findings import SCHEMA_VERSION, STAGES, Diagnosis, Fix, Limit, StageRate
+from loaders.diagnosis.prediction import COMPUTE_BOUND
+from loaders.diagnosis.verdict import bound_of, is_main, transform_sentence
+from loaders.metrics.earlier import changed, machine_differences, read_earlier
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlierDiagnosis:
+    """What is compared of an earlier diagnosis."""
+
+    url: str
+    device: str
+    verdict: str
+    limit: Limit
+    observed_images_per_s: float
+    predicted_images_per_s: float
+    utilisation: float
+    stages: tuple[StageRate, ...]
+    wait_share: float
+    transfer_share: float
+    compute_share: float
+    settings: dict[str, object]
+    machine: MachineDocument
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedFigure:
+    """One figure before and now."""
+
+    name: str
+    unit: str
+    """`images/s`, or `share` for a number between 0 and 1."""
+    before: float
+    now: float
+    ratio: float | None
+    """The figure now over that before; null where that was 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiagnosisComparison:
+    """A diagnosis beside an earlier one."""
+
+    differences: tuple[str, ...]
+    """Machine, versions, settings, data and device that differed, each in one line; only without any do ratios show
+    what the change of one thing brought."""
+    before_verdict: str
+    before_limit: Limit
+    figures: tuple[ComparedFigure, ...]
+
+
+def read_diagnosis(path: Path) -> EarlierDiagnosis:
+    """Read what `dataprep diagnose --json` printed.
+
+    Raises:
+        UsageError: The file is absent, too large, or no such diagnosis.
+    """
+    return read_earlier(path, EarlierDiagnosis, SCHEMA_VERSION, "dataprep diagnose --json")
+
+
+def compare_diagnoses(before: EarlierDiagnosis, now: Diagnosis) -> DiagnosisComparison:
+    """Return how a diagnosis differs from an earlier one. Stages are matched by name."""
+    subjects = ({"url": each.url, "device": each.device} for each in (before, now))
+    differences = [*changed("data and", *subjects), *machine_differences(before.machine, now.machine)]
+    settings = json.loads(json.dumps(now.settings))  # as they are read from a file: tuples are lists there
+    differences += changed("setting", before.settings, settings)
+    stages = {stage.name: stage.images_per_s for stage in before.stages}
+    figures = [
+        _figure("observed", "images/s", before.observed_images_per_s, now.observed_images_per_s),
+        _figure("predicted", "images/s", before.predicted_images_per_s, now.predicted_images_per_s),
+        *(
+            _figure(f"{stage.name} alone", "images/s", stages[stage.name], stage.images_per_s)
+            for stage in now.stages
+            if stage.name in stages
+        ),
+        _figure("accelerator used", "share", before.utilisation, now.utilisation),
+        _figure("waiting for a batch", "share", before.wait_share, now.wait_share),
+        _figure("waiting for its transfer", "share", before.transfer_share, now.transfer_share),
+        _figure("computing", "share", before.compute_share, now.compute_share),
+    ]
+    return DiagnosisComparison(
+        differences=tuple(differences),
+        before_verdict=before.verdict,
+        before_limit=before.limit,
+        figures=tuple(figures),
+    )
+
+
+def _figure(name: str, unit: str, before: float, now: float) -> ComparedFigure:
+    return ComparedFigure(name=name, unit=unit, before=before, now=now, ratio=now / before if before > 0 else None)
+
+
+PASSES = 0.9
+"""Utilisation of the accelerator at which a run passes MLPerf Storage."""
+NEEDS = {"restart": "another run", "rebuild": "the dataset built again", "copy": "the dataset copied"}
+SHARES_CORES = 0.25
+"""Share of an image's CPU time at which a stage is marked if the cores are the limit."""
+
+
+def rate(images_per_s: float) -> str:
+    """Return a rate as text: `1,840`, `3.2`, or `no limit`."""
+    if math.isinf(images_per_s):
+        return "no limit"
+    return f"{images_per_s:,.0f}" if images_per_s >= 10 else f"{images_per_s:.2g}"
+
+
+def percent(share: float) -> str:
+    """Return a share as text: `43 %`."""
+    return f"{100 * share:.0f} %"
+
+
+def busy_share(found: Diagnosis, stage: StageRate) -> float:
+    """Return the share of the time in which a stage is busy at the observed rate."""
+    return min(1.0, found.observed_images_per_s / stage.images_per_s)
+
+
+def busy_words(found: Diagnosis, stage: StageRate) -> str:
+    """Return `busy_share` as text: `≤ 100 %` of a stage that was clearly slower alone than in the run, so that its rate
+    alone is only a lower bound."""
+    return f"{'≤ ' if is_lower_bound(found, stage) else ''}{percent(busy_share(found, stage))}"
+
+
+def is_lower_bound(found: Diagnosis, stage: StageRate) -> bool:
+    """Whether a stage alone was slower than the run by more than such measurements differ."""
+    return stage.images_per_s < COMPUTE_BOUND * found.observed_images_per_s
+
+
+def lower_bounds_note(found: Diagnosis) -> str:
+    """Return sentences about rates alone that are lower than those in the run, and what `≤` means; empty if there are
+    none."""
+    notes = []
+    alone, in_run = found.compute_alone_images_per_s, compute_rate(found)
+    if not found.undecided and 0 < alone < COMPUTE_BOUND * in_run:
+        notes.append(
+            f"Alone the accelerator took {rate(alone)} images/s, in the steps of this run {rate(in_run)}: something "
+            f"slowed it down while it was measured alone, and {rate(in_run)} is a lower bound of what it takes."
+        )
+    for stage in in_order(found.stages):
+        if is_lower_bound(found, stage):
+            notes.append(
+                f"≤: the rate of {stage.name} alone is a lower bound, {rate(stage.images_per_s)} images/s, while the "
+                f"run made {rate(found.observed_images_per_s)}; so it may be busy for less of the time."
+            )
+    return " ".join(notes)
+
+
+def limiting_stages(found: Diagnosis) -> set[str]:
+    """Return the stage that is the limit, none if that is undecided; where the cores are, the stages that take most of
+    them."""
+    if found.undecided:
+        return set()
+    if found.limit != "cores":
+        return {found.limit}
+    cpu_s = sum(stage.cpu_s_per_image for stage in found.stages)
+    return {stage.name for stage in found.stages if stage.cpu_s_per_image >= SHARES_CORES * cpu_s > 0}
+
+
+def in_order(stages: Iterable[StageRate]) -> list[StageRate]:
+    """Sort stages in the order in which an image passes them."""
+    return sorted(stages, key=lambda stage: STAGES.index(stage.name))
+
+
+def compute_rate(found: Diagnosis) -> float:
+    """Return the images/s that the accelerator can take."""
+    return next(stage.images_per_s for stage in found.stages if stage.name == "compute")
+
+
+def change_rates(found: Diagnosis, fix: Fix) -> dict[str, str]:
+    """Return the images/s of a change by where they come from: `predicted`, and `tried` and `applied` if it was run."""
+    rates = {"predicted": rate(fix.predicted_images_per_s)}
+    if fix.is_tried:
+        rates["tried"] = rate(fix.images_per_s)
+    if found.applied is not None and found.applied.name == fix.name:
+        rates["applied"] = rate(found.applied.measured_images_per_s)
+    return rates
+
+
+def attainable_sentence(found: Diagnosis) -> str:
+    """Return a sentence about the best division of the cores; empty if that gains nothing, or is undecided."""
+    if found.undecided or found.attainable_images_per_s <= found.observed_images_per_s:
+        return ""
+    cores = ", ".join(f"{name} {count:.1f}" for name, count in found.allocation.items() if count >= 0.05)
+    divided = f" ({cores} cores)" if cores else ""
+    return f"With the best division of the cores: {rate(found.attainable_images_per_s)} images/s{divided}."
+
+
+def transform_note(found: Diagnosis) -> str:
+    """Return sentences about the user's transform: its part of preparing, and a run without it; empty without one."""
+    transform = found.transform
+    if transform is None:
+        return ""
+    note = f"{transform_sentence(transform)}, {1e3 * transform.cpu_s_per_image:.1f} ms of them CPU time."
+    if transform.holds_lock:
+        note += (
+            " It holds the interpreter lock: the threads of a process take turns in it, so a process prepares at "
+            f"most {rate(1 / transform.cpu_s_per_image)} images/s, whatever its number of threads. Worker processes "
+            "have a lock each."
+        )
+    if (bound := bound_of(transform)) is None:
+        return note
+    source = "tried" if bound.is_tried else "predicted"
+    return (
+        f"{note} Without it: × {bound.gain:.2f}, {rate(bound.images_per_s)} images/s {source}, then limited by "
+        f"{bound.limit}. That is a bound for a faster transform; no option brings it."
+    )
+
+
+def no_change_sentence(found: Diagnosis) -> str:
+    """Return what is said where no change is listed."""
+    if found.undecided:
+        return "No change was tried."
+    if found.transform is not None and bound_of(found.transform) is not None:
+        return "No setting helps; a faster transform does."
+    cpu_s = sum(stage.cpu_s_per_image for stage in found.stages)
+    if found.transform is not None and is_main(found.transform, found.limit, cpu_s):
+        return "No setting helps."
+    return "No single change helps."
+
+
+def figure_words(figure: ComparedFigure) -> tuple[str, str, str, str]:
+    """Return the name of a compared figure, its values before and now, and their ratio."""
+    words = percent if figure.unit == "share" else rate
+    name = figure.name if figure.unit == "share" else f"{figure.name}, {figure.unit}"
+    return name, words(figure.before), words(figure.now), "" if figure.ratio is None else f"{figure.ratio:.2f}"
+
 
 _BAR_CHARACTERS = 12
 _STEP_CHARACTERS = 60

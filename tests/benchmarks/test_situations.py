@@ -34,8 +34,8 @@ from benchmarks.situations.situation import (
 from benchmarks.situations.training_loop import Measured
 from dataprep.errors import DataprepError
 from loaders import open_loader
-from loaders.diagnosis.devices import parse_simulated
-from loaders.diagnosis.stage_rates import request_latency_s
+from loaders.diagnosis.observed_run import parse_simulated
+from loaders.diagnosis.stages import request_latency_s
 from tests.support.small_situations import small_set
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/diagnose.py"

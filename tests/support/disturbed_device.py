@@ -2,8 +2,8 @@
 
 import time
 
-from loaders.diagnosis.devices import parse_simulated
-from loaders.diagnosis.stage_rates import WARM_UP_STEPS
+from loaders.diagnosis.observed_run import parse_simulated
+from loaders.diagnosis.stages import WARM_UP_STEPS
 
 SLOW_STEP_S = 0.2
 

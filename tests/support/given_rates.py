@@ -14,12 +14,10 @@ import pytest
 
 from loaders.config import LoaderConfig
 from loaders.diagnosis import diagnose, fixes, stages
-from loaders.diagnosis.devices import Device, Simulated, using_threads
-from loaders.diagnosis.feed import FedStep
 from loaders.diagnosis.fetch_rate import Fetched, fetch_rate_alone
 from loaders.diagnosis.findings import StageRate, StepTimes, TransformCost
-from loaders.diagnosis.observed_run import MIN_STEPS, ObservedRun, RunSetup
-from loaders.diagnosis.stage_rates import Prepared
+from loaders.diagnosis.observed_run import MIN_STEPS, Device, FedStep, ObservedRun, RunSetup, Simulated, using_threads
+from loaders.diagnosis.stages import Prepared
 from loaders.engine.batch import Batch
 from loaders.loader import Loader
 

@@ -14,7 +14,7 @@ from google.api_core.retry import retry_base, retry_unary
 
 from dataprep.host.cpu import CPUTime
 from dataprep.storage import gcs_client
-from loaders.diagnosis import devices, feed, fetch_rate
+from loaders.diagnosis import fetch_rate, observed_run
 from loaders.engine.batch import Batch
 
 
@@ -51,7 +51,7 @@ class RetryClock(VirtualClock):
 
 class VirtualThreads:
     """A clock for each thread, which begins at 0; whoever waits for another thread goes on no earlier than that was
-    done. Stands for the modules `time`, `queue` and `threading` in `feed.py`."""
+    done. Stands for the modules `time`, `queue` and `threading` in `observed_run.py`."""
 
     Thread, Event = threading.Thread, threading.Event
 
@@ -111,15 +111,15 @@ def feed_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualThreads:
     """Let steps and transfers of simulated devices take virtual time; return its clock."""
     clock = VirtualThreads()
     for name in ("time", "queue", "threading"):
-        monkeypatch.setattr(feed, name, clock)
-    monkeypatch.setattr(devices, "_wait", clock.sleep)
+        monkeypatch.setattr(observed_run, name, clock)
+    monkeypatch.setattr(observed_run, "_wait", clock.sleep)
     return clock
 
 
 def measure_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     """Let runs and fetching alone be measured in virtual time; return its clock."""
     clock = VirtualClock()
-    monkeypatch.setattr(feed, "time", clock)
+    monkeypatch.setattr(observed_run, "time", clock)
     monkeypatch.setattr(fetch_rate, "time", clock)
     monkeypatch.setattr(fetch_rate, "cpu_time", clock.cpu_time)
     return clock

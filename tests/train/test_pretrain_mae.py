@@ -18,7 +18,7 @@ import train.telemetry.diagnosis
 from dataprep.errors import DataprepError, UsageError
 from dataprep.host.cpu import available_cores
 from loaders.diagnosis import diagnose as diagnosing
-from loaders.diagnosis.options import Option
+from loaders.diagnosis.findings import Option
 from tests.support.adapters import run_module
 from tests.support.training import ENVIRONMENT, SMALL, flags_of, killed_and_resumed, log_lines, losses, start
 from train.flags.entry import run

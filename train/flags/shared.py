@@ -12,7 +12,7 @@ import click
 from dataprep.cloud.placement import POLICIES
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, OnError, RegionPolicy
-from loaders.diagnosis.options import Option, Options
+from loaders.diagnosis.findings import Option, Options
 from train.batches.data import Data, open_data
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.flags.options import (

@@ -9,11 +9,9 @@ from pathlib import Path
 
 from dataprep.errors import UsageError
 from dataprep.pages import has_report_packages, write_page
-from loaders.diagnosis.devices import Device
 from loaders.diagnosis.diagnose import diagnose
-from loaders.diagnosis.findings import Diagnosis, to_document
-from loaders.diagnosis.observed_run import RunSetup
-from loaders.diagnosis.options import Options
+from loaders.diagnosis.findings import Diagnosis, Options, to_document
+from loaders.diagnosis.observed_run import Device, RunSetup
 from loaders.loader import Loader
 
 RUN_S = 3.0

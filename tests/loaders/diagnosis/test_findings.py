@@ -1,14 +1,18 @@
 """The document of a diagnosis."""
 
 import json
+import re
+from dataclasses import replace
 
+import click
 import pytest
 
+from dataprep.commands import diagnose as diagnose_command
 from loaders.config import LoaderConfig
-from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.diagnose import apply_best, diagnose
-from loaders.diagnosis.findings import to_document
-from loaders.diagnosis.observed_run import RunSetup
+from loaders.diagnosis.findings import DIAGNOSE, Option, to_document
+from loaders.diagnosis.observed_run import RunSetup, parse_simulated
+from train import finetune_mae, pretrain_mae, train_resnet, train_resnet_jax, train_vit
 
 SECONDS = 0.6
 SMALL = {"batch_size": 8, "image_size": 32, "threads": 2}
@@ -29,3 +33,92 @@ def test_a_diagnosis_becomes_json_with_every_field(dataset):
     assert 0 < len(document["timeline"]) <= 200
     assert document["settings"]["batch_size"] == 8
     assert document["machine"]["cores"] >= 1
+
+
+IMAGES = 128
+"""Images of a batch, of two devices."""
+SETTINGS = {"threads", "processes", "decoder", "prefetch_batches", "reads_in_flight", "cache_dir", "batch_size"}
+COMMANDS = {
+    "diagnose": (diagnose_command.command, DIAGNOSE),
+    "pretrain-mae": (pretrain_mae.command, pretrain_mae.Flags(data_path="x").diagnosed_options(IMAGES)),
+    "finetune-mae": (finetune_mae.command, finetune_mae.Flags(data_path="x").diagnosed_options(IMAGES)),
+    "train-vit": (train_vit.command, train_vit.Flags(data_path="x", batch_size=IMAGES).diagnosed_options(IMAGES)),
+    "train-resnet": (train_resnet.command, train_resnet.Flags(data_path="x", batch_size=64).diagnosed_options(IMAGES)),
+    "train-resnet-jax": (train_resnet_jax.command, train_resnet_jax.DIAGNOSED_OPTIONS),
+}
+"""Commands that print a diagnosis, with the options that it names."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_that_advice_names_is_one_of_the_command(name):
+    command, options = COMMANDS[name]
+    known = {spelling for each in command.params if isinstance(each, click.Option) for spelling in each.opts}
+    assert {option.name for option in options.values()} <= known
+    assert options.keys() <= SETTINGS | {"transfer_ahead"}
+
+
+def test_options_of_trainings_set_what_their_names_say():
+    config = train_resnet_jax.config_of(
+        "configs/default.py",
+        {"dataset.num_workers": 3, "dataset.prefetch_factor": 5, "dataset.cache": True, "batch_size": 8},
+    ).loader_config()
+    assert (config.threads, config.prefetch_batches, config.batch_size) == (3, 5, 8)
+    assert config.cache_dir is not None
+    assert pretrain_mae.Flags(data_path="x", num_workers=3).threads == 3
+    assert finetune_mae.Flags(data_path="x", num_workers=3).processes == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "typed"),
+    [
+        ("diagnose", "--batch-size 512"),
+        ("pretrain-mae", "--batch_size 256"),
+        ("train-vit", "--batch_size 512"),
+        ("train-resnet", "--batch_size 256"),
+        ("train-resnet-jax", "--config.batch_size 512"),
+    ],
+)
+def test_a_larger_batch_is_typed_as_the_command_counts_it(name, typed):
+    assert COMMANDS[name][1]["batch_size"].text(4 * IMAGES) == typed
+
+
+def test_a_batch_of_all_devices_is_typed_by_the_flag_that_was_given():
+    flags = pretrain_mae.Flags(data_path="x", batch_size=-1, effective_batch_size=IMAGES)
+    assert flags.diagnosed_options(IMAGES)["batch_size"].text(4 * IMAGES) == "--effective_batch_size 512"
+
+
+def setup(name, **settings):
+    config = LoaderConfig(batch_size=IMAGES, image_size=32, **settings)
+    return RunSetup(url="x", split="train", config=config, transfer_ahead=0, options=COMMANDS[name][1])
+
+
+def test_a_training_without_processes_names_its_threads_alone():
+    run = setup("pretrain-mae", threads=4)
+    assert run.can_set({"threads": 1, "processes": 0})
+    assert run.typed({"threads": 1, "processes": 0}) == "--num_workers 1"
+    assert not run.can_set({"threads": 1, "processes": 2})
+    assert not run.can_set({"transfer_ahead": 2})
+
+
+def test_a_setting_that_does_not_differ_is_not_typed():
+    run = setup("diagnose", threads=4, processes=2)
+    assert run.typed({"threads": 4, "processes": 0}) == "--processes 0"
+    assert run.typed({"threads": 1, "processes": 0}) == "--threads 1 --processes 0"
+
+
+def test_threads_that_follow_from_the_processes_are_not_typed():
+    run = setup("finetune-mae", processes=2)
+    threads = replace(run.config, processes=0).num_threads
+    assert run.typed({"threads": threads, "processes": 0}) == "--num_workers 0"
+    assert not run.can_set({"threads": threads + 1, "processes": 0})
+
+
+def test_only_settings_with_an_option_are_kept():
+    run = setup("train-resnet-jax")
+    assert run.settable({"prefetch_batches": 12, "reads_in_flight": 512}) == {"prefetch_batches": 12}
+    assert run.typed({"cache_dir": "/tmp/x"}) == "--config.dataset.cache True"
+
+
+def test_an_option_shows_its_value():
+    assert Option("--decoder").text("extension") == "--decoder extension"
+    assert re.fullmatch("--cache-dir DIR", DIAGNOSE["cache_dir"].text("/tmp/x"))

@@ -1,13 +1,36 @@
 """What stages make together: by hand, against a simulation of queues, and by properties."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loaders.diagnosis.findings import STAGES
-from loaders.diagnosis.prediction import Batches, Rates, allocate, predict, predict_fetched
+from loaders.diagnosis.findings import STAGES, Fix
+from loaders.diagnosis.prediction import (
+    BEYOND,
+    BUSY_INTERPRETER,
+    LARGER,
+    MORE_AHEAD,
+    MOST_READS,
+    ROOM,
+    USUAL,
+    Batches,
+    Rates,
+    allocate,
+    batches_needed,
+    error_range,
+    highest_rate,
+    lowest_rate,
+    may_gain,
+    next_to_try,
+    predict,
+    predict_fetched,
+    rate_of_processes,
+    reads_needed,
+)
 
 speeds = st.floats(1, 1e5)
 costs = st.floats(0, 0.1)
@@ -117,3 +140,142 @@ def test_what_follows_fetching_depends_on_its_cpu_time_but_not_on_its_rate(speed
     assert found == predict_fetched(rates_of(fetch, *speed[1:], cpu_s=cpu_s))
     assert found.images_per_s * sum(cpu_s) <= 2.0 * (1 + 1e-9)
     assert found.limit != "fetch"
+
+
+READS = 128
+counts = st.integers(1, 4096)
+ahead_speeds = st.floats(0.1, 1e6)
+
+
+def test_sixteen_slow_requests_become_as_many_as_are_usual_and_those_of_a_farther_bucket_more():
+    """An image arrives after 32 ms, and decoding, the next limit, makes 1,650 a second: 53 requests do not reach it."""
+    assert reads_needed(16, 16 / 0.032, 1650, READS) == READS
+    assert reads_needed(16, 16 / 0.1, 1650, READS) == math.ceil(BEYOND * 165)
+    assert batches_needed(READS, 32) == 8
+
+
+def test_a_device_without_a_limit_asks_for_no_more_than_the_most():
+    assert reads_needed(16, 500, math.inf, READS) == MOST_READS
+    assert reads_needed(MOST_READS, 500, math.inf, READS) == MORE_AHEAD * MOST_READS
+
+
+@given(in_flight=counts, fetch=ahead_speeds, beyond=ahead_speeds, usual=counts)
+def test_fetching_gets_beyond_the_next_limit_in_one_step_or_has_the_most_requests(in_flight, fetch, beyond, usual):
+    reads = reads_needed(in_flight, fetch, beyond, usual)
+    assert reads >= max(usual, MORE_AHEAD * in_flight)
+    assert reads >= MOST_READS or fetch / in_flight * reads >= BEYOND * beyond * (1 - 1e-9)
+    assert reads <= max(usual, MORE_AHEAD * in_flight, MOST_READS)
+
+
+@given(in_flight=counts, fetch=ahead_speeds, beyond=ahead_speeds, factor=st.floats(1, 100))
+def test_a_higher_next_limit_never_asks_for_fewer_requests(in_flight, fetch, beyond, factor):
+    assert reads_needed(in_flight, fetch, factor * beyond, READS) >= reads_needed(in_flight, fetch, beyond, READS)
+
+
+@given(reads=counts, rows=counts)
+def test_while_half_of_the_images_ahead_have_arrived_all_requests_can_be_in_flight(reads, rows):
+    batches = batches_needed(reads, rows)
+    assert batches * rows >= 2 * reads
+    assert (batches - 1) * rows < 2 * reads, "and no batch more"
+
+
+@given(fetch=ahead_speeds, own_cores=st.floats(0, 16), processes=st.integers(0, 64))
+def test_processes_fetch_more_only_where_one_interpreter_is_busy(fetch, own_cores, processes):
+    found = rate_of_processes(fetch, own_cores, processes)
+    assert found == (fetch * max(1, processes) if own_cores >= BUSY_INTERPRETER else fetch)
+
+
+def test_the_figures_of_the_document_are_those_of_the_program():
+    text = (Path(__file__).parents[3] / "docs/bottleneck.md").read_text()
+    section = text.split("### Requests in flight")[1].split("\n### ")[0].replace("\n", " ")
+    words = {2: "twice", 4: "four times"}
+    assert f"bring fetching alone to {words[BEYOND]} the rate" in section
+    assert f"at least {words[MORE_AHEAD]} as many as now, and no fewer than the {READS} that" in section
+    assert f"beyond {MOST_READS}, no more than {words[MORE_AHEAD]} as many as now" in section
+    assert f"makes room for {words[ROOM]} as many images" in section
+    assert f"keeps the interpreter of one process busy ({BUSY_INTERPRETER} cores)" in text
+
+
+LIMITS = ("fetch", "prepare", "transfer", "compute", "cores")
+NAMES = ("workers", "prefetch", "cache", "resize", "batch", "location")
+OBSERVED = 100.0
+limits = st.sampled_from(LIMITS)
+
+
+def fix_of(name, rate, *, is_tried=False):
+    return Fix(
+        name=name,
+        settings={},
+        needs="restart",
+        images_per_s=rate,
+        predicted_images_per_s=rate,
+        is_tried=is_tried,
+        gain=rate / OBSERVED,
+        limit="compute",
+        advice="",
+    )
+
+
+changes = st.lists(
+    st.builds(fix_of, st.sampled_from(NAMES), st.floats(1, 1e4), is_tried=st.booleans()),
+    unique_by=lambda fix: fix.name,
+)
+
+
+def test_a_cache_behind_a_narrow_link_is_tried_though_another_change_is_predicted_twice_as_fast():
+    fixes = [fix_of("resize", 1100.0, is_tried=True), fix_of("cache", 454.0)]
+
+    assert next_to_try(fixes, "fetch") is fixes[1]
+    assert next_to_try(fixes, "prepare") is None, "elsewhere no such error is known"
+
+
+def test_a_cache_behind_a_narrow_link_is_considered_without_a_predicted_gain():
+    assert may_gain(fix_of("cache", 60.0), "fetch", 1.05)
+    assert not may_gain(fix_of("cache", 60.0), "prepare", 1.05)
+    assert not may_gain(fix_of("prefetch", 104.0), "fetch", 1.05)
+
+
+def test_every_range_holds_the_prediction_itself():
+    for known in (USUAL, *LARGER.values()):
+        assert 0 < known.least <= 1 <= known.most
+
+
+@given(changes, limits, st.sets(st.sampled_from(NAMES)))
+def test_a_change_is_left_out_only_if_its_upper_bound_is_below_the_lower_bound_of_another(fixes, limit, untriable):
+    leading = next_to_try(fixes, limit, untriable)
+
+    certain = max((lowest_rate(fix, limit) for fix in fixes), default=0.0)
+    candidates = [fix for fix in fixes if not fix.is_tried and fix.name not in untriable]
+    if leading is None:
+        assert all(highest_rate(fix, limit) < certain for fix in candidates)
+    else:
+        assert leading in candidates
+        assert highest_rate(leading, limit) == max(highest_rate(fix, limit) for fix in candidates) >= certain
+
+
+@given(changes, limits, st.data())
+def test_the_best_change_is_found_if_all_errors_are_within_the_known_ranges(fixes, limit, data):
+    """Rates are drawn within the known ranges; then whatever is not tried cannot be the best."""
+    untried = [replace(fix, is_tried=False) for fix in fixes]
+    rates = {}
+    for fix in untried:
+        known = error_range(fix.name, limit)
+        rates[fix.name] = fix.images_per_s * data.draw(st.floats(known.least, known.most), label=fix.name)
+
+    found = untried
+    while (leading := next_to_try(found, limit)) is not None:
+        tried = replace(leading, images_per_s=rates[leading.name], is_tried=True)
+        found = [tried if fix is leading else fix for fix in found]
+
+    if rates:
+        best_tried = max((fix.images_per_s for fix in found if fix.is_tried), default=0.0)
+        assert best_tried == max(rates.values())
+
+
+@given(changes, limits)
+def test_bounds_of_a_tried_change_are_its_measured_rate(fixes, limit):
+    for fix in fixes:
+        if fix.is_tried:
+            assert lowest_rate(fix, limit) == highest_rate(fix, limit) == fix.images_per_s
+        else:
+            assert lowest_rate(fix, limit) <= fix.images_per_s <= highest_rate(fix, limit)

@@ -1,5 +1,7 @@
 """The stages of a run, as they are and as changes would make them."""
 
+from __future__ import annotations
+
 import threading
 import time
 from dataclasses import replace
@@ -11,22 +13,35 @@ import pytest
 from dataprep.host.cpu import available_cores
 from dataprep.messages import human_bytes
 from dataprep.storage.local import LocalStorage
+from loaders import open_loader
 from loaders.config import LoaderConfig
 from loaders.diagnosis import fixes as changes
 from loaders.diagnosis import stages as diagnosis_stages
-from loaders.diagnosis.ahead import MORE_AHEAD, MOST_READS
-from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.fetch_rate import Attempt
 from loaders.diagnosis.findings import StageRate, TransformCost
 from loaders.diagnosis.fixes import find_fixes
-from loaders.diagnosis.observed_run import RunSetup
-from loaders.diagnosis.prediction import predict
+from loaders.diagnosis.observed_run import RunSetup, parse_simulated
+from loaders.diagnosis.prediction import MORE_AHEAD, MOST_READS, predict
 from loaders.diagnosis.sample import write_sample
-from loaders.diagnosis.slow_link import Attempt
-from loaders.diagnosis.stages import StageBench, Stages
+from loaders.diagnosis.stages import (
+    StageBench,
+    Stages,
+    compute_rate,
+    holds_lock,
+    prepare_rate,
+    request_latency_s,
+    transfer_rate,
+    transform_cost,
+    waits_for_no_core,
+    without_transforms,
+)
+from loaders.engine.stats import StageTimes
 from tests.support.adoption import adopt_here
 from tests.support.given_rates import FAST as FAST_RATE
 from tests.support.given_rates import GivenRates
 from tests.support.own_data import class_folders
+from tests.support.slow_storage import SlowStorage
+from tests.support.slow_transforms import computing
 from tests.support.virtual_time import measure_in_virtual_time
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
@@ -295,3 +310,124 @@ def test_more_threads_are_offered_as_long_as_a_transform_waits(dataset, tmp_path
 
     assert fixes["workers"].settings["threads"] == MORE_AHEAD * threads
     assert fixes["workers"].predicted_images_per_s > threads / 0.05
+
+
+@pytest.fixture
+def loader(dataset):
+    with open_loader(str(dataset("webdataset")), batch_size=8, image_size=32) as opened:
+        yield opened
+
+
+def test_a_simulated_device_alone_is_no_faster_than_its_name_says(loader):
+    device = parse_simulated("simulated:800,transfer=1600")
+    batch = next(iter(loader))
+    compute, transfer = compute_rate(device, batch, 0.3, 0.0), transfer_rate(device, batch, 0.3, 0.0)
+    assert (compute.name, transfer.name) == ("compute", "transfer")
+    assert 0 < compute.images_per_s <= 800  # a busy machine makes each slower, never faster
+    assert 0 < transfer.images_per_s <= 1600
+
+
+def test_the_latency_is_that_of_a_slow_bucket(loader):
+    slow = SlowStorage(loader.dataset.storage.root, latency_s=0.02)
+    loader.dataset.__dict__["storage"] = slow
+    assert request_latency_s(loader, tries=2) >= 0.02
+    assert len(slow.requests) == 2
+
+
+class Slow:
+    """A transform that is an object."""
+
+    def __call__(self, image_HWC: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        time.sleep(0.001)
+        return image_HWC
+
+
+def looked(items: int, busy_s: float, cpu_s: float = 0.0) -> StageTimes:
+    times = StageTimes()
+    times.items = items
+    times.busy_s.add(busy_s)
+    times.cpu_s.add(cpu_s)
+    return times
+
+
+def test_the_cost_is_that_of_the_images_between_two_looks():
+    config = LoaderConfig(batch_size=8, transform=Slow())
+    before = {"transform": looked(10, 1.0, 0.5), "decode": looked(10, 2.0)}
+    after = {"transform": looked(30, 5.0, 2.5), "decode": looked(30, 8.0)}
+    cost = transform_cost(config, before, after)
+    assert cost.name == f"{__name__}:Slow"
+    assert (cost.s_per_image, cost.cpu_s_per_image, cost.prepare_s_per_image) == pytest.approx((0.2, 0.1, 0.3))
+
+
+def test_without_images_or_a_transform_there_is_no_cost():
+    config = LoaderConfig(batch_size=8)
+    assert transform_cost(config, {}, {"decode": looked(10, 1.0)}) is None
+    assert transform_cost(config, {}, {}) is None
+
+
+def test_the_same_settings_without_a_transform():
+    config = LoaderConfig(batch_size=8, image_size=64, transform=Slow())
+    assert not any(without_transforms(config).transforms)
+    assert without_transforms(config).image_size == 64
+
+
+def cost(s_per_image: float, cpu_s_per_image: float) -> TransformCost:
+    return TransformCost(
+        name="mytrans:slow",
+        s_per_image=s_per_image,
+        cpu_s_per_image=cpu_s_per_image,
+        prepare_s_per_image=s_per_image + 0.001,
+        holds_lock=False,
+        without=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("threads", "s", "cpu_s", "images_per_s", "idle_cores", "holds"),
+    [
+        (2, 0.010, 0.0050, 190.0, 0.9, True),  # both threads together do what one could
+        (8, 0.040, 0.0050, 195.0, 0.9, True),
+        (2, 0.005, 0.0049, 380.0, 0.6, False),  # twice as much
+        (2, 0.012, 0.0050, 165.0, 0.1, False),  # no core was idle, so the threads may have waited for one
+        (1, 0.005, 0.0050, 190.0, 0.9, False),  # one thread cannot show it
+        (2, 0.008, 0.0001, 240.0, 1.9, False),  # waits, and not for the lock
+        (3, 0.005, 0.0049, 190.0, 0.9, False),  # decoding takes longer than the transform
+    ],
+)
+def test_a_transform_holds_the_lock_if_all_threads_together_do_what_one_could(
+    threads, s, cpu_s, images_per_s, idle_cores, holds
+):
+    found = holds_lock(
+        cost(s, cpu_s),
+        threads=threads,
+        images_per_s=images_per_s,
+        cpu_s_per_image=cpu_s + 0.001,
+        idle_cores=idle_cores,
+    )
+    assert found == holds
+
+
+@pytest.mark.parametrize(
+    ("threads", "s", "cpu_s", "waits"),
+    [
+        (2, 0.010, 0.0050, False),  # Python in two threads takes turns
+        (1, 0.005, 0.0049, False),  # one thread in each worker process
+        (2, 0.008, 0.0001, True),  # sleeps, or waits for a disk
+        (1, 0.009, 0.0030, True),
+    ],
+)
+def test_a_transform_waits_for_something_else_if_its_cpu_time_does_not_explain_its_time(threads, s, cpu_s, waits):
+    assert waits_for_no_core(cost(s, cpu_s), threads) == waits
+
+
+def test_the_time_of_a_transform_is_measured_with_preparing(dataset):
+    found = prepare_rate(str(dataset("webdataset")), LoaderConfig(batch_size=8, transform=Slow()), 0.3, 0.0)
+    assert found.transform.s_per_image >= 0.001
+
+
+@pytest.mark.long
+def test_a_loop_in_python_is_measured_as_one_that_holds_the_lock(dataset):
+    config = LoaderConfig(batch_size=8, image_size=32, threads=2, transform=computing)
+    found = prepare_rate(str(dataset("webdataset")), config, 0.5, 0.0)
+    if found.other_cores < 0.3:  # beside other programs no core is idle
+        assert found.transform.holds_lock

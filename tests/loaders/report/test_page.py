@@ -12,8 +12,7 @@ from rich.console import Console
 
 from loaders.diagnosis.findings import StepTimes
 from loaders.report.page import diagnosis_page
-from loaders.report.terminal import diagnosis_text
-from loaders.report.wording import attainable_sentence, limiting_stages
+from loaders.report.terminal import attainable_sentence, diagnosis_text, limiting_stages
 from tests.support.findings import diagnosis
 from tests.support.pages import HOSTILE, OUTSIDE, Page
 

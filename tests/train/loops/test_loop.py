@@ -1,22 +1,27 @@
 """The loop over a backend without a framework: what is done after which step, and how a signal ends a run."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dataprep.errors import DataprepError, FormatError, UsageError
 from loaders.config import LoaderConfig
+from loaders.engine.batch import Batch
 from loaders.torch import TorchBatches
+from tests.support.virtual_time import VirtualClock, batches_every
 from train.batches.fake_data import FakeLoader
 from train.checkpoints.checkpoint import CheckpointFolder
+from train.loops import loop
 from train.loops.backend import Backend
 from train.loops.config import LoopConfig
-from train.loops.loop import Training
+from train.loops.loop import StepMonitor, Training
 from train.loops.stopping import STOPPED_EXIT_CODE
 from train.optim.schedule import Steps
 from train.telemetry.logs import Logs
@@ -327,3 +332,26 @@ def test_a_run_that_begins_with_a_later_epoch_counts_its_own_images_also_when_it
     errors = capsys.readouterr().err
     assert "trained 40 of the 60 images of 3 epochs; the run began after the first 20\n" in errors
     assert "note: " not in errors
+
+
+TEN_IMAGES = Batch(np.zeros((10, 1, 1, 3), np.uint8), np.zeros(10, np.int64), [""] * 10, np.ones(10, bool), {}, {})
+
+
+def test_the_monitor_counts_waits_and_steps(monkeypatch):
+    clock = VirtualClock()
+    monkeypatch.setattr(loop, "time", clock)
+    steps = StepMonitor(batch_images=10, compute_images_per_s=1000)
+    for _ in itertools.islice(steps.waiting(batches_every(clock, 0.03, TEN_IMAGES)), 10):
+        clock.sleep(0.01)
+        steps.stepped()
+    found = steps.take()
+
+    assert found == pytest.approx({"images_per_s": 250, "wait_share": 0.75, "step_s": 0.04, "utilisation": 0.25})
+    assert steps.take()["images_per_s"] == 0
+
+
+def test_the_monitor_stops_when_the_batches_end():
+    steps = StepMonitor(batch_images=1)
+
+    assert list(steps.waiting([1, 2])) == [1, 2]
+    assert steps.take()["utilisation"] <= 1
