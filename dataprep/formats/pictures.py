@@ -120,7 +120,7 @@ def count_scans(data: bytes | memoryview) -> int:
 
 
 def has_end(data: bytes | memoryview) -> bool:
-    """Return whether a JPEG has its end marker, where libjpeg looks for it; 1 to 2 ms for 1 MB."""
+    """Return whether a JPEG has its end marker, where libjpeg looks for it; 0.5 ms for 1 MB."""
     return any(marker == _END for marker, _ in jpeg_markers(data))
 
 
@@ -252,24 +252,28 @@ def _check_gif(image: ImageFile, data: bytes | memoryview, area: tuple[int, ...]
     frame = _first_frame(data)
     if frame is None:
         raise _truncated(data)
-    codes, bits, pixels, colours = frame
+    codes, bits, pixels, colours, images = frame
     absent = (0, image.info.get("transparency"))  # Pillow shows pixels that are missing as one of these
     _, top, right, bottom = area
     last = max(0, bottom - top - 1)
     if image.info.get("interlace") and last % 2 == 0:
         last = max(0, last - 1)  # the last pass has the odd rows
     # The codes take 0.4 us a byte, so they are followed for few images.
-    if image.getpixel((right - 1, top + last)) in absent and _lzw_values(codes, bits, pixels) < pixels:
-        raise _truncated(data)
+    if images > 1 or image.getpixel((right - 1, top + last)) in absent:
+        values = _lzw_values(codes, bits, pixels + 1)
+        if values < pixels:
+            raise _truncated(data)
+        if values > pixels and images > 1:
+            raise UnusableImageError("undecodable", "the first image of a GIF has more colours than pixels")
     highest: Any = image.getextrema()[1]
     if colours and highest not in absent and highest >= colours:
         raise UnusableImageError("undecodable", f"colour {highest} of a GIF that has {colours}")
 
 
-def _first_frame(data: bytes | memoryview) -> tuple[bytes, int, int, int] | None:
-    """Return the codes of a GIF's first image, the bits of a literal, its numbers of pixels and colours; None if
-    the GIF has no end."""
-    frame, common = None, _table_bytes(data[_GIF_HEADER - 3])
+def _first_frame(data: bytes | memoryview) -> tuple[bytes, int, int, int, int] | None:
+    """Return the codes of a GIF's first image, the bits of a literal, its numbers of pixels and colours, and the number
+    of images; None if the GIF has no end."""
+    frame, images, common = None, 0, _table_bytes(data[_GIF_HEADER - 3])
     at = _GIF_HEADER + common
     try:
         while data[at] != _GIF_END:
@@ -286,11 +290,12 @@ def _first_frame(data: bytes | memoryview) -> tuple[bytes, int, int, int] | None
                 blocks.append(data[at + 1 : at + 1 + num_bytes])
                 at += 1 + num_bytes
             at += 1
+            images += kind == _GIF_IMAGE
             if kind == _GIF_IMAGE and frame is None:
                 frame = b"".join(blocks), bits, width * height, (own or common) // 3
     except (IndexError, struct.error):
         return None
-    return frame
+    return frame and (*frame, images)
 
 
 def _table_bytes(flags: int) -> int:

@@ -102,6 +102,9 @@ typedef struct {
 
 enum { FAILED = 1, GIVEN_UP = 2 };
 
+/* Markers for which jpeglib.h has no name (ITU-T T.81, annex B). */
+enum { SOF0 = 0xC0, DHT = 0xC4, JPG = 0xC8, DAC = 0xCC, SOF15 = 0xCF, SOI = 0xD8, SOS = 0xDA, DRI = 0xDD };
+
 /* ---- errors ---- */
 
 static void fail(decoder_t *decoder, const char *reason)
@@ -142,6 +145,16 @@ static void *reserve_or_fail(decoder_t *decoder, buffer_t *buffer, size_t bytes)
 
 /* ---- decoding ---- */
 
+static int smaller(int one, int two)
+{
+    return one < two ? one : two;
+}
+
+static int larger(int one, int two)
+{
+    return one > two ? one : two;
+}
+
 /* Set libjpeg up anew for every image: a decompressor keeps the tables of the file before, and would use them for a
  * file that lacks its own. For images that take 65 us this costs less than can be measured. */
 static void read_header(decoder_t *decoder, const Py_buffer *data)
@@ -166,6 +179,38 @@ static void check_image(decoder_t *decoder)
     J_COLOR_SPACE space = jpeg->jpeg_color_space;
     if (space != JCS_GRAYSCALE && space != JCS_YCbCr && space != JCS_RGB)
         fail(decoder, "neither grey, YCbCr nor RGB");
+}
+
+/* Refuse an image in whose data, also below the views, libjpeg finds no end, or a marker that it does not take: it would
+ * fill the rest with grey. Markers are found as libjpeg finds them, which passes over other bytes between segments. */
+static void check_markers(decoder_t *decoder, const Py_buffer *data)
+{
+    const uint8_t *at = (const uint8_t *)data->buf + 2, *end = at + data->len - 2; /* behind its start */
+    int frames = 0, scans = 0;
+    if (*at != 0xFF)
+        fail(decoder, "its first marker is not behind its start");
+    while ((at = memchr(at, 0xFF, end - at))) {
+        while (at < end && *at == 0xFF)
+            at++;
+        if (at == end)
+            break;
+        int marker = *at++;
+        if (marker < 2 || (marker >= JPEG_RST0 && marker <= JPEG_RST0 + 7))
+            continue; /* no marker, or one without a length */
+        if (marker == JPEG_EOI)
+            return;
+        int is_frame = marker >= SOF0 && marker <= SOF15 && marker != DHT && marker != JPG && marker != DAC;
+        int is_note = (marker >= JPEG_APP0 && marker <= JPEG_APP0 + 15) || marker == JPEG_COM;
+        int is_known = marker >= SOF0 && marker <= DRI && marker != SOI;
+        if ((!is_known && !is_note) || (frames += is_frame) > 1)
+            fail(decoder, "a marker inside of its data is not one of an image");
+        if ((scans += marker == SOS) > 1 && !jpeg_has_multiple_scans(&decoder->jpeg))
+            fail(decoder, "its data have a scan too many");
+        if (end - at < 2 || end - at < (at[0] << 8 | at[1]))
+            break;
+        at += larger(2, at[0] << 8 | at[1]);
+    }
+    fail(decoder, "its data end early: it has no end marker");
 }
 
 static void check_view(decoder_t *decoder, const view_t *view, const output_t *out)
@@ -358,16 +403,6 @@ typedef struct {
     int left, top, right, bottom, quads;
 } area_t;
 
-static int smaller(int one, int two)
-{
-    return one < two ? one : two;
-}
-
-static int larger(int one, int two)
-{
-    return one > two ? one : two;
-}
-
 static area_t plan_crops(decoder_t *decoder, filter_t filter)
 {
     area_t area = {INT_MAX, INT_MAX, 0, 0, 0};
@@ -445,6 +480,7 @@ static void decode_crops(decoder_t *decoder, const Py_buffer *data, filter_t fil
     j_decompress_ptr jpeg = &decoder->jpeg;
     read_header(decoder, data);
     check_image(decoder);
+    check_markers(decoder, data);
     area_t area = plan_crops(decoder, filter);
     int from = start_decoding(decoder, &area, plain);
     size_t row_bytes = ((jpeg->output_width + 4 * (size_t)area.quads) * PIXEL_BYTES + 31) / 32 * 32;

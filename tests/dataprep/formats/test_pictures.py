@@ -23,6 +23,7 @@ from dataprep.formats.pictures import (
     to_eight_bits,
     to_rgb,
 )
+from tests.support.picture_verdicts import FORMATS, compare
 
 
 def encoded(fmt: str, side: int = 64) -> bytes:
@@ -256,6 +257,16 @@ def test_a_gif_with_a_colour_that_its_table_lacks_is_damaged():
             assert fault_of(load_image, open_image(data), data) == "undecodable"
 
 
+def test_a_film_whose_first_image_has_more_colours_than_pixels_is_damaged():
+    first, more = gif(TWO_A_TIME * 8 + [STOP]), gif(TWO_A_TIME * 9 + [STOP])
+    second = first[first.index(b",") :]
+    for data, fault in ((first[:-1] + second, None), (more, None), (more[:-1] + second, "undecodable")):
+        if fault is None:
+            assert np.asarray(load_image(open_image(data), data)).tolist() == [[1] * 4] * 4
+        else:
+            assert fault_of(load_image, open_image(data), data) == fault
+
+
 @pytest.mark.parametrize("interlace", [0, 1])
 @pytest.mark.parametrize("side", [1, 2, 3, 90])
 def test_gifs_of_encoders_are_complete_also_where_the_last_pixel_is_0(interlace, side):
@@ -291,3 +302,12 @@ def test_16_bits_become_the_upper_8_in_every_mode():
         if colours == 4:
             expected_HWC = expected_HWC[..., [0, 0, 0, 1]]
         assert np.array_equal(found_HWC.reshape(4, 6, -1), expected_HWC), colours
+
+
+def test_no_mutant_is_kept_that_two_other_decoders_refuse():
+    """A sample of what `make soak SHOW=pictures` looks through, beyond its numbers."""
+    found = compare(FORMATS, 10_000, 20)
+    for each in found.values():
+        assert each["kept"] == []
+        for ours in ("build", "loader"):
+            assert sum(count for verdicts, count in each["table"].items() if verdicts.startswith(ours)) == 20

@@ -245,7 +245,7 @@ def test_a_jpeg_whose_data_end_early_is_refused(backend, top):
     early += [by_pillow(picture(np.random.default_rng(8), 128, 128), progressive=True)[:-200]]
     for data in [*early, *map(memoryview, early)]:
         found, reason = decode_one(decoder, data, view, 64)
-        assert reason == "its data end early: it has no end marker"
+        assert reason.startswith("its data end early: it has no end marker; by Pillow: ")
         assert not found.any()
     for data in (whole, with_thumbnail(whole), whole + b"a film" * 100, b"\xff\xd8\xff" + whole[2:]):
         found, reason = decode_one(decoder, data, view, 64)
@@ -253,12 +253,31 @@ def test_a_jpeg_whose_data_end_early_is_refused(backend, top):
         assert np.array_equal(found, expected)
 
 
+@pytest.mark.parametrize(
+    ("at", "inserted", "reason"),
+    [
+        (-900, b"\xff\x02", "a marker inside of its data is not one of an image"),
+        (-900, b"\xff\xd8", "a marker inside of its data is not one of an image"),
+        (-900, b"\xff\xe2\xff\x00", "its data end early: it has no end marker"),
+        (2, b"\0", "its first marker is not behind its start"),
+    ],
+)
+@needs_extension
+def test_a_jpeg_with_a_marker_that_none_has_there_is_refused(at, inserted, reason):
+    """libjpeg ends such an image there, and fills what is missing with grey, or begins it later than others do."""
+    whole = simplejpeg.encode_jpeg(picture(np.random.default_rng(8), 128, 128), 90)
+    view = View(0, 0, 16, 128, 64, 64, 0, 0, False)
+    found, given = decode_one(open_decoder(), whole[:at] + inserted + whole[at:], view, 64)
+    assert given.startswith(f"{reason}; by Pillow: ")
+    assert not found.any()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_patches_of_a_jpeg_whose_data_end_early_are_black(backend):
     whole = simplejpeg.encode_jpeg(picture(np.random.default_rng(8), 32, 32), 90)
     out, view = np.full((1, 8, 3 * 16 * 16), 7, np.uint8), View(0, 0, 32, 32, 32, 32, 0, 0, False)
     reasons = open_decoder("bicubic", backend).decode_patches([whole, whole[:-40]], [view, view], out, [0, 4])
-    assert reasons == [None, "its data end early: it has no end marker"]
+    assert reasons[0] is None and reasons[1].startswith("its data end early: it has no end marker")
     assert out[0, :4].any() and not out[0, 4:].any()
 
 
@@ -279,7 +298,9 @@ def test_corrupt_jpegs_are_decoded_as_libjpeg_does():
             full = simplejpeg.decode_jpeg(bytes(data), strict=False)
         except ValueError:
             continue
-        assert reason is None
+        if reason is not None:  # a byte became a marker
+            assert "marker" in reason
+            continue
         compared += 1
         assert np.array_equal(found, full[:, :64])
     assert compared > 400
