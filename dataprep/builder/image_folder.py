@@ -19,13 +19,12 @@ from dataprep.builder.open_build import OpenBuild
 from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.read_ahead import threads
 from dataprep.dataset.records import NO_LABEL, Sample, ShardPlan, ShardReceipt
-from dataprep.errors import ConflictError, StorageError
+from dataprep.errors import ConflictError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, image_file, image_suffix, repeat_links
 from dataprep.host.heartbeat import beat
-from dataprep.storage import ObjectInfo, open_storage
+from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_number
-from dataprep.storage.errors import GO_ON
 from dataprep.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -58,15 +57,13 @@ class ImageWriter:
     def __init__(self, build: OpenBuild, shard: ShardPlan) -> None:
         self._build = build
         self._storage = build.storage if build.storage.is_local else open_storage(build.storage.url)
-        self._aside = f"{build.root}/folder/" if build.storage.is_local else ""
+        self._aside = f"{_aside(build)}/" if build.storage.is_local else ""
         split, _ = build.plan.locate(shard.index)
         self._root = FORMATS[build.plan.options.format].image_root(split.name, split.repeat_stored)
         self._suffix = image_suffix(build.plan.options.dataset)
         self._pool = threads(WRITES_IN_FLIGHT)
         self._pending: deque[Future[None]] = deque()
         self._number = 0
-        self._written: list[ObjectInfo] = []
-        """The files on a disk, as they were written."""
 
     def add(self, sample: Sample) -> None:
         """Begin to write one image to a free name; waits while too many writes are in flight.
@@ -84,18 +81,9 @@ class ImageWriter:
             self._await_first()
 
     def close(self) -> None:
-        """Wait until all images are written.
-
-        Raises:
-            StorageError: Others have changed one meanwhile; it is removed.
-        """
+        """Wait until all images are written."""
         while self._pending:
             self._await_first()
-        found = self._storage.stats([info.name for info in self._written]) if self._written else ()
-        for before, info in zip(self._written, found, strict=True):
-            if info is None or info.version != before.version:
-                self._storage.delete(before.name)
-                raise StorageError(f"{self._storage.url_of(before.name)}: changed by others while it was new; {GO_ON}")
 
     def _await_first(self) -> None:
         self._pending.popleft().result()
@@ -104,8 +92,6 @@ class ImageWriter:
     def _put(self, name: str, data: bytes) -> None:
         try:
             self._storage.create(self._aside + name, data)
-            if self._aside:
-                self._written += filter(None, self._storage.stats([self._aside + name]))
         except ConflictError:
             if self._storage.is_local or name not in _removed_before(self._build):
                 raise
@@ -114,6 +100,18 @@ class ImageWriter:
             if existing is not None:
                 self._storage.delete_exactly(existing)
             self._storage.create(name, data)
+
+
+def new_files_of(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and CRC32C of the files on a disk of a shard that has no receipt yet."""
+    aside = f"{_aside(build)}/" if FORMATS[build.plan.options.format].one_file_per_image else ""
+    for name, num_bytes, crc32c in files_of(build, receipt, rows):
+        yield f"{aside}{name}", num_bytes, crc32c
+
+
+def _aside(build: OpenBuild) -> str:
+    """Return the staging folder on a disk."""
+    return f"{build.root}/folder"
 
 
 @lru_cache(maxsize=1)
@@ -131,7 +129,7 @@ def place_images(build: OpenBuild) -> None:
     storage = build.storage
     if not FORMATS[build.plan.options.format].one_file_per_image or not isinstance(storage, LocalStorage):
         return
-    aside = f"{build.root}/folder"
+    aside = _aside(build)
     images = storage.root / aside / REPEATED
     folders = sorted(path.name for path in images.iterdir()) if images.is_dir() else []
     repeated = [split for split in build.plan.splits if split.repeat_stored > 1]

@@ -3,9 +3,10 @@
     receipts ─▶ expected names, sizes, CRC32Cs ─┬─▶ lost: missing or other bytes ─▶ no receipt any more, built again
     listing of the output ──────────────────────┴─▶ foreign: read with the dataset, and of no receipt ─▶ named
 
-A bucket keeps the CRC32C of each object. A file on a disk is read for its CRC32C only if it is newer than the receipt
-of its shard: then it was written, replaced, renamed or copied after the shard was done. So a build that goes on on
-another disk reads its files once, and builds none of them again.
+A bucket keeps the CRC32C of each object. A file on a disk is read for its CRC32C before its shard gets a receipt
+(shard.py), after the receipt's own bytes were written. Here it is read again only if it is newer than these: then it
+was written, replaced, renamed or copied after that. So a build that goes on on another disk reads its files once, and
+builds none of them again.
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ class Published:
         self._refuse_foreign(foreign)
 
     def _done_ns(self) -> dict[int, int]:
-        """Return the time at which each receipt was written."""
+        """Return the time at which the bytes of each receipt were written, after which the shard's files were read."""
         listed = listed_receipts(self._build.storage, self._build.root)
-        return {index: info.changed_ns or 0 for index, info in listed.items()}
+        return {index: info.written_ns or 0 for index, info in listed.items()}
 
     def _is_same(self, info: ObjectInfo, position: int, done_ns: dict[int, int]) -> bool:
         crc32c = crc32c_text(self._crc32cs[position])

@@ -65,7 +65,9 @@ def _index_of(name: str, root: str) -> int | None:
     return int(digits) if receipt_file(int(digits), root) == name else None
 
 
-def write_receipt(storage: Storage, receipt: ShardReceipt, rows: pa.Table, root: str) -> None:
+def write_receipt(
+    storage: Storage, receipt: ShardReceipt, rows: pa.Table, root: str, before: Callable[[], None] | None = None
+) -> None:
     """Store a shard's receipt and index rows, create-only: from here on the shard is done.
 
     Args:
@@ -73,6 +75,7 @@ def write_receipt(storage: Storage, receipt: ShardReceipt, rows: pa.Table, root:
         receipt: The receipt.
         rows: The shard's rows of the index.
         root: Folder of the build or retry, which the receipt names.
+        before: Called between the time of the receipt's file and its name, see `Storage.create_last`.
 
     Raises:
         ConflictError: Another receipt exists.
@@ -83,7 +86,11 @@ def write_receipt(storage: Storage, receipt: ShardReceipt, rows: pa.Table, root:
     metadata = {b"receipt": json.dumps(asdict(receipt), sort_keys=True).encode(), b"of": root.encode()}
     sink = pa.BufferOutputStream()
     pq.write_table(rows.replace_schema_metadata(metadata), sink)
-    storage.create(receipt_file(receipt.index, root), sink.getvalue().to_pybytes())
+    name, data = receipt_file(receipt.index, root), sink.getvalue().to_pybytes()
+    if before is None:
+        storage.create(name, data)
+    else:
+        storage.create_last(name, data, before)
 
 
 def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt, pa.Table] | None:

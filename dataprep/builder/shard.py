@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from dataprep.builder.claim import OvertakenError
-from dataprep.builder.image_folder import ImageWriter
+from dataprep.builder.image_folder import ImageWriter, new_files_of
 from dataprep.builder.images import CheckedImage, check_image
 from dataprep.builder.job import BuildJob
 from dataprep.builder.open_build import OpenBuild, open_build
@@ -28,12 +28,17 @@ from dataprep.builder.writeback import WritebackFile
 from dataprep.dataset.adopted import LINKS
 from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import NO_LABEL, Event, Placement, Sample, SampleRef, ShardPlan, ShardReceipt
+from dataprep.errors import StorageError
 from dataprep.formats import FORMATS
 from dataprep.host.heartbeat import beat
 from dataprep.sources.unpacked import UnpackedImages, unpacked_sources
 from dataprep.storage import disk_errors
 from dataprep.storage.base import Originals
-from dataprep.storage.checksums import HashingWriter
+from dataprep.storage.checksums import HashingWriter, crc32c_of_file, crc32c_text
+from dataprep.storage.errors import GO_ON
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -141,7 +146,9 @@ class ShardBuilder:
             except BaseException:
                 _discard(written.spool)
                 raise
-        write_receipt(build.storage, receipt, rows.table(), build.root)
+        table = rows.table()
+        before = partial(_refuse_changed, build, receipt, table) if build.storage.is_local else None
+        write_receipt(build.storage, receipt, table, build.root, before)
         if not build.storage.is_local:
             self._withdraw_if_overtaken(receipt.index)
         return receipt
@@ -160,6 +167,32 @@ class ShardBuilder:
 def _originals_of(build: OpenBuild, job: BuildJob) -> Originals:
     sources = [source for split in build.plan.splits for source in unpacked_sources(split.sources)]
     return UnpackedImages(LINKS[job.links](job.source_url), build.storage, sources)
+
+
+def _refuse_changed(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> None:
+    """Read the files on a disk of a shard that gets its receipt now: what others change later is newer than that.
+
+    Raises:
+        StorageError: Some are gone or have other bytes; these are removed.
+    """
+    storage, changed = build.storage, []
+    for name, num_bytes, crc32c in new_files_of(build, receipt, rows):
+        path = Path(storage.url_of(name))
+        with disk_errors(path):
+            try:
+                is_same = path.stat().st_size == num_bytes and crc32c_of_file(path) == crc32c_text(crc32c)
+            except FileNotFoundError:
+                is_same = False
+        if not is_same:
+            changed.append(name)
+        beat()
+    # With a receipt, another process has made this shard, and may have moved its images.
+    if not changed or storage.stat(receipt_file(receipt.index, build.root)) is not None:
+        return
+    build.check()
+    for name in changed:
+        storage.delete(name)
+    raise StorageError(f"{storage.url_of(changed[0])}: changed by others while it was new; {GO_ON}")
 
 
 def _known(result: T) -> Future[T]:

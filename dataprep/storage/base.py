@@ -134,7 +134,10 @@ class Storage(Protocol):
         """
 
     def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
-        """Write like `create`, once `before` has returned; a bucket may get the bytes meanwhile, under another name."""
+        """Write like `create`, once `before` has returned; the bytes are written meanwhile, under another name.
+
+        On a disk the file's `written_ns` is thus older than the call of `before`.
+        """
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
         """Replace a small object atomically and durably, if its content is exactly `expected` (None: if there is none).

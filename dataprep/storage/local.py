@@ -278,18 +278,18 @@ class LocalStorage:
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a spool file and publish it."""
+        return self.create_last(name, data, _always)
+
+    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
+        """Write a spool file, and publish it once `before` has returned."""
         spool = self.spool_path(name)
         try:
             with disk_errors(self._target(name)):
                 spool.write_bytes(data)
+            before()
             return self._place(spool, name, crc32c_of_bytes(data))
         finally:
             self._spools.discard(spool)
-
-    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
-        """Write after `before` has returned."""
-        before()
-        return self.create(name, data)
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
         """Replace the file by a rename, under a lock of the folder."""
@@ -369,8 +369,10 @@ class LocalStorage:
                 with contextlib.suppress(FileNotFoundError):  # another process was quicker
                     if stat.S_ISDIR(os.stat(leaf, dir_fd=outer, follow_symlinks=False).st_mode):
                         self._move_folder(name, goal, outer, target)
-                    elif not put_exclusively(leaf, outer, leaf, target):
-                        self._check_moved(name, goal)
+                    else:
+                        if not put_exclusively(leaf, outer, leaf, target):
+                            self._check_moved(name, goal)
+                        os.unlink(leaf, dir_fd=outer)  # a second name of the same file would change with it
             if place:  # the root is synced at the end
                 sync_folder(target)
 
@@ -553,7 +555,7 @@ def _check_same(target: Path, num_bytes: int, crc32c: str) -> None:
 
 
 def _always() -> None:
-    """Do nothing: a storage that is not staged cannot lose the right to write."""
+    """Do nothing: nothing is awaited, and a storage that is not staged cannot lose the right to write."""
 
 
 def _locked_now(descriptor: int) -> bool:

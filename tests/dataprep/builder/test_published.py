@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from dataprep.builder.driver import run_build
-from dataprep.builder.image_folder import ImageWriter
 from dataprep.builder.job import build_shard
 from dataprep.builder.receipts import finished_shards
 from dataprep.errors import BuildError, StorageError
 from dataprep.storage import open_storage
+from dataprep.storage.local import LocalStorage
 from tests.support.build_here import Quiet, request, whole
 from tests.support.builds import FORMATS, digests
 from tests.support.own_data import Notes
@@ -32,7 +34,7 @@ def expected(originals, tmp_path_factory):
 def harm(url: object, how: str) -> str:
     """Remove, empty or replace one file of a finished shard; return its name below the output."""
     storage = open_storage(str(url))
-    infos = [info for info in storage.list() if info.name.endswith((".tar", ".JPEG")) or ".tfrecord" in info.name]
+    infos = [info for info in storage.list() if is_data(info.name)]
     info = infos[len(infos) // 2]
     data = {"emptied": b"", "replaced": bytes(info.num_bytes)}.get(how)
     storage.delete(info.name)
@@ -63,19 +65,68 @@ def test_shards_that_are_lost_after_their_receipt_are_built_again(originals, sto
     assert "1 file of 1 shard; they are built again" in line
 
 
-def test_an_image_changed_before_the_receipt_of_its_shard(originals, tmp_path, expected, monkeypatch):
-    put = ImageWriter._put
+def is_data(name: str) -> bool:
+    return name.endswith((".tar", ".JPEG")) or ".tfrecord-" in name
 
-    def changed(self, name, data):
-        put(self, name, data)
-        Path(self._storage.url_of(self._aside + name)).write_bytes(bytes(len(data)))
+
+def overwrite(path: Path) -> None:
+    """Write other bytes into a file, and set its time back."""
+    before = path.stat()
+    path.write_bytes(bytes(before.st_size))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_file_changed_before_the_receipt_of_its_shard(originals, tmp_path, expected, monkeypatch, fmt):
+    place = LocalStorage._place
+
+    def changed(self, spool, name, crc32c):
+        placed = place(self, spool, name, crc32c)
+        if is_data(name):
+            overwrite(self.root / name)
+        return placed
+
+    asked = request(originals, tmp_path / "out", fmt)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "_place", changed)
+        with pytest.raises(StorageError, match="changed by others while it was new; run the same command again"):
+            whole(asked)
+    whole(asked)
+    assert digests(tmp_path / "out") == expected[fmt]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_file_changed_while_its_receipt_gets_its_name(originals, tmp_path, expected, monkeypatch, fmt):
+    place, changed = LocalStorage._place, []
+
+    def place_later(self, spool, name, crc32c):
+        if "/receipts/" in name and not changed:
+            time.sleep(0.02)  # file systems may have times of a hundredth of a second
+            changed.append(next(path for path in sorted(self.root.rglob("*")) if is_data(path.name)))
+            overwrite(changed[0])
+        return place(self, spool, name, crc32c)
+
+    monkeypatch.setattr(LocalStorage, "_place", place_later)
+    whole(request(originals, tmp_path / "out", fmt))
+    assert changed
+    assert digests(tmp_path / "out") == expected[fmt]
+
+
+def test_an_image_changed_in_place_after_it_was_moved_alone(originals, tmp_path, expected):
+    """Where its folder exists already, an image is moved for itself; no second name of its file is left."""
+
+    def engine(job, indexes):
+        yield from (build_shard(job, index) for index in indexes)
+        for folder in list(Path(job.output_url, job.root, "folder").glob("val/*")):
+            Path(job.output_url, "val", folder.name).mkdir(parents=True)
+            Path(job.output_url, "val", folder.name, "stranger.jpg").touch()
 
     asked = request(originals, tmp_path / "out", "imagefolder")
-    with monkeypatch.context() as patch:
-        patch.setattr(ImageWriter, "_put", changed)
-        with pytest.raises(StorageError, match="changed by others while it was new"):
-            whole(asked)
-    shutil.rmtree(next((tmp_path / "out/_build").glob("*/*/folder")))  # the other images were changed, too
+    with pytest.raises(BuildError, match="move them away"):
+        run_build(asked, engine, Quiet())
+    for path in (tmp_path / "out").glob("val/*/stranger.jpg"):
+        path.unlink()
+    overwrite(sorted((tmp_path / "out").glob("val/*/*.JPEG"))[0])
     whole(asked)
     assert digests(tmp_path / "out") == expected["imagefolder"]
 
