@@ -152,7 +152,7 @@ def schedule(number: int, folder: Path, bucket: str | None) -> str:
             break
         assert "Traceback" not in end.stderr and _last(end).startswith("dataprep: "), f"{line}\n{end.stderr[-3000:]}"
         assert open_storage(output).stat("dataset.json") is None, f"{line}: a manifest after an error"
-        _remove_strangers(output)
+        _follow_advice(output, _last(end))
         more = ["--overwrite"] if "--overwrite" in end.stderr else []
         end = shared_stopper().run([*command, *more], environment=_environment())
         line += f"; then {end.code}"
@@ -218,12 +218,20 @@ def _overwrite(output: str, name: str, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _remove_strangers(output: str) -> None:
-    """Do what the error about foreign files advises."""
+def _follow_advice(output: str, error: str) -> None:
+    """Do what the errors about foreign files advise.
+
+    One that is found at the name of a picture before the picture is put there is not removed by a build, which cannot
+    know whose it is, even if `harm` has put it in the place of the build's own.
+    """
     storage = open_storage(output)
     for info in list(storage.list()):
         if "stranger" in info.name:
             storage.delete(info.name)
+    if error.endswith("; move it away and run the same command again"):
+        name = error.removeprefix(f"dataprep: {storage.url}/").partition(": ")[0]
+        assert not storage.read(name).strip(b"z"), f"{name}: a file that nobody has harmed is to be moved away"
+        storage.delete(name)
 
 
 def read_back(output: str, fmt: str) -> Set:
