@@ -47,7 +47,7 @@ _PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Samples of a pixel by the PNG's colour type."""
 _PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """Left, top, and the steps to the right and down, of the passes of an interlaced PNG."""
-_GIF_HEADER, _GIF_EXTENSION, _GIF_IMAGE, _GIF_END, _GIF_MAX_BITS = 13, 0x21, 0x2C, 0x3B, 12
+_GIF_SIZE, _GIF_HEADER, _GIF_EXTENSION, _GIF_IMAGE, _GIF_END, _GIF_MAX_BITS = 6, 13, 0x21, 0x2C, 0x3B, 12
 _NOT_READ = {
     b"II*\0": "TIFF",
     b"MM\0*": "TIFF",
@@ -242,7 +242,8 @@ def _has_all_rows(data: bytes | memoryview) -> bool:
 
 
 def _check_gif(image: ImageFile, data: bytes | memoryview, area: tuple[int, ...]) -> None:
-    """Raise UnusableImageError for a loaded GIF that has no end, lacks pixels, or has colours without an entry.
+    """Raise UnusableImageError for a loaded GIF that has no end, lacks pixels, has some outside, or colours without an
+    entry.
 
     Args:
         image: The loaded GIF.
@@ -255,6 +256,9 @@ def _check_gif(image: ImageFile, data: bytes | memoryview, area: tuple[int, ...]
     codes, bits, pixels, colours, images = frame
     absent = (0, image.info.get("transparency"))  # Pillow shows pixels that are missing as one of these
     _, top, right, bottom = area
+    width, height = struct.unpack_from("<HH", data, _GIF_SIZE)
+    if right > width or bottom > height:
+        raise UnusableImageError("undecodable", f"the first image of a GIF is not inside its {width}x{height} pixels")
     last = max(0, bottom - top - 1)
     if image.info.get("interlace") and last % 2 == 0:
         last = max(0, last - 1)  # the last pass has the odd rows

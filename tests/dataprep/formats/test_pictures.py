@@ -257,6 +257,14 @@ def test_a_gif_with_a_colour_that_its_table_lacks_is_damaged():
             assert fault_of(load_image, open_image(data), data) == "undecodable"
 
 
+def test_a_gif_whose_image_is_not_inside_its_pixels_is_damaged():
+    whole = gif(TWO_A_TIME * 8 + [STOP])
+    left = whole.index(b",") + 1
+    for at in (left, left + 2):
+        data = whole[:at] + b"\1" + whole[at + 1 :]
+        assert fault_of(load_image, open_image(data), data) == "undecodable"
+
+
 def test_a_film_whose_first_image_has_more_colours_than_pixels_is_damaged():
     first, more = gif(TWO_A_TIME * 8 + [STOP]), gif(TWO_A_TIME * 9 + [STOP])
     second = first[first.index(b",") :]
