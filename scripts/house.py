@@ -56,7 +56,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "words of printed commands that no shell_words quotes": {"dataprep/errors.py": "names of extras are ours"},
     "dict[str, Any]": {
         "dataprep/dataset/documents.py": "named once, as JsonObject, and documents of any kind are compared",
-        "dataprep/adoption/tars.py": "the .json beside an image holds what its writer liked",
+        "dataprep/adoption/records.py": "the .json beside an image holds what its writer liked",
         "dataprep/formats/fields.py": "fields of a sample hold what its writer liked",
         "dataprep/sources/tables.py": "a line of a user's table",
         "dataprep/sources/metadata.py": "a line of a user's table",

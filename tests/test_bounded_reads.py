@@ -4,14 +4,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.adoption.img2dataset import count_rows
+from dataprep.adoption.shards import count_rows
 from dataprep.builder.claim import OvertakenError, claim_place, read_claim, refuse_overtaken, removed_names
 from dataprep.builder.enumerations import load_enumeration
 from dataprep.builder.overwrite import look, make_way
 from dataprep.builder.receipts import read_receipt
 from dataprep.errors import DataprepError, UsageError
-from dataprep.fetched.duplicates import sidecar_hashes
-from dataprep.fetched.retry_plan import id_of_plan, read_plan
+from dataprep.fetched.collect import sidecar_hashes
+from dataprep.fetched.retry import id_of_plan, read_plan
 from dataprep.storage import open_storage
 from tests.support.plans import planned, small_plan
 from train.checkpoints.files import Checkpoint

@@ -30,7 +30,7 @@ from dataprep.sources.metadata import MetadataFile, rows_of
 from dataprep.sources.tables import measure_table, read_part
 from dataprep.sources.zips import zip_members
 from dataprep.storage import open_storage
-from dataprep.web.robots import rules_of
+from dataprep.web.politeness import rules_of
 from loaders.mixtures.document import read_spec
 from tests.support.coco import small_documents, write_small
 from tests.support.raw_tar import tar_of

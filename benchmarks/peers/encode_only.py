@@ -7,8 +7,7 @@ from pathlib import Path
 
 from contest import print_samples, spawn_each
 
-from dataprep.fetched.encode import EncodeOptions, encode_image
-from dataprep.fetched.filters import RowFilter
+from dataprep.fetched.encode import EncodeOptions, RowFilter, encode_image
 
 
 def main() -> None:

@@ -1,11 +1,10 @@
 """Writes an index and a manifest for data of other tools, without rewriting the data.
 
-find.py                           which tool wrote the data, which files belong to which split
-folder.py tars.py tfrecords.py    where in a file each sample and its image lie
-labels.py                         integers and the names of their classes, or texts that become classes
-shards.py                         the samples of all files, read in parallel
-img2dataset.py tfds.py            statuses of img2dataset's rows; its TFRecords described for TFDS
-run.py                            writes index and manifest
+find.py      which tool wrote the data, which files belong to which split; the images of a folder
+shards.py    the samples of all files, read in parallel; statuses of img2dataset's rows
+records.py   where in a tar or TFRecord file each sample and its image are; TFRecords described for TFDS
+labels.py    integers and the names of their classes, or texts that become classes; keys, sides and fields
+run.py       writes index and manifest
 """
 
 from dataprep.adoption.find import ADOPTABLE, Found, FoundShard, find, with_class_names

@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataprep.adoption.find import Found, FoundShard, find, with_class_names
-from dataprep.adoption.folder import left_out
-from dataprep.adoption.labels import FROM_ONE, NO_LABELS
-from dataprep.adoption.rows import distinct_keys, key_hash, listed_fields, shard_prefixes
+from dataprep.adoption.find import Found, FoundShard, find, left_out, with_class_names
+from dataprep.adoption.labels import FROM_ONE, NO_LABELS, distinct_keys, key_hash, listed_fields, shard_prefixes
+from dataprep.adoption.records import APART, DOTTED, Description, describe
 from dataprep.adoption.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
-from dataprep.adoption.tars import APART, DOTTED
-from dataprep.adoption.tfds import Description, describe
 from dataprep.dataset.adopted import changes_of, is_adopted, open_data, open_linked, remember_data
 from dataprep.dataset.columns import strings
 from dataprep.dataset.documents import decode

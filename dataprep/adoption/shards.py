@@ -1,6 +1,7 @@
 """Reads every shard's headers in parallel, and writes the rows to a local folder, so that memory stays bounded.
 
-Memory grows by 8 bytes for each sample, and for an image folder by 240 bytes for each file of the listing.
+Memory grows by 8 bytes for each sample, and for an image folder by 240 bytes for each file of the listing. The
+statuses of img2dataset's rows are counted from the sidecars of its shards.
 """
 
 from __future__ import annotations
@@ -10,26 +11,34 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from dataprep.adoption.find import Found, FoundShard
-from dataprep.adoption.folder import folder_rows
-from dataprep.adoption.img2dataset import RowCounts, count_rows
-from dataprep.adoption.labels import MAX_CLASSES, LabelReader, ShardLabels, text_classes, too_many_texts
-from dataprep.adoption.rows import key_hash, listed_fields
-from dataprep.adoption.tars import tar_rows, told_apart
-from dataprep.adoption.tfds import FeatureShape
-from dataprep.adoption.tfrecords import tfrecord_rows
+from dataprep.adoption.find import Found, FoundShard, folder_rows
+from dataprep.adoption.labels import (
+    MAX_CLASSES,
+    LabelReader,
+    ShardLabels,
+    key_hash,
+    listed_fields,
+    text_classes,
+    too_many_texts,
+)
+from dataprep.adoption.records import FeatureShape, tar_rows, tfrecord_rows, told_apart
 from dataprep.builder.pool import Pool
 from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.columns import numbers
+from dataprep.dataset.documents import decode
 from dataprep.dataset.index import IndexRow, index_table
 from dataprep.dataset.records import NO_LABEL, Event
-from dataprep.errors import DataprepError, SourceError
+from dataprep.errors import DataprepError, FormatError, SourceError
+from dataprep.formats.img2dataset import STATUSES, reason_of, sidecars_of
 from dataprep.sources.archives import open_archive
+from dataprep.storage import Storage
+from dataprep.storage.base import read_bounded
+from dataprep.storage.parquet import read_columns
 from dataprep.storage.spool import temporary_folder
 
 if TYPE_CHECKING:
@@ -37,8 +46,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+
 _WORKER_MODULES = ("dataprep.adoption.shards", "pyarrow.parquet")
 _JOB = "job.pickle"
+MAX_STATS_BYTES = 16 << 20
+"""Maximum size of a shard's stats; they have a count for each reason, some kB."""
 
 
 class Progress(Protocol):
@@ -148,20 +160,6 @@ def read_first(job: ReadJob) -> ReadShard:
         return _read(job, folder, 0)
 
 
-def _bounded(url: str, results: Iterable[ReadShard]) -> Iterator[ReadShard]:
-    """Yield the shards, with one copy in memory of a text that several have. Raises SourceError as soon as there are
-    too many texts for classes."""
-    texts: set[str] = set()
-    samples = 0
-    for result in results:
-        texts.update(map(sys.intern, result.kind.texts))
-        samples += result.labels.total()
-        if len(texts) > MAX_CLASSES:
-            raise too_many_texts(texts, samples, where=url)
-        kind = replace(result.kind, texts=tuple(map(sys.intern, result.kind.texts)))
-        yield replace(result, kind=kind)
-
-
 def with_classes(url: str, results: Sequence[ReadShard]) -> tuple[list[ReadShard], tuple[str, ...]]:
     """Number the labels that are texts by their sorted names; return the shards, and the names of the classes.
 
@@ -179,6 +177,53 @@ def with_classes(url: str, results: Sequence[ReadShard]) -> tuple[list[ReadShard
         labels = Counter({label_of[number]: count for number, count in result.labels.items()}) if label_of else None
         numbered.append(replace(result, label_of=label_of, labels=labels) if labels is not None else result)
     return numbered, classes
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """Number of rows of a shard by status and reason, minus the earlier statuses of retried rows."""
+
+    statuses: Counter[str]
+    reasons: Counter[str]
+    """Number of rows by reason; `success` for rows without a reason."""
+
+
+def count_rows(storage: Storage, shard: str) -> RowCounts:
+    """Count the rows of a shard by status and reason.
+
+    Raises:
+        FormatError: The sidecars are missing, damaged, or of another tool.
+    """
+    parquet, stats = sidecars_of(shard)
+    table = read_columns(storage, parquet, ("status", "error_message"))
+    statuses, messages = (table.column(name).to_pylist() for name in ("status", "error_message"))
+    ends = zip(messages, statuses, strict=True)
+    reasons = (reason_of(message) if message else status for message, status in ends)
+    counts = RowCounts(Counter(statuses), Counter(reasons))
+    if unknown := sorted(map(str, set(counts.statuses) - set(STATUSES)))[:3]:
+        raise FormatError(f"{storage.url_of(parquet)}: status {', '.join(unknown)}, expected {', '.join(STATUSES)}")
+    where = f"{storage.url_of(stats)}: no stats of img2dataset"
+    data = read_bounded(storage, stats, MAX_STATS_BYTES, advice="restore it")
+    if data is None:
+        raise FormatError(f"{where}: not found; restore it")
+    before = decode(data, _Stats, where=where, advice="restore it").before
+    counts.statuses.subtract(before.statuses)
+    counts.reasons.subtract(before.reasons)
+    return counts
+
+
+def _bounded(url: str, results: Iterable[ReadShard]) -> Iterator[ReadShard]:
+    """Yield the shards, with one copy in memory of a text that several have. Raises SourceError as soon as there are
+    too many texts for classes."""
+    texts: set[str] = set()
+    samples = 0
+    for result in results:
+        texts.update(map(sys.intern, result.kind.texts))
+        samples += result.labels.total()
+        if len(texts) > MAX_CLASSES:
+            raise too_many_texts(texts, samples, where=url)
+        kind = replace(result.kind, texts=tuple(map(sys.intern, result.kind.texts)))
+        yield replace(result, kind=kind)
 
 
 def _reported(progress: Progress, job: ReadJob, result: ReadShard) -> ReadShard:
@@ -270,3 +315,18 @@ def _open_rows(
                 digest=job.digest,
                 seen=features if found.is_img2dataset else None,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """Earlier statuses and reasons of rows that were tried again."""
+
+    statuses: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stats:
+    """The part of a shard's stats that is read."""
+
+    before: _Before = field(default_factory=_Before)

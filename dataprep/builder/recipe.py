@@ -71,7 +71,7 @@ class Recipe(Protocol):
     worker_modules: tuple[str, ...]
     """Modules that a worker imports before its first shard."""
     shard_check: str
-    """`module:NAME` of the function that verifies a finished shard; see dataprep/verification/task.py."""
+    """`module:NAME` of the function that verifies a finished shard; see dataprep/verification/run.py."""
 
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
         """List the originals, and plan the shards.

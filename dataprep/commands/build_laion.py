@@ -18,12 +18,9 @@ from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import DataprepError, UsageError
-from dataprep.fetched.collect import VERIFIED_HASHES, RowOptions
-from dataprep.fetched.duplicates import ACTIONS, DuplicateAction, DuplicatePolicy
-from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeFormat, EncodeOptions, ResizeMode
-from dataprep.fetched.existing import open_fetched
-from dataprep.fetched.filters import RowFilter
-from dataprep.fetched.newest import rejected_rows
+from dataprep.fetched.collect import ACTIONS, VERIFIED_HASHES, DuplicateAction, DuplicatePolicy, RowOptions
+from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeFormat, EncodeOptions, ResizeMode, RowFilter
+from dataprep.fetched.existing import open_fetched, rejected_rows
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
 from dataprep.messages import counted, human_bytes, printable, shell_words, shortened
 from dataprep.sources import OwnData, own_name_fault

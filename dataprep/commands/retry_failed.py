@@ -19,11 +19,8 @@ from dataprep.commands.options import json_option, workers_option, workers_stall
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
 from dataprep.dataset.records import ShardReceipt
-from dataprep.fetched.existing import open_fetched
-from dataprep.fetched.newest import Choice, rows_to_try
-from dataprep.fetched.reasons import check_reasons
-from dataprep.fetched.retry import Engine, Retried, retry_failed
-from dataprep.fetched.retry_shards import RetryJob, retry_shard
+from dataprep.fetched.existing import Choice, open_fetched, rows_to_try
+from dataprep.fetched.retry import Engine, Retried, RetryJob, check_reasons, retry_failed, retry_shard
 from dataprep.messages import counted
 
 EPILOG = """\b
@@ -40,7 +37,7 @@ Exit codes: 0 done, whether any row could be fetched or not; 1 a disk or bucket 
 dataset; 2 no such dataset, or no such reason.
 """
 _WORKER_MODULES = (
-    "dataprep.fetched.retry_shards", "dataprep.fetched.fetching", "numpy",
+    "dataprep.fetched.retry", "dataprep.fetched.fetching", "numpy",
     "pyarrow.parquet", "simplejpeg", "cv2",
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from dataprep.commands.options import COUNT, COUNT_OR_NONE, Bytes, Finite, Named
 from dataprep.errors import UsageError, install_hint
 
 if TYPE_CHECKING:
-    from dataprep.web.limits import Limits
+    from dataprep.web.requests import Limits
 
 _SECONDS = Finite(0, min_open=True)
 _COUNT = COUNT
@@ -134,7 +134,7 @@ def limits_of(values: WebOptions) -> Limits:
     """
     try:
         from dataprep.web.addresses import parse_networks
-        from dataprep.web.limits import Limits
+        from dataprep.web.requests import Limits
     except ImportError as error:
         raise UsageError(f"laion needs packages for fetching ({error}): {install_hint('laion')}") from error
     return Limits(

@@ -23,7 +23,7 @@ UNPACKED = f"{BUILD}/unpacked-"
 RETRY = "_retry"
 """Folder of a running `dataprep retry-failed`."""
 RETRY_JSON = f"{RETRY}/plan.json"
-"""Plan of that run; see dataprep/fetched/retry_plan.py."""
+"""Plan of that run; see dataprep/fetched/retry.py."""
 README, CROISSANT = "README.md", "croissant.json"
 """The cards of a dataset, which no digest includes and users may edit; see dataprep/builder/cards.py."""
 READABLE_IMAGES = {

@@ -31,7 +31,7 @@ from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Fetched, FileEntry, ShardReceipt
 from dataprep.errors import AccessError, BuildError, ConflictError, FormatError, StorageError
-from dataprep.fetched.names import ShardNames
+from dataprep.fetched.shard import ShardNames
 from dataprep.sources.laion import SPLIT
 from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.copies import check_same, copy_object

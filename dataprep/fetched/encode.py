@@ -1,8 +1,8 @@
-"""Turns downloaded bytes into the image to store, bit for bit as img2dataset 1.47 does.
+"""Decides which rows are fetched, and turns downloaded bytes into the image to store, as img2dataset 1.47 does.
 
-The arithmetic of img2dataset over OpenCV is a few lines here. Importing img2dataset would also import its fetching,
-wandb and albumentations, and it replaces the process's stdout for every image. Differences in the results, and their
-reasons:
+The pixels are equal bit for bit. The arithmetic of img2dataset over OpenCV is a few lines here. Importing img2dataset
+would also import its fetching, wandb and albumentations, and it replaces the process's stdout for every image.
+Differences in the results, and their reasons:
 
 - Truncated images are rejected; OpenCV fills them up with grey.
 - The pixels are counted before anything is decoded. Only JPEG, PNG, GIF, BMP and WebP are decoded, by libjpeg-turbo and
@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.errors import DataprepError, UsageError, install_hint
-from dataprep.fetched.filters import RowFilter, size_reason
 from dataprep.formats.pictures import (
     JPEG_MAGIC,
     MAX_PIXELS,
@@ -38,6 +37,7 @@ from dataprep.formats.pictures import (
     refuse_size,
     to_eight_bits,
 )
+from dataprep.sources.tables import Value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +45,23 @@ if TYPE_CHECKING:
 
     Pixels = NDArray[np.uint8]
 
+
+Number = int | float
+"""Type of a limit that is stored as given: 3 stays 3 in plan and manifest and does not become 3.0."""
+TOO_SMALL, AREA_TOO_LARGE, RATIO_TOO_LARGE = SIZE_REASONS = (
+    "image too small",
+    "image area too large",
+    "aspect ratio too large",
+)
+"""Reasons for refusing an image by its size, in img2dataset's words."""
+LIMITED_ROLES = {
+    "similarity": "min_similarity",
+    "punsafe": "max_punsafe",
+    "pwatermark": "max_pwatermark",
+    "nsfw": "nsfw",
+    "language": "languages",
+}
+"""Name of the limit that needs a role's column, by role."""
 ResizeMode = Literal["no", "keep_ratio", "keep_ratio_largest", "center_crop", "border"]
 EncodeFormat = Literal["jpg", "png", "webp"]
 RESIZE_MODES: tuple[ResizeMode, ...] = ("no", "keep_ratio", "keep_ratio_largest", "center_crop", "border")
@@ -68,6 +85,85 @@ FAULT_REASONS: dict[Fault, str] = {
     "undecodable": "undecodable",
 }
 """Reason for not storing an image, by the guard's fault."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowFilter:
+    """Limits on a table's columns; None and empty ones are not applied.
+
+    A row without a value in a limited column is filtered, because an unknown value may break the limit. Sizes are the
+    exception: if the table does not have them, the downloaded image is measured.
+    """
+
+    min_image_size: int = 0
+    """Minimum length of the shorter side, in pixels; applied to the table's sizes and again to the downloaded image."""
+    max_image_area: int | None = None
+    """Maximum number of pixels of an image."""
+    max_aspect_ratio: Number | None = None
+    """Maximum ratio of the longer to the shorter side."""
+    min_similarity: Number | None = None
+    max_punsafe: Number | None = None
+    max_pwatermark: Number | None = None
+    nsfw: tuple[str, ...] = ()
+    """Values of NSFW to keep, e.g. UNLIKELY, in upper or lower case."""
+    languages: tuple[str, ...] = ()
+    """Language codes to keep, e.g. en, in upper or lower case."""
+
+    def __post_init__(self) -> None:
+        if self.min_image_size < 0:
+            raise UsageError(f"--min-image-size must be 0 or more, got {self.min_image_size}")
+        if self.max_image_area is not None and self.max_image_area < 1:
+            raise UsageError(f"--max-image-area must be 1 or more, got {self.max_image_area}")
+        if self.max_aspect_ratio is not None and not self.max_aspect_ratio >= 1:
+            raise UsageError(f"--max-aspect-ratio must be 1 or more, got {self.max_aspect_ratio:g}")
+
+
+def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> None:
+    """Raise UsageError if a limit needs a column that the table does not have: it would filter every row."""
+    for role, limit in LIMITED_ROLES.items():
+        value = getattr(row_filter, limit)
+        if value not in (None, ()) and role not in roles:
+            raise UsageError(
+                f"--{limit.replace('_', '-')} needs a column {role}, the table has none by that name; "
+                f"say which one with --column {role}=NAME, or leave the limit out"
+            )
+
+
+def filter_reason(roles: Mapping[str, Value], row_filter: RowFilter) -> str:
+    """Return why a row is not fetched; an empty text if it is fetched.
+
+    Args:
+        roles: The row's values by role.
+        row_filter: The limits.
+    """
+    url, width, height = (roles.get(role) for role in ("url", "width", "height"))
+    if not (isinstance(url, str) and url.strip()):
+        return "no url"
+    if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
+        reason = size_reason(width, height, row_filter)
+        if reason:
+            return reason
+    if row_filter.min_similarity is not None and not _at_least(roles["similarity"], row_filter.min_similarity):
+        return "similarity"
+    for role, limit in (("punsafe", row_filter.max_punsafe), ("pwatermark", row_filter.max_pwatermark)):
+        if limit is not None and not _at_most(roles[role], limit):
+            return role
+    for role, kept in (("nsfw", row_filter.nsfw), ("language", row_filter.languages)):
+        if kept and not _one_of(roles[role], kept):
+            return role
+    return ""
+
+
+def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
+    """Return which of SIZE_REASONS refuses an image of this size, in pixels; an empty text if it is accepted."""
+    if min(width, height) < row_filter.min_image_size:
+        return TOO_SMALL
+    if row_filter.max_image_area is not None and width * height > row_filter.max_image_area:
+        return AREA_TOO_LARGE
+    ratio = max(width, height) / min(width, height)
+    if row_filter.max_aspect_ratio is not None and ratio > row_filter.max_aspect_ratio:
+        return RATIO_TOO_LARGE
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,29 +232,6 @@ def encode_image(
         raise RejectedImageError("undecodable") from error
 
 
-def _encode_image(data: bytes, options: EncodeOptions, row_filter: RowFilter, *, with_dhash: bool) -> EncodedImage:
-    file_format, pixels = _decode(data)
-    kept_format = file_format
-    if pixels.ndim == 3 and pixels.shape[2] == 4:
-        pixels, kept_format = _over_white(pixels), ""
-    original_height, original_width = pixels.shape[:2]
-    reason = size_reason(original_width, original_height, row_filter)
-    if reason:
-        raise RejectedImageError(reason)
-    resized = resize(pixels, options)
-    keeps = resized is pixels and options.skip_reencode and kept_format == ENCODE_FORMATS[options.encode_format]
-    height, width = resized.shape[:2]
-    return EncodedImage(
-        data if keeps else _encoded(resized, options),
-        width,
-        height,
-        original_width,
-        original_height,
-        exif_of(data, file_format),
-        dhash_of(pixels) if with_dhash else None,
-    )
-
-
 def resize(pixels: Pixels, options: EncodeOptions) -> Pixels:
     """Return the image at its new size, or the same array if nothing changes. Raises RejectedImageError if the result
     would be too large."""
@@ -216,6 +289,41 @@ def exif_of(data: bytes, file_format: str) -> str:
         return "{}"
     text = json.dumps(tags, sort_keys=True)
     return text if len(text) <= MAX_EXIF_CHARACTERS else "{}"
+
+
+def _at_least(value: Value, limit: float) -> bool:
+    return isinstance(value, Number) and value >= limit
+
+
+def _at_most(value: Value, limit: float) -> bool:
+    return isinstance(value, Number) and value <= limit
+
+
+def _one_of(value: Value, kept: tuple[str, ...]) -> bool:
+    return isinstance(value, str) and value.strip().lower() in {choice.lower() for choice in kept}
+
+
+def _encode_image(data: bytes, options: EncodeOptions, row_filter: RowFilter, *, with_dhash: bool) -> EncodedImage:
+    file_format, pixels = _decode(data)
+    kept_format = file_format
+    if pixels.ndim == 3 and pixels.shape[2] == 4:
+        pixels, kept_format = _over_white(pixels), ""
+    original_height, original_width = pixels.shape[:2]
+    reason = size_reason(original_width, original_height, row_filter)
+    if reason:
+        raise RejectedImageError(reason)
+    resized = resize(pixels, options)
+    keeps = resized is pixels and options.skip_reencode and kept_format == ENCODE_FORMATS[options.encode_format]
+    height, width = resized.shape[:2]
+    return EncodedImage(
+        data if keeps else _encoded(resized, options),
+        width,
+        height,
+        original_width,
+        original_height,
+        exif_of(data, file_format),
+        dhash_of(pixels) if with_dhash else None,
+    )
 
 
 @cache

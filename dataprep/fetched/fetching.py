@@ -16,10 +16,9 @@ import uvloop
 
 from dataprep.errors import BuildError
 from dataprep.fetched.collect import Fetch
-from dataprep.web.caches import Known
 from dataprep.web.client import Fetcher
-from dataprep.web.limits import Limits
-from dataprep.web.outcomes import Outcome, Request
+from dataprep.web.politeness import Known
+from dataprep.web.requests import Limits, Outcome, Request
 
 # Outcomes that wait, besides those in flight: enough that the encoder never waits for a thread switch.
 OUTCOMES_AHEAD = 64

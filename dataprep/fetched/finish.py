@@ -1,9 +1,14 @@
-"""The end of a build from tables of URLs: its receipts become index, TFDS files and manifest."""
+"""The end of a build from tables of URLs: its receipts become index, TFDS files and manifest.
+
+`dataset_info.json` and `features.json` for TFRecord shards are made of counts, without a pass over the data. The
+features are those of CLIPA's reader: `jpg`, `txt`, and one for each column. Shards are named by their number only, so
+that shards can be added to a finished dataset.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
@@ -18,10 +23,12 @@ from dataprep.dataset.manifest import bytes_entry, source_entry
 from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
 from dataprep.errors import BuildError, ConflictError, StorageError
 from dataprep.fetched.commit import Places, are_lost, entries_of, fetched, files_of, placing
-from dataprep.fetched.metadata import metadata_files
-from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import LaionOptions, laion_of
+from dataprep.fetched.shard import ShardSchema, built_names
+from dataprep.formats.base import DatasetInfo
 from dataprep.formats.img2dataset import SUCCESS
+from dataprep.formats.tfds import Feature, dataset_info, features_dict, image, json_bytes, scalar, text
+from dataprep.formats.tfrecord import tfds_name
 from dataprep.sources.base import Dataset
 from dataprep.sources.laion import LAION, SPLIT, UNNAMED
 from dataprep.sources.own import UNSTATED
@@ -31,8 +38,10 @@ from dataprep.storage.checksums import crc32c_number
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 TOP_REASONS = 5
 _REFUSED = "refused address"
+FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
 
 
 def finish_tables(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, Callable[[], None]]:
@@ -102,20 +111,6 @@ def finish_tables(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifes
     return manifest, published.check
 
 
-def _create(storage: Storage, name: str, data: bytes, *, replaces: bool) -> None:
-    try:
-        storage.create(name, data)
-    except ConflictError:
-        if not replaces or not storage.replace(name, data, storage.read(name)):
-            raise
-
-
-def _check_rows(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
-    """Return the number of a receipt's rows, and whether the index has exactly those that succeeded."""
-    statuses = fetched(receipt).statuses
-    return sum(statuses.values()), statuses.get(SUCCESS, 0) == rows.num_rows
-
-
 def nothing_came(url: str, split: SplitManifest) -> BuildError:
     """Return the error for a build in which no row became an image."""
     advice = "check the table, the filters and the network, and run the same command again"
@@ -148,3 +143,52 @@ def top_reasons(reasons: Mapping[str, int]) -> str:
     """Return the most frequent failures, for people: `http 404 12, timeout 3`."""
     failures = Counter({reason: count for reason, count in reasons.items() if reason != "success"})
     return ", ".join(f"{reason} {count:,}" for reason, count in failures.most_common(TOP_REASONS))
+
+
+def metadata_files(
+    dataset: Dataset,
+    schema: ShardSchema,
+    shard_samples: Mapping[str, Sequence[int]],
+    split_bytes: Mapping[str, int],
+) -> dict[str, bytes]:
+    """Return the files in the dataset's root, name to content.
+
+    Args:
+        dataset: Facts about the dataset.
+        schema: Columns of the shards.
+        shard_samples: By split, the samples of each shard, in the order of their numbers.
+        split_bytes: By split, bytes of all shards.
+    """
+    facts = DatasetInfo(
+        name=tfds_name(dataset.name),
+        description=dataset.description,
+        citation=dataset.citation,
+        licence=dataset.licence,
+        classes=(),
+        shard_samples=shard_samples,
+        split_bytes=split_bytes,
+    )
+    info = dataset_info(facts, filepath_template=FILEPATH_TEMPLATE)
+    return {"dataset_info.json": json_bytes(info), "features.json": json_bytes(_features(schema))}
+
+
+def _create(storage: Storage, name: str, data: bytes, *, replaces: bool) -> None:
+    try:
+        storage.create(name, data)
+    except ConflictError:
+        if not replaces or not storage.replace(name, data, storage.read(name)):
+            raise
+
+
+def _check_rows(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+    """Return the number of a receipt's rows, and whether the index has exactly those that succeeded."""
+    statuses = fetched(receipt).statuses
+    return sum(statuses.values()), statuses.get(SUCCESS, 0) == rows.num_rows
+
+
+def _features(schema: ShardSchema) -> Feature:
+    kinds = {"string": text(), "int": scalar("int64"), "float": scalar("float32")}
+    features = {column.name: kinds[column.kind] for column in schema.columns}
+    features["txt"] = text()
+    features[schema.image_name] = image("png" if schema.image_name == "png" else "jpeg")
+    return features_dict(features)

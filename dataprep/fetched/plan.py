@@ -1,10 +1,14 @@
-"""The request of a build from tables of URLs, and its plan: a shard for each range of the tables' rows."""
+"""The request of a build from tables of URLs, its plan (a shard for each range of the tables' rows), and the part of a
+manifest that only datasets of fetched images have.
+
+The functions of a manifest are pure; if `option_faults` yields nothing, its options can be read.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,16 +17,21 @@ from msgspec import Meta
 from dataprep.builder.plan import BuildOptions, Plan, PlannedSplit
 from dataprep.builder.request import BuildRequest
 from dataprep.dataset.documents import convert
-from dataprep.errors import SourceError
+from dataprep.dataset.manifest import built_as, source_faults
+from dataprep.dataset.records import Manifest
+from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.fetched.collect import RowOptions
-from dataprep.fetched.make import refuse_unfit
-from dataprep.fetched.shard import ShardSchema, schema_with
+from dataprep.fetched.shard import FETCHED_FORMATS, ShardNames, ShardSchema, built_names, refuse_unfit, schema_with
+from dataprep.formats.img2dataset import STATUSES
 from dataprep.host.versions import codec_versions
-from dataprep.messages import counted
+from dataprep.messages import counted, quoted
+from dataprep.sources import BUILT
 from dataprep.sources.archives import Progress
 from dataprep.sources.laion import (
     DEFAULT_ROWS_PER_SHARD,
     LAION,
+    RENAMED,
+    ROLES,
     SPLIT,
     LaionTables,
     measure_tables,
@@ -34,11 +43,13 @@ from dataprep.sources.own import OwnData
 from dataprep.sources.tables import Column
 
 if TYPE_CHECKING:
-    from dataprep.web.limits import Limits
+    from dataprep.web.requests import Limits
+
 
 MAX_DIGITS = 12
 """Maximum number of digits of a shard's number."""
 _RESIZER = "opencv-python-headless"
+_TABLE_FIELDS = ("split", "name", "bytes", "rows", "sha256")
 
 
 def laion_codecs() -> dict[str, str]:
@@ -165,3 +176,66 @@ def laion_of(plan: Plan) -> tuple[LaionTables, LaionOptions]:
 def build_options(format_name: str, own: OwnData | None = None) -> BuildOptions:
     """Return the options that builds of every recipe have; `own` is what the user says about the table."""
     return BuildOptions(dataset=LAION.name, format=format_name, splits=(SPLIT,), own=own)
+
+
+def is_fetched(manifest: Manifest) -> bool:
+    """Return whether a build has fetched the images of a dataset."""
+    dataset = BUILT.get(built_as(manifest))
+    return dataset is not None and dataset.recipe == "web"
+
+
+def laion_options(manifest: Manifest) -> LaionOptions:
+    """Return the options of a fetched dataset's manifest in which `option_faults` found nothing."""
+    name = built_as(manifest)
+    return options_from(manifest.options.get(name), where="manifest", at=f"$.options.{name}")
+
+
+def option_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield faults because of which sources, options or counts cannot be read."""
+    yield from source_faults(manifest, _TABLE_FIELDS)
+    if manifest.format not in FETCHED_FORMATS:
+        yield f"format {quoted(manifest.format)}, expected {' or '.join(FETCHED_FORMATS)}"
+    networks = manifest.options.get("allow_networks")
+    if not isinstance(networks, list) or not all(isinstance(text, str) for text in networks):
+        yield f"options.allow_networks is {quoted(networks)}, expected a list of networks"
+    try:
+        options = laion_options(manifest)
+        carried = {name for name, _ in options.carried}
+        sound = "url" in options.columns and options.columns.keys() <= ROLES.keys()
+        sound &= all(role in RENAMED or name in carried for role, name in options.columns.items())
+        problem = "" if sound else "an unknown role, or one whose column is not among those carried"
+    except (FormatError, UsageError) as error:
+        problem = str(error)
+    if problem:
+        yield f"options.{built_as(manifest)} cannot be read ({problem})"
+    for split in manifest.splits:
+        if set(split.statuses) != set(STATUSES):
+            yield f"split {split.name}: statuses {quoted(sorted(split.statuses))}, expected {', '.join(STATUSES)}"
+
+
+def sidecars_of(manifest: Manifest, number: int) -> tuple[str, str]:
+    """Return the names of a shard's parquet file and of its stats."""
+    names = names_of(manifest)
+    return names.parquet_file(number), names.stats_file(number)
+
+
+def sidecar_names(manifest: Manifest) -> frozenset[str]:
+    """Return the names of the sidecars of all shards."""
+    names = names_of(manifest)
+    numbers = range(len(manifest.splits[0].shards))
+    return frozenset(name_of(number) for number in numbers for name_of in (names.parquet_file, names.stats_file))
+
+
+def names_of(manifest: Manifest) -> ShardNames:
+    """Return the names of the files in a dataset's shards."""
+    return built_names(manifest.name, manifest.format, SPLIT, laion_options(manifest).shard_digits)
+
+
+def sidecar_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield a line for sidecars that are not listed, and one for files that are not sorted by name."""
+    listed = [entry["file"] for entry in manifest.files]
+    missing = sorted(sidecar_names(manifest) - set(listed))
+    if missing:
+        yield f"files: {len(missing):,} are not listed, the first is {missing[0]}"
+    if listed != sorted(set(listed)):
+        yield "files are not sorted by name, or one occurs twice"

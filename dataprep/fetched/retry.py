@@ -2,44 +2,105 @@
 
     which rows ─▶ shards, receipts ─▶ index ─▶ dataset_info.json ─▶ dataset.json ─▶ cards ─▶ `_retry/` is removed
 
-Only the index, dataset_info.json and dataset.json of the finished dataset are replaced (revision.py).
+    _retry/plan.json              create-only; the revision that it begins with, the chosen rows, and the id
+    _retry/<id>/rows.parquet      rows to try: a row group for each new shard
+    _retry/<id>/receipts/, tmp/   as in a build (commit.py)
 
 A new shard has its own parquet file and stats, with the rows that were tried and their new status; the old entries of
 these rows stay as history. So the newest status of a row is in the last shard whose parquet file has its key. The
 manifest counts every row once, by its newest status: the entry `before` in a shard's stats holds the counts to
 subtract.
 
-After an interruption the same command continues with the plan in `_retry/plan.json` (retry_plan.py), which is the first
-file that is removed at the end. Workers make the shards with retry_shards.py.
+Three files of the dataset are replaced, each atomically and only if it has not changed since it was read: the index,
+which begins with all row groups of the old one; dataset_info.json, which lists shards that are published already; and
+last dataset.json, which lists all of them. Readers see a complete dataset between any two of these steps, and the steps
+can be repeated. After an interruption the same command continues with the stored plan, which is the first file that is
+removed at the end.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Annotated, Protocol, TypedDict
+
+from msgspec import Meta
 
 from dataprep.builder.cards import own_cards, replace_cards
-from dataprep.builder.receipts import finished_shards, read_receipts
-from dataprep.dataset.index import publish_row_groups
+from dataprep.builder.plan import refuse_other_codecs
+from dataprep.builder.receipts import finished_shards, read_receipt, read_receipts
+from dataprep.dataset.documents import Count, decode, decoder
+from dataprep.dataset.index import (
+    grown_entry,
+    index_files,
+    index_schema,
+    open_index,
+    publish_row_groups,
+    spool_row_groups,
+)
+from dataprep.dataset.manifest import (
+    MANIFEST,
+    MAX_SHARDS,
+    bytes_entry,
+    manifest_bytes,
+    read_manifest,
+    schema_version,
+    shard_entry,
+)
 from dataprep.dataset.paths import RETRY, RETRY_JSON
-from dataprep.dataset.records import Manifest, ShardReceipt
-from dataprep.errors import ConflictError, UsageError
-from dataprep.fetched.commit import Places
-from dataprep.fetched.existing import FetchedDataset, open_fetched
-from dataprep.fetched.manifest import laion_options
-from dataprep.fetched.newest import Choice, RowPlaces, rows_to_try
-from dataprep.fetched.plan import laion_codecs
-from dataprep.fetched.reasons import check_reasons
-from dataprep.fetched.retry_plan import ChoiceEntry, RetryPlan, clean_up, no_plan, read_plan, rows_file
-from dataprep.fetched.retry_shards import RetryJob
-from dataprep.fetched.revision import publish_revision
+from dataprep.dataset.records import IndexEntry, Manifest, ShardReceipt, SplitManifest
+from dataprep.errors import ConflictError, FormatError, UsageError
+from dataprep.fetched.collect import HASH_MISMATCH, NO_ANSWER, RowOptions, status_reason
+from dataprep.fetched.commit import Places, entries_of, fetched, placing, put_in_place
+from dataprep.fetched.encode import CANNOT_BE_ENCODED, FAULT_REASONS, SIZE_REASONS
+from dataprep.fetched.existing import Choice, FetchedDataset, RowPlaces, open_fetched, rows_to_try
+from dataprep.fetched.plan import laion_codecs, laion_options
+from dataprep.fetched.shard import ShardNames, ShardOptions
+from dataprep.fetched.shards import Target, WebFetch, fetch_shard
+from dataprep.formats.img2dataset import OTHER, SUCCESS
+from dataprep.messages import did_you_mean, quoted
+from dataprep.sources.laion import Row
+from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.base import read_bounded
+from dataprep.storage.checksums import digests_of
+from dataprep.storage.parquet import ParquetFile, open_parquet, read_columns
+from dataprep.web.requests import Status
 
 if TYPE_CHECKING:
-    from dataprep.web.limits import Limits
+    import pyarrow as pa
+
+    from dataprep.web.requests import Limits
+
+
+HTTP_CODE = re.compile(r"http (?!200)[1-5]\d\d")
+"""Pattern of the reason for an answer with another status code than 200."""
+FAILURES = tuple(
+    dict.fromkeys(
+        (
+            *(status_reason(status) for status in Status if status not in (Status.SUCCESS, Status.HTTP)),
+            HASH_MISMATCH,
+            NO_ANSWER,
+            *FAULT_REASONS.values(),
+            CANNOT_BE_ENCODED,
+            *SIZE_REASONS,
+            OTHER,
+        )
+    )
+)
+"""Reasons of rows that failed to download or to be resized, without those of HTTP."""
+_CODE = re.compile(r"(?<!\d)\d{3}(?!\d)")
+_NEAR = 0.5
+"""Minimum similarity of the suggestion: `404` is so near to `http 404`."""
+MAX_PLAN_BYTES = 64 << 20
+"""Maximum size of the plan; it has a number for each new shard."""
+_ADVICE = f"remove {RETRY}/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +114,6 @@ class Retried:
     """Number of rows that became images."""
     shards: int
     """Number of new shards; 0 if no row became an image."""
-
-
-Engine = Callable[[RetryJob, list[int]], Iterator[ShardReceipt]]
 
 
 class RetryProgress(Protocol):
@@ -114,6 +172,192 @@ def retry_failed(
         progress,
     )
     return _finish(dataset, plan)
+
+
+def check_reasons(choice: Choice, manifest: Manifest) -> None:
+    """Refuse a reason for which no row can have failed.
+
+    Args:
+        choice: The chosen reasons.
+        manifest: Manifest of the dataset, whose rows may have reasons of another tool.
+
+    Raises:
+        UsageError: A reason is neither known nor that of a row; the text lists the known ones and the nearest.
+    """
+    counted = {reason for split in manifest.splits for reason in split.reasons} - {SUCCESS}
+    for reason in choice.reasons:
+        if reason in FAILURES or reason in counted or HTTP_CODE.fullmatch(reason):
+            continue
+        codes = [code for digits in _CODE.findall(reason) if HTTP_CODE.fullmatch(code := f"http {digits}")]
+        known = sorted({*FAILURES, *counted})
+        raise UsageError(
+            f"--reason {quoted(reason)}: no row fails for this reason, expected http and a status code such as "
+            f"http 404, or one of {', '.join(known)}{did_you_mean(reason, [*codes, *known], cutoff=_NEAR)}"
+        )
+
+
+class ChoiceEntry(TypedDict):
+    """Choice of failed rows in a retry's plan; see `Choice`."""
+
+    reasons: list[str]
+    everything: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryPlan:
+    """The plan of a retry, as `_retry/plan.json` holds it."""
+
+    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    revision: Count
+    """Revision of the manifest with which the retry begins."""
+    manifest_sha256: str
+    choice: ChoiceEntry
+    shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=MAX_SHARDS)]
+    """Number of rows of each new shard."""
+    first_shard: Count
+    """Number of the first new shard."""
+    codecs: dict[str, str]
+    """Versions of libraries that every worker must have."""
+    cards: dict[str, str] = field(default_factory=dict)
+    """SHA-256 digests of the dataset's cards, by name; only of those that nobody has edited, which are replaced."""
+
+    @property
+    def root(self) -> str:
+        return f"{RETRY}/{self.id}"
+
+    def files(self, names: ShardNames) -> Iterator[str]:
+        """Yield the names of the files of all new shards."""
+        for index in range(self.first_shard, self.first_shard + len(self.shard_rows)):
+            yield from names.files(index)
+
+
+def read_plan(storage: Storage) -> RetryPlan | None:
+    """Read the plan of an interrupted or running retry; None if there is none. Raises FormatError."""
+    data = read_bounded(storage, RETRY_JSON, MAX_PLAN_BYTES, advice=_ADVICE)
+    if data is None:
+        return None
+    return decode(data, RetryPlan, where=f"{storage.url_of(RETRY_JSON)}: no plan of a retry", advice=_ADVICE)
+
+
+def retried_files(storage: Storage, names: ShardNames) -> Iterator[str]:
+    """Yield the names of the files that an interrupted or running retry may have put in place, whether they exist or
+    not."""
+    plan = read_plan(storage)
+    if plan is not None:
+        yield from plan.files(names)
+
+
+def id_of_plan(storage: Storage) -> str:
+    """Return the id of the stored plan. Raises FileNotFoundError, or ValueError or FormatError for a malformed plan."""
+    return decoder(_Named).decode(storage.read(RETRY_JSON, MAX_PLAN_BYTES)).id
+
+
+def no_plan(storage: Storage, problem: str) -> FormatError:
+    """Return the error for an invalid plan."""
+    return FormatError(f"{storage.url_of(RETRY_JSON)}: no plan of a retry: {problem}; {_ADVICE}")
+
+
+def rows_file(root: str) -> str:
+    """Return the name of the file with the rows that a retry tries."""
+    return f"{root}/rows.parquet"
+
+
+def open_rows(storage: Storage, root: str) -> ParquetFile:
+    """Open the rows that a retry tries: a row group for each new shard."""
+    return open_parquet(storage, rows_file(root))
+
+
+def clean_up(storage: Storage, plan: RetryPlan, names: ShardNames) -> None:
+    """Remove what a retry has put in place and the manifest does not list, and then the retry's own files.
+
+    The plan goes after the files that it names, so that the same command continues an interrupted removal. Nothing is
+    removed if the stored plan is another's.
+    """
+    try:
+        if id_of_plan(storage) != plan.id:
+            return
+    except FileNotFoundError:
+        pass
+    else:
+        storage.take_away(plan.root)  # from here on no worker of the retry can put a file in place
+        manifest = read_manifest(storage)  # not the one with which the retry began: another process may have ended it
+        if manifest is not None:
+            listed = {entry["file"] for split in manifest.splits for entry in split.shards}
+            listed.update(entry["file"] for entry in manifest.files)
+            for name in plan.files(names):
+                if name not in listed:
+                    storage.delete(name)
+        storage.delete(RETRY_JSON)
+    storage.delete_tree(RETRY)
+    storage.remove_stale_spools()
+
+
+@dataclass(frozen=True, slots=True)
+class RetryJob:
+    """Everything that a worker needs besides a shard's index."""
+
+    url: str
+    root: str
+    """Folder in which receipts and rows lie."""
+    manifest_sha256: str
+    first_shard: int
+    rows: RowOptions
+    limits: Limits
+    """Limits of the worker; in the job that an engine gets, those of all workers together."""
+    codecs: dict[str, str] = field(hash=False)
+    """Versions of libraries that a worker must have."""
+
+
+Engine = Callable[[RetryJob, list[int]], Iterator[ShardReceipt]]
+
+
+def retry_shard(job: RetryJob, index: int) -> ShardReceipt:
+    """Make one new shard, or return its existing receipt without fetching the rows again."""
+    return _retrier(job).build(index)
+
+
+def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardReceipt]) -> Manifest:
+    """Publish the revision of a dataset that has these additional shards.
+
+    Args:
+        dataset: The dataset, as it was read.
+        root: Folder of the receipts.
+        new: Receipts of the shards; shards that are not published yet are published now.
+
+    Returns:
+        The manifest of the new revision.
+
+    Raises:
+        ConflictError: Another process has changed the dataset meanwhile.
+    """
+    storage, manifest = dataset.storage, dataset.manifest
+    place = placing(storage)
+    for receipt in new:
+        place(receipt)
+    split = _grown(manifest.splits[0], new, _replace_index(storage, root, len(new), manifest.splits[0]))
+    described = dataset.layout.described(split)
+    files = {entry["file"]: entry for entry in manifest.files}
+    files |= {entry["file"]: entry for receipt in new for entry in entries_of(receipt)}
+    files |= {name: bytes_entry(name, content.after) for name, content in described.items()}
+    networks = set(manifest.options.get("allow_networks", ()))
+    networks |= {network for receipt in new for network in fetched(receipt).allow_networks}
+    grown = replace(
+        manifest,
+        schema_version=schema_version(manifest.splits),
+        revision=manifest.revision + 1,
+        options=manifest.options | {"allow_networks": sorted(networks)},
+        splits=(split,),
+        files=tuple(files[name] for name in sorted(files)),
+    )
+    for name, content in described.items():
+        _replace(storage, name, content.after, content.before)
+    _replace(storage, MANIFEST, manifest_bytes(grown), dataset.data)
+    return grown
+
+
+def changed(storage: Storage) -> str:
+    """Return the text of the error for a dataset that another process has changed."""
+    return f"{storage.url}: another process has changed the dataset meanwhile; run the same command again"
 
 
 def _is_over(dataset: FetchedDataset, begun: RetryPlan) -> bool:
@@ -218,3 +462,130 @@ def _sum_up(dataset: FetchedDataset, plan: RetryPlan) -> list[ShardReceipt]:
     if len(receipts) != len(plan.shard_rows):
         raise ConflictError(f"{storage.url}: receipts of this retry are gone; another process has finished it")
     return receipts
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The part of a retry's plan that distinguishes it from others."""
+
+    id: str
+
+
+@lru_cache(maxsize=1)
+def _retrier(job: RetryJob) -> _Retrier:
+    """Return this process's retrier of a job, which keeps what it learns about hosts from shard to shard."""
+    return _Retrier(job)
+
+
+class _Retrier:
+    def __init__(self, job: RetryJob) -> None:
+        refuse_other_codecs(job.codecs)
+        dataset = open_fetched(job.url)
+        self._job, self._storage, self._layout = job, dataset.storage, dataset.layout
+        if dataset.sha256 != job.manifest_sha256:
+            raise ConflictError(changed(self._storage))
+        names, schema = self._layout.names, self._layout.schema
+        check = partial(_refuse_overtaken, self._storage, job)
+        places = Places(root=job.root, names=names, first_shard=job.first_shard)
+        staged = self._storage.staged(job.root, check)
+        self._target = Target(staged, places, ShardOptions(dataset.manifest.format, job.rows, schema), check)
+        self._web = WebFetch(job.limits)
+        self._places = open_rows(self._storage, job.root)
+
+    def build(self, index: int) -> ShardReceipt:
+        found = read_receipt(self._storage, index, self._job.root)
+        if found is not None:
+            receipt = self._target.places.checked(self._storage, index, found[0])
+            put_in_place(self._target.storage, receipt)
+            return receipt
+        pairs = self._rows_of(index)
+        rows: list[Row] = []
+        statuses: Counter[str] = Counter()
+        reasons: Counter[str] = Counter()
+        for shard, group in groupby(pairs, key=itemgetter(0)):
+            table = read_columns(self._storage, self._layout.parquet_files[shard])
+            places = [row for _, row in group]
+            if not 0 <= min(places) <= max(places) < table.num_rows:
+                raise no_plan(self._storage, f"row {max(places)} of {table.num_rows:,} in shard {shard}")
+            for fields in table.take(places).to_pylist():
+                rows.append(self._layout.row_of(fields))
+                statuses[fields["status"]] += 1
+                reasons[fields["error_message"] or ""] += 1
+        before = {"statuses": dict(sorted(statuses.items())), "reasons": dict(sorted(reasons.items()))}
+        return fetch_shard(self._target, index, rows, self._web, before)
+
+    def _rows_of(self, index: int) -> list[tuple[int, int]]:
+        """Return the old shard and position of each row that is tried in a new shard."""
+        try:
+            table = self._places.read_row_group(index)
+            pairs = list(zip(table.column("shard").to_pylist(), table.column("row").to_pylist(), strict=True))
+        except (IndexError, KeyError, ValueError, OSError) as error:
+            raise no_plan(self._storage, f"its rows of shard {index} cannot be read: {error}") from error
+        shards = len(self._layout.parquet_files)
+        for shard, row in pairs:
+            if not (isinstance(shard, int) and 0 <= shard < shards and isinstance(row, int)):
+                raise no_plan(self._storage, f"shard {shard} of {shards:,}")
+        return pairs
+
+
+def _refuse_overtaken(storage: Storage, job: RetryJob) -> None:
+    """Raise ConflictError if this retry's plan is gone: the dataset was overwritten, or another process finished."""
+    try:
+        current = id_of_plan(storage)
+    except (FileNotFoundError, ValueError, RecursionError, FormatError):
+        current = None
+    if current != job.root.rpartition("/")[2]:
+        raise ConflictError(changed(storage))
+
+
+def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: IndexEntry) -> SplitManifest:
+    """Return a split with its new shards; every row is counted by its newest status."""
+    statuses, reasons = Counter(split.statuses), Counter(split.reasons)
+    for receipt in new:
+        what = fetched(receipt)
+        for counts, now, had in (
+            (statuses, what.statuses, what.before["statuses"]),
+            (reasons, what.reasons, what.before["reasons"]),
+        ):
+            counts.update(now)
+            counts.subtract(had)
+    return replace(
+        split,
+        samples=split.samples + sum(receipt.samples for receipt in new),
+        num_bytes=split.num_bytes + sum(receipt.num_bytes for receipt in new),
+        shards=(*split.shards, *(shard_entry(receipt) for receipt in new)),
+        index=index,
+        statuses=dict(statuses),
+        reasons={reason: count for reason, count in sorted(reasons.items()) if count},
+    )
+
+
+def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitManifest) -> IndexEntry:
+    """Replace the index, or its last part, by one with the old row groups, unchanged, and then one for each new
+    shard."""
+    last = index_files(split)[-1]
+    name, first = last["file"], sum(part["shards"] for part in split.index.get("parts", [])[:-1])
+    with storage.open(name) as stream:
+        existing = digests_of(stream)
+    table = open_index(storage, split)
+
+    def groups() -> Iterator[pa.Table]:
+        for number in range(first, len(split.shards)):
+            yield table.read_group(number)
+        for found in read_receipts(storage, range(new_shards), root):
+            if found is None:
+                raise ConflictError(changed(storage))
+            yield found[1]
+
+    spool, digests = spool_row_groups(storage, name, groups(), index_schema())
+    expected = ObjectInfo(name, existing.num_bytes, existing.crc32c)
+    ours = existing.sha256 in (last["sha256"], digests.sha256)
+    if not ours or not storage.replace_file(spool, name, digests.crc32c, expected):
+        spool.unlink(missing_ok=True)
+        raise ConflictError(changed(storage))
+    return grown_entry(split, {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}, new_shards)
+
+
+def _replace(storage: Storage, name: str, data: bytes, before: bytes) -> None:
+    if data != before and not storage.replace(name, data, before) and storage.read(name) != data:
+        raise ConflictError(changed(storage))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -20,9 +21,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from dataprep.dataset.columns import table_of
 from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import NO_LABEL, Placement
-from dataprep.errors import FormatError
-from dataprep.fetched.collect import RowOptions, RowResult, read_image
-from dataprep.fetched.encode import EncodeFormat
+from dataprep.errors import FormatError, UsageError
+from dataprep.fetched.collect import Fetch, RowOptions, RowResult, collect, count_reasons, count_statuses, read_image
+from dataprep.fetched.encode import EncodeFormat, refuse_absent_columns
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.example import (
     byte_ranges,
@@ -33,15 +34,21 @@ from dataprep.formats.example import (
     integer_feature,
     map_entry,
 )
-from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, SUCCESS
+from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, STATUSES, SUCCESS
+from dataprep.formats.tfrecord import tfds_name
 from dataprep.formats.ustar import BLOCK_BYTES, members_around
 from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, frame_around, frame_length
-from dataprep.sources.laion import Row
+from dataprep.sources.laion import LaionTables, Row
 from dataprep.sources.tables import Column, Kind, Value
+from dataprep.storage.checksums import HashingWriter
+from dataprep.storage.parquet import table_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+FETCHED_FORMATS = ("webdataset", "tfrecord")
+"""Formats in which fetched images are stored."""
 MAX_RECORD_BYTES = MAX_IMAGE_BYTES + 2**20
 """Maximum size of a record that is read."""
 RESULT_FIELDS = (
@@ -63,6 +70,50 @@ _TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_DUPLICATE_FIELDS
 _ABSENT: dict[Kind, str | int | float] = {"string": "", "int": -1, "float": -1.0}
 """Value that replaces a missing one in records, which have no null: Hugging Face infers a schema from the first few
 records, and TFDS has no null."""
+_FEATURES: dict[Kind, Callable[[Any], bytes]] = {
+    "string": lambda text: bytes_feature(text.encode()),
+    "float": float_feature,
+    "int": integer_feature,
+}
+SHARD_ENDS: dict[str, bytes] = {"webdataset": bytes(2 * BLOCK_BYTES), "tfrecord": b""}
+"""The bytes after the last record of a shard."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardNames:
+    """File names relative to the dataset's root, by a shard's position in the split."""
+
+    samples: str
+    """Name of the samples file, with {} for the shard's number."""
+    sidecar: str
+    """Name of the sidecars without `.parquet` or `_stats.json`, with {} for the shard's number."""
+    digits: int
+    """Minimum number of digits of a shard's number."""
+
+    def samples_file(self, index: int) -> str:
+        """Return the name of the samples file."""
+        return self.samples.replace("{}", self._number(index))
+
+    def parquet_file(self, index: int) -> str:
+        """Return the name of the parquet file of all rows."""
+        return self.sidecar.replace("{}", self._number(index)) + ".parquet"
+
+    def stats_file(self, index: int) -> str:
+        """Return the name of the file of statistics."""
+        return self.sidecar.replace("{}", self._number(index)) + "_stats.json"
+
+    def files(self, index: int) -> tuple[str, str, str]:
+        """Return the names of a shard's three files."""
+        return self.samples_file(index), self.parquet_file(index), self.stats_file(index)
+
+    def _number(self, index: int) -> str:
+        return f"{index:0{self.digits}d}"
+
+
+def built_names(dataset: str, format_name: str, split: str, digits: int) -> ShardNames:
+    """Return the names of the files in a build's shards."""
+    samples = f"{split}/{{}}.tar" if format_name == "webdataset" else f"{tfds_name(dataset)}-{split}.tfrecord-{{}}"
+    return ShardNames(samples=samples, sidecar=f"{split}/{{}}", digits=digits)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +139,10 @@ class Record(NamedTuple):
     head: bytes
     image: bytes
     tail: bytes
+
+
+Renderer = Callable[[Sequence[Value], bytes, ShardSchema], Record]
+"""Function that makes a record of a row's values, in the order of the schema's columns, and its image."""
 
 
 def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSchema:
@@ -177,6 +232,9 @@ def tfrecord_record(values: Sequence[Value], image: bytes, schema: ShardSchema) 
     return Record(head, image, tail)
 
 
+RENDERERS: dict[str, Renderer] = {"webdataset": tar_record, "tfrecord": tfrecord_record}
+
+
 def index_table(
     split_index: int,
     rows: Sequence[Row],
@@ -237,6 +295,137 @@ def stats_json(
     return json.dumps(document | ({"before": before} if before else {}), indent=4).encode()
 
 
+@dataclass(frozen=True, slots=True)
+class MadeShard:
+    """The parts of a shard that its receipt needs, besides the digests of the samples' file."""
+
+    index: pa.Table
+    """Rows of `index/<split>.parquet`, one for each sample."""
+    parquet: bytes
+    """Content of the parquet file of all rows."""
+    stats: bytes
+    """Content of `_stats.json`."""
+    statuses: dict[str, int]
+    """Number of rows by status."""
+    reasons: dict[str, int]
+    """Number of rows by reason; rows without a reason count as `success`."""
+
+
+def refuse_unfit(tables: LaionTables, options: RowOptions, format_name: str) -> None:
+    """Raise UsageError, before the first shard, if the options do not fit the tables or the format."""
+    refuse_absent_columns(options.row_filter, tables.columns)
+    if options.verify_hash is not None and options.verify_hash not in tables.columns:
+        raise UsageError(
+            f"--verify-hash {options.verify_hash}: the table has no such column; "
+            f"say which one with --column {options.verify_hash}=NAME"
+        )
+    if format_name not in FETCHED_FORMATS:
+        raise UsageError(f"laion is built as webdataset or tfrecord, not {format_name}")
+    if format_name == "tfrecord" and options.encode.encode_format == "webp":
+        raise UsageError("--encode-format webp: TFDS decodes no WebP; use jpg or png, or --format webdataset")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOptions:
+    """Options by which the rows of a dataset become shards."""
+
+    format: str
+    """Name of the format: one of FETCHED_FORMATS."""
+    rows: RowOptions
+    """Options that decide a row's result."""
+    schema: ShardSchema
+    """Columns of the shards."""
+
+
+class Streams(NamedTuple):
+    """The two files into which a shard is written; both are left open."""
+
+    samples: BinaryIO
+    """An empty file for writing, which receives the samples."""
+    spool: BinaryIO
+    """An empty file for writing and reading, which holds the encoded images until all rows have a status."""
+
+
+def make_shard(
+    rows: Sequence[Row],
+    fetch: Fetch,
+    options: ShardOptions,
+    split_index: int,
+    streams: Streams,
+    before: Mapping[str, Mapping[str, int]] | None = None,
+) -> MadeShard:
+    """Fetch the rows of a shard and write their samples.
+
+    Args:
+        rows: Rows of the shard, in the table's order.
+        fetch: Function that downloads the rows.
+        options: Options by which rows become a shard.
+        split_index: Position of the shard in its split, for the index.
+        streams: The files to write.
+        before: Earlier `statuses` and `reasons` of rows that are tried again; they are written to the stats.
+    """
+    schema, spool = options.schema, streams.spool
+    results = collect(rows, fetch, options.rows, spool)
+    places = write_samples(streams.samples, options.format, rows, results, schema, spool)
+    statuses, reasons = count_statuses(results), count_reasons(results)
+    return MadeShard(
+        index=index_table(split_index, rows, results, places, spool),
+        parquet=rows_parquet(rows, results, schema),
+        stats=stats_json(statuses, reasons, before),
+        statuses=statuses,
+        reasons=reasons,
+    )
+
+
+def read_shard(
+    stream: BinaryIO, parquet: bytes, split_index: int, rows: Sequence[Row], options: ShardOptions
+) -> tuple[MadeShard, HashingWriter]:
+    """Read a shard that `make_shard` made of these rows, and return it with the digests of its samples.
+
+    Each record is made again of its row in the parquet file and its image, and compared.
+
+    Raises:
+        FormatError: The parquet file has other rows, or a record differs.
+    """
+    schema, digests, index = options.schema, HashingWriter(None), IndexRows(split_index)
+
+    def read(num_bytes: int) -> bytes:
+        data = stream.read(max(0, num_bytes))
+        digests.write(data)
+        return data
+
+    statuses, reasons = dict.fromkeys(STATUSES, 0), Counter[str]()
+    names = [column.name for column in schema.columns]
+    for values in _stored_values(parquet, rows, schema):
+        fields = dict(zip(names, values, strict=True))
+        status, offset = str(fields["status"]), digests.num_bytes
+        if status not in statuses:
+            raise FormatError(f"status {status}")
+        statuses[status] += 1
+        reasons[str(fields["error_message"] or status)] += 1
+        if status != SUCCESS:
+            continue
+        begin, image = IMAGE_READERS[options.format](read, schema)
+        record = RENDERERS[options.format](values, image, schema)
+        expected = b"".join(record)
+        if begin + read(len(expected) - len(begin)) != expected:
+            raise FormatError(f"the record of {fields['key']} differs")
+        place = Placement(offset, len(expected), offset + len(record.head), len(image))
+        sides = {side: value if isinstance(value := fields[side], int) else None for side in ("height", "width")}
+        index.add(str(fields["key"]), image, place, label=NO_LABEL, **sides)
+    if read(len(SHARD_ENDS[options.format]) + 1) != SHARD_ENDS[options.format]:
+        raise FormatError("other bytes follow the last record")
+    reasons_by_name = dict(sorted(reasons.items()))
+    made = MadeShard(
+        index=index.table(),
+        parquet=parquet,
+        stats=stats_json(statuses, reasons_by_name),
+        statuses=statuses,
+        reasons=reasons_by_name,
+    )
+    return made, digests
+
+
 def _indented(fields: Mapping[str, Any]) -> str:
     """Return `json.dumps(fields, indent=4)` of plain values, faster, because Python's C encoder cannot indent."""
     return "{\n" + ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()) + "\n}"
@@ -259,18 +448,6 @@ def _present(values: Sequence[Value], schema: ShardSchema) -> dict[str, str | in
 def _entry(name: str, kind: Kind, value: Any) -> bytes:
     """Return an entry of Features.feature: the name, and a list of one value."""
     return map_entry(name.encode(), _FEATURES[kind](value))
-
-
-_FEATURES: dict[Kind, Callable[[Any], bytes]] = {
-    "string": lambda text: bytes_feature(text.encode()),
-    "float": float_feature,
-    "int": integer_feature,
-}
-Renderer = Callable[[Sequence[Value], bytes, ShardSchema], Record]
-"""Function that makes a record of a row's values, in the order of the schema's columns, and its image."""
-RENDERERS: dict[str, Renderer] = {"webdataset": tar_record, "tfrecord": tfrecord_record}
-SHARD_ENDS: dict[str, bytes] = {"webdataset": bytes(2 * BLOCK_BYTES), "tfrecord": b""}
-"""The bytes after the last record of a shard."""
 
 
 def _image_of_tar(read: Callable[[int], bytes], schema: ShardSchema) -> tuple[bytes, bytes]:
@@ -296,6 +473,13 @@ def _image_of_tfrecord(read: Callable[[int], bytes], schema: ShardSchema) -> tup
     return record, record[slice(*ranges[0])]
 
 
+IMAGE_READERS: dict[str, Callable[[Callable[[int], bytes], ShardSchema], tuple[bytes, bytes]]] = {
+    "webdataset": _image_of_tar,
+    "tfrecord": _image_of_tfrecord,
+}
+"""Function that reads a record, at least up to the end of its image, and finds the image in it."""
+
+
 def _checked_bytes(digits: bytes, base: int) -> int:
     """Return a size that a file states about itself. Raises FormatError for one that no record has."""
     try:
@@ -307,8 +491,13 @@ def _checked_bytes(digits: bytes, base: int) -> int:
     return size
 
 
-IMAGE_READERS: dict[str, Callable[[Callable[[int], bytes], ShardSchema], tuple[bytes, bytes]]] = {
-    "webdataset": _image_of_tar,
-    "tfrecord": _image_of_tfrecord,
-}
-"""Function that reads a record, at least up to the end of its image, and finds the image in it."""
+def _stored_values(parquet: bytes, rows: Sequence[Row], schema: ShardSchema) -> Iterator[tuple[Value, ...]]:
+    """Yield the values of each row of a parquet file. Raises FormatError if it is not that of these rows."""
+    try:
+        table = table_in(parquet)
+        keys = table.column("key").to_pylist()
+    except (ValueError, KeyError, OSError) as error:  # from memory: no disk is read
+        raise FormatError(f"the parquet file cannot be read ({error})") from error
+    if not table.schema.remove_metadata().equals(arrow_schema(schema)) or keys != [row.key for row in rows]:
+        raise FormatError("the parquet file has other rows or columns")
+    yield from zip(*(column.to_pylist() for column in table.columns), strict=True)

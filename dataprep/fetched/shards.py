@@ -22,11 +22,17 @@ from dataprep.builder.writeback import WritebackFile
 from dataprep.dataset.paths import CROISSANT
 from dataprep.dataset.records import Fetched, ShardReceipt, SidecarEntry
 from dataprep.errors import FormatError, UsageError, install_hint
-from dataprep.fetched.collect import Fetch
+from dataprep.fetched.collect import MAX_SIDECAR_BYTES, Fetch
 from dataprep.fetched.commit import Places, decide, put_in_place, refuse_added
-from dataprep.fetched.make import MadeShard, ShardOptions, Streams, make_shard, read_shard
-from dataprep.fetched.names import MAX_SIDECAR_BYTES, built_names
 from dataprep.fetched.plan import laion_of
+from dataprep.fetched.shard import (
+    MadeShard,
+    ShardOptions,
+    Streams,
+    built_names,
+    make_shard,
+    read_shard,
+)
 from dataprep.sources.laion import SPLIT, Row, read_shard_rows
 from dataprep.storage import Storage, disk_errors, open_originals
 from dataprep.storage.checksums import HashingWriter
@@ -34,8 +40,7 @@ from dataprep.storage.checksums import HashingWriter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dataprep.web.limits import Limits
-    from dataprep.web.outcomes import Outcome, Request
+    from dataprep.web.requests import Limits, Outcome, Request
 
 LATE_PART = 20
 """When only one row in LATE_PART is left, the next shard is begun: the last rows may take minutes without using the
@@ -64,7 +69,7 @@ class WebFetch:
     def __init__(self, limits: Limits, *, kept: bool = False) -> None:
         try:
             from dataprep.fetched.fetching import web_fetch
-            from dataprep.web.caches import Known
+            from dataprep.web.politeness import Known
         except ImportError as error:
             raise UsageError(f"laion needs packages for fetching ({error}): {install_hint('laion')}") from error
         self.allow_networks = tuple(sorted(str(network) for network in limits.allow_networks))

@@ -89,8 +89,7 @@ def _of_event(split: str, event: Event, origin: str) -> Rejected:
 
 
 def _rows(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[Rejected]:
-    from dataprep.fetched.layout import built_layout
-    from dataprep.fetched.newest import rejected_rows
+    from dataprep.fetched.existing import built_layout, rejected_rows
 
     if is_adopted(manifest):
         yield from _adopted_rows(open_named_data(storage, manifest), split)

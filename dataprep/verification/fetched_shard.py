@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL, Manifest
 from dataprep.errors import FormatError
-from dataprep.fetched.manifest import laion_options, sidecars_of
-from dataprep.fetched.names import MAX_SIDECAR_BYTES
+from dataprep.fetched.collect import MAX_SIDECAR_BYTES
+from dataprep.fetched.plan import laion_options, sidecars_of
 from dataprep.fetched.shard import (
     MAX_RECORD_BYTES,
     RENDERERS,

@@ -1,8 +1,8 @@
-"""Compares every byte of a dataset with its manifest, and everything that is recorded twice with itself.
+"""`dataprep verify`: every byte of a dataset against its manifest, and everything that is recorded twice.
 
     dataset.json -> types, sums, names, published facts
     index, events, metadata -> digests, layout, agreement
-    every shard, in parallel -> size, digests, and record by record its row of the index (shard.py, folder.py)
+    every shard, in parallel -> size, digests, and record by record its row of the index (shard.py)
     all shards together -> keys, classes, events
     a listing -> no file exists that does not belong to the dataset
 
@@ -15,39 +15,66 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataprep.builder.cards import cards_of, read_card
 from dataprep.builder.finished import dataset_of, layout_faults, numbering_faults, shape_faults
+from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.builder.pool import Pool
-from dataprep.dataset.adopted import check_named, is_adopted
+from dataprep.builder.recipe import load, recipe_of
+from dataprep.cloud.placement import is_bucket
+from dataprep.cloud.replicate import CARDS, dataset_phases
+from dataprep.dataset.adopted import check_named, is_adopted, open_named_data
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
 from dataprep.dataset.index import open_index
-from dataprep.dataset.manifest import MANIFEST, VERSIONS, manifest_bytes, no_dataset, read_manifest
+from dataprep.dataset.manifest import MANIFEST, VERSIONS, built_as, manifest_bytes, no_dataset, read_manifest
 from dataprep.dataset.paths import named
-from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
+from dataprep.dataset.randomness import ORDER_VERSION
+from dataprep.dataset.records import Event, Manifest, SplitManifest
+from dataprep.dataset.replicas import REPLICAS, read_replicas
+from dataprep.errors import (
+    AccessError,
+    BuildError,
+    DataprepError,
+    FormatError,
+    StorageError,
+    UndecidedError,
+    UsageError,
+)
 from dataprep.formats import FORMATS
-from dataprep.sources import Dataset
-from dataprep.storage import Storage, open_storage
-from dataprep.verification.annotations import check_annotations
-from dataprep.verification.files import check_events, check_index, check_metadata
+from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.messages import quoted
+from dataprep.sources import Dataset, SplitFacts
+from dataprep.sources.own import CONVERTED
+from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage.checksums import crc32c_hex, crc32c_of
+from dataprep.storage.copies import stored_crc32c
+from dataprep.verification.files import (
+    FolderFiles,
+    check_annotations,
+    check_events,
+    check_index,
+    check_listing,
+    check_metadata,
+)
 from dataprep.verification.findings import MAX_LISTED, UNPROVED, WARNINGS, Finding, Findings
-from dataprep.verification.listing import FolderFiles, check_listing
-from dataprep.verification.manifest import consistency_faults, published_faults
-from dataprep.verification.replicas import check_replicas
-from dataprep.verification.shard import NO_COUNTS, ShardResult
-from dataprep.verification.task import ShardJob, check_shard
+from dataprep.verification.shard import NO_COUNTS, CheckedShard, ShardResult, read_rows
 
-_WORKER_MODULES = ("dataprep.verification.task", "pyarrow.parquet", "simplejpeg")
+_WORKER_MODULES = ("dataprep.verification.run", "pyarrow.parquet", "simplejpeg")
 _BEFORE_SHARDS, _AFTER_SHARDS = -1, 1 << 62
 """Positions of findings about the whole dataset: before and after those of the shards."""
+ShardCheck = Callable[[CheckedShard, ShardResult], None]
+"""Function that compares a shard with its manifest and its index; each recipe names one in `shard_check`."""
+_READS_IN_FLIGHT = 32
+_REPAIRABLE = ImagePolicy(check="decode", on_bad="repair")
+"""How adopted images are decoded, which need not be JPEGs."""
 
 
 class Progress(Protocol):
@@ -146,6 +173,106 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
         num_bytes=sum(split.num_bytes for split in sums.values()),
         elapsed_s=time.monotonic() - started_s,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """Everything that a worker needs besides a shard's position among all shards of all splits."""
+
+    url: str
+    manifest: Manifest
+    indexed: frozenset[str]
+    """Splits whose index is the file that the manifest lists, with a row group for each shard."""
+    deep: bool
+
+    def locate(self, index: int) -> tuple[SplitManifest, int]:
+        """Return the split of a shard, and its position there."""
+        number = index
+        for split in self.manifest.splits:
+            if number < len(split.shards):
+                return split, number
+            number -= len(split.shards)
+        raise UsageError(f"shard {index} past the end")
+
+
+def check_shard(job: ShardJob, index: int) -> ShardResult:
+    """Check one shard; its faults are in the result, whatever its bytes are."""
+    split, number = job.locate(index)
+    result = ShardResult(index)
+    where = split.shards[number]["file"]
+    try:
+        storage = open_storage(job.url)
+        if is_adopted(job.manifest):
+            _check_adopted(storage, job.manifest, split, number, result)
+            return result
+        rows = read_rows(storage, split, number, result.findings) if split.name in job.indexed else None
+        check: ShardCheck = load(recipe_of(built_as(job.manifest)).shard_check)
+        check(CheckedShard(storage, job.manifest, split, number, rows, job.deep), result)
+    except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
+        result.findings.add("unread", where, str(error))
+    except FileNotFoundError:
+        result.findings.add("missing", where, "it was removed meanwhile; another process is changing the dataset")
+    return result
+
+
+def check_replicas(storage: Storage, step: Callable[[str], None], findings: Findings) -> int:
+    """Compare every other copy on the list with this dataset, whose bytes are verified elsewhere; return their
+    number."""
+    try:
+        copies = [each.url for each in read_replicas(storage) if each.url != storage.url and is_bucket(each.url)]
+        phases = dataset_phases(storage, shape_faults) if copies else ()
+        wanted = [info for phase in phases for info in phase if info.name not in CARDS]  # which users may edit
+    except DataprepError as error:
+        findings.add("unread", REPLICAS, str(error))
+        return 0
+    for url in copies:
+        step(f"comparing {url}")
+        try:
+            _check_copy(storage, wanted, open_storage(url), findings)
+        except DataprepError as error:
+            findings.add("unread", url, str(error))
+    return len(copies)
+
+
+def consistency_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield contradictions inside a manifest, and to what builds write. Expects no shape faults and no layout
+    faults."""
+    names = [split.name for split in manifest.splits]
+    if manifest.order_version != ORDER_VERSION:
+        yield f"order_version {manifest.order_version}, this dataprep reads {ORDER_VERSION}; update dataprep"
+    recipe = recipe_of(built_as(manifest))
+    shuffled = recipe.is_shuffled(manifest)
+    if manifest.revision < 1 or manifest.shuffled != shuffled:
+        yield f"revision {manifest.revision}, shuffled {manifest.shuffled}; expected 1 or more, {str(shuffled).lower()}"
+    if len(set(manifest.classes)) != len(manifest.classes):
+        yield "a class occurs twice"
+    elif list(manifest.classes) != sorted(manifest.classes) and built_as(manifest) != CONVERTED.name:
+        yield "classes are not sorted"  # a conversion keeps their order
+    sources = sorted({source["split"] for source in manifest.sources})
+    if sources != sorted(set(names)):
+        yield f"sources are those of {', '.join(sources) or 'nothing'}, the splits {', '.join(names)}"
+    yield from _option_faults(manifest, names)
+    yield from recipe.option_faults(manifest)
+    for split in manifest.splits:
+        for fault in _split_faults(manifest, split):
+            yield f"split {split.name}: {fault}"
+
+
+def published_faults(manifest: Manifest, dataset: Dataset, classes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield differences from the published facts, each with its split or `classes`; a partial dataset may differ.
+
+    Args:
+        classes: The published classes.
+    """
+    if manifest.partial or not dataset.is_published:
+        return
+    if manifest.classes != classes:
+        other = sorted(set(manifest.classes) ^ set(classes))[:3]
+        yield "classes", f"{len(manifest.classes):,} classes, published are {len(classes):,}; not in both: {other}"
+    for split in manifest.splits:
+        yield from (
+            (split.name, fault) for fault in _published_counts(manifest, split, dataset.split_facts(split.name))
+        )
 
 
 @dataclass(slots=True)
@@ -353,3 +480,127 @@ def _reading(where: str, findings: Findings) -> Iterator[None]:
         findings.add("format", where, str(error))
     except FileNotFoundError:
         findings.add("missing", where, "it was removed meanwhile; another process is changing the dataset")
+
+
+def _check_adopted(
+    storage: Storage, manifest: Manifest, split: SplitManifest, number: int, result: ShardResult
+) -> None:
+    """Decode every image of a shard of adopted data, which has no digest, and compare the checksums of the index."""
+    data, where = open_named_data(storage, manifest), split.index["file"]
+    result.findings = Findings(MAX_LISTED)  # a folder of images is one shard
+    try:
+        table = open_index(storage, split, compare=True).read_group(number)
+    except (FormatError, FileNotFoundError) as error:
+        result.findings.add("format", where, str(error))
+        return
+    names = [name for name in _Adopted._fields if name in table.column_names]
+    rows = [_Adopted(**row) for row in table.select(names).to_pylist()]
+    shard_file = split.shards[number]["file"]
+    with ThreadPoolExecutor(_READS_IN_FLIGHT if not data.is_local else 1, thread_name_prefix="dataprep-read") as pool:
+        for first in range(0, len(rows), _READS_IN_FLIGHT):  # so many images at most are in memory
+            some = rows[first : first + _READS_IN_FLIGHT]
+            for row, image in zip(some, pool.map(partial(_read, data, shard_file), some), strict=True):
+                place = row.file or f"{shard_file} ({named(row.key)})"
+                for kind, fault in (image,) if isinstance(image, tuple) else _image_faults(image, row):
+                    result.findings.add(kind, place, fault)
+                result.samples += 1
+                result.num_bytes += row.image_bytes
+
+
+class _Adopted(NamedTuple):
+    """One row of the index of adopted data; the fields are its columns."""
+
+    key: str
+    image_offset: int
+    image_bytes: int
+    image_crc32c: int | None = None
+    file: str | None = None
+    """File of the image; None if it is in its shard's file."""
+
+
+def _read(data: Storage, shard_file: str, row: _Adopted) -> bytes | tuple[str, str]:
+    """Return the bytes of an image, or the kind and the text of what is wrong with its file."""
+    file = row.file or shard_file
+    if row.image_bytes > MAX_IMAGE_BYTES:
+        return "index", f"{row.image_bytes:,} bytes, expected at most {MAX_IMAGE_BYTES:,}"
+    try:
+        info = data.stat(file)
+        if info is not None and row.file and info.num_bytes != row.image_bytes:
+            return "size", f"{info.num_bytes:,} bytes, the index has {row.image_bytes:,}"
+        return data.read_range(file, row.image_offset, row.image_bytes)
+    except FileNotFoundError:
+        return "missing", "no such file"
+    except (FormatError, StorageError, UsageError) as error:
+        return "unread", str(error)
+
+
+def _image_faults(image: bytes, row: _Adopted) -> Iterator[tuple[str, str]]:
+    due = row.image_crc32c
+    if due is not None and crc32c_of(image) != due:
+        yield "digest", f"crc32c {crc32c_hex(crc32c_of(image))}, the index has {crc32c_hex(due)}"
+    checked = check_image("", image, _REPAIRABLE)
+    if isinstance(checked, Event):
+        yield "image", f"{checked.reason}: {checked.detail}"
+
+
+def _check_copy(storage: Storage, wanted: list[ObjectInfo], copy: Storage, findings: Findings) -> None:
+    existing = {info.name: info for info in copy.list()}
+    for info in wanted:
+        found, where = existing.get(info.name), copy.url_of(info.name)
+        if found is None:
+            findings.add("missing", where, f"no such object, expected one of {info.num_bytes:,} bytes")
+        elif found.num_bytes != info.num_bytes:
+            findings.add("size", where, f"{found.num_bytes:,} bytes, {storage.url} has {info.num_bytes:,}")
+        elif stored_crc32c(copy, found) != (crc32c := stored_crc32c(storage, info)):
+            findings.add("digest", where, f"crc32c {crc32c_hex(found.crc32c)}, {storage.url} has {crc32c_hex(crc32c)}")
+
+
+def _option_faults(manifest: Manifest, split_names: list[str]) -> Iterator[str]:
+    pairs = {
+        "dataset": (manifest.options.get("dataset"), built_as(manifest)),
+        "format": (manifest.options.get("format"), manifest.format),
+        "splits": (manifest.options.get("splits"), split_names),
+    }
+    for name, (option, fact) in pairs.items():
+        if option != fact:
+            yield f"options.{name} is {quoted(option)}, elsewhere it says {quoted(fact)}"
+
+
+def _split_faults(manifest: Manifest, split: SplitManifest) -> Iterator[str]:
+    samples, num_bytes = (sum(int(shard[field]) for shard in split.shards) for field in ("samples", "bytes"))
+    sums = {
+        "samples": (split.samples, samples),
+        "num_bytes": (split.num_bytes, num_bytes),
+        "classes counted": (len(split.class_counts), len(manifest.classes)),
+    }
+    if manifest.classes:
+        sums["samples of all classes"] = (sum(split.class_counts), samples)
+    for name, (got, expected) in sums.items():
+        if got != expected:
+            yield f"{name} {got:,}, expected {expected:,}"
+    if not split.shards:
+        yield "no shards, expected one at least"
+    if split.statuses or split.reasons:
+        rows = sum(source.get("rows", 0) for source in manifest.sources)
+        counted = {"statuses": sum(split.statuses.values()), "reasons": sum(split.reasons.values())}
+        for name, count in counted.items():
+            if count != rows:
+                yield f"{name} of {count:,} rows, the sources have {rows:,}"
+        if split.statuses.get("success") != samples:
+            yield f"success {split.statuses.get('success')}, the shards have {samples:,} samples"
+
+
+def _published_counts(manifest: Manifest, split: SplitManifest, facts: SplitFacts) -> Iterator[str]:
+    passes = FORMATS[manifest.format].passes_written(split.repeats["stored"])
+    rejected = sum(split.rejected.values())
+    if facts.samples is not None and split.samples + rejected != facts.samples * passes:
+        yield (
+            f"{split.samples:,} samples and {rejected:,} rejected; published are {facts.samples:,}"
+            + (f", stored {passes} times" if passes > 1 else "")
+        )
+    if facts.class_samples is None:
+        return
+    fewest, most = (bound * passes for bound in facts.class_samples)
+    for name, count in zip(manifest.classes, split.class_counts, strict=False):
+        if not fewest - rejected <= count <= most:
+            yield f"class {quoted(name)} has {count:,} samples; published are {fewest:,} to {most:,}"

@@ -3,8 +3,9 @@ streamed once."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import BinaryIO, NamedTuple, cast
@@ -12,22 +13,30 @@ from typing import BinaryIO, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dataprep.builder.finished import image_root
 from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.dataset.hashes import NO_HASHES, name_hashes
 from dataprep.dataset.index import Index, open_index
+from dataprep.dataset.manifest import built_as
 from dataprep.dataset.paths import named
-from dataprep.dataset.records import Event, Manifest, ShardEntry, SplitManifest
-from dataprep.errors import FormatError
+from dataprep.dataset.records import Event, Manifest, ShardEntry, SplitManifest, class_name_of
+from dataprep.errors import FormatError, StorageError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import StoredSample
+from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.checksums import HashingWriter, crc32c_hex, crc32c_of
+from dataprep.verification.files import KNOWN_FAULT
 from dataprep.verification.findings import Findings
 
 NO_COUNTS: NDArray[np.int64] = np.empty(0, np.int64)
 _CHUNK = 1 << 20
 _DECODE, _HEADER = (ImagePolicy(check=check, on_bad="reject") for check in ("decode", "header"))
+# Number of concurrent requests: in a bucket every image is one request of about 50 ms.
+READS_IN_FLIGHT = 64
+READ_AHEAD_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
@@ -80,22 +89,6 @@ class Row(NamedTuple):
     """CRC32C of the annotations; None if the dataset has no features."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Indexed:
-    """A split whose index is opened once in each process; its digest distinguishes datasets that follow each other at
-    one URL."""
-
-    url: str
-    name: str
-    sha256: str
-    split: SplitManifest = field(compare=False)
-
-
-@lru_cache(maxsize=4)
-def _open_index(indexed: _Indexed) -> Index:
-    return open_index(open_storage(indexed.url), indexed.split)
-
-
 def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Findings) -> list[Row] | None:
     """Return a shard's rows in an index whose digest and counts are right; None if the rows themselves are faulty."""
     where = split.index["file"]
@@ -142,7 +135,6 @@ class CheckedShard:
 
 def check_archive_shard(shard: CheckedShard, result: ShardResult) -> None:
     """Check a shard, of any format, of a dataset that was built from archives or folders."""
-    from dataprep.verification.folder import check_folder_shard
 
     check = check_folder_shard if FORMATS[shard.manifest.format].one_file_per_image else check_shard_file
     check(shard, result)
@@ -195,6 +187,73 @@ def check_digests(digest: HashingWriter, shard: ShardEntry, findings: Findings) 
         if found != expected:
             got, due = (found[:16], expected[:16]) if name == "sha256" else map(crc32c_hex, (found, expected))
             findings.add("digest", shard["file"], f"{name} {got}, expected {due}")
+
+
+def recorded_sides(manifest: Manifest, height: int | None, width: int | None) -> tuple[int, int] | None:
+    """Return the recorded height and width, in pixels; None if the build did not check the image."""
+    unknown = manifest.checked == "none" and not (height or width)
+    return None if unknown else (height or 0, width or 0)
+
+
+def check_pixels(where: str, image: bytes, sides: tuple[int, int] | None, findings: Findings, *, decode: bool) -> None:
+    """Decode one image completely, or read only its header, and compare its sides with the recorded ones."""
+    checked = check_image("", image, _DECODE if decode else _HEADER)
+    if isinstance(checked, Event):
+        got = f"{checked.reason}: {checked.detail}"
+        findings.add("image", where, f"{got}; expected an RGB or grey JPEG{' that decodes whole' if decode else ''}")
+    elif sides is not None and (checked.height, checked.width) != sides:
+        got = f"height and width {(checked.height, checked.width)}"
+        findings.add("image", where, f"{got}, recorded {sides}")
+
+
+def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
+    """Read every file of a shard, and compare it with its row of the index; without rows there is nothing to
+    compare."""
+    if shard.rows is None:
+        return
+    storage, manifest, entry, rows = shard.storage, shard.manifest, shard.entry, shard.rows
+    named = list(_named(shard, rows, result))
+    digest = HashingWriter(None)
+    sizes = np.asarray([row.image_bytes for row, _ in named], np.int64)
+    for at, ((row, name), data) in enumerate(zip(named, _read_ahead(storage, named), strict=True)):
+        if isinstance(data, _Fault):
+            result.findings.add(data.kind, name, data.detail)
+            if data.kind == "size":
+                sizes[at] = KNOWN_FAULT
+            continue
+        digest.write(data)
+        if crc32c_of(data) != row.image_crc32c:
+            got = f"crc32c {crc32c_hex(crc32c_of(data))}, the index has {crc32c_hex(row.image_crc32c)}"
+            result.findings.add("digest", name, got)
+            continue
+        sides = recorded_sides(manifest, row.height, row.width)
+        if shard.deep or sides is not None:  # no record holds the sides here: only the image's header does
+            check_pixels(name, data, sides, result.findings, decode=shard.deep)
+    result.num_bytes = digest.num_bytes
+    if sum(row.image_bytes for row in rows) != entry["bytes"]:
+        result.findings.add("index", entry["file"], f"its images do not have {entry['bytes']:,} bytes in all")
+    elif digest.num_bytes == entry["bytes"]:
+        check_digests(digest, entry, result.findings)
+    result.count([row.key for row in rows], [row.label for row in rows], len(manifest.classes))
+    result.files = name_hashes(name for _, name in named)
+    result.sizes = sizes
+    result.folders = frozenset(name.split("/")[1] for _, name in named)
+
+
+@dataclass(frozen=True, slots=True)
+class _Indexed:
+    """A split whose index is opened once in each process; its digest distinguishes datasets that follow each other at
+    one URL."""
+
+    url: str
+    name: str
+    sha256: str
+    split: SplitManifest = field(compare=False)
+
+
+@lru_cache(maxsize=4)
+def _open_index(indexed: _Indexed) -> Index:
+    return open_index(open_storage(indexed.url), indexed.split)
 
 
 def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result: ShardResult) -> tuple[str, str] | None:
@@ -258,18 +317,63 @@ def _shown(column: str, value: object) -> str:
     return crc32c_hex(value) if column.endswith("crc32c") and isinstance(value, int) else quoted(value, 200)
 
 
-def recorded_sides(manifest: Manifest, height: int | None, width: int | None) -> tuple[int, int] | None:
-    """Return the recorded height and width, in pixels; None if the build did not check the image."""
-    unknown = manifest.checked == "none" and not (height or width)
-    return None if unknown else (height or 0, width or 0)
+class _Fault(NamedTuple):
+    kind: str
+    detail: str
 
 
-def check_pixels(where: str, image: bytes, sides: tuple[int, int] | None, findings: Findings, *, decode: bool) -> None:
-    """Decode one image completely, or read only its header, and compare its sides with the recorded ones."""
-    checked = check_image("", image, _DECODE if decode else _HEADER)
-    if isinstance(checked, Event):
-        got = f"{checked.reason}: {checked.detail}"
-        findings.add("image", where, f"{got}; expected an RGB or grey JPEG{' that decodes whole' if decode else ''}")
-    elif sides is not None and (checked.height, checked.width) != sides:
-        got = f"height and width {(checked.height, checked.width)}"
-        findings.add("image", where, f"{got}, recorded {sides}")
+def _named(shard: CheckedShard, rows: list[Row], result: ShardResult) -> Iterator[tuple[Row, str]]:
+    """Yield the valid rows, each with its file's name."""
+    manifest, where = shard.manifest, shard.entry["file"]
+    root, suffix = image_root(manifest, shard.split), image_suffix(built_as(manifest))
+    for position, row in enumerate(rows):
+        place = f"{where} row {position} ({named(row.key)})"
+        class_name = class_name_of(row.label, manifest.classes)
+        whole = row.record_offset == row.image_offset == 0 and row.record_bytes == row.image_bytes
+        if class_name is None or not whole or not 0 < row.image_bytes <= MAX_IMAGE_BYTES:
+            got = f"label {row.label}, image at {row.image_offset} of {row.image_bytes} bytes"
+            result.findings.add("index", place, f"{got}; expected a class and a whole file")
+            continue
+        try:
+            name = image_file(root, row.key, class_name, suffix)
+        except FormatError as error:
+            result.findings.add("index", place, str(error))
+            continue
+        yield row, name
+
+
+def _read_ahead(storage: Storage, named: list[tuple[Row, str]]) -> Iterator[bytes | _Fault]:
+    """Yield the files' bytes in order; from a bucket many are read at once, in bounded memory."""
+    if storage.is_local:
+        for row, name in named:
+            yield _read(storage, name, row.image_bytes)
+        return
+    ahead: deque[tuple[int, Future[bytes | _Fault]]] = deque()
+    waiting, ahead_bytes = iter(named), 0
+    following = next(waiting, None)
+    with ThreadPoolExecutor(READS_IN_FLIGHT, thread_name_prefix="dataprep-verify") as pool:
+        try:
+            while ahead or following is not None:
+                while following is not None and (not ahead or ahead_bytes < READ_AHEAD_BYTES):
+                    row, name = following
+                    ahead.append((row.image_bytes, pool.submit(_read, storage, name, row.image_bytes)))
+                    ahead_bytes += row.image_bytes
+                    following = next(waiting, None)
+                num_bytes, future = ahead.popleft()
+                yield future.result()
+                ahead_bytes -= num_bytes
+        finally:
+            for _, future in ahead:
+                future.cancel()
+
+
+def _read(storage: Storage, name: str, num_bytes: int) -> bytes | _Fault:
+    try:
+        return storage.read_range(name, 0, num_bytes)
+    except FileNotFoundError:
+        return _Fault("missing", f"no such file, expected an image of {num_bytes:,} bytes")
+    except StorageError as error:
+        info = storage.stat(name)
+        if info is not None and info.num_bytes < num_bytes:
+            return _Fault("size", f"{info.num_bytes:,} bytes, the index has {num_bytes:,}")
+        return _Fault("unread", str(error))

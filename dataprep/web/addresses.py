@@ -18,7 +18,7 @@ import idna
 from yarl import URL
 
 from dataprep.errors import UsageError
-from dataprep.web.outcomes import Failed, Status
+from dataprep.web.requests import Failed, Status
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

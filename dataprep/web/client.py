@@ -11,29 +11,42 @@ To fetch several tables at the same time within the same limits, use one `Fetche
 from __future__ import annotations
 
 import asyncio
+import heapq
+import re
 import resource
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
+import socket
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
+from types import TracebackType
 from typing import Any, cast
 from urllib.parse import urljoin
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from dataprep.messages import one_line
-from dataprep.web.addresses import checked_url
-from dataprep.web.body import Body
-from dataprep.web.caches import Known
-from dataprep.web.limits import Limits
-from dataprep.web.memory import Arriving, Memory
-from dataprep.web.outcomes import Failed, Outcome, Request, Status
-from dataprep.web.politeness import Gate, Gates, retry_after_s
-from dataprep.web.resolver import CheckedResolver, checked_socket
-from dataprep.web.robots import MAX_ROBOTS_BYTES, Rules, opt_out, rules_of
+from dataprep.web.addresses import Network, checked_url, refusal
+from dataprep.web.politeness import MAX_ROBOTS_BYTES, Cache, Gate, Gates, Known, Rules, opt_out, retry_after_s, rules_of
+from dataprep.web.requests import Failed, Limits, Outcome, Request, Status
 
+QUERY_S = 3.0
+QUERIES = 2
+# First bytes of JPEG, PNG, GIF, WebP, BMP, TIFF, JPEG 2000, JPEG XL, AVIF and HEIF; a decoder may accept fewer formats.
+_IMAGE = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|RIFF....WEBP|BM|II\*\0|MM\0\*|\0\0\0\x0cjP  |\xff\x4f\xff\x51"
+    rb"|\xff\x0a|\0\0\0\x0cJXL |....ftyp(?:avi[fs]|mif1|msf1|hei[cxms]|hev[cmsx])",
+    re.DOTALL,
+)
+_MAGIC_BYTES = 12
+_PART_BYTES = 64 * 1024
+"""Maximum number of bytes that are inflated at a time, because a kilobyte may inflate to a megabyte."""
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 BUSY = frozenset({429, 503})
 KEPT_ALIVE_S = 5.0
@@ -45,6 +58,239 @@ PARSED_HERE_BYTES = 8 * 1024
 passing it to a thread."""
 # The last three come from bugs in a library that parses hostile bytes; one row must not fail a shard.
 _ERRORS = (aiohttp.ClientError, OSError, ValueError, AssertionError, LookupError, RuntimeError)
+
+
+class CheckedResolver(AbstractResolver):
+    """Resolver that refuses a name if any of its addresses is refused: a mixed answer is an attack or a mistake."""
+
+    def __init__(
+        self, allow_networks: tuple[Network, ...], nameservers: tuple[str, ...], cache: Cache[list[ResolveResult]]
+    ) -> None:
+        servers = nameservers or None  # the machine's own
+        self._resolver = aiohttp.AsyncResolver(timeout=QUERY_S, tries=QUERIES, nameservers=servers)
+        self._allow_networks, self._cache = allow_networks, cache
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Look up all addresses of a name, and check each of them.
+
+        Raises:
+            Failed: DNS or REFUSED_ADDRESS.
+        """
+        results = await self._cache.get(host, lambda: self._look_up(host, family))
+        return [{**result, "hostname": host, "port": port} for result in results]
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+    async def _look_up(self, host: str, family: socket.AddressFamily) -> list[ResolveResult]:
+        try:
+            # A final dot makes a name absolute, so that the machine's search domains are not tried.
+            results = await self._resolver.resolve(host.rstrip(".") + ".", 0, family)
+        except OSError as error:
+            raise Failed(Status.DNS, str(error.strerror or error)) from None
+        for result in results:
+            if reason := refusal(result["host"], self._allow_networks):
+                raise Failed(Status.REFUSED_ADDRESS, f"{host}: {reason}")
+        return results
+
+
+def checked_socket(
+    address_info: tuple[int, int, int, str, tuple[Any, ...]], allow_networks: tuple[Network, ...]
+) -> socket.socket:
+    """Create a socket. Every connection is made by this function, so none can lead to a refused address.
+
+    Raises:
+        PermissionError: The address may not be connected to.
+    """
+    family, kind, protocol, _, address = address_info
+    if reason := refusal(str(address[0]), allow_networks):
+        raise PermissionError(reason)
+    return socket.socket(family, kind, protocol)
+
+
+class Memory:
+    """Divides a number of bytes among arriving bodies, so that neither a slow nor a large body stops the others.
+
+    A body reserves memory for the bytes that have arrived, and not for those that may. To prevent a deadlock, the
+    younger bodies together leave enough room for the whole of the oldest one. The oldest therefore waits only for
+    bodies that are whole, which the caller will take. When it is whole, the next one is the oldest.
+
+    Args:
+        num_bytes: Memory for all bodies, both arriving and whole.
+        body_bytes: Largest size of one body.
+    """
+
+    def __init__(self, num_bytes: int, body_bytes: int) -> None:
+        self._free_bytes, self._younger_bytes = num_bytes, num_bytes - body_bytes
+        self._ages = count()
+        self._arriving: dict[int, Arriving] = {}  # the oldest is first
+        self._arriving_bytes = 0
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: age, bytes, future that is waited for
+
+    def arriving(self) -> Arriving:
+        """Return a body of which nothing has arrived yet; when its `with` block ends it is whole or abandoned."""
+        return Arriving(self, next(self._ages))
+
+    def give(self, num_bytes: int) -> None:
+        """Release the memory of a whole body."""
+        self._free_bytes += num_bytes
+        self._serve()
+
+    def _has_room(self, age: int, num_bytes: int) -> bool:
+        oldest = next(iter(self._arriving))
+        younger_bytes = self._arriving_bytes - self._arriving[oldest].num_bytes
+        return num_bytes <= self._free_bytes and (age == oldest or younger_bytes + num_bytes <= self._younger_bytes)
+
+    def _grant(self, age: int, num_bytes: int) -> None:
+        self._free_bytes -= num_bytes
+        self._arriving_bytes += num_bytes
+        self._arriving[age].num_bytes += num_bytes
+
+    def _serve(self) -> None:
+        """Grant memory to waiting bodies, the oldest first."""
+        while self._waiting:
+            age, num_bytes, granted = self._waiting[0]
+            if not granted.cancelled():
+                if not self._has_room(age, num_bytes):
+                    return
+                self._grant(age, num_bytes)
+                granted.set_result(None)
+            heapq.heappop(self._waiting)
+
+
+class Arriving:
+    """Memory of a body while it arrives."""
+
+    def __init__(self, memory: Memory, age: int) -> None:
+        self._memory, self._age = memory, age
+        self._kept_bytes = 0
+        self.num_bytes = 0
+        """Number of bytes reserved so far."""
+
+    def __enter__(self) -> Arriving:
+        self._memory._arriving[self._age] = self
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        memory = self._memory
+        del memory._arriving[self._age]
+        memory._arriving_bytes -= self.num_bytes
+        memory.give(self.num_bytes - self._kept_bytes)
+
+    def take_now(self, num_bytes: int) -> bool:
+        """Reserve more bytes if no wait is needed; return whether they were reserved."""
+        memory = self._memory
+        if (memory._waiting and memory._waiting[0][0] < self._age) or not memory._has_room(self._age, num_bytes):
+            return False
+        memory._grant(self._age, num_bytes)
+        return True
+
+    async def take(self, num_bytes: int) -> None:
+        """Wait until more bytes can be reserved, and reserve them."""
+        if not self.take_now(num_bytes):
+            granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._memory._waiting, (self._age, num_bytes, granted))
+            await granted
+
+    def keep(self) -> None:
+        """Keep the memory reserved after the body's end, until `Memory.give` releases it."""
+        self._kept_bytes = self.num_bytes
+
+
+class Body:
+    """Collects the pieces of one body.
+
+    Args:
+        limit_bytes: Largest size of the body, both as it arrives and decompressed.
+        image: Whether the body must begin as an image does.
+    """
+
+    def __init__(self, limit_bytes: int, *, image: bool = True) -> None:
+        self._inflate: zlib._Decompress | None = None
+        self._limit_bytes, self._unrecognised = limit_bytes, image
+        self.image = image
+        self._wire_bytes = 0
+        self._data = bytearray()  # not a list, which takes 50 bytes for each piece: a hostile piece has one byte
+
+    @property
+    def room_bytes(self) -> int:
+        """Number of bytes that the body may still have."""
+        return self._limit_bytes - len(self._data)
+
+    def decode_from(self, encoding: str) -> None:
+        """Set the Content-Encoding: gzip, deflate, or none.
+
+        Raises:
+            Failed: ENCODING.
+        """
+        encoding = encoding.strip().lower()
+        if encoding in ("gzip", "x-gzip", "deflate"):
+            self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
+        elif encoding not in ("", "identity"):
+            raise Failed(Status.ENCODING, f"Content-Encoding {encoding[:64]!r}, which was not requested")
+
+    def parts(self, piece: bytes) -> Iterator[bytes]:
+        """Decompress the next bytes from the wire, in parts for `feed`.
+
+        Raises:
+            Failed: TOO_LARGE or ENCODING.
+        """
+        if self._inflate is None:
+            yield piece
+            return
+        self._wire_bytes += len(piece)
+        if self._wire_bytes > self._limit_bytes:
+            raise self._too_large()
+        part = bytes(_PART_BYTES)
+        while piece or len(part) == _PART_BYTES:  # after a full part more output may wait, even without input
+            try:
+                part = self._inflate.decompress(piece, _PART_BYTES)
+            except zlib.error as error:
+                raise Failed(Status.ENCODING, f"does not decompress: {error}") from None
+            piece = self._inflate.unconsumed_tail
+            yield part
+        if self._inflate.unused_data:
+            raise Failed(Status.ENCODING, "bytes after the end of the compressed body")
+
+    def feed(self, part: bytes) -> None:
+        """Add the next part.
+
+        Raises:
+            Failed: TOO_LARGE or NOT_IMAGE, as soon as it is known.
+        """
+        room_bytes = self.room_bytes
+        self._data += part[:room_bytes]
+        if len(part) > room_bytes:
+            raise self._too_large()
+        if self._unrecognised and len(self._data) >= _MAGIC_BYTES:
+            self._recognise()
+
+    def whole(self) -> bytes:
+        """Return the whole body, after its last part.
+
+        Raises:
+            Failed: INCOMPLETE or NOT_IMAGE.
+        """
+        if self._inflate and not self._inflate.eof:
+            raise Failed(Status.INCOMPLETE, "the compressed body ends early")
+        if self._unrecognised:
+            self._recognise()
+        return self.start()
+
+    def start(self) -> bytes:
+        """Return what has arrived so far, for callers to whom a part is enough."""
+        return bytes(self._data)
+
+    def _too_large(self) -> Failed:
+        return Failed(Status.TOO_LARGE, f"over {self._limit_bytes:,} bytes")
+
+    def _recognise(self) -> None:
+        start = bytes(self._data[:64])
+        if not _IMAGE.match(start):
+            raise Failed(Status.NOT_IMAGE, f"begins with {start[:24]!r}" if start else "an empty body")
+        self._unrecognised = False
 
 
 async def fetch_many(requests: Iterable[Request], limits: Limits, known: Known | None = None) -> AsyncIterator[Outcome]:
@@ -59,37 +305,6 @@ async def fetch_many(requests: Iterable[Request], limits: Limits, known: Known |
             async for outcome in outcomes:
                 yield outcome
                 del outcome  # now only the caller holds the body
-
-
-def _session(limits: Limits, known: Known) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        resolver=CheckedResolver(limits.allow_networks, limits.nameservers, known.names),
-        use_dns_cache=False,
-        socket_factory=partial(checked_socket, allow_networks=limits.allow_networks),
-        ssl=limits.verify_tls,
-        limit=0,  # `in_flight` and the gate of each host limit the connections
-        keepalive_timeout=KEPT_ALIVE_S,
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        trust_env=False,  # no proxy, no .netrc
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=limits.read_s),
-        headers={"User-Agent": limits.user_agent, "Accept": "image/*,*/*;q=0.1", "Accept-Encoding": "identity"},
-        max_line_size=MAX_HEADER_BYTES,
-        max_field_size=MAX_HEADER_BYTES,
-    )
-
-
-def _allow_sockets(in_flight: int) -> None:
-    """Raise this process's limit of open files to the number that the sockets need, as far as the system allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4 * in_flight + 256  # idle connections among them
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
-        )
 
 
 class Fetcher:
@@ -275,6 +490,37 @@ class Fetcher:
             if image:
                 arriving.keep()
         return whole
+
+
+def _session(limits: Limits, known: Known) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        resolver=CheckedResolver(limits.allow_networks, limits.nameservers, known.names),
+        use_dns_cache=False,
+        socket_factory=partial(checked_socket, allow_networks=limits.allow_networks),
+        ssl=limits.verify_tls,
+        limit=0,  # `in_flight` and the gate of each host limit the connections
+        keepalive_timeout=KEPT_ALIVE_S,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,  # no proxy, no .netrc
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=limits.read_s),
+        headers={"User-Agent": limits.user_agent, "Accept": "image/*,*/*;q=0.1", "Accept-Encoding": "identity"},
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+    )
+
+
+def _allow_sockets(in_flight: int) -> None:
+    """Raise this process's limit of open files to the number that the sockets need, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * in_flight + 256  # idle connections among them
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
 
 
 async def _read(response: aiohttp.ClientResponse, body: Body, arriving: Arriving, deadline: asyncio.Timeout) -> bytes:

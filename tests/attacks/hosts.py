@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from dataprep.web.client import fetch_many
-from dataprep.web.outcomes import Request, Status
+from dataprep.web.requests import Request, Status
 from tests.attacks import Attack
 from tests.support.fetching import loopback_limits
 from tests.support.memory_growth import MemoryGrowth

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from dataprep.adoption.tars import tar_rows
-from dataprep.adoption.tfrecords import tfrecord_rows
+from dataprep.adoption.records import tar_rows, tfrecord_rows
 from dataprep.demo.make import write_demo
 from dataprep.errors import DataprepError
 from dataprep.formats.tars import tar_members

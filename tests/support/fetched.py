@@ -18,10 +18,9 @@ from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest, ShardReceipt
 from dataprep.fetched.collect import RowOptions
-from dataprep.fetched.newest import Choice
+from dataprep.fetched.existing import Choice
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options
-from dataprep.fetched.retry import Engine, Retried, retry_failed
-from dataprep.fetched.retry_shards import RetryJob, retry_shard
+from dataprep.fetched.retry import Engine, Retried, RetryJob, retry_failed, retry_shard
 from dataprep.fetched.shards import FetchJob, ShardFetcher
 from dataprep.storage import open_storage
 from dataprep.verification.run import verify

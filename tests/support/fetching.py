@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dataprep.web.caches import Known
 from dataprep.web.client import fetch_many
-from dataprep.web.limits import Limits
-from dataprep.web.outcomes import Outcome, Request, Status
+from dataprep.web.politeness import Known
+from dataprep.web.requests import Limits, Outcome, Request, Status
 from tests.support.web_server import Case, mixture, web_server_process
 
 QUICK = {"read_s": 5.0, "answer_s": 9.0}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dataprep.web.outcomes import Status
+from dataprep.web.requests import Status
 from tests.support.builds import command
 from tests.support.web_server import Case
 from tests.support.words import replaced

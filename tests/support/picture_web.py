@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.web.addresses import parse_networks
-from dataprep.web.limits import Limits
+from dataprep.web.requests import Limits
 from tests.dataprep.fetched.pictures import encoded, photo
 from tests.support.words import replaced
 

@@ -191,7 +191,7 @@ def _serve() -> None:
     from dataprep.builder.job import build_shard
     from dataprep.builder.recipe import RECIPES, recipe_named
     from dataprep.commands import retry_failed
-    from dataprep.fetched.retry_shards import retry_shard
+    from dataprep.fetched.retry import retry_shard
     from pipelines import local
 
     local.open_engine = partial(_inline_engine, build_shard)

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from dataprep.web.outcomes import Status
+from dataprep.web.requests import Status
 from tests.support.http_wire import reset
 
 if TYPE_CHECKING:

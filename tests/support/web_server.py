@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO
 
-from dataprep.web.outcomes import Status
+from dataprep.web.requests import Status
 from tests.support.http_wire import Head, read_head
 from tests.support.name_server import name_server
 from tests.support.waiting import LONGEST_S

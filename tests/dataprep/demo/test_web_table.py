@@ -12,11 +12,11 @@ import pytest
 
 from dataprep.demo.web_table import TABLE, write_demo_laion
 from dataprep.fetched.collect import RowOptions, collect
+from dataprep.fetched.encode import RowFilter
 from dataprep.fetched.fetching import web_fetch
-from dataprep.fetched.filters import RowFilter
 from dataprep.sources.laion import measure_tables, read_shard_rows
 from dataprep.storage import open_storage
-from dataprep.web.limits import Limits
+from dataprep.web.requests import Limits
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -72,7 +72,7 @@ def test_each_option_changes_the_status_of_its_rows(demo):
 
 def test_a_consumer_that_stops_ends_the_thread(demo):
     rows, _ = demo
-    from dataprep.web.outcomes import Request
+    from dataprep.web.requests import Request
 
     outcomes = web_fetch(_limits())([Request(0, rows[0].roles["url"]), Request(1, rows[1].roles["url"])])
     next(outcomes)

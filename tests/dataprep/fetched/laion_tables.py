@@ -13,7 +13,7 @@ from dataprep.fetched.collect import RowOptions, RowResult, collect
 from dataprep.fetched.shard import ShardSchema, schema_with, write_samples
 from dataprep.sources.laion import LaionTables, Row, measure_tables, read_shard_rows
 from dataprep.storage import open_storage
-from dataprep.web.outcomes import Outcome, Request, Status
+from dataprep.web.requests import Outcome, Request, Status
 from tests.dataprep.fetched.pictures import encoded, photo
 
 BODIES = [encoded(photo(80, 60), "JPEG"), None, encoded(photo(300, 400, 1), "PNG"), encoded(photo(9, 9), "JPEG")]

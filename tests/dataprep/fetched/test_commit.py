@@ -13,7 +13,7 @@ from dataprep.dataset.paths import BUILD
 from dataprep.dataset.records import Fetched, ShardReceipt
 from dataprep.errors import ConflictError, FormatError, StorageError
 from dataprep.fetched.commit import Places, decide, files_of, placing, put_in_place
-from dataprep.fetched.names import built_names
+from dataprep.fetched.shard import built_names
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import HashingWriter
 

@@ -11,10 +11,8 @@ import pytest
 
 from dataprep.errors import BuildError
 from dataprep.fetched.fetching import OUTCOMES_AHEAD, web_fetch
-from dataprep.web.client import Fetcher
-from dataprep.web.limits import Limits
-from dataprep.web.outcomes import Request, Status
-from dataprep.web.resolver import CheckedResolver
+from dataprep.web.client import CheckedResolver, Fetcher
+from dataprep.web.requests import Limits, Request, Status
 from tests.support.fetching import QUICK, late_rows, loopback_limits
 from tests.support.hostile_urls import ADDRESSES
 from tests.support.name_server import name_server

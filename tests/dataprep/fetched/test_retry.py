@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import re
 import shutil
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dataprep.builder.cards import cards_of, write_cards
+from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.paths import CROISSANT, README, RETRY_JSON
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched.collect import RowOptions
-from dataprep.fetched.existing import open_fetched
-from dataprep.fetched.newest import Choice
-from dataprep.fetched.retry_plan import clean_up, read_plan
-from dataprep.fetched.retry_shards import retry_shard
+from dataprep.fetched.existing import MAY_PASS, Choice, RowPlaces, open_fetched
+from dataprep.fetched.retry import (
+    HTTP_CODE,
+    RetryPlan,
+    _retrier,
+    check_reasons,
+    clean_up,
+    id_of_plan,
+    open_rows,
+    read_plan,
+    retry_shard,
+    rows_file,
+)
+from dataprep.fetched.shard import built_names
 from dataprep.storage import open_storage
 from dataprep.verification.run import verify
 from loaders import open_loader
-from tests.support.builds import digests
-from tests.support.fetched import ALL, FAULTS, ROWS, Watcher, build_table, check_built, retry
-from tests.support.picture_web import picture
+from tests.support.builds import dataprep, dataprep_anew, digests
+from tests.support.fetched import ALL, FAULTS, PASSING, ROWS, Watcher, begin_retry, build_table, check_built, retry
+from tests.support.markdown import ROOT
+from tests.support.other_codecs import other_pillow
+from tests.support.picture_web import WEB, picture
 
 
 @pytest.fixture(
@@ -263,3 +279,272 @@ def test_a_hash_of_the_table_is_compared_again(web, tmp_path):
     retried = retry(url, Choice(reasons=("hash mismatch",)))
     assert (retried.rows, retried.came) == (6, 6)
     check_built(url)
+
+
+@pytest.fixture
+def manifest(fetched):
+    return read_manifest(open_storage(str(fetched("webdataset"))))
+
+
+def documented() -> set[str]:
+    """Reasons of failed rows that docs/fetching.md and docs/laion.md name."""
+    statuses = (ROOT / "docs" / "fetching.md").read_text().split("## Statuses")[1].split("\n## ")[0]
+    found = {name.replace("_", " ") for name in re.findall(r"^\| `(\w+)` \|", statuses, re.MULTILINE)}
+    rows = re.findall(r"^\| `failed_\w+` \|(.*)\|$", (ROOT / "docs" / "laion.md").read_text(), re.MULTILINE)
+    return found.union(*(re.findall(r"`([^`]+)`", row) for row in rows)) - {"http", "success"}
+
+
+def test_every_reason_that_the_documents_name_is_known(manifest):
+    names = documented()
+    assert len(names) > 25
+    check_reasons(Choice(reasons=tuple(names | MAY_PASS)), manifest)
+
+
+def test_reasons_that_a_dataset_counts_are_known(manifest):
+    reasons = manifest.splits[0].reasons
+    assert any(HTTP_CODE.fullmatch(reason) for reason in reasons)
+    reasons["made up"] = 1
+    check_reasons(Choice(reasons=("http 404", "http 599", "made up")), manifest)
+
+
+@pytest.mark.parametrize(
+    ("reason", "nearest"),
+    [
+        ("Timeout", "timeout"),
+        ("host_busy", "host busy"),
+        ("404", "http 404"),
+        ("HTTP 403", "http 403"),
+        ("http403", "http 403"),
+        ("undecodeable", "undecodable"),
+    ],
+)
+def test_an_unknown_reason_is_refused_with_the_nearest(manifest, reason, nearest):
+    with pytest.raises(UsageError, match=rf"^--reason '{reason}': no row fails .*; did you mean {nearest}\?$"):
+        check_reasons(Choice(reasons=("timeout", reason)), manifest)
+
+
+@pytest.mark.parametrize(
+    "reason", ["", "success", "failed_to_download", "http 200", "http 999", "http 4040", "http abc"]
+)
+def test_what_is_no_reason_is_refused(manifest, reason):
+    with pytest.raises(UsageError, match="expected http and a status code such as http 404") as refused:
+        check_reasons(Choice(reasons=(reason,)), manifest)
+    assert f"did you mean {reason}?" not in str(refused.value)
+
+
+PLAN = RetryPlan(
+    id="a" * 32,
+    revision=1,
+    manifest_sha256="0" * 64,
+    choice={"reasons": ["timeout"], "everything": False},
+    shard_rows=(3, 1),
+    first_shard=4,
+    codecs={"pillow": "12"},
+)
+
+NAMES = built_names("laion", "webdataset", "train", 5)
+
+
+@pytest.fixture
+def storage(storage_url):
+    """A place with the plan and its rows."""
+    storage = open_storage(storage_url)
+    storage.create(RETRY_JSON, json.dumps(asdict(PLAN)).encode())
+    storage.create(rows_file(PLAN.root), b"rows")
+    return storage
+
+
+def names(storage):
+    return [info.name for info in storage.list()]
+
+
+def test_a_plan_is_read_as_it_was_written(storage):
+    assert read_plan(storage) == PLAN
+    assert id_of_plan(storage) == PLAN.id
+
+
+def test_where_no_retry_was_begun_there_is_no_plan(tmp_path):
+    assert read_plan(open_storage(str(tmp_path))) is None
+
+
+def test_only_its_own_plan_is_removed(storage):
+    before = names(storage)
+    clean_up(storage, replace(PLAN, id="b" * 32), NAMES)
+    assert names(storage) == before
+    clean_up(storage, PLAN, NAMES)
+    assert names(storage) == []
+    clean_up(storage, PLAN, NAMES)
+
+
+def test_rows_are_a_row_group_for_each_new_shard(begun):
+    storage = open_storage(str(begun))
+    plan = read_plan(storage)
+    rows = open_rows(storage, plan.root)
+    assert plan.shard_rows == (len(PASSING),)
+    pairs = [tuple(row.values()) for row in rows.read_row_group(0).to_pylist()]
+    assert pairs == [divmod(number, 10) for number in PASSING]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("id", "../../home"), ("id", None), ("id", "a" * 31), ("revision", "1"), ("revision", -1), ("revision", True),
+        ("manifest_sha256", 3), ("choice", []), ("choice", {"reasons": "all"}), ("choice", {"reasons": [3]}),
+        ("codecs", []), ("shard_rows", []), ("shard_rows", [0]), ("shard_rows", ["1"]), ("shard_rows", [1.5]),
+        ("shard_rows", [True]), ("first_shard", -1), ("first_shard", None),
+    ],
+)  # fmt: skip
+def test_a_plan_whose_field_is_of_another_kind_is_refused_by_name(begun, tmp_path, field, value):
+    shutil.copytree(begun, tmp_path / "out")
+    plan = tmp_path / "out" / RETRY_JSON
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | {field: value}))
+    before = digests(tmp_path / "out")
+    with pytest.raises(
+        FormatError, match=rf"{RETRY_JSON}: no plan of a retry: \$\.{field}.*, (got|in) .*; remove _retry/"
+    ):
+        read_plan(open_storage(str(tmp_path / "out")))
+    assert digests(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "3", "null", "[" * 100_000, "{}", '{"id": 1}', '{"shard_rows": 7}', '{"shard_rows": null}']
+)
+def test_a_file_that_is_no_plan_of_a_retry_is_refused(begun, tmp_path, text):
+    shutil.copytree(begun, tmp_path / "out")
+    (tmp_path / "out" / RETRY_JSON).write_text(text)
+    with pytest.raises(FormatError, match=r"no plan of a retry: .*; remove _retry/"):
+        read_plan(open_storage(str(tmp_path / "out")))
+
+
+@pytest.fixture
+def root(web, tmp_path):
+    """The folder of a dataset with some failures."""
+    build_table(web, tmp_path, str(tmp_path / "out"), "webdataset")
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def job(root, web):
+    """What a worker gets of a retry that was begun; nothing counts as asked for yet."""
+    web.asked.clear()
+    return begin_retry(str(root))
+
+
+def test_a_shard_is_made_once_and_says_how_its_rows_had_ended(job, web):
+    web.faults = {12: 404}
+    receipt = retry_shard(job, 0)
+    assert sorted(web.asked.elements()) == sorted(PASSING)
+    assert (receipt.file, receipt.samples, receipt.split_index) == ("train/00004.tar", len(PASSING) - 1, 4)
+    assert receipt.fetched.reasons == {"http 404": 1, "success": len(PASSING) - 1}
+    assert receipt.fetched.before == {
+        "statuses": {"failed_to_download": len(PASSING)},
+        "reasons": {"http 429": 1, "http 500": 1, "http 503": 3},
+    }
+    _retrier.cache_clear()  # as in another process
+    assert retry_shard(job, 0) == receipt
+    assert web.asked.total() == len(PASSING)
+
+
+def test_a_dataset_that_was_changed_meanwhile_is_left_alone(job, root, web):
+    (root / MANIFEST).write_text((root / MANIFEST).read_text().replace('"revision": 1', '"revision": 2'))
+    with pytest.raises(ConflictError, match="another process has changed the dataset meanwhile; run the same command"):
+        retry_shard(job, 0)
+    assert web.asked.total() == 0
+
+
+@pytest.mark.parametrize("plan", [None, b"{}", json.dumps({"id": "b" * 32}).encode()])
+def test_a_retry_whose_plan_is_gone_publishes_nothing(job, root, plan):
+    (root / RETRY_JSON).unlink()
+    if plan is not None:
+        (root / RETRY_JSON).write_bytes(plan)
+    with pytest.raises(ConflictError, match="another process has changed the dataset meanwhile"):
+        retry_shard(job, 0)
+    assert not (root / "train/00004.tar").exists()
+
+
+@pytest.mark.parametrize(("shard", "row", "text"), [(9, 0, "shard 9 of 4"), (3, 4, "row 4 of 4 in shard 3")])
+def test_rows_that_are_not_there_are_no_plan(job, root, shard, row, text):
+    rows = root / rows_file(job.root)
+    rows.unlink()
+    pq.write_table(pa.table({"shard": [shard], "row": [row]}, RowPlaces.schema()), rows)
+    with pytest.raises(FormatError, match=f"no plan of a retry: {text}; remove _retry/"):
+        retry_shard(job, 0)
+
+
+def test_a_worker_with_other_codecs_is_refused(job):
+    with pytest.raises(UsageError, match=r"this worker has pillow \d.*, the plan was made with pillow 0\.0\.1"):
+        retry_shard(replace(job, codecs=job.codecs | {"pillow": "0.0.1"}), 0)
+
+
+@pytest.mark.long
+def test_a_worker_with_another_pillow_ends_the_command_and_names_both(root, web, tmp_path):
+    web.faults = {}
+    arguments = ("retry-failed", root, *WEB, "--workers", 1)
+    run = dataprep_anew(*arguments, **other_pillow(tmp_path))
+    assert run.returncode == 2, run.stderr
+    assert "this worker has pillow 0.0.1, the plan was made with pillow " in run.stderr
+    again = dataprep(*arguments)
+    assert again.returncode == 0, again.stderr
+    check_built(str(root))
+
+
+@pytest.fixture
+def built_once(web, tmp_path, storage_url):
+    """The URL of a dataset with some failures."""
+    build_table(web, tmp_path, storage_url, "webdataset")
+    return storage_url
+
+
+def test_the_new_index_begins_with_the_old_one(built_once, web):
+    """Byte for byte except for the footer, so that a reader with the old footer reads the same rows."""
+    old = open_storage(built_once).read("index/train.parquet")
+    web.faults.clear()
+    retry(built_once)
+    new = open_storage(built_once).read("index/train.parquet")
+    footer_bytes = int.from_bytes(old[-8:-4], "little") + 8
+    assert new.startswith(old[:-footer_bytes])
+    assert open_index_file(open_storage(built_once), "index/train.parquet").group_rows[-1] == 5
+
+
+def test_the_stats_of_a_retry_list_the_counts_that_they_replace(web, tmp_path):
+    url = str(tmp_path / "out")
+    build_table(web, tmp_path, url, "webdataset")
+    web.faults = {2: 404}
+    retry(url)
+    stats = json.loads((tmp_path / "out" / "train" / "00004_stats.json").read_text())
+    assert stats["before"] == {
+        "statuses": {"failed_to_download": 5},
+        "reasons": {"http 429": 1, "http 500": 1, "http 503": 3},
+    }
+    assert (stats["count"], stats["successes"]) == (5, 4)
+    # A lie about them is found.
+    path = tmp_path / "out" / MANIFEST
+    path.write_text(path.read_text().replace('"http 404": 3', '"http 404": 2', 1))
+    assert verify(url, deep=False, workers=0, progress=Watcher()).verdict == "differs"
+
+
+@pytest.mark.parametrize("name", ["index/train.parquet", MANIFEST])
+def test_what_another_process_has_replaced_is_not_replaced_again(built_once, web, name):
+    storage = open_storage(built_once)
+    other = written_otherwise(name, storage.read(name))
+    web.faults.clear()
+
+    def overtaken(job, indexes):
+        yield from (retry_shard(job, index) for index in indexes)
+        assert storage.replace(name, other, storage.read(name))
+
+    with pytest.raises(ConflictError, match="another process has changed the dataset meanwhile; run the same command"):
+        retry(built_once, engine=overtaken)
+    assert storage.read(name) == other
+    assert read_manifest(storage).revision == 1
+
+
+def written_otherwise(name, data):
+    """The same content in other bytes."""
+    if name == MANIFEST:
+        return data + b" "
+    file, sink = pq.ParquetFile(io.BytesIO(data)), io.BytesIO()
+    with pq.ParquetWriter(sink, file.schema_arrow, compression="gzip") as writer:
+        for group in range(file.num_row_groups):
+            writer.write_table(file.read_row_group(group))
+    return sink.getvalue()

@@ -11,7 +11,7 @@ from dataprep.builder.driver import run_build
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options
 from dataprep.fetched.shards import ShardFetcher
 from dataprep.web.addresses import parse_networks
-from dataprep.web.limits import Limits
+from dataprep.web.requests import Limits
 from tests.support.builds import digests
 from tests.support.fetched import Watcher
 from tests.support.picture_web import picture_web

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from dataprep.web.caches import Known
-from dataprep.web.limits import Limits
-from dataprep.web.outcomes import Outcome
+from dataprep.web.politeness import Known
+from dataprep.web.requests import Limits, Outcome
 from tests.support.fetching import fetch_all, loopback_limits
 from tests.support.name_server import NameServer, name_server
 from tests.support.web_server import WebServer, addresses_of, web_server

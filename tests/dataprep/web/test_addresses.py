@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
 from dataprep.web.addresses import checked_url, parse_networks, refusal
-from dataprep.web.outcomes import Failed, Status
+from dataprep.web.requests import Failed, Status
 from tests.support.hostile_urls import BAD, PUBLIC, REFUSED
 
 

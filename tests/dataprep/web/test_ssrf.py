@@ -17,9 +17,8 @@ from urllib.parse import quote
 
 import pytest
 
-from dataprep.web.limits import Limits
-from dataprep.web.outcomes import Outcome, Status
-from dataprep.web.resolver import checked_socket
+from dataprep.web.client import checked_socket
+from dataprep.web.requests import Limits, Outcome, Status
 from tests.support.fetching import fetch_all
 from tests.support.hostile_urls import ADDRESSES, BAD, HOSTS
 from tests.support.name_server import name_server
