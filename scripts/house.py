@@ -67,7 +67,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             (
                 "dataprep/dataset/features.py",
-                "dataprep/formats/annotations.py",
+                "dataprep/formats/tfrecord.py",
                 "dataprep/formats/webdataset.py",
                 "dataprep/sources/columns.py",
                 "dataprep/sources/folder.py",

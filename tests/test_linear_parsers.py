@@ -18,9 +18,8 @@ import pytest
 from dataprep.dataset.index import index_schema, open_index_file
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import DataprepError
-from dataprep.formats.example import bytes_feature, features_of, map_entry
+from dataprep.formats.example import bytes_feature, features_of, map_entry, message
 from dataprep.formats.tars import tar_members
-from dataprep.formats.wire import message
 from dataprep.sources.coco_annotations import CocoAnnotations
 from dataprep.sources.coco_records import coco_features
 from dataprep.sources.image_tables import ImageTable, columns_of, table_rows

@@ -27,10 +27,9 @@ from dataprep.dataset.paths import OTHER_PICTURES, READABLE_SUFFIXES, is_hidden_
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
-from dataprep.formats.img2dataset import IMG2DATASET
-from dataprep.formats.img2dataset_tfds import is_ours
+from dataprep.formats.example import FRAME_HEAD_BYTES, frame_length
+from dataprep.formats.img2dataset import IMG2DATASET, is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
-from dataprep.formats.wire import FRAME_HEAD_BYTES, frame_length
 from dataprep.messages import counted, shell_words, shown
 from dataprep.sources.archives import refuse_pointer
 from dataprep.sources.keys import key_of

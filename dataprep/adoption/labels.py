@@ -20,7 +20,7 @@ from pathlib import Path
 from dataprep.dataset.features import MAX_FEATURES, STORED_ANEW
 from dataprep.dataset.hashes import name_hash
 from dataprep.errors import SourceError, UsageError
-from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, MAX_SIDE, is_key
+from dataprep.formats.base import MAX_CLASS_NAME_CHARS, MAX_SIDE, is_key
 from dataprep.formats.tars import ByteReader, damaged
 from dataprep.messages import counted, shown
 from dataprep.sources.keys import IMAGE_SUFFIXES, key_of, name_bytes

@@ -22,9 +22,21 @@ from dataprep.dataset.index import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import FormatError, SourceError
 from dataprep.formats.base import DatasetInfo
-from dataprep.formats.example import BYTES, FLOATS, INTEGERS, Feature, byte_ranges, features_of, integers, is_single
-from dataprep.formats.img2dataset_tfds import DESCRIPTION, escaped, numbered
-from dataprep.formats.tars import BLOCK, ByteReader, Member, damaged, split_name, tar_members
+from dataprep.formats.example import (
+    BYTES,
+    FLOATS,
+    FRAME_HEAD_BYTES,
+    FRAME_TAIL_BYTES,
+    INTEGERS,
+    Feature,
+    byte_ranges,
+    features_of,
+    frame_length,
+    integers,
+    is_single,
+)
+from dataprep.formats.img2dataset import DESCRIPTION, escaped, numbered
+from dataprep.formats.tars import BLOCK_BYTES, ByteReader, Member, damaged, split_name, tar_members
 from dataprep.formats.tfds import (
     DATASET_INFO,
     FEATURES,
@@ -38,7 +50,6 @@ from dataprep.formats.tfds import (
 )
 from dataprep.formats.tfds import Feature as TfdsFeature
 from dataprep.formats.tfds import feature as tfds_feature
-from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, frame_length
 from dataprep.messages import shown
 from dataprep.storage.checksums import crc32c_of
 
@@ -89,7 +100,7 @@ def tar_samples(reader: ByteReader) -> Iterator[TarSample]:
     sample: TarSample | None = None
     position = 0
     for member in tar_members(reader):
-        start, position = position, member.offset + -(-member.num_bytes // BLOCK) * BLOCK
+        start, position = position, member.offset + -(-member.num_bytes // BLOCK_BYTES) * BLOCK_BYTES
         base, suffix = split_name(member.name)
         if member.is_directory or not suffix or _METADATA.match(member.name):
             continue

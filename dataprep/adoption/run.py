@@ -39,8 +39,7 @@ from dataprep.dataset.paths import BUILD, PLAN_JSON
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import FileEntry, Manifest, SplitManifest, renumbering
 from dataprep.errors import AccessError, ConflictError, DataprepError, SourceError, StorageError, UsageError
-from dataprep.formats.img2dataset import STATUSES
-from dataprep.formats.img2dataset_tfds import is_ours
+from dataprep.formats.img2dataset import STATUSES, is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.messages import counted, did_you_mean, shell_words, shown
 from dataprep.storage import Storage, open_storage

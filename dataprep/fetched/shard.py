@@ -24,20 +24,23 @@ from dataprep.dataset.records import NO_LABEL, Placement
 from dataprep.errors import FormatError, UsageError
 from dataprep.fetched.collect import Fetch, RowOptions, RowResult, collect, count_reasons, count_statuses, read_image
 from dataprep.fetched.encode import EncodeFormat, refuse_absent_columns
-from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.formats.example import (
+    FRAME_HEAD_BYTES,
+    FRAME_TAIL_BYTES,
     byte_ranges,
     bytes_feature,
     example_before,
     features_of,
     float_feature,
+    frame_around,
+    frame_length,
     integer_feature,
     map_entry,
 )
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, STATUSES, SUCCESS
+from dataprep.formats.tars import BLOCK_BYTES, members_around
 from dataprep.formats.tfrecord import tfds_name
-from dataprep.formats.ustar import BLOCK_BYTES, members_around
-from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, frame_around, frame_length
 from dataprep.sources.laion import LaionTables, Row
 from dataprep.sources.tables import Column, Kind, Value
 from dataprep.storage.checksums import HashingWriter

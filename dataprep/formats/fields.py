@@ -8,10 +8,20 @@ from typing import Any
 
 from dataprep.dataset.features import NO_FEATURES, Features, Values, from_json
 from dataprep.errors import FormatError, SourceError, UsageError
-from dataprep.formats.annotations import example_values
-from dataprep.formats.example import BYTES, FLOATS, INTEGERS, Feature, byte_ranges, features_of, floats, integers
-from dataprep.formats.tars import BLOCK, Member, split_name, tar_members
-from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
+from dataprep.formats.example import (
+    BYTES,
+    FLOATS,
+    FRAME_HEAD_BYTES,
+    FRAME_TAIL_BYTES,
+    INTEGERS,
+    Feature,
+    byte_ranges,
+    features_of,
+    floats,
+    integers,
+)
+from dataprep.formats.tars import BLOCK_BYTES, Member, split_name, tar_members
+from dataprep.formats.tfrecord import example_values
 from dataprep.messages import not_one_of, printable
 
 CAPTIONS = ("caption", "txt")
@@ -145,7 +155,7 @@ class _TarRecord:
 
     def __init__(self, record: Record) -> None:
         self._record = memoryview(record)
-        self.num_bytes = len(record) + 2 * BLOCK
+        self.num_bytes = len(record) + 2 * BLOCK_BYTES
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         """Return the bytes at an offset; fewer than requested only where the end marker ends."""

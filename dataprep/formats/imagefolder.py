@@ -14,8 +14,7 @@ from typing import BinaryIO
 from dataprep.dataset.features import NO_FEATURES, Features, annotations_json, values_of
 from dataprep.dataset.records import Placement, Sample
 from dataprep.errors import FormatError
-from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
-from dataprep.formats.checked import check_class_folder, is_key
+from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample, check_class_folder, is_key
 
 FOLDERLESS = "images"
 """Folder of images that have neither a class nor a folder: ImageFolder ignores images in its root."""

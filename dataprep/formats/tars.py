@@ -7,14 +7,14 @@ follows sparse maps and links. Format: POSIX.1-2017, "pax Interchange Format", a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from dataprep.errors import SourceError
 from dataprep.messages import shown
 
-BLOCK = 512
+BLOCK_BYTES = 512
 MAX_EXTENSION_BYTES = 2**20
 """Maximum size of one PAX or GNU header; real ones have a few hundred bytes."""
 MAX_EXTENSIONS = 8
@@ -22,8 +22,7 @@ MAX_EXTENSIONS = 8
 MAX_TAIL_BYTES = 2**20
 """Maximum number of zeros after the end marker: archives are padded to a record, 10,240 bytes unless `tar -b` sets
 it."""
-
-_ZEROS = bytes(BLOCK)
+_ZEROS = bytes(BLOCK_BYTES)
 _REFUSED = {
     b"1": "a hard link",
     b"2": "a symbolic link",
@@ -35,6 +34,24 @@ _REFUSED = {
 }
 _PAX_RECORD = re.compile(rb"([0-9]{1,7}) ([^=]+)=")
 _AGAIN = "the archive is damaged: fetch it again"
+NAME_BYTES = 100
+# A ustar header consists of name, _MODE_OWNER, size, _MTIME, checksum, type, _LINK_TO_DEVICE, prefix and 12 zeros.
+_MODE_OWNER = b"0000644\0" + b"0000000\0" * 2
+_MTIME = b"0" * 11 + b"\0"
+_LINK_TO_DEVICE = bytes(100) + b"ustar\x0000" + bytes(80)
+_FILE, EXTENDED = b"0", b"x"
+# The checksum counts its own eight bytes as blanks.
+_FIXED_SUM = sum(_MODE_OWNER) + sum(_MTIME) + sum(_LINK_TO_DEVICE) + 8 * ord(" ")
+_PREFIX_BYTES = 155
+FIELDS = (
+    ("name", 100), ("mode", 108), ("uid", 116), ("gid", 124), ("size", 136), ("mtime", 148),
+    ("checksum", 156), ("type", 157), ("link name", 257), ("magic", 265), ("owner", 297), ("group", 329),
+    ("device", 345), ("prefix", 500), ("padding", 512),
+)  # fmt: skip
+"""Each field's name and end, in bytes from the header's start."""
+# This entry carries the path of a file whose name ustar cannot hold. tarfile, webdataset, Hugging Face datasets and
+# GNU tar all read it, also from a stream.
+_EXTENDED_NAME = b"././@PaxHeader"
 
 
 class Member(NamedTuple):
@@ -76,15 +93,6 @@ def damaged(reader: ByteReader, offset: int, what: str, *, member: str = "", wit
     return SourceError(f"{reader.archive}: {inner}{name}at byte {offset:,}: {what}")
 
 
-@dataclass(slots=True)
-class _Extensions:
-    """What the extension headers in front of a member say about it."""
-
-    name: bytes | None = None
-    num_bytes: int | None = None
-    count: int = 0
-
-
 def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, within: str = "") -> Iterator[Member]:
     """Yield the files and directories of a tar, in its order.
 
@@ -110,7 +118,7 @@ def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, 
             member = walk.member(header, kind, position, num_bytes, extensions)
             yield member
             num_bytes, extensions = member.num_bytes, _Extensions()
-        position += BLOCK + -(-num_bytes // BLOCK) * BLOCK
+        position += BLOCK_BYTES + -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
     walk.check_end(position, extensions)
 
 
@@ -121,6 +129,51 @@ def split_name(name: str) -> tuple[str, str]:
     return (folder + slash + stem, suffix.lower()) if stem and dot else (name, "")
 
 
+def member(key: bytes, suffix: bytes, data: bytes) -> bytes:
+    """Return a whole member: headers, data, zeros up to the next block."""
+    return header(key, suffix, len(data)) + data + bytes(-len(data) % BLOCK_BYTES)
+
+
+def members_around(key: bytes, suffix: bytes, image_bytes: int, fields: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+    """Return the bytes of a sample before and after its image, whose own bytes are not copied.
+
+    Args:
+        key: Key of the sample, with which the names of all its members begin.
+        suffix: Suffix of the image's name.
+        image_bytes: Size of the image.
+        fields: Contents of the members that follow, by suffix.
+    """
+    after = bytes(-image_bytes % BLOCK_BYTES)
+    for name, data in fields.items():
+        after += member(key, name, data)
+    return header(key, suffix, image_bytes), after
+
+
+def header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:
+    """Return all blocks before a member's data: one, or three where ustar's fields cannot hold the name."""
+    name = key + suffix
+    if len(name) <= NAME_BYTES:
+        return _ustar(b"", name, num_bytes, _FILE)
+    slash = name.find(b"/", len(name) - NAME_BYTES - 1)  # the first slash after which the rest fits
+    if 0 < slash <= _PREFIX_BYTES:
+        return _ustar(name[:slash], name[slash + 1 :], num_bytes, _FILE)
+    record = _extended_record(name)
+    return (
+        _ustar(b"", _EXTENDED_NAME, len(record), EXTENDED)
+        + record.ljust(BLOCK_BYTES, b"\0")
+        + _ustar(b"", name[:NAME_BYTES], num_bytes, _FILE)
+    )
+
+
+@dataclass(slots=True)
+class _Extensions:
+    """What the extension headers in front of a member say about it."""
+
+    name: bytes | None = None
+    num_bytes: int | None = None
+    count: int = 0
+
+
 class _Walk:
     """State of the walk over one tar: its bounds and its name, so that every check can say where a fault is."""
 
@@ -129,8 +182,8 @@ class _Walk:
 
     def block(self, position: int) -> bytes:
         """Return the header block at a position."""
-        header = self._read(position, BLOCK)
-        if len(header) < BLOCK:
+        header = self._read(position, BLOCK_BYTES)
+        if len(header) < BLOCK_BYTES:
             raise self._error(
                 position, f"it ends after {len(header)} bytes, without the end marker: it is truncated, fetch it again"
             )
@@ -163,7 +216,7 @@ class _Walk:
                 f"extension header {extensions.count} in a row, of {num_bytes:,} bytes; "
                 f"at most {MAX_EXTENSIONS} of {MAX_EXTENSION_BYTES:,} bytes are read: unpack it and give the folder",
             )
-        data = self._read(position + BLOCK, num_bytes)
+        data = self._read(position + BLOCK_BYTES, num_bytes)
         if len(data) < num_bytes:
             raise self._error(position, f"an extension header of {num_bytes:,} bytes reaches beyond its end; {_AGAIN}")
         if kind == b"L":
@@ -183,17 +236,17 @@ class _Walk:
             raise self._error(position, f"it is {what}, expected plain files: unpack it and give the folder", name)
         if is_directory and num_bytes:
             raise self._error(position, f"a directory with {num_bytes:,} bytes of content; {_AGAIN}", name)
-        left = self._stop - position - BLOCK
+        left = self._stop - position - BLOCK_BYTES
         if num_bytes > left:
             raise self._error(position, f"it should have {num_bytes:,} bytes, only {left:,} follow; {_AGAIN}", name)
-        return Member(name, position + BLOCK, num_bytes, is_directory)
+        return Member(name, position + BLOCK_BYTES, num_bytes, is_directory)
 
     def check_end(self, position: int, extensions: _Extensions) -> None:
         """Raise SourceError unless a second zero block follows the first, and only zeros after it."""
         if extensions.count:
             raise self._error(position, f"an extension header without its member; {_AGAIN}")
-        tail = self._read(position + BLOCK, MAX_TAIL_BYTES + 1)
-        if len(tail) < BLOCK:
+        tail = self._read(position + BLOCK_BYTES, MAX_TAIL_BYTES + 1)
+        if len(tail) < BLOCK_BYTES:
             raise self._error(position, "it ends inside its end marker: it is truncated, fetch it again")
         if tail.count(0) != len(tail):
             raise self._error(position, "more data follow its end marker; expected one archive: unpack it instead")
@@ -238,3 +291,16 @@ def _header_name(header: bytes) -> bytes:
         if prefix:
             return prefix + b"/" + name
     return name
+
+
+def _extended_record(name: bytes) -> bytes:
+    """Return `<length> path=<name>` and a line end. The length counts itself: three digits for names this long."""
+    return b"%d path=%b\n" % (len(b"100 path=\n") + len(name), name)
+
+
+def _ustar(prefix: bytes, name: bytes, num_bytes: int, kind: bytes) -> bytes:
+    size = b"%011o\0" % num_bytes
+    checksum = _FIXED_SUM + sum(name) + sum(size) + ord(kind) + sum(prefix)
+    name = name.ljust(NAME_BYTES, b"\0")
+    prefix = prefix.ljust(_PREFIX_BYTES + 12, b"\0")
+    return b"".join((name, _MODE_OWNER, size, _MTIME, b"%06o\0 " % checksum, kind, _LINK_TO_DEVICE, prefix))

@@ -1,62 +1,64 @@
 """TFRecord: a shard is a run of framed tf.train.Example messages; two JSON files let TFDS serve the dataset.
 
-As in protobuf's deterministic serialisation, the entries of the feature map are sorted by name.
+As in protobuf's deterministic serialisation, the entries of the feature map are sorted by name. A feature of the
+dataset is one feature of the Example; a column of records is called `objects/bbox`. The values of a feature are stored
+one after the other, whatever its shape. An Example cannot hold floats of 64 bits, so float64 values are the bytes of a
+little-endian array, which TFDS decodes (`encoding: bytes`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import BinaryIO
+from itertools import chain
+from typing import Any, BinaryIO
 
 from dataprep.dataset.features import (
     MAX_ANNOTATION_BYTES,
     NO_FEATURES,
+    Feature,
     Features,
+    Kind,
+    Values,
     annotation_values,
     annotations_json,
 )
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
-from dataprep.formats.annotations import example_entries, example_values, tfds_features
-from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
-from dataprep.formats.checked import (
+from dataprep.formats import example, tfds
+from dataprep.formats.base import (
     MAX_FIELD_BYTES,
     MAX_IMAGE_BYTES,
     CheckedStream,
+    DatasetInfo,
+    ShardFormat,
+    StoredSample,
     check_class_folder,
     check_sample,
     sample_fault,
 )
 from dataprep.formats.example import (
+    FRAME_HEAD_BYTES,
+    FRAME_TAIL_BYTES,
+    Read,
     byte_ranges,
     bytes_feature,
+    checksum,
     example_before,
     features_of,
+    frame_around,
+    frame_length,
     integer_feature,
     integers,
     map_entry,
 )
-from dataprep.formats.tfds import (
-    ClassLabel,
-    Feature,
-    InfoDocument,
-    dataset_info,
-    feature,
-    features_dict,
-    image,
-    json_bytes,
-    scalar,
-    text,
-)
-from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, checksum, frame_around, frame_length
 
 _MAX_RECORD_BYTES = MAX_IMAGE_BYTES + MAX_FIELD_BYTES
 _ANNOTATION_FACTOR = 8
 """Maximum number of bytes in a record for each byte of annotations as JSON: `-1,` becomes an integer of ten bytes."""
-
 _VARINT = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
 _BEFORE_IMAGE = re.compile(
     rb"\x0a%(v)b\x0a.\x0a\x06height\x12.\x1a.\x0a.(%(v)b)\x0a%(v)b\x0a\x05image\x12%(v)b\x0a%(v)b\x0a(%(v)b)"
@@ -111,8 +113,8 @@ class TFRecordFormat(ShardFormat):
             FormatError: A class name cannot be a line of the text file, or occurs twice.
         """
         files = {
-            "dataset_info.json": json_bytes(_dataset_info(info)),
-            "features.json": json_bytes(_features(len(info.classes), info.features)),
+            "dataset_info.json": tfds.json_bytes(_dataset_info(info)),
+            "features.json": tfds.json_bytes(_features(len(info.classes), info.features)),
         }
         if info.classes:
             for class_name in info.classes:
@@ -152,6 +154,49 @@ class TFRecordWriter:
 
     def close(self) -> None:
         """Write nothing: a run of records has no end mark."""
+
+
+def tfds_name(dataset: str) -> str:
+    """Return the name of a dataset as TFDS writes it, with underscores."""
+    return dataset.replace("-", "_")
+
+
+def example_entries(features: Features, values: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Return the entries of an Example's map, by name."""
+    entries = {}
+    for name, feature in features.items():
+        columns = feature.columns if feature.kind == "records" else {"": feature}
+        for column, inner in columns.items():
+            path = f"{name}/{column}" if column else name
+            value = values[name][column] if column else values[name]
+            entries[path.encode()] = example.map_entry(path.encode(), _feature_of(inner, value))
+    return entries
+
+
+def example_values(features: Features, read: Read, found: Mapping[str, example.Feature]) -> Values:
+    """Return the annotations of an Example, given the positions of its features.
+
+    Raises:
+        FormatError: A feature is absent, or of another kind or length.
+    """
+    values: Values = {}
+    for name, feature in features.items():
+        if feature.kind == "records":
+            values[name] = {
+                column: _value(f"{name}/{column}", inner, read, found) for column, inner in feature.columns.items()
+            }
+        else:
+            values[name] = _value(name, feature, read, found)
+    return values
+
+
+def tfds_features(features: Features) -> Iterator[tuple[str, tfds.Feature]]:
+    """Yield the entries of features.json that describe annotations; records become a dictionary of columns."""
+    for name, feature in sorted(features.items()):
+        if feature.kind == "records":
+            yield name, tfds.features_dict({column: _tfds_feature(inner) for column, inner in feature.columns.items()})
+        else:
+            yield name, _tfds_feature(feature)
 
 
 def _around_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
@@ -285,29 +330,103 @@ def _decode_annotated(data: bytes, classes: tuple[str, ...], features: Features)
     return (sample, image_start) if whole else None
 
 
-def tfds_name(dataset: str) -> str:
-    """Return the name of a dataset as TFDS writes it, with underscores."""
-    return dataset.replace("-", "_")
-
-
-def _dataset_info(info: DatasetInfo) -> InfoDocument:
+def _dataset_info(info: DatasetInfo) -> tfds.InfoDocument:
     named = replace(info, name=tfds_name(info.name))
-    content = dataset_info(named, filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
+    content = tfds.dataset_info(named, filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
     if info.classes:
         content["supervisedKeys"] = {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]}}
     return content
 
 
-def _features(num_classes: int, annotations: Features) -> Feature:
+def _features(num_classes: int, annotations: Features) -> tfds.Feature:
     features = {
         **dict(tfds_features(annotations)),
-        "height": scalar("int64"),
-        "image": image("jpeg"),
-        "key": text(),
-        "orientation": scalar("int64"),
-        "width": scalar("int64"),
+        "height": tfds.scalar("int64"),
+        "image": tfds.image("jpeg"),
+        "key": tfds.text(),
+        "orientation": tfds.scalar("int64"),
+        "width": tfds.scalar("int64"),
     }
     if num_classes:
-        class_label: ClassLabel = {"numClasses": str(num_classes)}
-        features["label"] = feature("class_label_feature.ClassLabel", classLabel=class_label)
-    return features_dict(features)
+        class_label: tfds.ClassLabel = {"numClasses": str(num_classes)}
+        features["label"] = tfds.feature("class_label_feature.ClassLabel", classLabel=class_label)
+    return tfds.features_dict(features)
+
+
+def _feature_of(feature: Feature, value: Any) -> bytes:
+    items = list(_flattened(value, len(feature.shape)))
+    if feature.kind in ("bool", "int64"):
+        return example.integer_list(int(item) for item in items)
+    if feature.kind == "float32":
+        return example.float_list(items)
+    if feature.kind == "float64":
+        return example.bytes_list([struct.pack(f"<{len(items)}d", *items)])
+    return example.bytes_list(item.encode() if isinstance(item, str) else item for item in items)
+
+
+def _flattened(value: Any, depth: int) -> Iterable[Any]:
+    if not depth:
+        return [value]
+    return value if depth == 1 else chain.from_iterable(_flattened(inner, depth - 1) for inner in value)
+
+
+def _value(path: str, feature: Feature, read: Read, found: Mapping[str, example.Feature]) -> Any:
+    stored = found.get(path)
+    kind, decode = _DECODERS[feature.kind]
+    if stored is None or stored.kind not in (0, kind):  # 0: an empty list, whose kind protobuf may omit
+        raise FormatError(f"the feature {path!a} is {'absent' if stored is None else 'of another kind'}")
+    items = decode(read, stored)
+    for length in feature.shape[:0:-1]:  # the first length follows from the others
+        if length is None or len(items) % length:
+            raise FormatError(f"the feature {path!a} has {len(items):,} values, expected lists of {length}")
+        items = [items[start : start + length] for start in range(0, len(items), length)]
+    if feature.shape:
+        return items
+    if len(items) != 1:
+        raise FormatError(f"the feature {path!a} has {len(items):,} values, expected one")
+    return items[0]
+
+
+def _integers(read: Read, stored: example.Feature) -> list[Any]:
+    return list(example.integers(read, stored))
+
+
+def _booleans(read: Read, stored: example.Feature) -> list[Any]:
+    return [bool(value) for value in example.integers(read, stored)]
+
+
+def _doubles(read: Read, stored: example.Feature) -> list[Any]:
+    data = b"".join(_strings(read, stored))
+    if len(data) % 8:
+        raise FormatError(f"{len(data):,} bytes of float64, expected 8 for each")
+    return list(struct.unpack(f"<{len(data) // 8}d", data))
+
+
+def _strings(read: Read, stored: example.Feature) -> list[Any]:
+    return [read(start, stop - start) for start, stop in example.byte_ranges(read, stored)]
+
+
+def _texts(read: Read, stored: example.Feature) -> list[Any]:
+    try:
+        return [data.decode() for data in _strings(read, stored)]
+    except UnicodeDecodeError as error:
+        raise FormatError("text that is not UTF-8") from error
+
+
+_DECODERS: dict[Kind, tuple[int, Callable[[Read, example.Feature], list[Any]]]] = {
+    "bool": (example.INTEGERS, _booleans),
+    "bytes": (example.BYTES, _strings),
+    "float32": (example.FLOATS, lambda read, stored: list(example.floats(read, stored))),
+    "float64": (example.BYTES, _doubles),
+    "int64": (example.INTEGERS, _integers),
+    "text": (example.BYTES, _texts),
+}
+
+
+def _tfds_feature(feature: Feature) -> tfds.Feature:
+    if feature.kind in ("bytes", "text"):
+        return tfds.sequence(tfds.text(), feature.shape[0]) if feature.shape else tfds.text()
+    encoding = "bytes" if feature.kind == "float64" else "none"
+    if not feature.shape and encoding == "none":
+        return tfds.scalar(feature.kind)
+    return tfds.tensor(feature.kind, feature.shape, encoding)

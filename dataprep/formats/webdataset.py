@@ -22,16 +22,18 @@ from dataprep.dataset.features import (
 )
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
-from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
-from dataprep.formats.checked import (
+from dataprep.formats.base import (
     MAX_FIELD_BYTES,
     MAX_IMAGE_BYTES,
     CheckedStream,
+    DatasetInfo,
+    ShardFormat,
+    StoredSample,
     check_sample,
     is_key,
     sample_fault,
 )
-from dataprep.formats.ustar import BLOCK_BYTES, EXTENDED, FIELDS, NAME_BYTES, header, members_around
+from dataprep.formats.tars import BLOCK_BYTES, EXTENDED, FIELDS, NAME_BYTES, header, members_around
 
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 

@@ -21,7 +21,7 @@ from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Event, Manifest, SplitManifest, class_name_of
 from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS
-from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.inspection.captions import caption_field, caption_of_record, captions_of_folder
 from dataprep.inspection.oddities import Oddities, find_oddities

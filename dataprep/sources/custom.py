@@ -22,7 +22,7 @@ from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFile
 from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
-from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
+from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
 from dataprep.formats.tars import tar_members
 from dataprep.host.processes import find_modules_here
 from dataprep.messages import did_you_mean, one_line, quoted, shown

@@ -22,7 +22,7 @@ from dataprep.dataset.records import NO_LABEL, Enumeration, Manifest, SampleRef,
 from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats import FORMATS
-from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
+from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted, shell_words, shown
 from dataprep.sources.archives import Progress

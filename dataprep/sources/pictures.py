@@ -21,7 +21,7 @@ from dataprep.dataset.features import Feature, Values, annotations_json, name_fa
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, renumbering
 from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
-from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder
+from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder
 from dataprep.messages import counted, shell_words, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import READ_ALL, Reading, Wanted, class_counts

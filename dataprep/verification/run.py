@@ -49,7 +49,7 @@ from dataprep.errors import (
     UsageError,
 )
 from dataprep.formats import FORMATS
-from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, SplitFacts
 from dataprep.sources.own import CONVERTED

@@ -22,8 +22,7 @@ from dataprep.dataset.paths import named
 from dataprep.dataset.records import Event, Manifest, ShardEntry, SplitManifest, class_name_of
 from dataprep.errors import FormatError, StorageError
 from dataprep.formats import FORMATS
-from dataprep.formats.base import StoredSample
-from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.formats.base import MAX_IMAGE_BYTES, StoredSample
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
 from dataprep.storage import Storage, open_storage

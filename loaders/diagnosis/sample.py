@@ -24,7 +24,7 @@ from dataprep.builder.images import CheckedImage, ImagePolicy, check_image
 from dataprep.dataset.adopted import open_data
 from dataprep.dataset.randomness import permutation
 from dataprep.errors import ImageError, StorageError
-from dataprep.formats.ustar import BLOCK_BYTES, members_around
+from dataprep.formats.tars import BLOCK_BYTES, members_around
 from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import STALL_S
 from dataprep.storage import open_storage

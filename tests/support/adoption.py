@@ -19,7 +19,7 @@ from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.adopted import open_linked, open_named_data
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import read_manifest
-from dataprep.formats.checked import is_key
+from dataprep.formats.base import is_key
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
 from tests.support.libraries import in_process

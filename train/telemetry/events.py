@@ -13,7 +13,7 @@ import struct
 import time
 from pathlib import Path
 
-from dataprep.formats.wire import checksum, frame_head, message, varint
+from dataprep.formats.example import checksum, frame_head, message, varint
 
 # Tags of the wire format: field number x 8 + type.
 _DOUBLE_1, _VARINT_1, _VARINT_2, _VARINT_3 = b"\x09", b"\x08", b"\x10", b"\x18"

@@ -14,10 +14,9 @@ from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import MANIFEST, read_manifest
-from dataprep.formats.example import features_of
+from dataprep.formats.example import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, features_of
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.tfds import DATASET_INFO, FEATURES
-from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
 from dataprep.storage import open_storage
 from loaders import open_loader
 from tests.support.builds import dataprep, digests

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from dataprep.adoption.labels import LabelReader, ShardLabels, key_from, read_class_names, shard_prefixes, text_classes
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import SourceError, UsageError
-from dataprep.formats.checked import is_key
-from dataprep.formats.example import bytes_feature, map_entry
-from dataprep.formats.wire import frame_around, message
+from dataprep.formats.base import is_key
+from dataprep.formats.example import bytes_feature, frame_around, map_entry, message
 from dataprep.storage import open_storage
 from loaders import open_loader
 from tests.support.adoption import adopt_here, image_of, read_all, tar_of

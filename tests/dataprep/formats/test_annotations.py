@@ -14,10 +14,10 @@ from dataprep.dataset.features import annotation_values, annotations_json
 from dataprep.dataset.records import Sample
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
-from dataprep.formats.annotations import example_entries, example_values, tfds_features
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.example import features_of
 from dataprep.formats.fields import read_fields
+from dataprep.formats.tfrecord import example_entries, example_values, tfds_features
 from tests.support.annotations import FEATURES, VALUES, annotated_values
 from tests.support.interop import read_features_with_tfds
 from tests.support.own_data import picture

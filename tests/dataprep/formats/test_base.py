@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,17 @@ from hypothesis import strategies as st
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
-from dataprep.formats.base import ShardFormat, StoredSample
-from tests.support.samples import CLASSES, examples, read_samples, shards, write_shard
+from dataprep.formats.base import (
+    MAX_IMAGE_BYTES,
+    CheckedStream,
+    ShardFormat,
+    StoredSample,
+    check_class_folder,
+    check_sample,
+    is_key,
+    sample_fault,
+)
+from tests.support.samples import CLASSES, examples, keys, read_samples, samples, shards, write_shard
 
 PACKED = [pytest.param(each, id=name) for name, each in FORMATS.items() if not each.one_file_per_image]
 labelled_shards = shards(has_classes=True).map(lambda shard: (shard, CLASSES))
@@ -129,3 +140,137 @@ def test_a_new_format_says_four_things_and_the_rest_follows():
     incomplete = type("Incomplete", (ShardFormat,), {"name": "incomplete"})
     with pytest.raises(TypeError, match=r"abstract methods? .*metadata_files.*open_writer.*read_shard.*shard_file"):
         incomplete()
+
+
+LABELLED = Sample("a/b", b"jpeg", 3, "n01440764", 375, 500, 1)
+KEY_RULE = (
+    'expected at most 200 bytes of [A-Za-z0-9_-] and =XX in folders parted by "/", none of which starts with '
+    '"__" (readers skip those)'
+)
+
+
+@examples
+@given(keys)
+def test_all_keys_of_the_contract_are_accepted(key: str):
+    assert is_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "/a", "a/", "a//b", "a.b", "a b", "ä", "a=2", "a=2g", "a=c3", "__a", "a/__b", "..", "a\n", "a" * 201],
+)
+def test_keys_that_a_reader_would_change_or_skip_are_refused(key: str):
+    assert not is_key(key)
+
+
+def test_a_hostile_key_costs_linear_time():
+    assert not is_key("a" * 100 + "/" * 99 + ".")
+    assert not is_key("=AA" * 66 + ".")
+
+
+@examples
+@given(st.booleans().flatmap(lambda has_classes: st.tuples(st.just(has_classes), samples(has_classes=has_classes))))
+def test_samples_of_the_contract_have_no_fault(case: tuple[bool, Sample]):
+    has_classes, sample = case
+    assert sample_fault(sample, has_classes=has_classes) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "has_classes", "fault"),
+    [
+        ({"key": "a//b"}, True, f"key 'a//b', {KEY_RULE}"),
+        ({"image": b""}, True, "a/b: image of 0 bytes, expected 1 to 268,435,456"),
+        (
+            {"height": 65_536},
+            True,
+            "a/b: height 65536, width 500, orientation 1; expected sides of 0 to 65,535 and an orientation of 1 to 8",
+        ),
+        (
+            {"orientation": 0},
+            True,
+            "a/b: height 375, width 500, orientation 0; expected sides of 0 to 65,535 and an orientation of 1 to 8",
+        ),
+        ({"label": -1}, True, "a/b: label -1, class name 'n01440764', expected a label from 0 and its name"),
+        ({"class_name": ""}, True, "a/b: label 3, class name '', expected a label from 0 and its name"),
+        ({}, False, "a/b: label 3, class name 'n01440764', expected -1 and none, as there are no classes"),
+        (
+            {"label": -2, "class_name": ""},
+            False,
+            "a/b: label -2, class name '', expected -1 and none, as there are no classes",
+        ),
+        ({"class_name": "n" * 1001}, True, "a/b: class name of 1,001 characters, expected at most 1,000"),
+    ],
+)
+def test_a_sample_that_no_shard_can_hold_is_refused(change, has_classes, fault):
+    with pytest.raises(FormatError) as caught:
+        check_sample(replace(LABELLED, **change), has_classes=has_classes)
+    assert str(caught.value) == f"{fault}; correct the source that made this sample"
+
+
+def test_an_image_beyond_the_limit_is_refused():
+    class Endless(bytes):
+        def __len__(self) -> int:
+            return MAX_IMAGE_BYTES + 1
+
+    with pytest.raises(FormatError, match="image of 268,435,457 bytes, expected 1 to 268,435,456"):
+        check_sample(replace(LABELLED, image=Endless()), has_classes=True)
+
+
+@pytest.mark.parametrize("name", ["n01440764", "tench, Tinca tinca", "Grünfink", ".hidden", "a=b"])
+def test_class_names_that_can_be_folders_are_accepted(name: str):
+    check_class_folder(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\nb", "a\0b", " a", "a ", "\ud800"])
+def test_class_names_that_cannot_be_folders_are_refused(name: str):
+    with pytest.raises(FormatError) as caught:
+        check_class_folder(name)
+    assert str(caught.value) == (
+        f"class name {name!r}, expected one that can name a folder: no slash, no control character, no blanks "
+        "around it; rename the class in the source"
+    )
+
+
+class _Dripping(io.BytesIO):
+    """A raw stream, which may give fewer bytes than it was asked for."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(min(size or 0, 3))
+
+
+@examples
+@given(st.binary(max_size=40), st.lists(st.integers(0, 12), max_size=6))
+def test_a_stream_gives_exactly_what_is_asked_or_names_where_it_ends(data: bytes, sizes: list[int]):
+    source, offset = CheckedStream(_Dripping(data)), 0
+    for size in sizes:
+        if offset + size > len(data):
+            with pytest.raises(FormatError) as caught:
+                source.take(size)
+            assert str(caught.value) == (
+                f"offset {len(data)}: the end of the file, expected {offset + size - len(data)} more bytes; the shard "
+                "is damaged or was not written by a build: build it again"
+            )
+            return
+        assert source.take(size) == data[offset : offset + size]
+        offset += size
+        assert source.offset == offset
+
+
+def test_a_stream_may_end_between_records_but_not_inside_one():
+    source = CheckedStream(io.BytesIO(b"abc"))
+    assert source.take_unless_at_end(2) == b"ab"
+    with pytest.raises(FormatError, match="offset 3: the end of the file, expected 1 more bytes"):
+        source.take_unless_at_end(2)
+    assert source.take_unless_at_end(2) == b""
+
+
+def test_a_false_length_allocates_no_memory(tmp_path):
+    path = tmp_path / "short"
+    path.write_bytes(bytes(1000))
+    with path.open("rb") as file:
+        tracemalloc.start()
+        with pytest.raises(FormatError, match="offset 1,000"):
+            CheckedStream(file).take(MAX_IMAGE_BYTES)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak_bytes < 32 << 20

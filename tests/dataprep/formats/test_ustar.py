@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.formats.ustar import BLOCK_BYTES, header, member, members_around
+from dataprep.formats.tars import BLOCK_BYTES, header, member, members_around
 
 KEYS = st.text("abcXYZ019_-/", min_size=1, max_size=200).filter(lambda key: not key.startswith("/"))
 

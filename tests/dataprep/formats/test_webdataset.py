@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
-from dataprep.formats.base import DatasetInfo
-from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.formats.base import MAX_IMAGE_BYTES, DatasetInfo
 from dataprep.formats.webdataset import WebDatasetFormat
 from tests.support.interop import read_with_hf_datasets, read_with_webdataset
 from tests.support.samples import CLASSES, accepted, examples, keys, mutations, read_samples, shards, write_shard

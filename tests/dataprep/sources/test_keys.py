@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dataprep.dataset.records import MAX_KEY_BYTES
 from dataprep.errors import SourceError
-from dataprep.formats.checked import is_key
+from dataprep.formats.base import is_key
 from dataprep.messages import shown
 from dataprep.sources.keys import is_image, key_of, name_bytes, name_parts
 from tests.support.samples import examples
