@@ -71,7 +71,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
                 "dataprep/formats/webdataset.py",
                 "dataprep/sources/columns.py",
                 "dataprep/sources/folder.py",
-                "dataprep/sources/stored_values.py",
+                "dataprep/sources/existing.py",
                 "dataprep/sources/pictures.py",
                 "loaders/fetch/fields.py",
                 "loaders/mixtures/dataset.py",

@@ -20,14 +20,13 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import DataprepError
 from dataprep.formats.example import bytes_feature, features_of, map_entry, message
 from dataprep.formats.tars import tar_members
-from dataprep.sources.coco_annotations import CocoAnnotations
-from dataprep.sources.coco_records import coco_features
+from dataprep.sources.archives import zip_members
+from dataprep.sources.coco_annotations import CocoAnnotations, coco_features
+from dataprep.sources.coco_files import top_level_items
 from dataprep.sources.image_tables import ImageTable, columns_of, table_rows
 from dataprep.sources.imagenet_labels import _class_of_boxes
-from dataprep.sources.json_stream import top_level_items
 from dataprep.sources.metadata import MetadataFile, rows_of
 from dataprep.sources.tables import measure_table, read_part
-from dataprep.sources.zips import zip_members
 from dataprep.storage import open_storage
 from dataprep.web.politeness import rules_of
 from loaders.mixtures.document import read_spec

@@ -59,7 +59,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, configured
-from dataprep.sources.duplicates import same_names
+from dataprep.sources.keys import same_names
 from dataprep.sources.unpacked import unpacked_sources
 from dataprep.storage import Storage, open_originals, open_storage
 from dataprep.storage.checksums import crc32c_of

@@ -19,7 +19,7 @@ from dataprep.dataset.records import Manifest
 from dataprep.errors import ConflictError
 from dataprep.formats import FORMATS
 from dataprep.messages import human_bytes, printable, shortened
-from dataprep.sources.own import UNSTATED
+from dataprep.sources.base import UNSTATED
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
 

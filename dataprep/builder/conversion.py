@@ -23,8 +23,8 @@ from dataprep.dataset.index import PublishingRows
 from dataprep.dataset.records import Manifest
 from dataprep.errors import UsageError
 from dataprep.sources import Dataset
+from dataprep.sources.base import CONVERTED, Conversion
 from dataprep.sources.existing import Existing, ExistingDataset, split_facts
-from dataprep.sources.own import CONVERTED, Conversion
 from dataprep.storage import Storage, open_storage
 
 _NOT_CONVERTED = "a request to build original files, expected one to convert a dataset: use dataprep convert"

@@ -20,8 +20,7 @@ from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.dataset.spill import REFERENCE_ROWS, SpilledReferences, spill_rows, spilled
 from dataprep.errors import StorageError
 from dataprep.messages import one_line
-from dataprep.sources.base import MAX_SAMPLES, Dataset
-from dataprep.sources.own import SPLITS, OwnDataset
+from dataprep.sources.base import MAX_SAMPLES, SPLITS, Dataset, OwnDataset
 from dataprep.sources.tables import table_sha256
 from dataprep.sources.unpacked import unpacked_list, unpacked_name
 from dataprep.storage import Storage

@@ -24,8 +24,7 @@ from dataprep.formats.base import DatasetInfo
 from dataprep.formats.imagefolder import image_file, image_suffix, numbering_fault, repeat_links
 from dataprep.messages import quoted
 from dataprep.sources import BUILT, Dataset, FinishedDataset, OwnData, recorded_class
-from dataprep.sources.base import MAX_SAMPLES
-from dataprep.sources.own import FINISHED, NamedDataset, name_fault, split_fault
+from dataprep.sources.base import FINISHED, MAX_SAMPLES, NamedDataset, name_fault, split_fault
 from dataprep.storage import Storage
 
 

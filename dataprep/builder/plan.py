@@ -21,7 +21,7 @@ from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource
 from dataprep.errors import FormatError, UsageError
 from dataprep.host.versions import CODECS, codec_versions
 from dataprep.messages import printable, shell_words, shortened
-from dataprep.sources.own import Conversion, OwnData
+from dataprep.sources.base import Conversion, OwnData
 
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from dataprep.errors import DataprepError, StorageError
-from dataprep.sources.base import Dataset
-from dataprep.sources.own import OwnDataset
+from dataprep.sources.base import Dataset, OwnDataset
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import TooLargeError
 

@@ -15,7 +15,7 @@ from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_optio
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of
 from dataprep.sources.coco import COCO, found_kinds
-from dataprep.sources.coco_records import KINDS
+from dataprep.sources.coco_annotations import KINDS
 from dataprep.storage import open_originals
 
 NONE = "none"

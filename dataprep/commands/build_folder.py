@@ -10,7 +10,7 @@ from dataprep.arguments import StrictCommand
 from dataprep.commands.build_options import image_options, shard_options
 from dataprep.commands.build_own import RERUN, build_own, own_options, place_of
 from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
-from dataprep.sources.text_files import text_files
+from dataprep.sources.folder import text_files
 from dataprep.sources.tree import ARCHIVES, PACKED
 
 TextFiles = tuple[tuple[str, str], ...]

@@ -16,7 +16,7 @@ from dataprep.commands.options import Finite
 from dataprep.dataset.documents import JsonObject
 from dataprep.errors import UsageError
 from dataprep.sources import OwnData, own_name_fault
-from dataprep.sources.own import SPLITS, UNSTATED, name_from
+from dataprep.sources.base import SPLITS, UNSTATED, name_from
 from dataprep.sources.tree import ARCHIVES
 from dataprep.storage import open_storage
 from dataprep.storage.hub import is_hub, pinned

@@ -24,8 +24,8 @@ from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
 from dataprep.messages import shell_words
 from dataprep.sources import own_name_fault
+from dataprep.sources.base import CONVERTED, UNSTATED, Conversion, OwnData, name_from
 from dataprep.sources.existing import Existing, check_val_fraction, split_facts
-from dataprep.sources.own import CONVERTED, UNSTATED, Conversion, OwnData, name_from
 from dataprep.storage import Storage, open_storage
 
 EPILOG = """\b

@@ -29,9 +29,8 @@ from dataprep.formats.base import DatasetInfo
 from dataprep.formats.img2dataset import SUCCESS
 from dataprep.formats.tfds import Feature, dataset_info, features_dict, image, json_bytes, scalar, text
 from dataprep.formats.tfrecord import tfds_name
-from dataprep.sources.base import Dataset
+from dataprep.sources.base import UNSTATED, Dataset
 from dataprep.sources.laion import LAION, SPLIT, UNNAMED
-from dataprep.sources.own import UNSTATED
 from dataprep.storage import Storage
 from dataprep.storage.checksums import crc32c_number
 

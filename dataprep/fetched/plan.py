@@ -27,6 +27,7 @@ from dataprep.host.versions import codec_versions
 from dataprep.messages import counted, quoted
 from dataprep.sources import BUILT
 from dataprep.sources.archives import Progress
+from dataprep.sources.base import OwnData
 from dataprep.sources.laion import (
     DEFAULT_ROWS_PER_SHARD,
     LAION,
@@ -39,7 +40,6 @@ from dataprep.sources.laion import (
     source_entries,
     tables_from_document,
 )
-from dataprep.sources.own import OwnData
 from dataprep.sources.tables import Column
 
 if TYPE_CHECKING:

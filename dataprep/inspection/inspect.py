@@ -31,7 +31,7 @@ from dataprep.inspection.histograms import (
 )
 from dataprep.messages import shell_words
 from dataprep.sources import DATASETS
-from dataprep.sources.own import UNSTATED
+from dataprep.sources.base import UNSTATED
 from dataprep.storage import Storage, open_storage
 
 _EXAMPLES = 3

@@ -18,8 +18,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dataprep.dataset.features import Feature
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean
-from dataprep.sources.base import ArchiveFacts, Dataset, SourceCheck, SplitFacts
-from dataprep.sources.own import CLASS_NAME, CONVERTED, FINISHED, FinishedDataset, OwnData, OwnDataset, name_fault
+from dataprep.sources.base import (
+    CLASS_NAME,
+    CONVERTED,
+    FINISHED,
+    ArchiveFacts,
+    Dataset,
+    FinishedDataset,
+    OwnData,
+    OwnDataset,
+    SourceCheck,
+    SplitFacts,
+    name_fault,
+)
 
 if TYPE_CHECKING:
     from dataprep.sources.custom import Image, ImageDataset, images_in
@@ -77,7 +88,7 @@ _DATASETS = {
     "coco": "coco:COCO",
     "coco-dup5": "coco:COCO_DUP5",
     "imagenet": "imagenet:IMAGENET",
-    "imagenet-21k": "imagenet21k:IMAGENET_21K",
+    "imagenet-21k": "imagenet:IMAGENET_21K",
     "imagenet-fake": "fake:IMAGENET_FAKE",
 }
 _OWN = {"folder": "folder:FOLDER", "table": "table:TABLE"}

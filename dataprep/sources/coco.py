@@ -15,14 +15,12 @@ from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import Member, damaged
 from dataprep.messages import counted, not_one_of, shown
-from dataprep.sources.archives import Progress, open_archive
+from dataprep.sources.archives import Progress, open_archive, zip_members
 from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, Wanted
-from dataprep.sources.coco_annotations import CocoAnnotations, category_names
+from dataprep.sources.coco_annotations import KINDS, CocoAnnotations, category_names, coco_features
 from dataprep.sources.coco_files import archive_of, find_json
-from dataprep.sources.coco_records import KINDS, coco_features
 from dataprep.sources.folders import folder_files
 from dataprep.sources.keys import is_image
-from dataprep.sources.zips import zip_members
 from dataprep.storage.base import ObjectInfo, Storage
 
 PARTS = {"train": {"train2017": 118_287, "unlabeled2017": 123_403}, "val": {"val2017": 5_000}}

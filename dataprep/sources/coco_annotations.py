@@ -4,28 +4,28 @@
 
 An annotation file lists annotations in no order of images, so each is written to a temporary file without a name, and
 only its image and its place are held in memory: 32 bytes an annotation. Values stay as they are in the JSON; each kind
-of annotations is a feature of its own.
+of annotations is a feature of its own. Masks stay as text: polygons, or run lengths.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from dataprep.dataset.documents import convert
 from dataprep.dataset.features import Feature, Features, Values, annotations_json
 from dataprep.dataset.records import SourceFile
+from dataprep.dataset.run_lengths import runs_of
 from dataprep.errors import FormatError, SourceError
 from dataprep.messages import quoted, shown
-from dataprep.sources.coco_files import AnnotationFile, PanopticImages, archive_of, find_json
-from dataprep.sources.coco_masks import MAX_COORDINATE, mask_size
-from dataprep.sources.coco_records import KINDS, RECORDS, TYPES, Category, CocoImage
-from dataprep.sources.json_stream import top_level_items
+from dataprep.sources.coco_files import AnnotationFile, PanopticImages, archive_of, find_json, top_level_items
 from dataprep.storage.base import Storage
 from dataprep.storage.spool import Extent, ScratchFile
 
@@ -33,6 +33,51 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+
+MAX_COORDINATE = 1e9
+"""Maximum absolute value of a coordinate."""
+KINDS = ("captions", "instances", "keypoints", "panoptic")
+"""Kinds of annotations; each is a file for each split."""
+_LIST = (None,)
+_OBJECT = {
+    "area": Feature("float64", _LIST),
+    "bbox": Feature("float64", (None, 4)),
+    "category": Feature("text", _LIST),
+    "category_id": Feature("int64", _LIST),
+    "id": Feature("int64", _LIST),
+    "is_crowd": Feature("bool", _LIST),
+    "label": Feature("int64", _LIST),
+}
+_MASK = {"segmentation": Feature("text", _LIST)}
+_KEYPOINTS = {"keypoints": Feature("float64", (None, 17, 3)), "num_keypoints": Feature("int64", _LIST)}
+_IMAGE: Features = {
+    "coco_url": Feature("text"),
+    "date_captured": Feature("text"),
+    "filename": Feature("text"),
+    "flickr_url": Feature("text"),
+    "image_id": Feature("int64"),
+    "license": Feature("int64"),
+    "original_height": Feature("int64"),
+    "original_width": Feature("int64"),
+}
+"""Features of every image, from the list of images of the annotation files."""
+_FEATURES: Mapping[str, Features] = {
+    "captions": {"captions": Feature("records", (), {"id": Feature("int64", _LIST), "text": Feature("text", _LIST)})},
+    "instances": {"objects": Feature("records", (), {**_OBJECT, **_MASK})},
+    "keypoints": {"person_keypoints": Feature("records", (), {**_OBJECT, **_MASK, **_KEYPOINTS})},
+    "panoptic": {
+        "panoptic_filename": Feature("text"),
+        "panoptic_image": Feature("bytes"),
+        "panoptic_objects": Feature("records", (), _OBJECT),
+    },
+}
+RECORDS: Mapping[str, str] = {
+    "captions": "captions",
+    "instances": "objects",
+    "keypoints": "person_keypoints",
+    "panoptic": "panoptic_objects",
+}
+"""Feature of the records of each kind of annotations."""
 MAX_ANNOTATIONS = 20_000_000
 """Maximum number of annotations of one file: bounds the memory of their places to 640 MB. The largest of COCO
 has 860,001."""
@@ -44,61 +89,155 @@ _INT64 = 2**63
 _AGAIN = "expected an annotation file of COCO; fetch it again"
 
 
-class _Spill:
-    """Values by image, in a temporary file."""
+def segmentation_text(value: Any) -> str:
+    """Return a segmentation as canonical JSON; an empty text for None, where the annotation has none.
 
-    def __init__(self) -> None:
-        self._scratch = ScratchFile("the annotations of COCO")
-        self._images, self._offsets = array("q"), array("q")
-        self._end = 0
-        self._order: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def add(self, image: int, value: Values) -> None:
-        """Append a value of an image."""
-        place = self._scratch.append(json.dumps(value, separators=(",", ":")).encode())
-        self._images.append(image)
-        self._offsets.append(place.offset)
-        self._end = place.offset + place.num_bytes
-
-    def count_of_others(self, images: Sequence[int]) -> int:
-        """Return the number of values of other images than these."""
-        import numpy as np
-
-        return int(np.isin(np.array(self._images, np.int64), images, invert=True).sum())
-
-    def of(self, image: int) -> Iterator[Values]:
-        """Yield the values of an image, in the order in which they were added; none can be added afterwards."""
-        import numpy as np
-
-        if self._order is None:
-            self._offsets.append(self._end)
-            images = np.array(self._images, np.int64)
-            order = np.argsort(images, kind="stable")
-            self._order = order, images[order]
-        order, images = self._order
-        first, stop = np.searchsorted(images, [image, image + 1])
-        for number in order[first:stop].tolist():
-            start = self._offsets[number]
-            value: Values = json.loads(self._scratch.read(Extent(start, self._offsets[number + 1] - start)))
-            yield value
+    Raises:
+        ValueError: It is no segmentation; the text says what was found.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        for polygon in value:
+            _check_polygon(polygon)
+    elif isinstance(value, dict):
+        runs_of(value)
+    else:
+        raise ValueError(f"{type(value).__name__}, expected polygons or a run-length encoding")
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-@dataclass(slots=True)
-class _Kind:
-    """The annotations of one kind, for one split."""
+def mask_size(text: str) -> tuple[int, int] | None:
+    """Return height and width of the mask that a segmentation's text encodes; None for polygons, which have none."""
+    if not text.startswith("{"):
+        return None
+    height, width = json.loads(text)["size"]
+    return height, width
 
+
+def is_coordinate(value: Any) -> bool:
+    """Return whether a value is a number that a coordinate can have."""
+    return type(value) in (int, float) and -MAX_COORDINATE <= value <= MAX_COORDINATE
+
+
+def coco_features(kinds: Iterable[str]) -> dict[str, Feature]:
+    """Return the features of a dataset with some kinds of annotations; none without annotations."""
+    found: dict[str, Feature] = {}
+    for kind in kinds:
+        found |= {**_IMAGE, **_FEATURES[kind]}
+    return dict(sorted(found.items()))
+
+
+# The documents, typed
+
+
+class CocoImage(msgspec.Struct):
+    """An image as the files list it."""
+
+    id: int
+    file_name: str
+    height: int
+    width: int
+    license: int = 0
+    coco_url: str = ""
+    flickr_url: str = ""
+    date_captured: str = ""
+
+
+class Category(msgspec.Struct):
+    """A category of objects or segments."""
+
+    id: int
     name: str
-    url: str
-    spill: _Spill = field(default_factory=_Spill)
-    categories: dict[int, str] = field(default_factory=dict)
-    """Names of the categories by their id, in the order of the ids."""
+
+
+class Caption(msgspec.Struct):
+    """A caption of an image."""
+
+    id: int
+    image_id: int
+    caption: str
+
+    def columns(self) -> Values:
+        """Return the values as features have them."""
+        return {"id": self.id, "text": self.caption}
+
+
+class Segment(msgspec.Struct):
+    """What objects and panoptic segments have in common."""
+
+    id: int
+    category_id: int
+    iscrowd: int
+    bbox: tuple[float, float, float, float]
+    area: float
+
+    def columns(self) -> Values:
+        """Return the values as features have them. Raises ValueError for one that no image can have."""
+        if not all(is_coordinate(value) for value in (*self.bbox, self.area)):
+            raise ValueError(f"a bbox or an area with a value that is no number up to {MAX_COORDINATE:,.0f}")
+        if self.bbox[2] < 0 or self.bbox[3] < 0:
+            raise ValueError(f"a bbox of negative size, {quoted(list(self.bbox))}, expected [x, y, width, height]")
+        if self.iscrowd not in (0, 1):
+            raise ValueError(f"iscrowd {quoted(self.iscrowd)}, expected 0 or 1")
+        return {
+            "area": self.area,
+            "bbox": list(self.bbox),
+            "category_id": self.category_id,
+            "id": self.id,
+            "is_crowd": bool(self.iscrowd),
+        }
+
+
+class Instance(Segment, kw_only=True):
+    """An object."""
+
+    image_id: int
+    segmentation: Any = None
+
+    def columns(self) -> Values:
+        try:
+            text = segmentation_text(self.segmentation)
+        except ValueError as error:
+            raise ValueError(f"segmentation: {error}") from error
+        return super().columns() | {"segmentation": text}
+
+
+class Person(Instance, kw_only=True):
+    """A person with keypoints."""
+
+    keypoints: list[float]
+    num_keypoints: int
+
+    def columns(self) -> Values:
+        numbers = self.keypoints
+        if len(numbers) != 17 * 3 or not all(map(is_coordinate, numbers)):
+            raise ValueError(f"{len(numbers)} numbers as keypoints, expected x, y and visibility of 17 points")
+        points = [numbers[start : start + 3] for start in range(0, len(numbers), 3)]
+        return super().columns() | {"keypoints": points, "num_keypoints": self.num_keypoints}
+
+
+class Panoptic(msgspec.Struct):
+    """The panoptic segments of an image."""
+
+    image_id: int
+    file_name: str
+    segments_info: list[Segment]
 
     @property
-    def count(self) -> int:
-        return len(self.spill)
+    def id(self) -> int:
+        return self.image_id
+
+    def columns(self) -> Values:
+        return {"file_name": self.file_name, "segments": [segment.columns() for segment in self.segments_info]}
+
+
+TYPES: Mapping[str, type[Caption | Instance | Panoptic]] = {
+    "captions": Caption,
+    "instances": Instance,
+    "keypoints": Person,
+    "panoptic": Panoptic,
+}
 
 
 class CocoAnnotations:
@@ -292,14 +431,6 @@ class CocoAnnotations:
         return {name: {number: at for at, number in enumerate(ids)} for name, ids in self.categories.items()}
 
 
-def _category_of(kind: str, value: Values, categories: Mapping[int, str], labels: Mapping[int, int]) -> Values:
-    """Return name and label of an object's category. Raises FormatError for one that the file does not list."""
-    number = value["category_id"]
-    if number not in categories:
-        raise FormatError(f"{kind} {value['id']}: category_id {number}, which is not among the file's categories")
-    return {"category": categories[number], "label": labels[number]}
-
-
 def category_names(root: Storage, kind: str, folder: str) -> dict[int, str] | None:
     """Return the categories of one file, names by id, or None if the file does not exist."""
     file = find_json(root, kind, folder)
@@ -311,6 +442,79 @@ def category_names(root: Storage, kind: str, folder: str) -> dict[int, str] | No
             if name == "categories":
                 _add_category(found, element)
     return found.categories
+
+
+def _check_polygon(polygon: Any) -> None:
+    if not isinstance(polygon, list) or len(polygon) % 2:
+        count = f"{len(polygon):,} numbers" if isinstance(polygon, list) else type(polygon).__name__
+        raise ValueError(f"a polygon of {count}, expected x and y of each point")
+    if not all(map(is_coordinate, polygon)):
+        raise ValueError(f"a polygon with a coordinate that is no number up to {MAX_COORDINATE:,.0f}")
+
+
+class _Spill:
+    """Values by image, in a temporary file."""
+
+    def __init__(self) -> None:
+        self._scratch = ScratchFile("the annotations of COCO")
+        self._images, self._offsets = array("q"), array("q")
+        self._end = 0
+        self._order: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def add(self, image: int, value: Values) -> None:
+        """Append a value of an image."""
+        place = self._scratch.append(json.dumps(value, separators=(",", ":")).encode())
+        self._images.append(image)
+        self._offsets.append(place.offset)
+        self._end = place.offset + place.num_bytes
+
+    def count_of_others(self, images: Sequence[int]) -> int:
+        """Return the number of values of other images than these."""
+        import numpy as np
+
+        return int(np.isin(np.array(self._images, np.int64), images, invert=True).sum())
+
+    def of(self, image: int) -> Iterator[Values]:
+        """Yield the values of an image, in the order in which they were added; none can be added afterwards."""
+        import numpy as np
+
+        if self._order is None:
+            self._offsets.append(self._end)
+            images = np.array(self._images, np.int64)
+            order = np.argsort(images, kind="stable")
+            self._order = order, images[order]
+        order, images = self._order
+        first, stop = np.searchsorted(images, [image, image + 1])
+        for number in order[first:stop].tolist():
+            start = self._offsets[number]
+            value: Values = json.loads(self._scratch.read(Extent(start, self._offsets[number + 1] - start)))
+            yield value
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The annotations of one kind, for one split."""
+
+    name: str
+    url: str
+    spill: _Spill = field(default_factory=_Spill)
+    categories: dict[int, str] = field(default_factory=dict)
+    """Names of the categories by their id, in the order of the ids."""
+
+    @property
+    def count(self) -> int:
+        return len(self.spill)
+
+
+def _category_of(kind: str, value: Values, categories: Mapping[int, str], labels: Mapping[int, int]) -> Values:
+    """Return name and label of an object's category. Raises FormatError for one that the file does not list."""
+    number = value["category_id"]
+    if number not in categories:
+        raise FormatError(f"{kind} {value['id']}: category_id {number}, which is not among the file's categories")
+    return {"category": categories[number], "label": labels[number]}
 
 
 def _completed(features: Features, values: Values) -> Values:

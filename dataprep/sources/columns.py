@@ -18,8 +18,8 @@ import msgspec
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES, Feature, Kind, Values, shown_value
 from dataprep.errors import SourceError
 from dataprep.messages import quoted, shell_words
+from dataprep.sources.keys import Refuse, at_once
 from dataprep.sources.metadata import Row
-from dataprep.sources.problems import Refuse, at_once
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _REAL = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?")

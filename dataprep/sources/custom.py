@@ -26,12 +26,21 @@ from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder, is_k
 from dataprep.formats.tars import tar_members
 from dataprep.host.processes import find_modules_here
 from dataprep.messages import did_you_mean, one_line, quoted, shown
-from dataprep.sources.archives import open_archive
-from dataprep.sources.base import MAX_IMAGE_BYTES, READ_ALL, Reading, SplitFacts, member_parts
+from dataprep.sources.archives import open_archive, zip_members
+from dataprep.sources.base import (
+    CLASS_NAME,
+    MAX_IMAGE_BYTES,
+    READ_ALL,
+    UNSTATED,
+    OwnDataset,
+    Reading,
+    SplitFacts,
+    member_parts,
+    name_fault,
+    split_fault,
+)
 from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden, key_of, name_parts
-from dataprep.sources.own import CLASS_NAME, UNSTATED, OwnDataset, name_fault, split_fault
 from dataprep.sources.pictures import OpenedDataset
-from dataprep.sources.zips import zip_members
 from dataprep.storage.base import Storage
 
 if TYPE_CHECKING:

@@ -1,38 +1,48 @@
-"""One table of images: which column has the images, which has class names, and its rows.
+"""One table of images: which column has the images, which has class names, its rows, and where the images are.
 
 Parquet files hold image bytes in a column, as the Hugging Face Hub writes them (`image: {bytes, path}`), or paths; text
 files hold paths. A table is hostile input. Rows of a parquet file are read a few at a time, the fewer the larger its
 row groups claim to be, so that a value that is repeated by a dictionary stays bounded as long as the sizes in the
 footer are true. Only sizes of row groups are asked for here: if the metadata of a column are damaged, pyarrow ends the
 process.
+
+Image bytes are unpacked below the output (`unpacked.py`). Paths are names below the source that the user named, and
+nothing else: a relative path begins at the folder of the table, or at the source if the first image is only there, and
+`..` leads never above the source; an absolute path or a URL of a bucket begins with the source's own; on disk a link
+must lead to a file inside the source, or inside the folder to which a link directly in the source leads.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dataprep.dataset.features import MAX_FEATURES, Values
-from dataprep.errors import SourceError
+from dataprep.dataset.records import MISSING, SourceFile
+from dataprep.errors import SourceError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import did_you_mean, one_line, quoted, shell_words, shown
 from dataprep.sources.archives import Progress
+from dataprep.sources.base import MAX_IMAGE_BYTES
+from dataprep.sources.keys import Refuse, at_once, name_parts
 from dataprep.sources.metadata import MetadataFile, holds_texts, numbered, text_rows
-from dataprep.sources.problems import Refuse, at_once
-from dataprep.sources.unpacked import PARQUET
+from dataprep.sources.tables import table_sha256
+from dataprep.sources.unpacked import NO_IMAGE, PARQUET, unpacked_list, unpacked_name, unpacking
 from dataprep.storage.base import Storage
+from dataprep.storage.checksums import crc32c_of
 from dataprep.storage.parquet import ParquetFile, open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 Kind = Literal["bytes", "struct", "path", "other"]
 """What a column holds: bytes, a struct of bytes and path, texts, or anything else."""
-
 PATH_COLUMNS = frozenset(
     (
         *("file", "file_name", "file_path", "filename", "filepath", "image", "image_file", "image_name"),
@@ -53,6 +63,7 @@ _MOST_ROWS = 1024
 _BUFFER_BYTES = 2**22
 _PREFETCH_BYTES = 2**26
 """Maximum size of a row group that is read from a bucket in one request."""
+_WEB = ("http://", "https://", "ftp://")
 
 
 class TableRow(NamedTuple):
@@ -135,57 +146,6 @@ def columns_of(table: ImageTable) -> TableColumns:
             {item.name: str(item.type)[:80] for item in schema},
             classes,
         )
-
-
-def _kind_of(arrow: pa.DataType) -> Kind:
-    import pyarrow.types as types
-
-    if types.is_dictionary(arrow):
-        arrow = arrow.value_type
-    if types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow):
-        return "path"
-    if _is_binary(arrow):
-        return "bytes"
-    if types.is_struct(arrow):
-        inner = {arrow.field(number).name: arrow.field(number).type for number in range(arrow.num_fields)}
-        if "bytes" in inner and inner.keys() <= {"bytes", "path"} and _is_binary(inner["bytes"]):
-            return "struct"
-    return "other"
-
-
-def _is_binary(arrow: pa.DataType) -> bool:
-    import pyarrow.types as types
-
-    return bool(types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_binary_view(arrow))
-
-
-def _hub_features(table: ImageTable, schema: pa.Schema) -> dict[str, Any]:
-    """Return the description of columns by Hugging Face's libraries; empty if there is none."""
-    text = (schema.metadata or {}).get(b"huggingface", b"{}")
-    try:
-        if len(text) > MAX_HUB_METADATA_BYTES:
-            raise ValueError(f"{len(text):,} bytes")
-        features = json.loads(text).get("info", {}).get("features", {})
-        return features if isinstance(features, dict) else {}
-    except (ValueError, RecursionError, AttributeError) as error:
-        raise SourceError(
-            f"{table.url}: the entry 'huggingface' of its schema cannot be read ({one_line(error)}); write the file "
-            "again with datasets or pyarrow"
-        ) from error
-
-
-def _class_names(table: ImageTable, column: str, feature: Any) -> tuple[str, ...]:
-    """Return the names of a column of type ClassLabel; nothing for other columns."""
-    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
-        return ()
-    names = feature.get("names")
-    if not isinstance(names, list):  # a ClassLabel may have a number of classes only
-        return ()
-    if len(names) > MAX_CLASSES or not all(isinstance(name, str) for name in names):
-        raise SourceError(
-            f"{table.url}: column {quoted(column)} has {len(names):,} classes, expected at most {MAX_CLASSES:,} names"
-        )
-    return tuple(names)
 
 
 def choose_image_column(
@@ -284,6 +244,248 @@ def any_bytes(table: ImageTable, image_column: str) -> bool:
     return any(image_bytes(row) is not None for row in rows)
 
 
+def image_bytes(row: TableRow) -> bytes | None:
+    """Return the bytes of a row's image; None if it has none."""
+    image = row.image.get("bytes") if isinstance(row.image, dict) else row.image
+    return image if isinstance(image, bytes) else None
+
+
+def image_path(row: TableRow) -> str | None:
+    """Return the path of a row's image; None if it has none."""
+    path = row.image.get("path") if isinstance(row.image, dict) else row.image
+    return path if isinstance(path, str) and path else None
+
+
+def row_name(table: ImageTable, number: int) -> str:
+    """Return the name of a row, as messages show it."""
+    return f"{shown(table.name)} {numbered(table.name, number)}"
+
+
+class PackedImage(NamedTuple):
+    """One row, and where its image is among those of its file."""
+
+    row: TableRow
+    offset: int
+    """First byte among the images of its file; MISSING where the row has no image."""
+    num_bytes: int
+    crc32c: int
+    """CRC32C of the image when it was measured or unpacked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedImages:
+    """Reader of the images in parquet files."""
+
+    image_column: str
+    drop: frozenset[str]
+    """Other columns to leave out."""
+    unpack_to: Storage | None
+    """Output below which images are unpacked; None to measure them only."""
+    progress: Progress | None
+
+    def rows(self, table: ImageTable, source: SourceFile) -> Iterator[PackedImage]:
+        """Yield the rows of a file. Its images are unpacked once the last row was taken, unless an earlier run did.
+
+        Raises:
+            SourceError: The file cannot be read, or an image is too large.
+            StorageError: The images cannot be unpacked.
+        """
+        name, unpack_to = unpacked_name(source), self.unpack_to
+        listed = None if unpack_to is None else unpacked_list(unpack_to, name)
+        if listed is None:
+            yield from self._read(table, nullcontext() if unpack_to is None else unpacking(unpack_to, name))
+            return
+        offset, ordinal = 0, -1
+        for ordinal, row in enumerate(self._rows(table, only_paths=True)):
+            if ordinal < len(listed.sizes):
+                yield _packed(row, offset, listed.sizes[ordinal], listed.crc32cs[ordinal])
+                offset += max(0, listed.sizes[ordinal])
+        if unpack_to is not None and ordinal + 1 != len(listed.sizes):
+            raise StorageError(
+                f"{unpack_to.url_of(name)} has {len(listed.sizes):,} images, {table.url} has {ordinal + 1:,} rows: it "
+                "was not unpacked from this table; remove it, and run the same command again"
+            )
+
+    def _read(
+        self, table: ImageTable, unpacked: AbstractContextManager[Callable[[bytes | None], int] | None]
+    ) -> Iterator[PackedImage]:
+        offset = 0
+        with unpacked as add:
+            for row in self._rows(table, only_paths=False):
+                image = image_bytes(row)
+                num_bytes = NO_IMAGE if image is None else len(image)
+                if num_bytes > MAX_IMAGE_BYTES:
+                    raise SourceError(
+                        f"{table.url} row {row.number}: an image of {num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} "
+                        "for one image: remove the row"
+                    )
+                crc32c = crc32c_of(image or b"") if add is None else add(image)
+                yield _packed(row, offset, num_bytes, crc32c)
+                offset += max(0, num_bytes)
+
+    def _rows(self, table: ImageTable, *, only_paths: bool) -> Iterator[TableRow]:
+        return table_rows(table, self.image_column, self.drop, only_paths=only_paths, progress=self.progress)
+
+
+def packed_source(table: ImageTable, *, is_unpacked: bool) -> SourceFile:
+    """Return a table as a source of a plan."""
+    return SourceFile(table.name, table.num_bytes, table_sha256(table.root, table.name, table.num_bytes), is_unpacked)
+
+
+class LocatedImages:
+    """The images that one table names.
+
+    Args:
+        root: The source.
+        table: Name of the table below the source.
+        named: URL of the table or tables as the user named them, for a message.
+    """
+
+    def __init__(self, root: Storage, table: str, named: str) -> None:
+        self._root, self._folder, self._named = root, PurePosixPath(table).parent, named
+        self._base: PurePosixPath | None = None
+        self._folders: dict[str, tuple[Path, ...]] = {}
+
+    @property
+    def are_listed(self) -> bool:
+        """Whether sizes come from a list of many files, as in a bucket; on disk each file is asked for its own."""
+        return not self._root.is_local
+
+    def name_of(self, path: str) -> str:
+        """Return the name below the source of a path in the table, whether the file exists or not.
+
+        Raises:
+            SourceError: The path leads elsewhere; the message is a clause.
+        """
+        inside = f"{self._root.url}/"
+        if path.startswith(inside):
+            return self._normal(PurePosixPath(), path.removeprefix(inside))
+        if path.lower().startswith(_WEB):
+            raise SourceError(
+                f"{shown(path)} is on the web; expected a file below {self._root.url}: a table of URLs is built by "
+                f"dataprep build laion --source {shell_words(self._named)} --name NAME"
+            )
+        if path.startswith("/") or "://" in path:
+            raise SourceError(
+                f"{shown(path)} is not below {self._root.url}: give as --source a folder or prefix that holds both "
+                "table and images, and the table below it as --table"
+            )
+        if self._base is None:
+            self._base = self._found_base(path)
+        return self._normal(self._base, path)
+
+    def _found_base(self, path: str) -> PurePosixPath:
+        """Return the folder to which paths are relative, by the first one."""
+        for base in (self._folder, PurePosixPath()):
+            try:
+                if self._root.stat(self._normal(base, path)) is not None:
+                    return base
+            except (SourceError, UsageError):
+                continue
+        return self._folder
+
+    def _normal(self, base: PurePosixPath, path: str) -> str:
+        parts = [part for part in base.parts if part != "."]
+        for part in path.split("/"):
+            if part == "..":
+                if not parts:
+                    raise SourceError(f"{shown(path)} climbs out of {self._root.url}; expected a file below it")
+                parts.pop()
+            elif part not in ("", "."):
+                parts.append(part)
+        try:
+            return "/".join(name_parts("/".join(parts)))
+        except SourceError as error:
+            raise SourceError(f"{shown(path)}: {error}") from error
+
+    def sizes(self, names: Collection[str]) -> Mapping[str, int]:
+        """Return the size of each file that exists.
+
+        Raises:
+            SourceError: A link leads out of the source.
+        """
+        if self._root.is_local:
+            found = {name: self.size_on_disk(name) for name in names}
+            return {name: size for name, size in found.items() if size is not None}
+        return {info.name: info.num_bytes for info in self._root.stats(list(names)) if info is not None}
+
+    def size_on_disk(self, name: str) -> int | None:
+        """Return the size of a file; None if it does not exist. Raises SourceError for a link that leads out."""
+        try:
+            info = self._root.stat(name)
+        except UsageError as error:
+            raise SourceError(f"{shown(name)}: {error}") from error
+        if info is None:
+            return None
+        path = Path(self._root.url_of(name))
+        if path.is_symlink():
+            target = path.resolve()
+            if not any(target.is_relative_to(folder) for folder in self._inside(name)):
+                raise SourceError(
+                    f"{self._root.url}: {shown(name)}: a link that leads outside the source; expected a file"
+                )
+        return info.num_bytes
+
+    def _inside(self, name: str) -> tuple[Path, ...]:
+        """Return the folders inside which a link may lead."""
+        top, slash, _ = name.partition("/")
+        if top not in self._folders:
+            root = Path(self._root.url)
+            self._folders[top] = (root.resolve(), (root / top).resolve()) if slash else (root.resolve(),)
+        return self._folders[top]
+
+
+def _kind_of(arrow: pa.DataType) -> Kind:
+    import pyarrow.types as types
+
+    if types.is_dictionary(arrow):
+        arrow = arrow.value_type
+    if types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow):
+        return "path"
+    if _is_binary(arrow):
+        return "bytes"
+    if types.is_struct(arrow):
+        inner = {arrow.field(number).name: arrow.field(number).type for number in range(arrow.num_fields)}
+        if "bytes" in inner and inner.keys() <= {"bytes", "path"} and _is_binary(inner["bytes"]):
+            return "struct"
+    return "other"
+
+
+def _is_binary(arrow: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_binary_view(arrow))
+
+
+def _hub_features(table: ImageTable, schema: pa.Schema) -> dict[str, Any]:
+    """Return the description of columns by Hugging Face's libraries; empty if there is none."""
+    text = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        if len(text) > MAX_HUB_METADATA_BYTES:
+            raise ValueError(f"{len(text):,} bytes")
+        features = json.loads(text).get("info", {}).get("features", {})
+        return features if isinstance(features, dict) else {}
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise SourceError(
+            f"{table.url}: the entry 'huggingface' of its schema cannot be read ({one_line(error)}); write the file "
+            "again with datasets or pyarrow"
+        ) from error
+
+
+def _class_names(table: ImageTable, column: str, feature: Any) -> tuple[str, ...]:
+    """Return the names of a column of type ClassLabel; nothing for other columns."""
+    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+        return ()
+    names = feature.get("names")
+    if not isinstance(names, list):  # a ClassLabel may have a number of classes only
+        return ()
+    if len(names) > MAX_CLASSES or not all(isinstance(name, str) for name in names):
+        raise SourceError(
+            f"{table.url}: column {quoted(column)} has {len(names):,} classes, expected at most {MAX_CLASSES:,} names"
+        )
+    return tuple(names)
+
+
 def _selected(schema: pa.Schema, image_column: str, *, only_paths: bool) -> list[str]:
     """Return the image column, or the part of it without bytes."""
     kind = _kind_of(schema.field(image_column).type)
@@ -354,18 +556,7 @@ def _text_file(table: ImageTable) -> MetadataFile:
     return MetadataFile((), table.url, table.num_bytes, partial(table.root.open, table.name))
 
 
-def image_bytes(row: TableRow) -> bytes | None:
-    """Return the bytes of a row's image; None if it has none."""
-    image = row.image.get("bytes") if isinstance(row.image, dict) else row.image
-    return image if isinstance(image, bytes) else None
-
-
-def image_path(row: TableRow) -> str | None:
-    """Return the path of a row's image; None if it has none."""
-    path = row.image.get("path") if isinstance(row.image, dict) else row.image
-    return path if isinstance(path, str) and path else None
-
-
-def row_name(table: ImageTable, number: int) -> str:
-    """Return the name of a row, as messages show it."""
-    return f"{shown(table.name)} {numbered(table.name, number)}"
+def _packed(row: TableRow, offset: int, num_bytes: int, crc32c: int) -> PackedImage:
+    if num_bytes == NO_IMAGE:
+        return PackedImage(row, MISSING, 0, crc32c)
+    return PackedImage(row, offset, num_bytes, crc32c)

@@ -1,5 +1,6 @@
 """ImageNet (ILSVRC2012) from its tars or from unpacked folders; if both exist, the tar is used. If neither exists,
-parquet files of the Hugging Face Hub are used (imagenet_tables.py).
+parquet files of the Hugging Face Hub are used, of train, validation and test. ImageNet-21k is
+the same layout with other counts.
 
 train: `ILSVRC2012_img_train.tar`, a tar of 1,000 class tars; or `train/<wnid>/*.JPEG`; or `train/<wnid>.tar`.
 val: `ILSVRC2012_img_val.tar`; or `val/` flat; or `val/<wnid>/*.JPEG`. The first two take their labels from a file
@@ -9,11 +10,14 @@ the sorted class list.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import filterfalse
+from typing import NamedTuple
 
+from dataprep.dataset.paths import is_hidden_name
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.dataset.spill import SpilledItems
 from dataprep.errors import SourceError
@@ -30,8 +34,17 @@ from dataprep.sources.base import (
     Wanted,
     member_parts,
 )
-from dataprep.sources.folders import FolderFile, folder_files
-from dataprep.sources.image_tables import ImageTable
+from dataprep.sources.folders import FILES, FolderFile, folder_files, tree_files
+from dataprep.sources.image_tables import (
+    ImageTable,
+    PackedImage,
+    PackedImages,
+    choose_image_column,
+    columns_of,
+    image_path,
+    packed_source,
+    table_rows,
+)
 from dataprep.sources.imagenet_labels import (
     BBOX,
     BOXES,
@@ -44,15 +57,21 @@ from dataprep.sources.imagenet_labels import (
     published_ids,
     read_val_labels,
 )
-from dataprep.sources.imagenet_tables import HubImages, hub_tables, wnids_in
-from dataprep.sources.keys import is_hidden, is_image
-from dataprep.sources.packed_images import packed_source
+from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden, is_image
+from dataprep.sources.table_files import tables_by_split
+from dataprep.sources.unpacked import PARQUET
 from dataprep.storage.base import ObjectInfo, Storage
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
 IN_ROOT = "*"
 """Name in the plan's sources for files in class folders directly in the source."""
+GZIP_MAGIC = b"\x1f\x8b"
+_WNID_OR_TAR = re.compile(rf"{WNID.pattern}(\.tar)?")
+LABEL_COLUMN = "label"
+_TRAIN = re.compile(r"((n\d{8})_\d+)(?:_(n\d{8}))?\.JPEG", re.ASCII)
+_VAL = re.compile(r"(ILSVRC2012_val_\d{8})(?:_(n\d{8}))?\.JPEG", re.ASCII)
+_EXPECTED = "expected the names of the Hub's ILSVRC/imagenet-1k, such as"
 
 
 @cache
@@ -99,6 +118,41 @@ class ImageNet(Dataset):
         if classes is None:
             classes = self.classes(root, allow_partial=True)
         return _ValFinder(root, classes, wanted.progress).enumeration()
+
+
+IMAGENET = ImageNet(
+    name="imagenet",
+    description=(
+        "ImageNet as in the Large Scale Visual Recognition Challenge 2012: 1,281,167 images of 1,000 classes to train "
+        "with, 50,000 to validate."
+    ),
+    citation=(
+        "@article{russakovsky2015imagenet, title={{ImageNet} Large Scale Visual Recognition Challenge}, author={"
+        "Russakovsky, Olga and Deng, Jia and Su, Hao and Krause, Jonathan and Satheesh, Sanjeev and Ma, Sean and "
+        "Huang, Zhiheng and Karpathy, Andrej and Khosla, Aditya and Bernstein, Michael and Berg, Alexander C. and "
+        "Fei-Fei, Li}, journal={International Journal of Computer Vision}, volume={115}, number={3}, "
+        "pages={211--252}, year={2015}}"
+    ),
+    licence="Non-commercial research and education only; terms of access at https://www.image-net.org/download.php",
+    origin="https://www.image-net.org/challenges/LSVRC/2012/",
+    facts={
+        "train": SplitFacts(
+            samples=1_281_167,
+            class_samples=(732, 1_300),
+            archives=(ArchiveFacts(name=TRAIN_TAR, num_bytes=147_897_477_120, md5="1d675b47d978889d74fa0da5fadfb00e"),),
+        ),
+        "val": SplitFacts(
+            samples=50_000,
+            class_samples=(50, 50),
+            archives=(
+                ArchiveFacts(name=VAL_TAR, num_bytes=6_744_924_160, md5="29b22e2961454d5413ddabcf34fc5622"),
+                ArchiveFacts(name=DEVKIT, md5="fa75699e90414af021442c21a62c3abf"),
+                ArchiveFacts(name=BBOX, md5="f4cd18b5ea29fe6bbea62ec9c20d80f0"),
+            ),
+        ),
+    },
+    default_splits=("train", "val"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +323,192 @@ class TrainFinder(Finder):
             self.found.sources.append(SourceFile(folder or IN_ROOT, num_bytes))
 
 
+def classes_in_folder(files: Iterable[FolderFile]) -> tuple[str, ...]:
+    """Return the WNIDs of class folders and of class tars."""
+    names = {file.parts[0].removesuffix(".tar") for file in files}
+    return tuple(sorted(name for name in names if WNID.fullmatch(name)))
+
+
+class Release(NamedTuple):
+    """One release, as it was published."""
+
+    images: int
+    classes: int
+
+
+RELEASES = {"winter21_whole": Release(13_153_500, 19_167), "fall11_whole": Release(14_197_122, 21_841)}
+"""Releases by the name of their archive or folder."""
+_FOLDERS = (*RELEASES, "train", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNet21k(Dataset):
+    """All images of ImageNet."""
+
+    def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
+        """Return the WNIDs of the class tars or class folders."""
+        return self._find(root, Wanted(split="train", allow_partial=True)).classes
+
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+        release, found = _Finder(root, None, wanted.progress).of_any_release()
+        if not wanted.allow_partial:
+            _refuse_other_counts(root, release, Release(len(found.refs), len(found.classes)))
+        return found
+
+    def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, found: Enumeration) -> None:
+        """Do nothing: `_find` compares the counts with those of the release."""
+
+
+IMAGENET_21K = ImageNet21k(
+    name="imagenet-21k",
+    description=(
+        "All of ImageNet: 13,153,500 images of 19,167 classes in the release of winter 2021, 14,197,122 images of "
+        "21,841 classes in that of fall 2011."
+    ),
+    citation=(
+        "@inproceedings{deng2009imagenet, title={{ImageNet}: A Large-Scale Hierarchical Image Database}, author={Deng, "
+        "Jia and Dong, Wei and Socher, Richard and Li, Li-Jia and Li, Kai and Fei-Fei, Li}, booktitle={IEEE Conference "
+        "on Computer Vision and Pattern Recognition}, pages={248--255}, year={2009}}"
+    ),
+    licence="Non-commercial research and education only; terms of access at https://www.image-net.org/download.php",
+    origin="https://www.image-net.org/download-images.php",
+    facts={
+        "train": SplitFacts(
+            samples=RELEASES["winter21_whole"].images,
+            archives=(ArchiveFacts(name="winter21_whole.tar.gz", md5="ab313ce03179fd803a401b02c651c0a2"),),
+        )
+    },
+    default_splits=("train",),
+)
+
+
+class HubImage(NamedTuple):
+    """One image of ImageNet in a parquet file."""
+
+    where: str
+    """Table and row, for messages."""
+    wnid: str
+    key_parts: tuple[str, ...]
+    offset: int
+    num_bytes: int
+    crc32c: int
+    """CRC32C of the image when it was measured or unpacked."""
+
+
+def hub_tables(root: Storage) -> dict[str, list[ImageTable]]:
+    """Return the parquet files of each split; nothing if the first file that is known is of a folder: an image or an
+    annotation.
+
+    Expects that there are no tars.
+    """
+    for info in root.list():
+        if is_hidden_name(info.name):
+            continue
+        if info.name.lower().endswith(PARQUET):
+            return tables_by_split(root, "", [])
+        if info.name.rpartition(".")[2].lower() in {*IMAGE_SUFFIXES, "xml"}:
+            break
+    return {}
+
+
+def wnids_in(tables: Sequence[ImageTable]) -> Iterator[str]:
+    """Yield the class of each image by its name, without reading images; nothing for names without a class."""
+    for table in tables:
+        columns = columns_of(table)
+        image_column = choose_image_column(table, columns, None)
+        for row in table_rows(table, image_column, frozenset(columns.kinds) - {image_column}, only_paths=True):
+            name = (image_path(row) or "").rpartition("/")[2]
+            train, val = _TRAIN.fullmatch(name), _VAL.fullmatch(name)
+            if wnid := train[2] if train else (val[2] if val else None):
+                yield wnid
+
+
+@dataclass(kw_only=True)
+class HubImages:
+    """Reader of the images of one split.
+
+    Args:
+        classes: The WNIDs, of which `label` is a position; None accepts any, but always the same for a class.
+        unpack_to: Output below which images are unpacked; None to measure them only.
+        progress: Called with a file's name, the bytes read and the total bytes.
+    """
+
+    classes: tuple[str, ...] | None
+    unpack_to: Storage | None
+    progress: Progress | None
+    _labels: dict[str, int] = field(default_factory=dict)
+    """Label by WNID."""
+    _wnids: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for label, wnid in enumerate(self.classes or ()):
+            self._labels[wnid], self._wnids[label] = label, wnid
+
+    def read(self, table: ImageTable, source: SourceFile, split: str) -> Iterator[HubImage]:
+        """Yield the images of a table.
+
+        Raises:
+            SourceError: The file cannot be read, or an image's name or label is not one of ImageNet.
+        """
+        columns = columns_of(table)
+        image_column = choose_image_column(table, columns, None)
+        if columns.kinds[image_column] != "struct":
+            raise SourceError(
+                f"{table.url}: column {image_column} holds {columns.types[image_column]}, {_EXPECTED} an image with "
+                "bytes and path"
+            )
+        images = PackedImages(
+            image_column=image_column,
+            drop=frozenset(columns.kinds) - {image_column, LABEL_COLUMN},
+            unpack_to=self.unpack_to,
+            progress=self.progress,
+        )
+        for image in images.rows(table, source):
+            yield self._named(table, image, split)
+
+    def _named(self, table: ImageTable, image: PackedImage, split: str) -> HubImage:
+        where = f"{table.url} row {image.row.number}"
+        label = image.row.values.get(LABEL_COLUMN)
+        label = label if isinstance(label, int) else None
+        name = (image_path(image.row) or "").rpartition("/")[2]
+        if split == "train":
+            stem, wnid = self._train_name(where, name)
+            parts: tuple[str, ...] = (wnid, f"{stem}.JPEG")
+        else:
+            stem, wnid = self._val_name(where, name, label)
+            parts = (f"{stem}.JPEG",)
+        self._check_label(where, wnid, label)
+        return HubImage(where, wnid, parts, image.offset, image.num_bytes, image.crc32c)
+
+    def _train_name(self, where: str, name: str) -> tuple[str, str]:
+        match = _TRAIN.fullmatch(name)
+        if match is None or match[3] not in (None, match[2]):
+            raise SourceError(f"{where}: image.path is {shown(name)}; {_EXPECTED} n01440764_10026_n01440764.JPEG")
+        return match[1], match[2]
+
+    def _val_name(self, where: str, name: str, label: int | None) -> tuple[str, str]:
+        match = _VAL.fullmatch(name)
+        wnid = match[2] or (self._wnids.get(label) if label is not None else None) if match else None
+        if match is None or wnid is None:
+            raise SourceError(
+                f"{where}: image.path is {shown(name)}; {_EXPECTED} ILSVRC2012_val_00000293_n01440764.JPEG"
+            )
+        return match[1], wnid
+
+    def _check_label(self, where: str, wnid: str, label: int | None) -> None:
+        """Refuse a label that stands for another class; the caller refuses unknown classes."""
+        if label is None or (self.classes is not None and wnid not in self._labels):
+            return
+        if self.classes is None:
+            self._labels.setdefault(wnid, label)
+            self._wnids.setdefault(label, wnid)
+        if self._labels[wnid] != label or self._wnids.get(label) != wnid:
+            raise SourceError(
+                f"{where}: label {label} of class {wnid}, expected {self._labels[wnid]}, its position among the sorted "
+                "WNIDs; is this another edition of ImageNet?"
+            )
+
+
 class _ValFinder(Finder):
     split = "val"
 
@@ -356,47 +596,52 @@ def _is_lone_tar(file: FolderFile) -> bool:
     return len(file.parts) == 1 and file.parts[0].endswith(".tar")
 
 
-def classes_in_folder(files: Iterable[FolderFile]) -> tuple[str, ...]:
-    """Return the WNIDs of class folders and of class tars."""
-    names = {file.parts[0].removesuffix(".tar") for file in files}
-    return tuple(sorted(name for name in names if WNID.fullmatch(name)))
-
-
 def _classes_in_tar(root: Storage) -> tuple[str, ...]:
     with open_archive(root, TRAIN_TAR, stream=False) as reader:
         return tuple(sorted(wnid for wnid, _ in _class_tars(reader)))
 
 
-IMAGENET = ImageNet(
-    name="imagenet",
-    description=(
-        "ImageNet as in the Large Scale Visual Recognition Challenge 2012: 1,281,167 images of 1,000 classes to train "
-        "with, 50,000 to validate."
-    ),
-    citation=(
-        "@article{russakovsky2015imagenet, title={{ImageNet} Large Scale Visual Recognition Challenge}, author={"
-        "Russakovsky, Olga and Deng, Jia and Su, Hao and Krause, Jonathan and Satheesh, Sanjeev and Ma, Sean and "
-        "Huang, Zhiheng and Karpathy, Andrej and Khosla, Aditya and Bernstein, Michael and Berg, Alexander C. and "
-        "Fei-Fei, Li}, journal={International Journal of Computer Vision}, volume={115}, number={3}, "
-        "pages={211--252}, year={2015}}"
-    ),
-    licence="Non-commercial research and education only; terms of access at https://www.image-net.org/download.php",
-    origin="https://www.image-net.org/challenges/LSVRC/2012/",
-    facts={
-        "train": SplitFacts(
-            samples=1_281_167,
-            class_samples=(732, 1_300),
-            archives=(ArchiveFacts(name=TRAIN_TAR, num_bytes=147_897_477_120, md5="1d675b47d978889d74fa0da5fadfb00e"),),
-        ),
-        "val": SplitFacts(
-            samples=50_000,
-            class_samples=(50, 50),
-            archives=(
-                ArchiveFacts(name=VAL_TAR, num_bytes=6_744_924_160, md5="29b22e2961454d5413ddabcf34fc5622"),
-                ArchiveFacts(name=DEVKIT, md5="fa75699e90414af021442c21a62c3abf"),
-                ArchiveFacts(name=BBOX, md5="f4cd18b5ea29fe6bbea62ec9c20d80f0"),
-            ),
-        ),
-    },
-    default_splits=("train", "val"),
-)
+class _Finder(TrainFinder):
+    dataset = "imagenet-21k"
+
+    def of_any_release(self) -> tuple[str, Enumeration]:
+        """Return the name of the release, which is empty if the names of files do not say it, and its images."""
+        for release in RELEASES:
+            for suffix in (".tar", ".tar.gz"):
+                info = self.root.stat(release + suffix)
+                if info is not None:
+                    _refuse_gzip(self.root, info)
+                    return release, self.in_tar(info)
+        for folder in _FOLDERS:
+            files = folder_files(self.root, folder, depth=2) if folder else _files_in_root(self.root)
+            if classes_in_folder(files):
+                last = folder or self.root.url.rstrip("/").rpartition("/")[2]
+                return last if last in RELEASES else "", self.in_folder(folder, files)
+        raise self.absent("winter21_whole.tar, fall11_whole.tar, or a folder of <wnid>.tar or <wnid>/")
+
+
+def _files_in_root(root: Storage) -> SpilledItems[FolderFile]:
+    """List the class tars, and the files of class folders, that lie directly in the source among other files."""
+    return SpilledItems(FILES, (file for file in tree_files(root) if _WNID_OR_TAR.fullmatch(file.parts[0])))
+
+
+def _refuse_gzip(root: Storage, info: ObjectInfo) -> None:
+    """Raise SourceError if an archive is compressed: then no range of its bytes is an image."""
+    if info.num_bytes >= len(GZIP_MAGIC) and root.read_range(info.name, 0, len(GZIP_MAGIC)) == GZIP_MAGIC:
+        where = root.url_of(info.name)
+        raise SourceError(
+            f"{where}: compressed, so images cannot be read in place; decompress it first: gunzip {where}"
+        )
+
+
+def _refuse_other_counts(root: Storage, release: str, found: Release) -> None:
+    expected = {release: RELEASES[release]} if release else RELEASES
+    if found in expected.values():
+        return
+    counts = " or ".join(
+        f"{images:,} images of {classes:,} classes ({name})" for name, (images, classes) in expected.items()
+    )
+    raise SourceError(
+        f"{root.url}: imagenet-21k train: {found.images:,} images of {found.classes:,} classes, expected {counts}: "
+        "fetch the originals again, or build what exists with --allow-partial"
+    )

@@ -1,4 +1,6 @@
-"""Turns the name of a file or archive member into a sample's key, and decides which names are images.
+"""Keys of samples, made of the names of files or archive members; and the problems of those names.
+
+The name also decides whether a file is an image.
 
 Names are hostile input. A name that is absolute, climbs out of its folder or holds a backslash, NUL or line end is
 refused in any case. Every other name must have an image's suffix, or be one of the few that are skipped:
@@ -7,24 +9,42 @@ refused in any case. Every other name must have an image's suffix, or be one of 
 - README, LICENSE or COPYING, bare or with `.txt` or `.md`.
 
 Anything else is refused as well: a sample must not vanish because its name is unusual.
+
+Problems of a user's own data are collected and raised together, so that one run shows all. Samples with the same key
+are found among any number of references in bounded memory: hashes of 64 bits are sorted; where two are equal, the keys
+themselves are compared.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
-from dataprep.dataset.paths import CLOSE, READABLE_SUFFIXES, is_hidden_name
-from dataprep.dataset.records import MAX_KEY_BYTES
-from dataprep.errors import SourceError
+from dataprep.dataset.columns import from_numpy, to_numpy
+from dataprep.dataset.paths import CLOSE, READABLE_SUFFIXES, is_hidden_name, path_of
+from dataprep.dataset.records import MAX_KEY_BYTES, References, SampleRef
+from dataprep.dataset.spill import SpilledTable, in_order_of_words, refs_of_rows, spilled
+from dataprep.errors import DataprepError, SourceError, UsageError
+from dataprep.messages import shown
 from dataprep.storage.base import FORBIDDEN
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    Names = Callable[[pa.RecordBatch], Sequence[str]]
+
 
 MAX_NAME_BYTES = 4096
 """Maximum length of an original name: no file system stores a longer path."""
 IMAGE_SUFFIXES = READABLE_SUFFIXES | {"tif", "tiff"}
 """Suffixes by which a name is an image's; the real format is decided by the file's content, so a TIFF is rejected."""
-
 _HASH_DIGITS = 32
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
 _METADATA = re.compile(r"(?<![^/])_(?=_)")
@@ -33,6 +53,16 @@ _OTHER = re.compile(rb"[^A-Za-z0-9_/-]")
 _DRIVE = re.compile(r"[A-Za-z]:")
 PAPERS = frozenset({"readme", "license", "copying"})
 """Names of files about a dataset, without their suffixes."""
+Refuse = Callable[[DataprepError], None]
+"""Takes a problem: it raises it at once, or notes it so that reading goes on."""
+SHOWN_PROBLEMS = 10
+"""Maximum number of problems that an error lists."""
+T = TypeVar("T")
+Chunk = tuple[Sequence[str], Callable[[int], T]]
+"""Names of some values, and a function that returns the value of a position."""
+CHUNK_ITEMS = 1 << 13
+COMPARED_HASHES = 1_000
+"""Number of equal hashes whose names are compared in one reading of all references."""
 
 
 def name_parts(name: str) -> tuple[str, ...]:
@@ -116,3 +146,177 @@ def name_bytes(name: str) -> bytes:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise SourceError("its name is no text") from error
+
+
+def at_once(error: DataprepError) -> None:
+    """Raise a problem."""
+    raise error
+
+
+class Problems:
+    """Counts problems, and keeps the first few.
+
+    Args:
+        where: Source of the data, which begins the error.
+    """
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.count = 0
+        self._first: list[DataprepError] = []
+        self._raised: DataprepError | None = None
+
+    def add(self, error: DataprepError) -> None:
+        """Note a problem."""
+        self.count += 1
+        if self.count <= SHOWN_PROBLEMS:
+            self._first.append(error)
+
+    def take(self, others: Problems) -> None:
+        """Note all problems of others."""
+        for error in others._first:
+            self.add(error)
+        self.count += others.count - len(others._first)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note a problem that is raised inside, and go on behind."""
+        try:
+            yield
+        except (SourceError, UsageError) as error:
+            if error is self._raised:
+                raise
+            self.add(error)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Raise all problems at the end, with the one that is raised inside, if any."""
+        with self.noted():
+            yield
+        self.refuse()
+
+    def refuse(self) -> None:
+        """Raise the only problem as it is, or several as one error with a line for each of the first; none: go on."""
+        if not self.count:
+            return
+        if self.count == 1:
+            self._raised = self._first[0]
+        else:
+            lines = [str(error).removeprefix(f"{self._where}: ") for error in self._first]
+            if more := self.count - len(lines):
+                lines.append(f"and {more:,} more")
+            listed = "".join(f"\n  {line}" for line in lines)
+            self._raised = SourceError(
+                f"{self._where}: {self.count:,} problems; mend them, and run the same command again:{listed}"
+            )
+        raise self._raised
+
+
+def refuse_duplicates(where: str, refs: References) -> None:
+    """Raise SourceError if samples have the same key, ignoring case. Its text begins with `where` and names both of the
+    first pairs."""
+    problems = Problems(where)
+    for first, second, _ in same_names(refs, keys_in_lower_case):
+        problems.add(
+            SourceError(
+                f"{where}: two images have the key {first.key}, ignoring case: {_place(first)} and {_place(second)}; "
+                "expected every name once: remove or rename one"
+            )
+        )
+    problems.refuse()
+
+
+def keys_in_lower_case(batch: pa.RecordBatch) -> list[str]:
+    """Return the key of each reference in lower case."""
+    import pyarrow.compute as pc
+
+    keys: list[str] = pc.ascii_lower(batch.column("key")).to_pylist()
+    return keys
+
+
+def same_names(refs: References, names: Names) -> Iterator[tuple[SampleRef, SampleRef, str]]:
+    """Yield the references of equal names: the first of a name, another one, and the name.
+
+    Args:
+        refs: References in any number.
+        names: Returns the name of each reference of a batch with the columns of `spill_schema`.
+    """
+    found = spilled(refs)
+
+    def chunks() -> Iterator[Chunk[SampleRef]]:
+        for batch in found.batches():
+            yield names(batch), partial(_ref_at, batch)
+
+    return _pairs(chunks)
+
+
+def same_items(items: Iterable[T], name_of: Callable[[T], str]) -> Iterator[tuple[T, T, str]]:
+    """Yield the items of equal names: the first of a name, another one, and the name.
+
+    Args:
+        items: Items in any number, which can be read several times.
+        name_of: Returns the name of an item.
+    """
+
+    def chunks() -> Iterator[Chunk[T]]:
+        waiting = iter(items)
+        while some := list(islice(waiting, CHUNK_ITEMS)):
+            yield list(map(name_of, some)), some.__getitem__
+
+    return _pairs(chunks)
+
+
+def _ref_at(batch: pa.RecordBatch, position: int) -> SampleRef:
+    return next(refs_of_rows(batch.slice(position, 1)))
+
+
+def _pairs(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[tuple[T, T, str]]:
+    """Yield the values of equal names, of which there are any number.
+
+    Args:
+        chunks: Returns all of them, in their order; called several times.
+    """
+    equal = _equal_hashes(chunks)
+    while hashes := set(islice(equal, COMPARED_HASHES)):
+        seen: dict[str, T] = {}
+        for name, value in _with_hashes(chunks, hashes):
+            first = seen.setdefault(name, value)
+            if first is not value:
+                yield first, value, name
+
+
+def _hashes(names: Sequence[str]) -> NDArray[np.uint64]:
+    """Return hashes that differ from process to process, so that nobody can foresee equal ones."""
+    import numpy as np
+
+    return np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
+
+
+def _equal_hashes(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[int]:
+    """Yield each hash that two names have."""
+    import numpy as np
+    import pyarrow as pa
+
+    rows = SpilledTable(pa.schema([("hash", pa.uint64())]), "the list of names")
+    for names, _ in chunks():
+        rows.add(pa.RecordBatch.from_arrays([from_numpy(_hashes(names))], names=["hash"]))
+    # Equal numbers are always in the same part.
+    for part in in_order_of_words(rows, lambda _, batch: to_numpy(batch.column(0))):
+        hashes = to_numpy(part.column(0))
+        yield from np.unique(hashes[1:][hashes[1:] == hashes[:-1]]).tolist()
+
+
+def _with_hashes(chunks: Callable[[], Iterator[Chunk[T]]], hashes: set[int]) -> Iterator[tuple[str, T]]:
+    """Yield the values whose names have one of these hashes, in their order."""
+    import numpy as np
+
+    wanted = np.array(sorted(hashes), np.uint64)
+    for names, value_at in chunks():
+        for position in np.flatnonzero(np.isin(_hashes(names), wanted)).tolist():
+            yield names[position], value_at(position)
+
+
+def _place(ref: SampleRef) -> str:
+    if is_file_of_image(ref.source):
+        return shown(ref.source)
+    return f"{shown(path_of(ref.key))} in {shown(ref.source)} at byte {ref.offset:,}"

@@ -18,8 +18,7 @@ from dataprep.dataset.records import Enumeration, PlannedSource
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shell_words, shown
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import SplitFacts, Wanted
-from dataprep.sources.own import UNSTATED, NamedDataset, OwnData
+from dataprep.sources.base import UNSTATED, NamedDataset, OwnData, SplitFacts, Wanted
 from dataprep.sources.tables import Column, Kind, TableFile, Value, is_table, measure_table, read_part
 from dataprep.storage import Storage, open_originals
 

@@ -18,8 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES, MAX_FEATURES, Values
 from dataprep.errors import SourceError
 from dataprep.messages import one_line, quoted, shown
-from dataprep.sources.keys import name_parts
-from dataprep.sources.problems import Refuse, at_once
+from dataprep.sources.keys import Refuse, at_once, name_parts
 
 FILE_NAMES = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
 FILE_COLUMN = "file_name"

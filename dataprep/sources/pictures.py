@@ -24,10 +24,9 @@ from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder
 from dataprep.messages import counted, shell_words, shown
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import READ_ALL, Reading, Wanted, class_counts
+from dataprep.sources.base import READ_ALL, OwnData, OwnDataset, Reading, Wanted, class_counts
 from dataprep.sources.columns import Columns
-from dataprep.sources.own import OwnData, OwnDataset
-from dataprep.sources.problems import Problems
+from dataprep.sources.keys import Problems
 from dataprep.storage.base import Storage
 
 LABEL_COLUMN = "label"

@@ -12,11 +12,10 @@ from pathlib import PurePosixPath
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shell_words
 from dataprep.sources.archives import refuse_pointer
+from dataprep.sources.base import SPLITS
 from dataprep.sources.folders import MAX_DEPTH, folder_files, tree_files
 from dataprep.sources.image_tables import ImageTable
-from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
-from dataprep.sources.own import SPLITS
-from dataprep.sources.problems import Problems
+from dataprep.sources.keys import IMAGE_SUFFIXES, Problems, is_hidden
 from dataprep.sources.tables import TABLES, is_table
 from dataprep.sources.unpacked import PARQUET
 from dataprep.storage.base import Storage

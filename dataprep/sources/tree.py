@@ -25,15 +25,12 @@ from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError
 from dataprep.formats.tars import damaged, tar_members
 from dataprep.messages import shell_words, shown
-from dataprep.sources.archives import ArchiveReader, Progress, open_archive, refuse_pointer
-from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, member_parts
+from dataprep.sources.archives import ArchiveReader, Progress, open_archive, refuse_pointer, zip_members
+from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, SPLIT_FOLDERS, OwnData, member_parts
 from dataprep.sources.folders import tree_files
-from dataprep.sources.keys import PAPERS, is_hidden, name_bytes
+from dataprep.sources.keys import PAPERS, Problems, is_hidden, name_bytes
 from dataprep.sources.metadata import FILE_NAMES, MetadataFile
-from dataprep.sources.own import SPLIT_FOLDERS, OwnData
-from dataprep.sources.problems import Problems
 from dataprep.sources.table_files import other_data
-from dataprep.sources.zips import zip_members
 from dataprep.storage.base import Storage
 
 ARCHIVES = frozenset({"tar", "zip"})
@@ -51,6 +48,7 @@ SHOWN_EMPTY = 3
 """Maximum number of images without a byte that are kept for a message."""
 MAX_METADATA_BYTES = 2**30
 """Maximum size of a metadata file; one in an archive or a bucket is held in memory."""
+_DECODER = msgspec.msgpack.Decoder(tuple[bytes, str, int, int])
 
 
 class Original(NamedTuple):
@@ -67,21 +65,6 @@ class Original(NamedTuple):
     def is_loose(self) -> bool:
         """Whether it is a file of its own, outside of archives."""
         return self.source == "/".join(self.parts)
-
-
-_DECODER = msgspec.msgpack.Decoder(tuple[bytes, str, int, int])
-
-
-def _encode(image: Original) -> bytes:
-    return msgspec.msgpack.encode((path_bytes(image), image.source, image.offset, image.num_bytes))
-
-
-def _decode(data: bytes) -> Original:
-    path, source, offset, num_bytes = _DECODER.decode(data)
-    return Original(tuple(path.decode("utf-8", "surrogateescape").split("/")), source, offset, num_bytes)
-
-
-ORIGINALS = Codec(_encode, _decode, "the list of images")
 
 
 def path_bytes(image: Original) -> bytes:
@@ -116,6 +99,18 @@ def is_passed_over(name: str, own: OwnData) -> bool:
     """
     suffix = name.rpartition(".")[2] if "." in name else ""
     return any(fnmatchcase(name, each) if _PATTERN.search(each) else suffix == each for each in own.pass_over)
+
+
+def _encode(image: Original) -> bytes:
+    return msgspec.msgpack.encode((path_bytes(image), image.source, image.offset, image.num_bytes))
+
+
+def _decode(data: bytes) -> Original:
+    path, source, offset, num_bytes = _DECODER.decode(data)
+    return Original(tuple(path.decode("utf-8", "surrogateescape").split("/")), source, offset, num_bytes)
+
+
+ORIGINALS = Codec(_encode, _decode, "the list of images")
 
 
 @dataclass(slots=True)
@@ -220,10 +215,6 @@ def unpack_command(archive: str, folder: str) -> str:
     return shell_words("tar", "-xf", archive, "-C", folder)
 
 
-def _kind(suffix: str) -> str:
-    return f".{suffix}" if suffix else "no suffix"
-
-
 def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: Problems) -> Tree:
     """List a tree, or the one archive that the user names.
 
@@ -256,6 +247,10 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: 
             raise SourceError(f"{root.url}: no image: {other}")
         raise SourceError(f"{root.url_of(own.archive) if own.archive else root.url}: {_no_image(tree)}")
     return tree
+
+
+def _kind(suffix: str) -> str:
+    return f".{suffix}" if suffix else "no suffix"
 
 
 def _is_odd(tree: Tree, own: OwnData, name: str) -> bool:

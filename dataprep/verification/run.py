@@ -52,7 +52,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, SplitFacts
-from dataprep.sources.own import CONVERTED
+from dataprep.sources.base import CONVERTED
 from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
 from dataprep.storage.copies import stored_crc32c

@@ -16,8 +16,7 @@ from dataprep.adoption.records import tar_rows, tfrecord_rows
 from dataprep.demo.make import write_demo
 from dataprep.errors import DataprepError
 from dataprep.formats.tars import tar_members
-from dataprep.sources.archives import ArchiveReader, open_archive
-from dataprep.sources.zips import zip_members
+from dataprep.sources.archives import ArchiveReader, open_archive, zip_members
 from dataprep.storage import open_storage
 from tests.attacks import Attack
 from tests.support.builds import build, build_arguments, dataprep

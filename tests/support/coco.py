@@ -18,7 +18,7 @@ from dataprep.builder.plan import BuildOptions
 from dataprep.builder.request import BuildRequest
 from dataprep.dataset.records import Manifest
 from dataprep.demo.make import write_demo
-from dataprep.sources.coco_records import KINDS
+from dataprep.sources.coco_annotations import KINDS
 from tests.support.build_here import Quiet
 from tests.support.own_data import picture, write_files
 from tests.support.raw_zip import Entry, zip_file

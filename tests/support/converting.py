@@ -12,7 +12,7 @@ from dataprep.dataset.adopted import check_named, links_of, open_data
 from dataprep.dataset.index import ANNOTATIONS, open_index
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
-from dataprep.sources.own import UNSTATED, Conversion, OwnData, name_from
+from dataprep.sources.base import UNSTATED, Conversion, OwnData, name_from
 from dataprep.storage import open_storage
 from tests.support.adoption import read_all
 from tests.support.build_here import Quiet

@@ -15,7 +15,7 @@ from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions, Plan
 from dataprep.builder.request import BuildRequest
 from dataprep.dataset.records import Manifest
-from dataprep.sources.own import OwnData
+from dataprep.sources.base import OwnData
 from tests.support.build_here import Quiet
 
 CAPTIONS = ("a cat on a mat", "Grünfink \u2028 🐦", 'a "quoted" back\\slash', "", "line\nend")

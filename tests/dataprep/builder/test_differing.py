@@ -14,7 +14,7 @@ from dataprep.builder.plan import BuildOptions, Plan
 from dataprep.cli import group
 from dataprep.commands.build_custom import command_of
 from dataprep.fetched.collect import RowOptions
-from dataprep.sources.own import Conversion, OwnData
+from dataprep.sources.base import Conversion, OwnData
 from tests.support.plans import small_plan
 
 PARAMETERS = {

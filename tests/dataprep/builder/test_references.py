@@ -22,7 +22,7 @@ from dataprep.builder.references import (
 from dataprep.builder.request import BuildRequest
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.errors import BuildError, FormatError
-from dataprep.sources.own import OwnData
+from dataprep.sources.base import OwnData
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet
 from tests.support.damage import flipped

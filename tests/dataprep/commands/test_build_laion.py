@@ -18,8 +18,8 @@ from dataprep.commands.progress import VerifyProgress
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.inspection.inspect import inspect_dataset
+from dataprep.sources.base import UNSTATED
 from dataprep.sources.laion import CITATION, LICENCE, ORIGIN
-from dataprep.sources.own import UNSTATED
 from dataprep.storage import open_storage
 from dataprep.verification.run import verify
 from loaders import open_loader

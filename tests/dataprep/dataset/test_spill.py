@@ -95,7 +95,7 @@ from dataprep.dataset.records import SampleRef
 from dataprep.dataset.spill import enumeration_sha256, spilled
 from dataprep.builder.order import order_split
 from dataprep.builder.plan import BuildOptions
-from dataprep.sources.duplicates import refuse_duplicates
+from dataprep.sources.keys import refuse_duplicates
 spill.MEMORY_BYTES = spill.PART_BYTES = 1000
 refs = spilled([SampleRef(str(number), "x", 0, 1) for number in range(100)]).relabelled([0])
 refuse_duplicates("x", refs)

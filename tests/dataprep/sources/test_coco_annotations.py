@@ -11,8 +11,7 @@ import pytest
 
 from dataprep.dataset.features import annotation_values, feature_faults
 from dataprep.errors import DataprepError, SourceError
-from dataprep.sources.coco_annotations import CocoAnnotations, category_names
-from dataprep.sources.coco_records import KINDS, coco_features
+from dataprep.sources.coco_annotations import KINDS, CocoAnnotations, category_names, coco_features
 from dataprep.storage import open_storage
 from tests.support.coco import as_pycocotools, small_documents, write_small
 from tests.support.json_mutants import mutants

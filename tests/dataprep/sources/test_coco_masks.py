@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as masks
 
-from dataprep.sources.coco_masks import mask_size, segmentation_text
+from dataprep.sources.coco_annotations import mask_size, segmentation_text
 
 BILLION = 31_623  # squared
 

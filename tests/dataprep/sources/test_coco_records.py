@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dataprep.dataset.features import feature_faults
-from dataprep.sources.coco_records import KINDS, RECORDS, TYPES, coco_features
+from dataprep.sources.coco_annotations import KINDS, RECORDS, TYPES, coco_features
 from tests.support.coco import small_documents
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from dataprep.dataset import spill
 from dataprep.dataset.records import SampleRef
 from dataprep.errors import SourceError
-from dataprep.sources import duplicates
-from dataprep.sources.duplicates import keys_in_lower_case, refuse_duplicates, same_names
+from dataprep.sources import keys
+from dataprep.sources.keys import keys_in_lower_case, refuse_duplicates, same_names
 
 
 def test_both_images_of_a_duplicate_key_are_named():
@@ -45,11 +45,11 @@ def test_each_equal_name_comes_with_the_first_of_its_name(small_parts, keys):
 
 
 def test_equal_hashes_of_different_names_are_no_duplicates(monkeypatch):
-    monkeypatch.setattr(duplicates, "hash", lambda name: len(name) - 2, raising=False)
+    monkeypatch.setattr(keys, "hash", lambda name: len(name) - 2, raising=False)
     assert pairs(["a", "b", "cc", "dd", "CC", "e"]) == [(2, 4, "cc")]
 
 
 def test_more_equal_hashes_than_are_compared_at_once_are_all_compared(monkeypatch):
-    monkeypatch.setattr(duplicates, "COMPARED_HASHES", 3)
-    keys = [f"k{number}" for number in range(10)]
-    assert pairs(keys + keys) == sorted((number, number + 10, f"k{number}") for number in range(10))
+    monkeypatch.setattr(keys, "COMPARED_HASHES", 3)
+    names = [f"k{number}" for number in range(10)]
+    assert pairs(names + names) == sorted((number, number + 10, f"k{number}") for number in range(10))

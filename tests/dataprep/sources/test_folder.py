@@ -20,7 +20,7 @@ import pytest
 from dataprep.dataset.features import annotation_values
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.sources import configured
-from dataprep.sources.own import OwnData
+from dataprep.sources.base import OwnData
 from dataprep.storage import open_originals
 from tests.support.builds import dataprep
 from tests.support.own_data import annotated, annotated_rows, class_folders, picture, stored_values, write_files

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from dataprep.errors import SourceError
-from dataprep.sources import dataset_named, imagenet21k
-from dataprep.sources.imagenet21k import Release
+from dataprep.sources import dataset_named, imagenet
+from dataprep.sources.imagenet import Release
 from dataprep.storage import open_storage
 from tests.support.raw_tar import member, tar
 
@@ -84,7 +84,7 @@ def test_counts_are_those_of_the_release_that_the_name_says(tmp_path, monkeypatc
     put_tar(storage, f"{name}.tar")
     with pytest.raises(SourceError, match=words):
         found(storage, allow_partial=False)
-    monkeypatch.setitem(imagenet21k.RELEASES, name, WHOLE)
+    monkeypatch.setitem(imagenet.RELEASES, name, WHOLE)
     assert len(found(storage, allow_partial=False)[1]) == WHOLE.images
 
 
@@ -93,14 +93,14 @@ def test_class_tars_in_a_folder_of_any_name_may_be_of_either_release(tmp_path, m
     put_class_tars(storage, "")
     with pytest.raises(SourceError, match=r"19,167 classes \(winter21_whole\) or 14,197,122 images of 21,841 classes"):
         found(storage, allow_partial=False)
-    monkeypatch.setitem(imagenet21k.RELEASES, "fall11_whole", WHOLE)
+    monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", WHOLE)
     assert len(found(storage, allow_partial=False)[1]) == WHOLE.images
 
 
 def test_class_tars_in_a_folder_called_after_a_release_are_of_it(tmp_path, monkeypatch):
     storage = open_storage(str(tmp_path / "winter21_whole"))
     put_class_tars(storage, "")
-    monkeypatch.setitem(imagenet21k.RELEASES, "fall11_whole", WHOLE)
+    monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", WHOLE)
     with pytest.raises(SourceError, match=r"expected 13,153,500 images of 19,167 classes \(winter21_whole\): fetch"):
         found(storage, allow_partial=False)
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import SourceError
-from dataprep.sources import json_stream
-from dataprep.sources.json_stream import MAX_ELEMENT_CHARS, top_level_items
+from dataprep.sources import coco_files
+from dataprep.sources.coco_files import MAX_ELEMENT_CHARS, top_level_items
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=6),
@@ -95,7 +95,7 @@ def test_an_element_is_not_read_beyond_its_limit():
 
 
 def test_a_file_is_not_read_beyond_its_limit(monkeypatch):
-    monkeypatch.setattr(json_stream, "MAX_BYTES", 2**23)
+    monkeypatch.setattr(coco_files, "MAX_BYTES", 2**23)
     with pytest.raises(SourceError, match="over 8,388,608 bytes"):
         list(top_level_items(io.BufferedReader(_Endless(b'{"a": [', b" ")), "x.json"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataprep.errors import SourceError
-from dataprep.sources.located import LocatedImages
+from dataprep.sources.image_tables import LocatedImages
 from dataprep.storage import open_originals, open_storage
 from tests.support.own_data import write_files
 

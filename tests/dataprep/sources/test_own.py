@@ -6,7 +6,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from dataprep.sources import BUILT, OWN, configured, own_name_fault
-from dataprep.sources.own import UNSTATED, OwnData, name_from
+from dataprep.sources.base import UNSTATED, OwnData, name_from
 
 
 @pytest.mark.parametrize(

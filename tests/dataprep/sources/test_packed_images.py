@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dataprep.errors import SourceError, StorageError
-from dataprep.sources import packed_images
-from dataprep.sources.image_tables import ImageTable, image_bytes
-from dataprep.sources.packed_images import PackedImages, packed_source
+from dataprep.sources import image_tables
+from dataprep.sources.image_tables import ImageTable, PackedImages, image_bytes, packed_source
 from dataprep.sources.unpacked import unpacked_list, unpacked_name, unpacking
 from dataprep.storage import open_originals, open_storage
 from dataprep.storage.checksums import crc32c_of
@@ -47,7 +46,7 @@ def test_a_file_with_other_images_is_refused(tmp_path, count):
 
 
 def test_an_image_that_is_too_large_leaves_nothing_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed_images, "MAX_IMAGE_BYTES", len(picture(0, size=(20, 16))) - 1)
+    monkeypatch.setattr(image_tables, "MAX_IMAGE_BYTES", len(picture(0, size=(20, 16))) - 1)
     path, output = write_hub(tmp_path / "x.parquet", hub_rows(2)), open_storage(str(tmp_path / "out"))
     with pytest.raises(SourceError, match=r"x.parquet row 1: an image of [\d,]+ bytes; at most [\d,]+ for one image"):
         read(path, output)

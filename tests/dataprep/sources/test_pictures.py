@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.sources.own import OwnData
+from dataprep.sources.base import OwnData
 from dataprep.sources.pictures import in_val
 from tests.support.samples import examples
 

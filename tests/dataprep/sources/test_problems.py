@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dataprep.errors import SourceError, UsageError
-from dataprep.sources.problems import Problems
+from dataprep.sources.keys import Problems
 from tests.support.builds import dataprep
 from tests.support.own_data import picture, write_files
 

@@ -15,8 +15,7 @@ from dataprep.dataset.features import annotation_values
 from dataprep.dataset.records import MISSING
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.sources import configured
-from dataprep.sources.base import Reading
-from dataprep.sources.own import OwnData
+from dataprep.sources.base import OwnData, Reading
 from dataprep.sources.unpacked import unpacked_name
 from dataprep.storage import open_originals, open_storage
 from tests.support.own_data import picture, write_files

@@ -13,8 +13,8 @@ import pytest
 from dataprep.dataset.features import Feature, annotation_values
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.sources import configured
-from dataprep.sources.own import OwnData
-from dataprep.sources.text_files import MAX_TEXT_BYTES, text_files
+from dataprep.sources.base import OwnData
+from dataprep.sources.folder import MAX_TEXT_BYTES, text_files
 from dataprep.storage import open_originals, open_storage
 from tests.support.own_data import picture, write_files
 

@@ -9,8 +9,8 @@ import zipfile
 import pytest
 
 from dataprep.errors import SourceError
-from dataprep.sources.own import OwnData
-from dataprep.sources.problems import Problems
+from dataprep.sources.base import OwnData
+from dataprep.sources.keys import Problems
 from dataprep.sources.tree import read_tree
 from dataprep.storage import open_originals, open_storage
 from tests.support.own_data import picture, write_files

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.sources import unnamed
-from dataprep.sources.unnamed import UnnamedPictures
+from dataprep.sources import table
+from dataprep.sources.table import UnnamedPictures
 from dataprep.storage import open_storage
 from tests.support.own_data import write_files
 
@@ -40,11 +40,11 @@ def test_nothing_is_said_of_more_pictures_than_are_compared(tmp_path, monkeypatc
     write_files(tmp_path, {f"{number}.jpg": b"x" for number in range(9)})
     names = [f"{number}.jpg" for number in range(6)]
     assert "3 pictures" in line(tmp_path, *names)
-    monkeypatch.setattr(unnamed, bound, 5)
+    monkeypatch.setattr(table, bound, 5)
     assert line(tmp_path, *names) == ""
 
 
 def test_the_documented_bounds_are_those_of_the_code():
     document = " ".join((Path(__file__).parents[3] / "DATA.md").read_text().split())
-    assert f"rows name more than {unnamed.MAX_NAMED:,} pictures" in document
-    assert f"these folders have more than {unnamed.MAX_LISTED:,} files" in document
+    assert f"rows name more than {table.MAX_NAMED:,} pictures" in document
+    assert f"these folders have more than {table.MAX_LISTED:,} files" in document

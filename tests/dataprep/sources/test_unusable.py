@@ -4,9 +4,9 @@ import pytest
 
 from dataprep.errors import DataprepError
 from dataprep.sources.image_tables import ImageTable
+from dataprep.sources.keys import Problems
 from dataprep.sources.pictures import Examples
-from dataprep.sources.problems import Problems
-from dataprep.sources.unusable import NamedRow, UnusableImages
+from dataprep.sources.table import NamedRow, UnusableImages
 from dataprep.storage import open_storage
 
 ROWS = 200

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import SourceError
-from dataprep.sources.zips import zip_members
+from dataprep.sources.archives import zip_members
 from tests.support.raw_zip import End, Entry, zip64_extra, zip_file
 from tests.support.samples import examples
 
