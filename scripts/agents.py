@@ -85,7 +85,7 @@ STEPS = (
     ),
     Step(
         "Whether the hosts of a TPU can feed it.",
-        "dataprep plan-input --accelerator v4-32 --model mae_vit_base_patch16 --step-ms 300 --global-batch 4096 --json",
+        "dataprep plan-input --accelerator v4-32 --images-per-s 13653 --json",
     ),
     Step(
         "Where a bucket is, and what reading it from there costs.",

@@ -14,6 +14,18 @@ from click.testing import CliRunner
 
 from benchmarks.tables import TABLES, arena_verdicts, recorded, recorded_lines, spread, unseen_table
 from dataprep.cli import group
+from dataprep.cloud.accelerators import parse_accelerator
+from dataprep.cloud.capacity import (
+    USABLE_SHARE,
+    VCPU_SPEED,
+    CapacityPlan,
+    Pod,
+    cost_from_table,
+    cost_on_host,
+    host_cores,
+    plan_capacity,
+)
+from dataprep.cloud.plan import InputRequest
 from dataprep.messages import duration
 from dataprep.sources import DATASETS
 from loaders.diagnosis.fetch_rate import FILL_S
@@ -488,35 +500,25 @@ def test_ways_to_read_many_times_cost_what_the_document_says():
     assert not names
 
 
-def plan_of(accelerator: str, images_per_s: float, *more: object) -> dict:
-    words = ["--accelerator", accelerator, "--model", "resnet50", "--images-per-s", images_per_s, *more, "--json"]
-    run = CliRunner().invoke(group, ["plan-input", *map(str, words)])
-    assert run.exit_code in (0, 1), run.output
-    return json.loads(run.stdout)["plan"]
-
-
 def test_published_resnets_have_the_plans_of_the_documents_table():
+    """Hosts of a v3-128 whose loader keeps four cores busy, on images of ImageNet."""
+
+    def plan_of(images_per_s: float, loader: str, cores: float | None = None) -> CapacityPlan:
+        found = parse_accelerator("v3-128")
+        vcpus = found.machine.vcpus if cores is None else cores / USABLE_SHARE / VCPU_SPEED
+        pod = Pod(hosts=found.hosts, vcpus=vcpus, ram_bytes=1e11, nic_gbps=found.machine.nic_gbps)
+        cost = cost_from_table(loader, 224, InputRequest().data.image_bytes[0])
+        return plan_capacity(images_per_s, pod, cost_on_host(cost, host_cores()["v3"].speed))
+
     multiplications = {"50": 4.1, "101": 7.8, "152": 11.5, "200": 15.1}
     asked = {name: 44_800 * 4.1 / billions for name, billions in multiplications.items()}
-    flags = ("--loader", "torchvision", "--workers", 4)
-    plans = {name: plan_of("v3-128", rate, *flags) for name, rate in asked.items()}
-    fifty, hundred, deep = (f"{plans[name]['headroom'] * 100:.0f}" for name in ("50", "101", "152"))
-    shown = f"{plans['50']['images_per_s']:,.0f} images/s whatever the model: {fifty}, {hundred} and {deep} % of what"
+    plans = {name: plan_of(rate, "torchvision", cores=4) for name, rate in asked.items()}
+    fifty, hundred, deep = (f"{plans[name].headroom * 100:.0f}" for name in ("50", "101", "152"))
+    shown = f"{plans['50'].images_per_s:,.0f} images/s whatever the model: {fifty}, {hundred} and {deep} % of what"
     assert shown in CAPACITY
-    assert plans["200"]["verdict"] == "fed"
-    with_tfds = plan_of("v3-128", asked["50"], "--loader", "tf.data")
-    assert f"| {with_tfds['utilisation'] / plans['50']['utilisation']:.1f} times |" in CAPACITY
-
-
-def test_the_published_rate_of_webdataset_has_the_plan_of_the_documents_table():
-    """webdataset#24, as in tests/loaders/capacity/test_plan.py."""
-    flags = ("--loader", "webdataset", "--bytes-per-image", 52_429, "--serial-ms-per-image", 0.4)
-    plan = plan_of("v3-8", 15_000, *flags, "--host-gbps", 750 * 2**20 * 8e-9)
-    (cores,) = (found["needed"] for found in plan["resources"] if found["name"] == "cores")
-    assert (plan["limit"], round(plan["images_per_s"])) == ("serial stage", 2_500)
-    assert f"by the process that joins batches, at {cores * plan['utilisation'] / 0.6 / 96:.0%}".replace(
-        "%", " % CPU"
-    ) in (CAPACITY)
+    assert plans["200"].verdict == "fed"
+    with_tfds = plan_of(asked["50"], "tf.data")
+    assert f"| {with_tfds.utilisation / plans['50'].utilisation:.1f} times |" in CAPACITY
 
 
 def test_costs_of_clusters_follow_from_the_rates_beside_them():

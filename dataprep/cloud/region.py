@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dataprep.cloud.prices import Prices
 from dataprep.cloud.tables import table
@@ -21,6 +21,7 @@ from dataprep.storage.gcs_location import BucketLocation
 
 CO_LOCATED, FREE, CACHED, PAID, UNKNOWN = "co-located", "free", "cached", "paid", "unknown"
 REGION, ZONE, DUAL_REGION, MULTI_REGION = "region", "zone", "dual-region", "multi-region"
+MULTI_REGIONS = ("us", "eu", "asia")
 RAPID_CACHE = "rapid-cache"
 """Rapid Cache in the tables of prices."""
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
@@ -146,6 +147,36 @@ def check_place(text: str) -> str:
         return place
     guess = did_you_mean(place, sorted({row["zone"] for row in table("tpu_zones.csv")}))
     raise UsageError(f"{text!r} is no zone or region; expected e.g. us-central1-a or europe-west4{guess}")
+
+
+def parse_location(text: str) -> BucketLocation:
+    """Parse the location of a bucket: a region, a zone, `NAM4`, `US`, or two regions of a configurable dual-region.
+
+    A bucket in a zone has the class Rapid; of others the class stays unknown.
+
+    Raises:
+        UsageError: There is no such location.
+    """
+    code = text.strip().lower()
+    if code in MULTI_REGIONS:
+        return BucketLocation(location=code.upper(), location_type=MULTI_REGION)
+    if "+" in code:
+        regions = tuple(map(check_place, code.split("+")))
+        if len(set(regions)) != 2 or any(map(is_zone, regions)) or area_of(regions[0]) != area_of(regions[1]):
+            raise UsageError(
+                f"`bucket_location` {text}: a dual-region is two regions of an area, as us-central1+us-west1"
+            )
+        return BucketLocation(location=code.upper(), location_type=DUAL_REGION, data_locations=regions)
+    bucket = BucketLocation(location=code.upper())
+    kind = placement(bucket)[0]
+    if kind is None:
+        pairs = sorted(row["code"].upper() for row in table("dual_regions.csv") if row["kind"] == "predefined")
+        raise UsageError(
+            f"`bucket_location` {text!r}: no such place; expected a multi-region ({', '.join(MULTI_REGIONS).upper()}), "
+            f"a dual-region ({', '.join(pairs)}, or two regions as us-central1+us-west1), or a region or zone"
+            f"{did_you_mean(code, (row['zone'] for row in table('tpu_zones.csv')))}"
+        )
+    return replace(bucket, storage_class="RAPID") if kind == ZONE else bucket
 
 
 def unknown_regions(places: Iterable[str]) -> list[str]:

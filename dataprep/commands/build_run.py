@@ -307,7 +307,7 @@ def _print_plan(
     """
     from dataprep.commands.build_time import ONE_CORE, crew_here, planned_time
     from dataprep.commands.private_workers import private_worker_lines
-    from dataprep.commands.region_plan import planned_buckets
+    from dataprep.commands.region_options import planned_buckets
 
     planned = prepare(request, progress, keep=False)
     plan = planned.plan

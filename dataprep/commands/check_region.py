@@ -3,24 +3,70 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dataprep.arguments import StrictCommand
-from dataprep.cloud.cost import Cost
+from dataprep.cloud.buckets import cache_command
+from dataprep.cloud.cost import Amount, CopyCost, Cost, copy_cost, reading_cost
 from dataprep.cloud.machine import this_machine
-from dataprep.cloud.prices import price_dates, published_prices, read_prices
-from dataprep.cloud.region import PAID, UNKNOWN, describe, placement, unknown_regions
-from dataprep.cloud.ways import CACHE
+from dataprep.cloud.offers import (
+    CACHE,
+    READ_BYTES,
+    Offer,
+    Places,
+    Reading,
+    copy_commands,
+    gib,
+    given_reading,
+    offers,
+    storage_notes,
+)
+from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of
+from dataprep.cloud.prices import Prices, price_dates, published_prices, read_prices
+from dataprep.cloud.region import (
+    PAID,
+    UNKNOWN,
+    ZONE,
+    Verdict,
+    can_cache,
+    describe,
+    is_ai_zone,
+    is_zone,
+    parse_location,
+    placement,
+    unknown_regions,
+    verdict,
+)
+from dataprep.cloud.tables import fact
 from dataprep.commands.options import COUNT, Bytes, json_option
-from dataprep.commands.plan_places import parse_location
-from dataprep.commands.region_options import months_option, named_place, objects_option, prices_option, tpu_option
-from dataprep.commands.region_report import RegionReport, Training, examine, gib
-from dataprep.commands.region_ways import echo_commands, echo_stale_prices, way_document, way_line
-from dataprep.errors import UsageError
-from dataprep.messages import printable, usd
+from dataprep.commands.region_options import (
+    echo_commands,
+    echo_stale_prices,
+    months_option,
+    named_place,
+    note_unknown_regions,
+    objects_option,
+    prices_option,
+    tpu_option,
+)
+from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.records import Manifest
+from dataprep.dataset.replicas import Replica
+from dataprep.errors import CredentialsError, DataprepError, FormatError, StorageError, UsageError
+from dataprep.formats import FORMATS
+from dataprep.messages import first_line, printable, usd
+from dataprep.storage import Storage, open_storage
+from dataprep.storage.gcs_location import DEADLINES, LIST_CACHES, BucketLocation, StoredObject, stored_objects
+
+if TYPE_CHECKING:
+    from loaders.dataset import Dataset
 
 EPILOG = """\b
 Examples:
@@ -37,6 +83,54 @@ Exit codes: 0 co-located, free or cached, 1 the transfer from at least one bucke
 Prices and their date are in dataprep/data/*_prices.csv; rows item,of,where,usd of --prices FILE take precedence.
 """
 _PAID_CODE, _UNKNOWN_CODE = 1, 3
+_OURS = ("index/", "_build/", "dataset.json", "replicas.json")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """The training run: how often, and by how many hosts, it reads the data."""
+
+    epochs: int = 1
+    hosts: int = 1
+    hosts_read_all: bool = False
+    """Whether every host reads all data instead of its share."""
+    split: str | None = None
+    months: float = 1.0
+    """For how long a cache or a copy is kept."""
+    num_bytes: int | None = None
+    """Size of the data, if it is given and not looked up."""
+    objects: int | None = None
+    """Number of objects that these data are, if it is given; None for objects of OBJECT_BYTES."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTraffic:
+    """Requests and bytes of all ranks together."""
+
+    gets: int
+    num_bytes: int
+
+
+@dataclass(kw_only=True, slots=True)
+class RegionReport:
+    """Report about one URL; a cost is None if a fact is unknown, which the notes explain."""
+
+    placement: Placement
+    copy_of: str | None = None
+    """The given URL if a copy of it is judged instead; None otherwise."""
+    reading: Reading | None = None
+    one_pass: Cost | None = None
+    training: Cost | None = None
+    copy: CopyCost | None = None
+    offers: list[Offer] = field(default_factory=list)
+    """Ways to read the data as often as the training does, if the present one is charged by the GiB."""
+    cache_command: str | None = None
+    """Command that adds a Rapid Cache in the reader's zone, if that is one of the ways."""
+    readable: bool | None = None
+    """Whether the first byte of a zonal bucket could be read; None if it was not tried."""
+    replica: tuple[Replica, Verdict] | None = None
+    commands: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @click.command("check-region", cls=StrictCommand, epilog=EPILOG)
@@ -102,6 +196,8 @@ def command(
     if objects is not None and num_bytes is None:
         raise UsageError("--objects is the number of objects of the data whose size --bytes gives; add --bytes")
     located = None if bucket_location is None else parse_location(bucket_location)
+    if located is not None:
+        note_unknown_regions(placement(located)[1])
     prices = published_prices() if prices_file is None else read_prices(prices_file)
     where = named_place(zone, tpu)
     machine = this_machine() if where is None else None
@@ -147,7 +243,7 @@ def _json(report: RegionReport, unknown: list[str]) -> dict[str, object]:
         "one_pass_usd": _cost(report.one_pass),
         "training_usd": _cost(report.training),
         "copy": None if report.copy is None else {**asdict(report.copy), "once": _cost(report.copy.once)},
-        "ways": [way_document(each) for each in report.ways],
+        "ways": [each.document() for each in report.offers],
         "cache_command": report.cache_command,
         "readable": report.readable,
         "replica": None if report.replica is None else {"url": report.replica[0].url, **asdict(report.replica[1])},
@@ -161,18 +257,18 @@ def _cost(cost: Cost | None) -> dict[str, float] | None:
 
 
 def _print(report: RegionReport, training: Training) -> None:
-    placement, found = report.placement, report.placement.verdict
+    placed, found = report.placement, report.placement.verdict
     price = f" at ${found.usd_per_gib:g} per GiB" if found.usd_per_gib else ""
-    click.echo(placement.url)
-    if placement.bucket is not None:
-        storage_class = f", class {placement.bucket.storage_class}" if placement.bucket.storage_class else ""
-        autoclass = ", autoclass" if placement.bucket.autoclass else ""
-        hierarchy = ", hierarchical namespace" if placement.bucket.hierarchical else ""
-        caches = f", Rapid Cache in {', '.join(placement.bucket.caches)}" if placement.bucket.caches else ""
-        _line("bucket", f"{describe(placement.bucket)}{storage_class}{autoclass}{hierarchy}{caches}")
+    click.echo(placed.url)
+    if placed.bucket is not None:
+        storage_class = f", class {placed.bucket.storage_class}" if placed.bucket.storage_class else ""
+        autoclass = ", autoclass" if placed.bucket.autoclass else ""
+        hierarchy = ", hierarchical namespace" if placed.bucket.hierarchical else ""
+        caches = f", Rapid Cache in {', '.join(placed.bucket.caches)}" if placed.bucket.caches else ""
+        _line("bucket", f"{describe(placed.bucket)}{storage_class}{autoclass}{hierarchy}{caches}")
     if report.copy_of is not None:
         _line("copy of", report.copy_of)
-    _line("reader", placement.where or "not known: no metadata server; give --zone or --tpu")
+    _line("reader", placed.where or "not known: no metadata server; give --zone or --tpu")
     _line("verdict", f"{found.kind}{price}: {found.reason}")
     _print_costs(report, training)
     _print_advice(report, training)
@@ -205,9 +301,9 @@ def _print_advice(report: RegionReport, training: Training) -> None:
         f"{usd(report.copy.storage_per_month)} a month to keep it; {pays}",
     )
     echo_commands(report.commands)
-    for way in report.ways:
-        _line(way.kind, way_line(way, months=training.months))
-        if way.kind == CACHE and report.cache_command is not None:
+    for offer in report.offers:
+        _line(offer.kind, offer.line(months=training.months))
+        if offer.kind == CACHE and report.cache_command is not None:
             echo_commands([report.cache_command])
 
 
@@ -222,3 +318,263 @@ def _shown(cost: Cost | None) -> str:
 
 def _line(label: str, text: str) -> None:
     click.echo(f"  {label:<10}  {printable(text)}")
+
+
+# Examination of one URL
+
+
+def examine(
+    url: str,
+    where: str | None,
+    training: Training,
+    prices: Prices,
+    *,
+    replicas: bool = False,
+    located: BucketLocation | None = None,
+) -> RegionReport:
+    """Examine one URL. Without credentials the verdict is UNKNOWN, unless the bucket's location is given.
+
+    Args:
+        url: gs://bucket, gs://bucket/prefix, or only a bucket's name.
+        where: The reader's zone or region; None if unknown.
+        training: The training run.
+        prices: Prices to apply.
+        replicas: If a copy is cheaper to read, examine the cheapest copy instead.
+        located: Location of the bucket; None to look it up. If it is given, no request is sent to Cloud Storage.
+
+    Raises:
+        UsageError: The URL names no bucket.
+        AccessError: The bucket does not exist.
+    """
+    storage = open_storage(url if is_bucket(url) or "/" in url or "://" in url else f"gs://{url}")
+    if storage.is_local:
+        raise UsageError(f"{url} is on a disk, and reading it costs nothing; give gs://bucket/prefix")
+    if located is not None:
+        return _examine_given(Placement(storage.url, where, located, verdict(located, where, prices)), training, prices)
+    report = RegionReport(placement=_placement(storage.url, where, prices))
+    bucket, found = report.placement.bucket, report.placement.verdict
+    if bucket is None:
+        return report
+    if bucket.missing_permission:
+        report.notes.append(
+            f"permission {bucket.missing_permission} is missing: storage class and autoclass are unknown"
+        )
+    _describe_place(report, where)
+    manifest = _manifest(storage, report.notes if training.num_bytes is None else [])
+    if training.num_bytes is None:
+        report.reading = _reading(storage, manifest, training, bucket.storage_class, report.notes)
+    else:
+        given = given_reading(training.num_bytes, bucket.storage_class, training.objects)
+        report.reading = replace(given, is_dataset=manifest is not None)
+    if report.reading is not None and found.kind == PAID:
+        report.replica = nearer_copy(report.placement, prices, report.notes.append)
+    _price(report, training, prices)
+    if replicas and report.replica is not None:
+        chosen = examine(report.replica[0].url, where, training, prices)
+        chosen.copy_of = storage.url
+        return chosen
+    return report
+
+
+def _placement(url: str, where: str | None, prices: Prices) -> Placement:
+    """Find the location of a bucket and judge it; the verdict is UNKNOWN if there are no credentials."""
+    try:
+        return placement_of(url, where, prices, every_cache=True)
+    except CredentialsError as error:
+        reason = f"it is not known where the bucket is: {error}; --bucket-location PLACE needs none"
+        return Placement(url, where, None, Verdict(UNKNOWN, None, reason))
+
+
+def _examine_given(found: Placement, training: Training, prices: Prices) -> RegionReport:
+    """Examine a bucket whose location is given, without a request to Cloud Storage."""
+    report = RegionReport(placement=found)
+    if training.num_bytes is None:
+        report.notes.append("no cost: nothing is looked up in a bucket whose location is given; give --bytes")
+    else:
+        storage_class = None if found.bucket is None else found.bucket.storage_class
+        report.reading = given_reading(training.num_bytes, storage_class, training.objects)
+    _price(report, training, prices)
+    return report
+
+
+def _describe_place(report: RegionReport, where: str | None) -> None:
+    """Add notes on a zonal bucket, a reader in an AI zone, and caches that could not be listed."""
+    bucket, notes = report.placement.bucket, report.notes
+    if bucket is None:
+        return
+    if placement(bucket)[0] == ZONE:
+        report.readable = _try_reading(report.placement.url, notes)
+    if where is None or not is_zone(where):
+        return
+    if bucket.caches is None and can_cache(bucket, where) is not False:
+        notes.append(f"permission {LIST_CACHES} may be missing: whether {where} has a Rapid Cache is not known")
+    if is_ai_zone(where) and where.lower() not in (bucket.caches or ()) and placement(bucket)[0] != ZONE:
+        notes.append(
+            f"{where} is an AI zone, typically up to {fact('ai_zone_ms'):g} ms from the zones with the bucket's bytes; "
+            f"a Rapid Cache in it serves repeated reads from inside"
+        )
+
+
+def _try_reading(url: str, notes: list[str]) -> bool | None:
+    """Read the first byte of the first object of a zonal bucket, in the way in which loaders read."""
+    from dataprep.storage.gcs import GCSStorage
+
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    try:
+        first = next((each for each in stored_objects(bucket, prefix) if each.num_bytes), None)
+        if first is None:
+            notes.append("a zonal bucket: it has no object with which to try whether loaders can read it")
+            return None
+        GCSStorage(url, DEADLINES).read_range(first.name, 0, 1)
+    except (DataprepError, OSError) as error:
+        notes.append(
+            f"a zonal bucket, and dataprep cannot read it: {first_line(error)}; use a regional bucket and a cache"
+        )
+        return False
+    return True
+
+
+def _price(report: RegionReport, training: Training, prices: Prices) -> None:
+    """Add the costs of a pass and of the training, and what to do about them."""
+    bucket, reading, found = report.placement.bucket, report.reading, report.placement.verdict
+    if bucket is None or reading is None:
+        return
+    report.notes.extend(reading.notes)
+    report.one_pass = reading_cost(reading.amounts, bucket, found, prices)
+    if report.one_pass is not None:
+        readers = training.hosts if training.hosts_read_all else 1
+        report.training = report.one_pass.times(reading.passes * training.epochs * readers)
+    if found.kind == PAID and (report.replica is None or not report.replica[1].is_free):
+        _advise(report, training, prices)
+
+
+def _advise(report: RegionReport, training: Training, prices: Prices) -> None:
+    """Add the cost of a new copy to a report, and of the other ways to read the data."""
+    bucket, reading, where = report.placement.bucket, report.reading, report.placement.where
+    if bucket is None or reading is None or where is None or report.one_pass is None:
+        return
+    url = report.placement.url
+    readers = training.hosts if training.hosts_read_all else 1
+    epoch = report.one_pass.times(reading.passes * readers)
+    report.copy = copy_cost(reading.amounts, bucket, where, epoch, report.placement.verdict, prices)
+    passes = reading.passes * training.epochs * readers
+    places = Places(bucket=bucket, where=where, prices=prices, passes=passes, months=training.months)
+    report.offers = offers(reading, places)
+    report.notes.extend(storage_notes(report.offers))
+    if any(offer.kind == CACHE for offer in report.offers):
+        report.cache_command = " ".join(cache_command(bucket_name(url), where.lower()))
+    once_usd = 0.0 if report.copy is None else report.copy.once.total
+    report.commands = copy_commands(url, where, reading, once_usd)
+
+
+def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:
+    try:
+        return read_manifest(storage)
+    except DataprepError as error:
+        notes.append(str(error))
+        return None
+
+
+def _reading(
+    storage: Storage, manifest: Manifest | None, training: Training, default_class: str | None, notes: list[str]
+) -> Reading | None:
+    """Return the data that one pass reads; None if their amount is unknown."""
+    bucket, _, prefix = storage.url.partition("://")[2].partition("/")
+    if manifest is None and not prefix:
+        notes.append("no cost: name a dataset or a prefix of the bucket")
+        return None
+    try:
+        objects = list(stored_objects(bucket, prefix))
+    except StorageError as error:
+        notes.append(f"storage classes are unknown, assumed to be {default_class or 'STANDARD'}: {error}")
+        objects = []
+    if manifest is not None:
+        objects = objects or [StoredObject("", 1, (default_class or "standard").lower())]
+        return _dataset_reading(storage, manifest, training, objects, notes)
+    if not objects:
+        notes.append("no cost: there are no objects")
+        return None
+    gets = Counter[str]()
+    for each in objects:
+        gets[each.storage_class] += -(-each.num_bytes // READ_BYTES)
+    return Reading(amounts=_amounts(objects, gets), is_dataset=False)
+
+
+def _dataset_reading(
+    storage: Storage, manifest: Manifest, training: Training, objects: list[StoredObject], notes: list[str]
+) -> Reading:
+    """Return a loader's pass over one split, divided among storage classes in proportion to the split's objects."""
+    from loaders.dataset import open_dataset
+
+    names = [split.name for split in manifest.splits]
+    dataset = open_dataset(storage.url, training.split or ("train" if "train" in names else names[0]), "off")
+    try:
+        total = pass_traffic(dataset, world_size=1 if training.hosts_read_all else training.hosts)
+    except (FormatError, StorageError) as error:
+        notes.append(f"requests are an estimate: {error}")
+        total = PassTraffic(-(-dataset.split.num_bytes // READ_BYTES), dataset.split.num_bytes)
+    files = {shard["file"] for shard in dataset.split.shards}
+    own = [each for each in objects if each.name in files]
+    own = own or [each for each in objects if not each.name.startswith(_OURS)] or objects
+    listed = max(1, sum(each.num_bytes for each in own))
+    amounts = []
+    for storage_class in sorted({each.storage_class for each in own}):
+        of_class = [each for each in own if each.storage_class == storage_class]
+        share = sum(each.num_bytes for each in of_class) / listed
+        amounts.append(
+            Amount(
+                storage_class=storage_class,
+                num_bytes=round(total.num_bytes * share),
+                objects=len(of_class),
+                gets=round(total.gets * share),
+            )
+        )
+    return Reading(amounts=tuple(amounts), passes=dataset.passes, is_dataset=True)
+
+
+def _amounts(objects: list[StoredObject], gets: Mapping[str, int]) -> tuple[Amount, ...]:
+    num_bytes, counts = Counter[str](), Counter[str]()
+    for each in objects:
+        num_bytes[each.storage_class] += each.num_bytes
+        counts[each.storage_class] += 1
+    return tuple(
+        Amount(storage_class=name, num_bytes=num_bytes[name], objects=counts[name], gets=gets[name])
+        for name in sorted(counts)
+    )
+
+
+def pass_traffic(dataset: Dataset, *, world_size: int = 1, deadline_s: float = 30.0) -> PassTraffic:
+    """Count one shuffled pass with the default settings; this reads one row group of the index.
+
+    Args:
+        dataset: Dataset that is read.
+        world_size: Number of ranks; where it divides the number of streams, every byte is read once.
+        deadline_s: Deadline of reading the index, seconds.
+    """
+    from loaders.order import NUM_STREAMS, samples_per_block
+
+    split = dataset.split
+    if FORMATS[dataset.manifest.format].one_file_per_image:
+        return PassTraffic(split.samples, split.num_bytes)
+    at_once = 1
+    if dataset.manifest.shuffled:
+        at_once = samples_per_block(split.samples, dataset.open_index(deadline_s).mean_image_bytes())
+    counts = [shard["samples"] for shard in split.shards]
+    pieces = num_pieces(counts, at_once, NUM_STREAMS)
+    readers = ranks_per_piece(world_size, split.samples / max(1.0, pieces), NUM_STREAMS)
+    return PassTraffic(round(pieces * readers), round(split.num_bytes * readers))
+
+
+def num_pieces(shard_samples: list[int], at_once: int, num_streams: int) -> float:
+    """Return the expected number of pieces: the blocks, and one more for each that two streams share."""
+    samples = sum(shard_samples)
+    blocks = sum(-(-count // at_once) for count in shard_samples)
+    streams = min(num_streams, samples)
+    return blocks + (streams - 1) * (1 - blocks / samples) if samples else 0.0
+
+
+def ranks_per_piece(world_size: int, samples: float, num_streams: int) -> float:
+    """Return the expected number of ranks that read a piece of some samples; 1 where the ranks divide the streams."""
+    sharing = world_size // math.gcd(world_size, num_streams)
+    without: float = (1 - 1 / sharing) ** samples
+    return sharing * (1 - without)

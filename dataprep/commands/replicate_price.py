@@ -11,7 +11,7 @@ from dataprep.cloud.placement import bucket_name, is_bucket
 from dataprep.cloud.prices import Prices
 from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe, placement, verdict
 from dataprep.cloud.replicate import Copying
-from dataprep.commands.region_report import Training, examine
+from dataprep.commands.check_region import Training, examine
 from dataprep.errors import AccessError, StorageError, UndecidedError
 from dataprep.messages import counted, human_bytes, usd
 from dataprep.storage.gcs_location import BucketLocation, bucket_location, stored_objects

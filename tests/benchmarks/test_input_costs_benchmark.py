@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.arena.arena_peers import PEERS
 from benchmarks.input_costs import DOCUMENT, IMAGE_SIZES, LOADERS, STORED, TABLE, cases, stored_ms, table_of
-from loaders.capacity.input_costs import costs_in
+from dataprep.cloud.capacity import costs_in
 from tests.support.markdown import ROOT
 
 PIXELS = {"originals": 400_000.0, "256": 100_000.0, "320": 150_000.0, "512": 350_000.0}

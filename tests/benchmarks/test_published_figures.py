@@ -12,7 +12,7 @@ import pytest
 from benchmarks.schedules import SCENARIOS
 from benchmarks.tables import arena_verdicts, recorded
 from dataprep.builder.image_folder import WRITES_BETWEEN_CHECKS, WRITES_IN_FLIGHT
-from loaders.capacity.input_costs import measured_here
+from dataprep.cloud.capacity import measured_here
 from tests.support.markdown import ROOT
 
 RESULTS = ROOT / "benchmarks/results"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from loaders.capacity.input_costs import cost_from_table, costs_in
-from loaders.capacity.plan import ImageCost
+from dataprep.cloud.capacity import ImageCost, cost_from_table, costs_in
 from tests.support.markdown import ROOT
 
-COSTS = costs_in((ROOT / "tests/loaders/capacity/costs.csv").read_text(encoding="utf-8"))
+COSTS = costs_in((ROOT / "tests/dataprep/cloud/costs.csv").read_text(encoding="utf-8"))
 
 
 def cost_by_hand(loader: str, image_size: int, bytes_per_image: float) -> ImageCost:

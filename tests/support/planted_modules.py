@@ -44,7 +44,16 @@ CASES: dict[str, tuple[str, ...]] = {
     "replicate": ("dataprep", "replicate", ".", "--to", "../copy"),
     "demo-data": ("dataprep", "demo-data", "imagenet", "../demo", "--images", "300"),
     "watch": ("dataprep", "watch", ".", "--once"),
-    "plan-input": ("dataprep", "plan-input", "--tpu", "v5litepod-16", "--images-per-s", "9", "--dataset", "imagenet"),
+    "plan-input": (
+        "dataprep",
+        "plan-input",
+        "--accelerator",
+        "v5litepod-16",
+        "--images-per-s",
+        "9",
+        "--dataset",
+        "imagenet",
+    ),
     "diagnose": (
         "dataprep",
         "diagnose",

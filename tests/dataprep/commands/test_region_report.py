@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from dataprep.cloud.offers import gib
 from dataprep.cloud.prices import published_prices
 from dataprep.cloud.region import CO_LOCATED, PAID
-from dataprep.commands.region_report import RegionReport, Training, examine, gib
+from dataprep.commands.check_region import RegionReport, Training, examine
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import UsageError

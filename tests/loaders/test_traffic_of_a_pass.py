@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.commands.check_region import num_pieces, pass_traffic, ranks_per_piece
 from loaders import open_loader
-from loaders.capacity.traffic import num_pieces, pass_traffic, ranks_per_piece
 from loaders.dataset import open_dataset
-from loaders.order import Order
+from loaders.order import NUM_STREAMS, Order
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=20), st.integers(1, 30))
@@ -22,12 +22,12 @@ def test_the_predicted_number_of_pieces_is_that_of_the_order(shard_samples, at_o
 
 @pytest.mark.parametrize(("world_size", "readers"), [(1, 1), (64, 1), (96, 1), (384, 2)])
 def test_ranks_that_divide_the_streams_read_every_byte_once(world_size, readers):
-    assert ranks_per_piece(world_size, 1000) == pytest.approx(readers)
+    assert ranks_per_piece(world_size, 1000, NUM_STREAMS) == pytest.approx(readers)
 
 
 def test_ranks_that_do_not_divide_the_streams_read_some_pieces_several_times():
-    assert ranks_per_piece(5, 18) == pytest.approx(5 * (1 - 0.8**18))
-    assert ranks_per_piece(5, 1) == pytest.approx(1)
+    assert ranks_per_piece(5, 18, NUM_STREAMS) == pytest.approx(5 * (1 - 0.8**18))
+    assert ranks_per_piece(5, 1, NUM_STREAMS) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.cloud.cost import Amount
+from dataprep.cloud.offers import (
+    CACHE,
+    COPY,
+    DIRECT,
+    Places,
+    Reading,
+    copy_commands,
+    is_loose,
+    offers,
+    storage_notes,
+)
 from dataprep.cloud.prices import Prices, published_prices
-from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, ways
 from dataprep.storage.gcs_location import BucketLocation
 
 PRICES = published_prices()
 US = BucketLocation(location="US", location_type="multi-region", storage_class="STANDARD")
 HERE = "us-central1-a"
 IMAGENET = Amount(storage_class="standard", num_bytes=147_897_477_120, objects=551, gets=70_524)
-NINETY = Use(passes=90)
 
 
-def by_kind(bucket=US, where=HERE, use=NINETY, amount=IMAGENET, prices=PRICES):
-    return {way.kind: way for way in ways([amount], bucket, where, prices, use)}
+def by_kind(bucket=US, where=HERE, amount=IMAGENET, prices=PRICES, passes=90, months=1):
+    places = Places(bucket=bucket, where=where, prices=prices, passes=passes, months=months)
+    return {offer.kind: offer for offer in offers(Reading(amounts=(amount,)), places)}
 
 
 def filled(cached, *, passes):
@@ -45,7 +57,7 @@ def test_the_parts_of_a_cache_are_those_of_the_price_page():
 
 
 def test_one_pass_through_an_empty_cache_is_no_hit():
-    found = by_kind(use=Use(passes=1, months=0))
+    found = by_kind(passes=1, months=0)
     assert found[CACHE].read.total == 0
     assert found[CACHE].total == found[DIRECT].total + found[CACHE].ingest
 
@@ -88,7 +100,47 @@ def test_without_prices_of_caches_there_is_no_such_way():
 @given(st.integers(0, 10**15), st.integers(1, 10**9), st.integers(1, 1000), st.floats(0, 100))
 def test_costs_grow_with_passes_and_months(num_bytes, gets, passes, months):
     amount = Amount(storage_class="standard", num_bytes=num_bytes, objects=1, gets=gets)
-    less = by_kind(use=Use(passes=passes, months=months), amount=amount)
-    more = by_kind(use=Use(passes=passes + 1, months=months + 1), amount=amount)
-    for kind, way in less.items():
-        assert way.total <= more[kind].total
+    less = by_kind(passes=passes, months=months, amount=amount)
+    more = by_kind(passes=passes + 1, months=months + 1, amount=amount)
+    for kind, offer in less.items():
+        assert offer.total <= more[kind].total
+
+
+def test_each_offer_is_one_line_with_its_parts():
+    assert [offer.line(months=2.5) for offer in by_kind().values()] == [
+        "from us: $250.47 ($247.93 to read, $2.54 for requests)",
+        "a Rapid Cache in us-central1-a: at most $24.23 ($2.78 for the first reading, $0.44 to write it into the "
+        "cache, $12.40 to keep it for 2.5 months, then $7.36 to read, $1.26 for requests)",
+        "a copy in us-central1: $8.05 ($2.76 to make it, $2.75 to keep it for 2.5 months, $0.00 to read, "
+        "$2.54 for requests)",
+    ]
+
+
+def test_storage_elsewhere_is_noted_to_have_the_price_of_us_central1():
+    assert storage_notes(by_kind().values()) == []
+    far = by_kind(where="us-west4-a")
+    assert storage_notes(far.values()) == ["keeping data in us-west4 is priced as in us-central1"]
+    assert storage_notes([far[DIRECT]]) == []
+
+
+def test_the_document_has_all_parts_and_sums():
+    for offer in by_kind().values():
+        document = json.loads(json.dumps(offer.document()))
+        assert document["total"] == offer.total
+        assert document["read"]["total"] == offer.read.total
+        assert document["once"]["total"] == offer.once.total
+
+
+def test_objects_smaller_than_a_read_are_loose():
+    assert is_loose(2**21 - 1, 1)
+    assert not is_loose(2**21, 1)
+
+
+def test_a_copy_is_made_by_the_command_for_its_kind_of_data():
+    commands = {
+        kind: copy_commands("gs://b/x/", HERE, Reading(amounts=(), is_dataset=kind), once_usd=1.0)
+        for kind in (True, False, None)
+    }
+    assert commands[True][1] == "dataprep replicate gs://b/x/ --to gs://NEW-BUCKET/x"
+    assert commands[False][1] == "gcloud storage cp --recursive gs://b/x/ gs://NEW-BUCKET/"
+    assert commands[None][1].endswith(" --max-usd 2     # a dataset of dataprep")

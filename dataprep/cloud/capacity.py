@@ -1,0 +1,601 @@
+"""Whether the hosts of a TPU can feed it: what a rate of images needs, compared with what the hosts have.
+
+All needs grow in proportion to images/s: cores, network, the bucket's bandwidth. So one number describes each of them,
+its headroom: available over needed. The smallest headroom decides the verdict. docs/capacity.md has the arithmetic.
+
+The cost of an image is a measurement: ours (`dataprep/data/input_costs.csv`), or a user's from the JSON of
+`dataprep bench` or `dataprep diagnose`. `dataprep/data/host_cores.csv` has the speed of the hosts' cores, compared with
+the core of our measurements. Everything but reading these tables is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from math import ceil, inf
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
+
+from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, machines, smallest_slice
+from dataprep.cloud.tables import rows, table
+from dataprep.dataset.documents import convert
+from dataprep.errors import UndecidedError, UsageError
+from dataprep.messages import shell_words
+
+USABLE_SHARE = 0.8
+"""Share of a host's vCPUs and promised network for input; the training loop, the runtime, TLS and uneven steps take
+the rest."""
+VCPU_SPEED = 0.6
+"""Speed of a vCPU relative to a core of the same host: hosts count hyperthreads, and the two of a core together do
+about 1.2 times what one does alone."""
+CERTAIN_GBPS = 10.0
+"""Network of a host for which none is published: a safe assumption, a third of what Compute Engine gives N1 machines
+with as many vCPUs."""
+CACHE_SHARE = 0.5
+"""Share of a host's memory that cached files may take."""
+
+Verdict = Literal["fed", "input-bound", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pod:
+    """The hosts of an accelerator; all fields but `hosts` and `bucket_gbps` describe one host."""
+
+    hosts: int
+    vcpus: float
+    ram_bytes: float
+    nic_gbps: float | None
+    """Promised network; None where it is not published."""
+    measured_gbps: float | None = None
+    """Measured rate at which a host reads from the bucket; it counts in full, in place of `nic_gbps`."""
+    bucket_gbps: float | None = None
+    """Bandwidth of the bucket for all hosts together; None leaves it out."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and not 0 < value < inf:
+                raise UsageError(f"the hosts' {name}: got {value}, expected a finite number above 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageCost:
+    """Time and bytes that one image costs a host."""
+
+    loader: str
+    cpu_ms: float
+    """CPU time of one core of a host, over all processes of the loader."""
+    stored_ms: float
+    """Part of that time that grows with the stored pixels."""
+    num_bytes: float
+    """Bytes read from the bucket."""
+    decodes: Literal["crop", "whole"] = "crop"
+    """Whether the loader decodes the crop alone or the whole image."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredImages:
+    """The dataset as it is stored now."""
+
+    num_bytes: float
+    """Size of all images that an epoch reads."""
+    short_side: int | None
+    """Short side of the mean image, pixels; None if it is not known."""
+    url: str | None = None
+    """Where the dataset is, if that is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resource:
+    """One resource that loading needs: how much of it is needed, and how much the hosts have."""
+
+    name: Literal["cores", "network", "bucket"]
+    needed: float
+    """Need at the required rate: of one host, or of all hosts together for the bucket."""
+    available: float
+    unit: str
+    at_least: bool = False
+    """Whether `available` is a lower bound, because the real amount is not published."""
+
+    @property
+    def headroom(self) -> float:
+        """Available over needed; below 1 the resource is short."""
+        return self.available / self.needed if self.needed else inf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WhatIf:
+    """One change, and the rate that the hosts could deliver with it."""
+
+    name: str
+    change: str
+    """What to do, in one line."""
+    images_per_s: float
+    """Rate of all hosts if the accelerator were fast enough; a lower bound where `certain` is False."""
+    utilisation: float
+    """Utilisation of the accelerator, 0..1."""
+    limit: str
+    """The resource that limits the rate after the change."""
+    certain: bool
+    command: str = ""
+    """The command that makes the change; empty where it is a setting of the loader."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapacityPlan:
+    """Whether the hosts can feed the accelerator, and what limits them."""
+
+    verdict: Verdict
+    asked_images_per_s: float
+    """Rate that the accelerator takes from all hosts."""
+    host_images_per_s: float
+    """Rate that one host must deliver."""
+    resources: tuple[Resource, ...]
+    limit: str
+    """The resource that is short, or that would be the first to be short at a higher rate."""
+    headroom: float
+    """Headroom of the resource `limit`."""
+    images_per_s: float
+    """Rate that the hosts certainly deliver if the accelerator is fast enough."""
+    most_images_per_s: float
+    """Rate that the hosts could deliver if every resource of unknown amount were sufficient."""
+    utilisation: float
+    """Utilisation of the accelerator by what is certain, 0..1. MLPerf Storage passes at 0.9."""
+    what_ifs: tuple[WhatIf, ...]
+    """Changes, the best first."""
+
+    @property
+    def tightest(self) -> Resource:
+        """The resource with the smallest headroom, certain or not."""
+        return min(self.resources, key=_headroom)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostCores:
+    """Cores of the hosts of a TPU generation, a row of host_cores.csv."""
+
+    processor: str
+    """Name of the processor; empty if no source states it."""
+    processor_source: str
+    speed: float
+    """Images a second that a core prepares, over those of a core of the machine `relative_to`."""
+    relative_to: str
+    """Processor of the machine that measured our table of costs."""
+    basis: str
+    """Kind of evidence for the speed: measured, published case, or assumed."""
+    ground: str
+    """What the speed rests on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredCost:
+    """One row of the table of measurements."""
+
+    image_size: int
+    """Side of the delivered images, pixels."""
+    cost: ImageCost
+    date: str
+    machine: str
+    """Processor of the machine that measured."""
+
+
+CostTable: TypeAlias = Mapping[str, tuple[MeasuredCost, ...]]
+"""Measurements by loader, those of the smallest images first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredFile:
+    """The cost that a user measured."""
+
+    cost: ImageCost
+    image_size: int | None
+    """Side of the images that were delivered; None where the document does not say."""
+    url: str | None
+    """The dataset that was read; None where the document names none or several."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnoughHosts:
+    """The smallest TPU with one kind of host that delivers a rate."""
+
+    machine: TpuMachine
+    host_images_per_s: float = 0.0
+    """Rate that one host certainly delivers; 0 if its vCPUs are not known."""
+    hosts: int = 0
+    """Number of hosts that the rate takes."""
+    accelerator: Accelerator | None = None
+    """Smallest TPU with so many hosts; None if there is none."""
+    plan: CapacityPlan | None = None
+    """Plan of that TPU; None if there is none."""
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the hosts may deliver more, because the amount of what limits them is not published."""
+        return self.plan is not None and any(
+            resource.at_least for resource in self.plan.resources if resource.name == self.plan.limit
+        )
+
+    @property
+    def reason(self) -> str:
+        """Why no TPU with these hosts is enough."""
+        if self.machine.vcpus is None:
+            return "its vCPUs are not known"
+        return f"{self.hosts:,} hosts would be needed, more than the largest TPU with them has"
+
+
+class _Change(NamedTuple):
+    """A change, with the hosts and the image's cost after it."""
+
+    name: str
+    text: str
+    pod: Pod
+    cost: ImageCost
+    cached_share: float = 0.0
+    command: str = ""
+
+
+def plan_capacity(
+    images_per_s: float,
+    pod: Pod,
+    cost: ImageCost,
+    *,
+    stored: StoredImages | None = None,
+    short_side: int | None = None,
+    other_loaders: Mapping[str, ImageCost] | None = None,
+) -> CapacityPlan:
+    """Compare what the accelerator needs from its hosts with what they have.
+
+    Args:
+        images_per_s: Rate that the accelerator takes from all hosts.
+        pod: The hosts.
+        cost: Cost of an image with the loader in question.
+        stored: The dataset as it is stored; with it, smaller images and caches are considered as changes.
+        short_side: Short side to which the stored images could be shrunk, pixels.
+        other_loaders: Costs of other loaders, by name.
+
+    Raises:
+        UsageError: A rate or a cost is not above 0.
+    """
+    amounts = {"images/s": images_per_s, "CPU ms an image": cost.cpu_ms, "bytes an image": cost.num_bytes}
+    for name, value in amounts.items():
+        if not 0 < value < inf:
+            raise UsageError(f"{name}: got {value}, expected a finite number above 0")
+    resources = needs(images_per_s, pod, cost)
+    verdict, limit = _judge(resources)
+    changes = _changes(pod, cost, stored, short_side, other_loaders or {})
+    what_ifs = [_what_if(images_per_s, change) for change in changes]
+    return CapacityPlan(
+        verdict=verdict,
+        asked_images_per_s=images_per_s,
+        host_images_per_s=images_per_s / pod.hosts,
+        resources=resources,
+        limit=limit.name,
+        headroom=limit.headroom,
+        images_per_s=images_per_s * min(map(_headroom, resources)),
+        most_images_per_s=images_per_s * min(map(_headroom, _known(resources))),
+        utilisation=min(1.0, *map(_headroom, resources)),
+        what_ifs=tuple(sorted(what_ifs, key=lambda found: found.images_per_s, reverse=True)),
+    )
+
+
+def needs(images_per_s: float, pod: Pod, cost: ImageCost, cached_share: float = 0.0) -> tuple[Resource, ...]:
+    """Return what a rate needs, and what the hosts have.
+
+    Args:
+        images_per_s: Rate of all hosts.
+        pod: The hosts.
+        cost: Cost of an image.
+        cached_share: Share of the bytes that a host reads from its own memory.
+    """
+    of_host = images_per_s / pod.hosts
+    gbps = of_host * cost.num_bytes * 8e-9 * (1 - cached_share)
+    cores = Resource(
+        name="cores",
+        needed=of_host * cost.cpu_ms * 1e-3,
+        available=pod.vcpus * USABLE_SHARE * VCPU_SPEED,
+        unit="cores",
+    )
+    network = Resource(
+        name="network",
+        needed=gbps,
+        available=pod.measured_gbps or (pod.nic_gbps or CERTAIN_GBPS) * USABLE_SHARE,
+        unit="Gbit/s",
+        at_least=pod.nic_gbps is None and pod.measured_gbps is None,
+    )
+    if not pod.bucket_gbps:
+        return cores, network
+    return cores, network, Resource(name="bucket", needed=gbps * pod.hosts, available=pod.bucket_gbps, unit="Gbit/s")
+
+
+def enough_hosts(
+    images_per_s: float, costs: Mapping[str, ImageCost], pod_of: Callable[[TpuMachine, int], Pod]
+) -> list[EnoughHosts]:
+    """Return what each kind of host needs for a rate: TPUs of few hosts first, then much headroom, then old ones.
+
+    Args:
+        images_per_s: Rate of all hosts together.
+        costs: Cost of an image by TPU generation.
+        pod_of: Returns so many hosts of a kind whose vCPUs are known.
+    """
+    found = []
+    for machine in machines().values():
+        if not machine.slices:
+            continue
+        if machine.vcpus is None:
+            found.append(EnoughHosts(machine=machine))
+            continue
+        cost = costs[machine.generation]
+        host_images_per_s = plan_capacity(images_per_s, pod_of(machine, 1), cost).images_per_s
+        hosts = ceil(images_per_s / host_images_per_s)
+        accelerator = smallest_slice(machine, hosts)
+        plan = plan_capacity(images_per_s, pod_of(machine, accelerator.hosts), cost) if accelerator else None
+        found.append(
+            EnoughHosts(
+                machine=machine,
+                host_images_per_s=host_images_per_s,
+                hosts=hosts,
+                accelerator=accelerator,
+                plan=plan,
+            )
+        )
+    return sorted(found, key=_rank)
+
+
+def verdict_sentence(plan: CapacityPlan, accelerator: str) -> str:
+    """Return the plan in one sentence."""
+    short = next(resource for resource in plan.resources if resource.name == plan.limit)
+    ratio = f"{_number(short.needed)} {short.unit} needed{_where(short)}, {_number(short.available)} available"
+    least = "at least " if short.at_least else ""
+    if plan.verdict == "fed":
+        return (
+            f"{accelerator} is fed with {least}{_number(plan.headroom)}-fold headroom: "
+            f"{_number(plan.host_images_per_s)} images/s needed per host; "
+            f"{_named(short)} would be short first ({ratio})."
+        )
+    if plan.verdict == "input-bound":
+        most = "" if plan.images_per_s == plan.most_images_per_s else "at most "
+        return (
+            f"{accelerator} is input-bound: reaches {most}{_number(plan.most_images_per_s)} images/s, "
+            f"{short.headroom:.0%} of the {_number(plan.asked_images_per_s)} that it takes; "
+            f"{_named(short)} is short ({ratio})."
+        )
+    return (
+        f"Cannot tell whether {accelerator} is fed: {_number(short.needed)} Gbit/s are needed{_where(short)}, the "
+        f"hosts' network is not published, and only {_number(short.available)} are certain; measure it and give "
+        "`host_gbps`."
+    )
+
+
+# Costs of an image
+
+
+@cache
+def host_cores() -> Mapping[str, HostCores]:
+    """Return the cores of hosts by TPU generation."""
+    return {
+        row["generation"]: HostCores(
+            processor=row["processor"],
+            processor_source=row["processor_source"],
+            speed=float(row["core_speed"]),
+            relative_to=row["relative_to"],
+            basis=row["basis"],
+            ground=row["ground"],
+        )
+        for row in table("host_cores.csv")
+    }
+
+
+@cache
+def measured_here() -> CostTable:
+    """Return our table of measurements."""
+    return _costs_of(table("input_costs.csv"))
+
+
+def costs_in(text: str) -> CostTable:
+    """Return the measurements in the text of a table such as `dataprep/data/input_costs.csv`."""
+    return _costs_of(rows(text.splitlines()))
+
+
+def _costs_of(entries: Iterable[Mapping[str, str]]) -> CostTable:
+    found: dict[str, tuple[MeasuredCost, ...]] = {}
+    for row in entries:
+        cost = ImageCost(
+            loader=row["loader"],
+            cpu_ms=float(row["cpu_ms_per_image"]),
+            stored_ms=float(row["stored_ms_per_image"]),
+            num_bytes=float(row["bytes_per_image"]),
+            decodes="whole" if row["decodes"] == "whole" else "crop",
+        )
+        measured = MeasuredCost(image_size=int(row["image_size"]), cost=cost, date=row["date"], machine=row["machine"])
+        found[cost.loader] = (*found.get(cost.loader, ()), measured)
+    return found
+
+
+def cost_on_host(cost: ImageCost, core_speed: float) -> ImageCost:
+    """Return a measured cost on a host with cores of this speed, relative to the core that measured it."""
+    return replace(cost, cpu_ms=cost.cpu_ms / core_speed, stored_ms=cost.stored_ms / core_speed)
+
+
+def cost_from_table(loader: str, image_size: int, bytes_per_image: float, costs: CostTable | None = None) -> ImageCost:
+    """Return what an image of this size costs a loader, by our own table of measurements or by another one.
+
+    Between and beyond two measured sizes the cost is assumed to be linear in the delivered pixels. The part of it that
+    grows with the stored pixels is assumed to be linear in the stored bytes.
+
+    Raises:
+        UndecidedError: The loader was not measured at this size.
+    """
+    measured = (measured_here() if costs is None else costs)[loader]
+    row = next((row for row in measured if row.image_size == image_size), None)
+    if row is None and len(measured) > 1:
+        row = _between(measured[0], measured[-1], image_size)
+    if row is None:
+        raise UndecidedError(f"{loader} at {image_size} pixels was not measured, only at {measured[0].image_size}")
+    stored_ms = row.cost.stored_ms * bytes_per_image / row.cost.num_bytes
+    return replace(
+        row.cost,
+        cpu_ms=row.cost.cpu_ms - row.cost.stored_ms + stored_ms,
+        stored_ms=stored_ms,
+        num_bytes=bytes_per_image,
+    )
+
+
+def cost_from_document(document: Any, name: str) -> MeasuredFile:
+    """Return the cost in the JSON of `dataprep bench --json` or `dataprep diagnose --json`.
+
+    Of several sections the costliest one counts. The part that grows with the stored pixels has the same share as in
+    our own measurements.
+
+    Args:
+        document: Parsed document.
+        name: Name of the file, for errors.
+
+    Raises:
+        UsageError: The document is not the JSON of either command, or has no CPU time above 0.
+    """
+    if not isinstance(document, dict) or document.get("schema_version") != 1:
+        raise UsageError(
+            f"{name}: expected the JSON that `dataprep bench` or `dataprep diagnose` writes, of schema version 1"
+        )
+    where, advice = f"{name}: not the JSON of `dataprep bench` or `dataprep diagnose`", "measure again"
+    if "stages" in document:
+        diagnosis = convert(document, _Diagnosis, where=where, advice=advice, error=UsageError)
+        cpu_s = {stage.name: stage.cpu_s_per_image for stage in diagnosis.stages}
+        # Without one of the two stages nothing is known of our loader.
+        cpu_ms = 1e3 * (cpu_s["fetch"] + cpu_s["prepare"]) if {"fetch", "prepare"} <= cpu_s.keys() else 0.0
+        found, settings, urls = [(cpu_ms, diagnosis.bytes_per_image)], diagnosis.settings, {diagnosis.url}
+    else:
+        bench = convert(document, _Bench, where=where, advice=advice, error=UsageError)
+        found = [(section.cpu_ms_per_image, section.bytes_per_image) for section in bench.sections]
+        settings, urls = bench.settings, {section.url for section in bench.sections}
+    if not found or min(found)[0] <= 0:
+        raise UsageError(f"{name}: no CPU time above 0 in it; measure for longer")
+    cpu_ms, num_bytes = max(found)
+    row = measured_here()["dataprep"][0].cost
+    return MeasuredFile(
+        cost=replace(row, cpu_ms=cpu_ms, stored_ms=cpu_ms * row.stored_ms / row.cpu_ms, num_bytes=num_bytes),
+        image_size=settings.image_size,
+        url=urls.pop() if len(urls) == 1 else None,
+    )
+
+
+class _Settings(Struct):
+    """What is read of the settings of a measurement."""
+
+    image_size: int | None = None
+
+
+class _BenchSection(Struct):
+    bytes_per_image: float
+    cpu_ms_per_image: float
+    url: str | None = None
+
+
+class _Bench(Struct):
+    """What is read of the JSON of `dataprep bench`."""
+
+    sections: list[_BenchSection]
+    settings: _Settings = field(default_factory=_Settings)
+
+
+class _Stage(Struct):
+    name: str
+    cpu_s_per_image: float
+
+
+class _Diagnosis(Struct):
+    """What is read of the JSON of `dataprep diagnose`."""
+
+    stages: list[_Stage]
+    bytes_per_image: float
+    url: str | None = None
+    settings: _Settings = field(default_factory=_Settings)
+
+
+def _between(low: MeasuredCost, high: MeasuredCost, image_size: int) -> MeasuredCost:
+    share = (image_size**2 - low.image_size**2) / (high.image_size**2 - low.image_size**2)
+    cpu_ms = low.cost.cpu_ms + share * (high.cost.cpu_ms - low.cost.cpu_ms)
+    stored_ms = min(cpu_ms, low.cost.stored_ms + share * (high.cost.stored_ms - low.cost.stored_ms))
+    return replace(low, image_size=image_size, cost=replace(low.cost, cpu_ms=cpu_ms, stored_ms=max(0.0, stored_ms)))
+
+
+def _judge(resources: tuple[Resource, ...]) -> tuple[Verdict, Resource]:
+    """Return the verdict and the resource that decides it; one certainly short precedes one that may be short."""
+    certain = min(_known(resources), key=_headroom)
+    if certain.headroom < 1:
+        return "input-bound", certain
+    tightest = min(resources, key=_headroom)
+    return ("unknown" if tightest.headroom < 1 else "fed"), tightest
+
+
+def _changes(
+    pod: Pod,
+    cost: ImageCost,
+    stored: StoredImages | None,
+    short_side: int | None,
+    other_loaders: Mapping[str, ImageCost],
+) -> Iterator[_Change]:
+    for name, other in other_loaders.items():
+        decoded = "the crop alone" if other.decodes == "crop" else "whole images"
+        yield _Change(f"loader {name}", f"load with {name}, which decodes {decoded}", pod, other)
+    if stored and stored.short_side and short_side and short_side < stored.short_side:
+        # Bytes and decoding shrink with the pixels: 0.41 of the pixels had 0.40 of the bytes at JPEG quality 95.
+        kept = (short_side / stored.short_side) ** 2
+        smaller = replace(cost, cpu_ms=cost.cpu_ms - cost.stored_ms * (1 - kept), num_bytes=cost.num_bytes * kept)
+        change = f"store a shorter side of {short_side} (dataprep convert)"
+        yield _Change("resize", change, pod, smaller, command=_conversion(stored.url or "URL", short_side))
+    if stored:
+        # Every pass gives a host other blocks, so what counts is the share of the whole dataset that it holds.
+        cached = min(1.0, pod.ram_bytes * CACHE_SHARE / stored.num_bytes)
+        share = "all" if cached == 1 else f"{cached:.0%}"
+        change = f"keep {share} of the dataset in half of each host's memory (cache_dir=/dev/shm/…)"
+        yield _Change("cache", change, pod, cost, cached)
+
+
+def _what_if(images_per_s: float, change: _Change) -> WhatIf:
+    limit = min(needs(images_per_s, change.pod, change.cost, change.cached_share), key=_headroom)
+    return WhatIf(
+        name=change.name,
+        change=change.text,
+        images_per_s=images_per_s * limit.headroom,
+        utilisation=min(1.0, limit.headroom),
+        limit=limit.name,
+        certain=not limit.at_least,
+        command=change.command,
+    )
+
+
+def _conversion(url: str, short_side: int) -> str:
+    """Return the command that makes a dataset with smaller images of the one at a URL."""
+    url = url.rstrip("/")
+    words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", "webdataset"]
+    return shell_words(*words, "--resize", short_side)
+
+
+def _known(resources: tuple[Resource, ...]) -> list[Resource]:
+    return [resource for resource in resources if not resource.at_least]
+
+
+def _headroom(resource: Resource) -> float:
+    return resource.headroom
+
+
+def _rank(row: EnoughHosts) -> tuple[bool, int, float, int]:
+    headroom = row.plan.headroom if row.plan else 0.0
+    hosts = row.accelerator.hosts if row.accelerator else 0
+    return row.accelerator is None, hosts, -headroom, list(generations()).index(row.machine.generation)
+
+
+def _named(resource: Resource) -> str:
+    """Return a resource's name for the sentence of the verdict."""
+    return {"cores": "the hosts' CPU", "network": "the hosts' network", "bucket": "the bucket"}[resource.name]
+
+
+def _where(resource: Resource) -> str:
+    return "" if resource.name == "bucket" else " per host"
+
+
+def _number(value: float) -> str:
+    """Return a number with three significant digits, or all digits of its integer part."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

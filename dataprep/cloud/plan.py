@@ -1,0 +1,656 @@
+"""The input of a training planned before there is a TPU: what its hosts deliver, how long it takes, what reading costs.
+
+`plan_input` takes an InputRequest, and returns an InputPlan for one TPU, EnoughTpus for all of them, or without a TPU
+PricedPlaces. It needs no account and no network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator, there_are_tpus
+from dataprep.cloud.buckets import cache_command
+from dataprep.cloud.capacity import (
+    CapacityPlan,
+    EnoughHosts,
+    ImageCost,
+    Pod,
+    StoredImages,
+    cost_from_document,
+    cost_from_table,
+    cost_on_host,
+    enough_hosts,
+    host_cores,
+    measured_here,
+    plan_capacity,
+    verdict_sentence,
+)
+from dataprep.cloud.offers import (
+    CACHE,
+    COPY,
+    READ_BYTES,
+    Offer,
+    Places,
+    Reading,
+    cheapest,
+    copy_commands,
+    gets_of,
+    given_reading,
+    is_loose,
+    offers,
+    storage_notes,
+)
+from dataprep.cloud.prices import price_dates, published_prices
+from dataprep.cloud.region import (
+    MULTI_REGION,
+    Verdict,
+    check_place,
+    parse_location,
+    placement,
+    unknown_regions,
+    verdict,
+)
+from dataprep.cloud.tables import fact
+from dataprep.errors import UndecidedError, UsageError
+from dataprep.messages import human_bytes, usd
+from dataprep.sources import DATASETS
+
+SCHEMA_VERSION = 1
+ALL = "all"
+"""Name that means every TPU."""
+LOADERS = ("dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain")
+STORED_SIDES = {"imagenet": 387, "imagenet-21k": None, "coco": 480, "coco-dup5": 480}
+"""Shorter side of the images of each dataset with a published number of them, in pixels; None if it is not known.
+ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
+PACK = "dataprep build folder --source gs://BUCKET/PICTURES --output gs://BUCKET/DATASET --format webdataset"
+"""Command that packs loose pictures into shards; the plan knows no URL."""
+WHERE_FROM = {"direct": "from the bucket in", CACHE: "through a Rapid Cache in", COPY: "from a copy in"}
+GIVEN, MEAN_OF = "given", "mean of"
+"""Sources of the bytes of an image: the request, and a dataset or the objects."""
+_DATA = "gs://BUCKET/DATASET"
+"""Placeholder for the data's URL, which is not given."""
+_AS_MEASURED = "assumed, because the core that measured is not known"
+"""Basis of the speed of the hosts' cores where the cost of an image is the user's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputRequest:
+    """What is known of the input of a training; None for what is not given."""
+
+    accelerator: str | None = None
+    """Name of a TPU, or `all`."""
+    images_per_s: float | None = None
+    """Rate that the accelerator takes on all hosts together."""
+    image_size: int = 224
+    """Side of the delivered images, pixels."""
+    dataset: str = "imagenet"
+    """Dataset whose published figures are assumed where none are given."""
+    dataset_bytes: int | None = None
+    """Size of another dataset's images."""
+    images: int | None = None
+    """Number of another dataset's images."""
+    objects: int | None = None
+    """Number of objects that the data are; None for shards."""
+    loader: str = "dataprep"
+    measured: Path | None = None
+    """JSON of `dataprep bench` or `dataprep diagnose`."""
+    host_gbps: float | None = None
+    """Rate at which a host was seen to read, Gbit/s."""
+    bucket_gbps: float | None = None
+    """Bandwidth of the bucket for all hosts together, Gbit/s."""
+    bucket_location: str | None = None
+    zone: str | None = None
+    """Zone or region of the reader."""
+    epochs: int = 1
+
+    @property
+    def data(self) -> PlannedData:
+        """What the request says of the data."""
+        return PlannedData(
+            dataset=self.dataset, given_bytes=self.dataset_bytes, images=self.images, objects=self.objects
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedData:
+    """What is said of the data; a published dataset's figures stand in for what is None."""
+
+    dataset: str
+    given_bytes: int | None
+    images: int | None
+    objects: int | None
+
+    @property
+    def image_bytes(self) -> tuple[float, str]:
+        """Bytes of an image, and where they come from.
+
+        Raises:
+            UsageError: The dataset's bytes were not published, and no other figure stands in for them.
+        """
+        if self.given_bytes and self.images:
+            return self.given_bytes / self.images, GIVEN
+        if self.given_bytes and self.objects and is_loose(self.given_bytes, self.objects):
+            return self.given_bytes / self.objects, f"{MEAN_OF} the objects"
+        num_bytes = self._archive_bytes or self.given_bytes
+        if num_bytes is None:
+            raise UsageError(
+                f"the bytes of the {self._samples:,} images of {self.dataset} were not published; give `dataset_bytes`"
+            )
+        return num_bytes / self._samples, f"{MEAN_OF} {self.dataset}"
+
+    @property
+    def repeats(self) -> int:
+        """Passes over the data that make one epoch."""
+        return 1 if self.given_bytes or self.images else DATASETS[self.dataset].facts["train"].repeats
+
+    @property
+    def epoch_images(self) -> int | None:
+        """Images of an epoch; None if nothing says their number but the data's size."""
+        return self.images or (None if self.given_bytes else self._samples * self.repeats)
+
+    def num_bytes(self, bytes_per_image: float) -> float:
+        """Return the size of one pass over the data."""
+        return self.given_bytes or (self.images or self._samples) * bytes_per_image
+
+    @property
+    def _samples(self) -> int:
+        return DATASETS[self.dataset].facts["train"].samples or 0
+
+    @property
+    def _archive_bytes(self) -> int:
+        """Bytes of the archives of images; an archive of several splits has none (COCO's annotations)."""
+        facts = DATASETS[self.dataset].facts
+        shared = {each.name for name, found in facts.items() if name != "train" for each in found.archives}
+        return sum(each.num_bytes or 0 for each in facts["train"].archives if each.name not in shared)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostCost:
+    """Cost of an image on the hosts, and what its figures rest on."""
+
+    image: ImageCost
+    others: Mapping[str, ImageCost]
+    """Known costs of other loaders, by name."""
+    source: str
+    """Measurement that the cost comes from."""
+    processor: str
+    """Processor of the hosts; empty if no source states it."""
+    core_speed: float
+    """Speed of the hosts' cores, as a share of the one that measured."""
+    core_basis: str
+    """What that speed rests on."""
+    bytes_source: str
+    """Where the bytes of an image come from."""
+    url: str | None
+    """The dataset with which the cost was measured, if that is known."""
+
+    @property
+    def core_is_unknown(self) -> bool:
+        """Whether the hosts' cores count as fast as the user's, because it is not known how fast those are."""
+        return self.core_basis == _AS_MEASURED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BucketLoad:
+    """Requests that a bucket gets while a dataset is read at some rate."""
+
+    images_per_s: float
+    """Rate of all hosts together."""
+    bytes_per_image: float
+    num_bytes: float
+    """Size of one pass over the data."""
+    objects: int | None
+    """Number of objects, all of one size; None for shards that are much larger than a read."""
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests a second that the bucket gets at the rate."""
+        gets = self.num_bytes / READ_BYTES if self.objects is None else gets_of(round(self.num_bytes), self.objects)
+        return self.images_per_s * gets * self.bytes_per_image / self.num_bytes
+
+    @property
+    def first_requests_per_s(self) -> float:
+        """Requests a second that a new bucket serves before it has grown."""
+        return fact("first_requests_per_s")
+
+    @property
+    def line(self) -> str:
+        """Bandwidth and requests, with a note if a new bucket does not serve as many."""
+        first = self.first_requests_per_s
+        grows = f", beyond the {first:,.0f} of a bucket that has not grown yet" if self.requests_per_s > first else ""
+        size = human_bytes(self._object_bytes) if self._is_loose else f"{READ_BYTES >> 20} MiB"
+        gbps = self.images_per_s * self.bytes_per_image * 8e-9
+        return f"{gbps:,.2f} Gbit/s in {self.requests_per_s:,.0f} requests/s of {size}{grows}"
+
+    @property
+    def loose(self) -> str:
+        """Sentence about objects that are read with more requests than a new bucket serves; empty if they are not."""
+        if not self._is_loose or self.requests_per_s <= self.first_requests_per_s:
+            return ""
+        in_shards = self.images_per_s * self.bytes_per_image / READ_BYTES
+        return (
+            f"But objects of {human_bytes(self._object_bytes)} take {self.requests_per_s:,.0f} requests/s, of which a "
+            f"bucket serves about {self.first_requests_per_s:,.0f} at first, and more only as the load grows: pack "
+            f"them into shards (dataprep build folder), which take {in_shards:,.0f}."
+        )
+
+    def document(self) -> dict[str, object]:
+        """Return the requests as JSON values, which docs/capacity.md describes."""
+        return {
+            "requests_per_s": self.requests_per_s,
+            "first_requests_per_s": self.first_requests_per_s,
+            "command": PACK if self.loose else None,
+        }
+
+    @property
+    def _object_bytes(self) -> float:
+        return self.num_bytes / (self.objects or 1)
+
+    @property
+    def _is_loose(self) -> bool:
+        return self.objects is not None and is_loose(self.num_bytes, self.objects)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packed:
+    """The cheapest way to read loose pictures that are packed into shards in the region of their bucket."""
+
+    offer: Offer
+    """The way to read the shards."""
+    requests: float
+    """Price of the requests that read each picture once, to pack it."""
+    multi_region: bool
+    """Whether the bucket is in a multi-region, from which any machine that packs pays for the transfer."""
+
+    @property
+    def total(self) -> float:
+        return self.offer.total + self.requests
+
+    def line(self, loose: float) -> str:
+        """Say what is saved, in place of the price of the cheapest way without packing."""
+        transfer = " and the transfer from the multi-region to the machine that packs"
+        return (
+            f"Packed into shards in the bucket's region first, the data cost {usd(self.total)} in place of "
+            f"{usd(loose)}: {usd(self.requests)} for the requests of the packing, and {usd(self.offer.total)} "
+            f"{WHERE_FROM[self.offer.kind]} {self.offer.place.lower()}; without the storage of the shards beside the "
+            f"pictures{transfer if self.multi_region else ''}."
+        )
+
+    def document(self) -> dict[str, object]:
+        """Return the prices as JSON values."""
+        return {"way": self.offer.document(), "requests": self.requests, "total": self.total, "command": PACK}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PricedPlaces:
+    """A bucket, its reader, and the ways to read the data with their prices."""
+
+    places: Places
+    reading: Reading
+    """One pass over the data."""
+    verdict: Verdict
+    offers: list[Offer]
+    packed: Packed | None = None
+    """What loose pictures cost in shards, if that is at most half of what they cost as they are."""
+
+    @property
+    def pack_line(self) -> str:
+        """Sentence about packing; empty if it would not save much."""
+        return self.packed.line(cheapest(self.offers).total) if self.packed else ""
+
+    @property
+    def notes(self) -> list[str]:
+        """Assumptions about the prices."""
+        return [*self.reading.notes, *storage_notes(self.offers)]
+
+    @property
+    def commands(self) -> list[str]:
+        """Commands that make the copy, if one is priced; the bucket has a placeholder for its name."""
+        copies = [offer.once.total for offer in self.offers if offer.kind == COPY]
+        return copy_commands(_DATA, self.places.where, self.reading, copies[0]) if copies else []
+
+    @property
+    def cache_command(self) -> str | None:
+        """Command that adds a Rapid Cache, if one is priced."""
+        is_priced = any(offer.kind == CACHE for offer in self.offers)
+        return " ".join(cache_command("BUCKET", self.places.where.lower())) if is_priced else None
+
+    def document(self) -> dict[str, object]:
+        """Return the result as JSON values."""
+        bucket, where = self.places.bucket, self.places.where
+        return {
+            "bucket_location": bucket.location,
+            "zone": where,
+            "num_bytes": self.reading.num_bytes,
+            "objects": sum(amount.objects for amount in self.reading.amounts),
+            "gets": self.reading.gets,
+            "objects_are_assumed": self.reading.objects_are_assumed,
+            "passes": self.places.passes,
+            "months": self.places.months,
+            "verdict": self.verdict.kind,
+            "reason": self.verdict.reason,
+            "ways": [offer.document() for offer in self.offers],
+            "packed": self.packed.document() if self.packed else None,
+            "commands": self.commands,
+            "cache_command": self.cache_command,
+            "notes": [*unknown_regions([*placement(bucket)[1], where]), *self.notes],
+            "prices_as_of": {name: read.isoformat() for name, read in price_dates().items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingTime:
+    """How long an accelerator trains, evaluations and interruptions aside."""
+
+    epochs: int
+    images: int
+    """Images of all epochs."""
+    hours: float
+    waiting_hours: float
+    """Part of `hours` in which the accelerator waits for images."""
+    chip_hours: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnoughTpus:
+    """The smallest TPU of each kind of host that delivers a rate."""
+
+    request: InputRequest
+    images_per_s: float
+    found: list[EnoughHosts]
+    speeds: dict[str, tuple[float, str]]
+    """Speed of a host's core by TPU generation, and what it rests on."""
+
+    def document(self) -> dict[str, object]:
+        """Return the rows as JSON values, which docs/capacity.md describes."""
+        asked = {"image_size": self.request.image_size, "loader": self.request.loader}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "images_per_s": self.images_per_s,
+            **asked,
+            "tpus": [
+                {
+                    "accelerator": row.accelerator.name,
+                    "hosts": row.accelerator.hosts,
+                    "machine_type": row.machine.machine_type,
+                    "generation": row.machine.generation,
+                    "host_images_per_s": row.host_images_per_s,
+                    "headroom": row.plan.headroom,
+                    "limit": row.plan.limit,
+                    "at_least": row.at_least,
+                }
+                for row in self.found
+                if row.accelerator is not None and row.plan is not None
+            ],
+            "left_out": {row.machine.machine_type: row.reason for row in self.found if row.accelerator is None},
+            "cores": {name: {"core_speed": speed, "core_basis": basis} for name, (speed, basis) in self.speeds.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputPlan:
+    """A plan for one TPU, and the figures on which it is based."""
+
+    request: InputRequest
+    accelerator: Accelerator
+    pod: Pod
+    cost: HostCost
+    stored: StoredImages
+    plan: CapacityPlan
+    places: PricedPlaces | None
+    """Ways to read the data, if the bucket's location is given."""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict."""
+        sentence = verdict_sentence(self.plan, self.accelerator.name)
+        by_cores = self.plan.verdict == "fed" or self.plan.limit == "cores"
+        if self.cost.core_is_unknown and by_cores:
+            sentence = f"If a host's core is as fast as yours, {sentence}"
+        return f"{sentence} {self.load.loose}" if self.load.loose else sentence
+
+    @property
+    def load(self) -> BucketLoad:
+        """What the bucket serves at the required rate."""
+        return BucketLoad(
+            images_per_s=self.plan.asked_images_per_s,
+            bytes_per_image=self.cost.image.num_bytes,
+            num_bytes=self.stored.num_bytes,
+            objects=self.request.objects,
+        )
+
+    @property
+    def training(self) -> TrainingTime | None:
+        """How long training takes at the rate that the hosts certainly deliver; None for a single epoch."""
+        epochs = self.request.epochs
+        if epochs == 1:
+            return None
+        per_epoch = self.request.data.epoch_images or round(self.stored.num_bytes / self.cost.image.num_bytes)
+        hours = epochs * per_epoch / (self.plan.asked_images_per_s * self.plan.utilisation) / 3600
+        return TrainingTime(
+            epochs=epochs,
+            images=epochs * per_epoch,
+            hours=hours,
+            waiting_hours=hours * (1 - self.plan.utilisation),
+            chip_hours=hours * self.accelerator.chips,
+        )
+
+    @property
+    def not_counted(self) -> list[str]:
+        """What the verdict leaves out, each with what is needed of it."""
+        if self.pod.bucket_gbps:
+            return []
+        gbps = self.plan.asked_images_per_s * self.cost.image.num_bytes * 8e-9
+        return [
+            f"the bucket's bandwidth: {gbps:,.2f} Gbit/s are needed of your project's quota of Google egress bandwidth "
+            "in the bucket's location, which the console shows under IAM & Admin, Quotas: give it as `bucket_gbps`"
+        ]
+
+    def document(self) -> dict[str, object]:
+        """Return the plan as JSON values, which docs/capacity.md describes."""
+        accelerator, cost = self.accelerator, self.cost
+        bases = ("source", "processor", "core_speed", "core_basis", "bytes_source")
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "sentence": self.sentence,
+            "not_counted": self.not_counted,
+            "accelerator": {
+                **{key: getattr(accelerator, key) for key in ("name", "hosts", "chips", "cores", "hbm_gib")},
+                "machine": asdict(accelerator.machine),
+            },
+            "pod": asdict(self.pod),
+            "cost": {
+                **asdict(cost.image),
+                **{name: getattr(cost, name) for name in bases},
+                "image_size": self.request.image_size,
+            },
+            "stored": asdict(self.stored),
+            "bucket": self.load.document(),
+            "training": asdict(self.training) if self.training else None,
+            "places": self.places.document() if self.places else None,
+            "plan": asdict(self.plan)
+            | {"resources": [asdict(found) | {"headroom": found.headroom} for found in self.plan.resources]},
+        }
+
+
+def plan_input(request: InputRequest) -> InputPlan | EnoughTpus | PricedPlaces:
+    """Compare what an accelerator needs with what its hosts have, and price the reading.
+
+    Raises:
+        UsageError: A figure is missing, or contradicts another one.
+        UndecidedError: A fact that the plan needs is not known.
+    """
+    if request.zone is not None:
+        request = replace(request, zone=check_place(request.zone))
+    if request.accelerator is None:
+        return _price_alone(request)
+    if request.images_per_s is None:
+        raise UsageError(
+            "`images_per_s` is missing, the images a second that the accelerator takes: its global batch, divided by "
+            "the seconds of a step; `dataprep diagnose URL --model NAME` measures it on one host"
+        )
+    if request.accelerator.strip().lower() == ALL:
+        return _all_tpus(request, request.images_per_s)
+    accelerator = parse_accelerator(request.accelerator)
+    cost = _host_cost(request, accelerator.generation.name)
+    data = request.data
+    stored = StoredImages(
+        num_bytes=data.num_bytes(cost.image.num_bytes), short_side=STORED_SIDES[request.dataset], url=cost.url
+    )
+    pod = _pod(request, accelerator.machine, accelerator.hosts)
+    return InputPlan(
+        request=request,
+        accelerator=accelerator,
+        pod=pod,
+        cost=cost,
+        stored=stored,
+        plan=plan_capacity(
+            request.images_per_s,
+            pod,
+            cost.image,
+            stored=stored,
+            short_side=-(-request.image_size * 8 // 7),
+            other_loaders=cost.others,
+        ),
+        places=None if request.bucket_location is None else priced_places(request, stored.num_bytes),
+    )
+
+
+def priced_places(request: InputRequest, num_bytes: float) -> PricedPlaces:
+    """Price the reading of data of class Standard, or Rapid where the bucket is in a zone.
+
+    Args:
+        request: Places, epochs, and number of objects.
+        num_bytes: Size of one pass.
+
+    Raises:
+        UsageError: A place is missing or unknown.
+    """
+    if request.bucket_location is None or request.zone is None:
+        raise UsageError("to price the reading, give both `bucket_location` and `zone`")
+    bucket = parse_location(request.bucket_location)
+    prices, passes = published_prices(), request.epochs * request.data.repeats
+    places = Places(bucket=bucket, where=request.zone, prices=prices, passes=passes)
+    reading = given_reading(round(num_bytes), bucket.storage_class, request.objects)
+    found = offers(reading, places)
+    return PricedPlaces(
+        places=places,
+        reading=reading,
+        verdict=verdict(bucket, request.zone, prices),
+        offers=found,
+        packed=_packed(found, reading, places),
+    )
+
+
+def _packed(found: list[Offer], reading: Reading, places: Places) -> Packed | None:
+    """Return what loose pictures cost in shards, if that is at most half of what they cost as they are."""
+    objects = sum(amount.objects for amount in reading.amounts)
+    if not found or reading.objects_are_assumed or not is_loose(reading.num_bytes, objects):
+        return None
+    shards = given_reading(reading.num_bytes, places.bucket.storage_class)
+    packed = Packed(
+        offer=cheapest(offers(shards, places)),
+        requests=found[0].read.operations / places.passes,
+        multi_region=placement(places.bucket)[0] == MULTI_REGION,
+    )
+    return packed if packed.total <= cheapest(found).total / 2 else None
+
+
+def _price_alone(request: InputRequest) -> PricedPlaces:
+    """Return what the reading costs, for any accelerator."""
+    plain = InputRequest()
+    about_a_tpu = ("images_per_s", "image_size", "loader", "measured", "host_gbps", "bucket_gbps")
+    for name in about_a_tpu:
+        if getattr(request, name) != getattr(plain, name):
+            raise UsageError(f"`{name}` is about a TPU; add `accelerator`; {there_are_tpus()}")
+    if request.bucket_location is None and request.zone is None:
+        raise UsageError(
+            "give `accelerator`, or `bucket_location` and `zone` for the price of reading alone; " + there_are_tpus()
+        )
+    data = request.data
+    return priced_places(request, request.dataset_bytes or data.num_bytes(data.image_bytes[0]))
+
+
+def _all_tpus(request: InputRequest, images_per_s: float) -> EnoughTpus:
+    plain = InputRequest()
+    about_one = ("dataset_bytes", "images", "objects", "host_gbps", "bucket_gbps", "bucket_location", "zone", "epochs")
+    for name in about_one:
+        if getattr(request, name) != getattr(plain, name):
+            raise UsageError(f"`{name}` is about one TPU; give its name as `accelerator` instead of all")
+    costs = {name: _host_cost(request, name) for name in generations()}
+    return EnoughTpus(
+        request=request,
+        images_per_s=images_per_s,
+        found=enough_hosts(images_per_s, {name: each.image for name, each in costs.items()}, partial(_pod, request)),
+        speeds={name: (each.core_speed, each.core_basis) for name, each in costs.items()},
+    )
+
+
+def _host_cost(request: InputRequest, generation: str) -> HostCost:
+    """Return the cost of an image on the hosts of a TPU generation, by our measurements or the user's."""
+    hosts, is_given = host_cores()[generation], bool(request.dataset_bytes and request.images)
+    if request.measured is not None:
+        found = cost_from_document(_document(request.measured), request.measured.name)
+        if found.image_size not in (None, request.image_size):
+            raise UsageError(
+                f"{request.measured.name} was measured at {found.image_size} pixels, and `image_size` is "
+                f"{request.image_size}; measure at that size"
+            )
+        if request.loader != found.cost.loader:
+            raise UsageError(f"{request.measured.name} has no {request.loader}; it has {found.cost.loader}")
+        name = request.measured.name
+        image = replace(found.cost, num_bytes=request.data.image_bytes[0]) if is_given else found.cost
+        return HostCost(
+            image=image,
+            others={},
+            source=name,
+            processor=hosts.processor,
+            core_speed=1.0,
+            core_basis=_AS_MEASURED,
+            bytes_source=GIVEN if is_given else name,
+            url=found.url,
+        )
+    bytes_per_image, bytes_source = request.data.image_bytes
+    costs = {}
+    for name in LOADERS:
+        try:
+            costs[name] = cost_on_host(cost_from_table(name, request.image_size, bytes_per_image), hosts.speed)
+        except UndecidedError:
+            if name == request.loader:
+                raise
+    row = measured_here()["dataprep"][0]
+    return HostCost(
+        image=costs.pop(request.loader),
+        others=costs,
+        source=f"measured {row.date} on {row.machine}",
+        processor=hosts.processor,
+        core_speed=hosts.speed,
+        core_basis=f"{hosts.basis}: {hosts.ground}",
+        bytes_source=bytes_source,
+        url=None,
+    )
+
+
+def _document(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"`measured` {path}: cannot be read as JSON: {error}") from error
+
+
+def _pod(request: InputRequest, machine: TpuMachine, hosts: int) -> Pod:
+    if machine.vcpus is None:
+        raise UndecidedError(f"the vCPUs of {machine.machine_type} are not known, so neither is what its hosts deliver")
+    return Pod(
+        hosts=hosts,
+        vcpus=machine.vcpus,
+        ram_bytes=machine.ram_gb * 1e9,
+        nic_gbps=machine.nic_gbps,
+        measured_gbps=request.host_gbps,
+        bucket_gbps=request.bucket_gbps,
+    )
