@@ -31,7 +31,7 @@ from originals import machine_facts
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from loaders import Packs, open_loader, open_packs
-from loaders.packs.plan import plan_rows
+from loaders.packs import plan_rows
 
 ROOT = Path(__file__).parents[1]
 PACKS = Packs(patch=16, tokens=1024, images=8)

@@ -33,8 +33,7 @@ from originals import DATAPREP, common_options, corpus_images, image_folder, mac
 from dataprep.builder.restart import with_restarts
 from loaders import open_loader
 from loaders.decode.crop import train_views
-from loaders.decode.decoders import open_decoder
-from loaders.decode.lower_rows import without_lower_rows
+from loaders.decode.decoders import open_decoder, without_lower_rows
 
 BATCH = 128
 AHEAD = 1

@@ -27,9 +27,9 @@ from originals import common_options, corpus_images, image_folder, machine_facts
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
 from loaders import Views, open_loader, open_views
+from loaders.config import spans
 from loaders.decode.crop import View, grouped_views
 from loaders.decode.decoders import open_decoder
-from loaders.decode.views import spans
 
 BATCH = 64
 AHEAD = 1

@@ -34,21 +34,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataprep.formats.fields import read_fields
-    from loaders.config import LoaderConfig, LoaderSettings
-    from loaders.decode.albumentations_transform import AlbumentationsTransform
-    from loaders.decode.annotations import AnnotationFields, Annotations, AnnotationTransform
-    from loaders.decode.boxes import RowView, transform_boxes, transform_keypoints, transform_points
+    from loaders.config import LoaderConfig, LoaderSettings, Views
+    from loaders.decode.annotations import (
+        AnnotationFields,
+        Annotations,
+        AnnotationTransform,
+        RowView,
+        transform_boxes,
+        transform_keypoints,
+        transform_masks,
+        transform_points,
+        transform_polygons,
+    )
     from loaders.decode.decoders import open_decoder
-    from loaders.decode.masks import transform_masks, transform_polygons
-    from loaders.decode.pil_transform import PilTransform
-    from loaders.decode.torchvision_transform import TorchvisionTransform
-    from loaders.decode.views import Views
+    from loaders.decode.transforms import AlbumentationsTransform, PilTransform, TorchvisionTransform
     from loaders.engine.batch import Batch, PackBatch, ViewBatch
     from loaders.loader import Loader, PackLoader, ViewLoader, open_loader, open_packs, open_views
     from loaders.metrics.callback import MetricsCallback
-    from loaders.mixtures.document import MixtureSource
+    from loaders.mixtures.dataset import MixtureSource
     from loaders.mixtures.loader import Mixture, mixture
-    from loaders.packs.settings import Packs
+    from loaders.packs import Packs
 
 __all__ = [
     "AlbumentationsTransform",
@@ -85,7 +90,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AlbumentationsTransform": "loaders.decode.albumentations_transform",
+    "AlbumentationsTransform": "loaders.decode.transforms",
     "AnnotationFields": "loaders.decode.annotations",
     "AnnotationTransform": "loaders.decode.annotations",
     "Annotations": "loaders.decode.annotations",
@@ -95,27 +100,27 @@ _MODULES = {
     "LoaderSettings": "loaders.config",
     "MetricsCallback": "loaders.metrics.callback",
     "Mixture": "loaders.mixtures.loader",
-    "MixtureSource": "loaders.mixtures.document",
+    "MixtureSource": "loaders.mixtures.dataset",
     "PackBatch": "loaders.engine.batch",
     "PackLoader": "loaders.loader",
-    "Packs": "loaders.packs.settings",
-    "PilTransform": "loaders.decode.pil_transform",
-    "RowView": "loaders.decode.boxes",
-    "TorchvisionTransform": "loaders.decode.torchvision_transform",
+    "Packs": "loaders.packs",
+    "PilTransform": "loaders.decode.transforms",
+    "RowView": "loaders.decode.annotations",
+    "TorchvisionTransform": "loaders.decode.transforms",
     "ViewBatch": "loaders.engine.batch",
     "ViewLoader": "loaders.loader",
-    "Views": "loaders.decode.views",
+    "Views": "loaders.config",
     "mixture": "loaders.mixtures.loader",
     "open_decoder": "loaders.decode.decoders",
     "open_loader": "loaders.loader",
     "open_packs": "loaders.loader",
     "open_views": "loaders.loader",
     "read_fields": "dataprep.formats.fields",
-    "transform_boxes": "loaders.decode.boxes",
-    "transform_keypoints": "loaders.decode.boxes",
-    "transform_masks": "loaders.decode.masks",
-    "transform_points": "loaders.decode.boxes",
-    "transform_polygons": "loaders.decode.masks",
+    "transform_boxes": "loaders.decode.annotations",
+    "transform_keypoints": "loaders.decode.annotations",
+    "transform_masks": "loaders.decode.annotations",
+    "transform_points": "loaders.decode.annotations",
+    "transform_polygons": "loaders.decode.annotations",
 }
 
 

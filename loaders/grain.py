@@ -24,13 +24,13 @@ from dataprep.storage import absolute
 from loaders.config import LoaderConfig, LoaderSettings
 from loaders.engine.batch import Batch, LoaderState
 from loaders.loader import Loader, OpensLoader, open_configured, open_loader
-from loaders.samples.source import Sample, Samples
+from loaders.samples import Sample, Samples
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from loaders.decode.boxes import RowView
+    from loaders.decode.annotations import RowView
 
 __all__ = ["GrainSource", "open_batches"]
 

@@ -18,9 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import UsageError
-from loaders.decode.boxes import RowView
-from loaders.engine.batch import Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
-from loaders.engine.mesh import rows_per_part
+from loaders.decode.annotations import RowView
+from loaders.engine.batch import Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups, rows_per_part
 from loaders.loader import Loader
 
 if TYPE_CHECKING:

@@ -26,18 +26,14 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, Unpack, cast, ru
 from dataprep.dataset.documents import differences
 from dataprep.errors import UsageError
 from dataprep.messages import counted, quoted
-from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, check_names
+from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, Views, check_names, checked_groups
 from loaders.decode.annotations import WITHOUT_SIZE, size_fields
 from loaders.decode.decoders import open_decoder, warn_of_libraries
-from loaders.decode.views import Views, checked_groups
-from loaders.engine.batch import Batch, LoaderState, PackBatch, ViewBatch
-from loaders.engine.batch_plan import BatchPlan
-from loaders.engine.main_guard import check_program, end_if_worker
-from loaders.engine.stats import LoaderStats, Moment, Snapshot, Stats
-from loaders.fetch.budget import check_budget
-from loaders.metrics.tracing import open_tracer, trace_batch
-from loaders.order import Order, check_world, samples_per_block
-from loaders.packs.settings import Packs
+from loaders.decode.seeding import check_program, end_if_worker
+from loaders.engine.batch import Batch, BatchPlan, LoaderState, PackBatch, ViewBatch
+from loaders.engine.stats import LoaderStats, Moment, Snapshot, Stats, open_tracer, trace_batch
+from loaders.order import Order, check_budget, check_world, samples_per_block
+from loaders.packs import Packs
 
 if TYPE_CHECKING:
     from loaders.dataset import Dataset
@@ -385,7 +381,6 @@ class Loader:
         Raises:
             UsageError: The dataset was built or adopted anew since the state was made; the message says what both are.
         """
-        from loaders.engine.other_build import other_builds
 
         if lines := other_builds(self._sequence, state.get("sequence", {})):
             raise UsageError(
@@ -628,3 +623,48 @@ def _pack_batch(rows: Rows, state: LoaderState) -> PackBatch:
         token_mask=layout.segments_RT > 0,
         grids=rows.grids.reshape(num_rows, -1, 2),
     )
+
+
+SHOWN_DIGITS = 12
+"""Number of digits of a plan's hash in a message, as `dataprep inspect` shows it."""
+_IDENTITY = ("plan", "revision")
+
+
+def other_builds(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Return what is known of each dataset that has the same name in a state but is another build, one line each.
+
+    Args:
+        ours: What the sequence of this loader depends on: `LoaderState.sequence`.
+        theirs: The same of the state, which may be malformed.
+    """
+    return [
+        f"{label}{_described(before, 'then')}, {_described(now, 'now')}"
+        for label, now, before in _pairs(ours, theirs)
+        if _identity(now) and _identity(before) and _identity(now) != _identity(before)
+    ]
+
+
+def _pairs(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the parts about the same dataset or dataset of a mixture: its label in messages, ours, theirs."""
+    if "datasets" not in ours:
+        yield "", ours, theirs
+        return
+    before = theirs.get("datasets")
+    for name, now in ours["datasets"].items():
+        if isinstance(before, Mapping) and name in before:
+            yield f"{name}: ", now, before[name]
+
+
+def _identity(part: Any) -> tuple[Any, ...]:
+    """Return plan and revision of the dataset in a part of a sequence, and () if it has none."""
+    dataset = part.get("dataset") if isinstance(part, Mapping) else None
+    if not isinstance(dataset, Mapping) or not isinstance(dataset.get("plan"), str):
+        return ()
+    return tuple(dataset.get(name) for name in _IDENTITY)
+
+
+def _described(part: Mapping[str, Any], when: str) -> str:
+    plan, revision = _identity(part)
+    images = part.get("samples")
+    count = f"{images:,}" if isinstance(images, int) else str(images)
+    return f"{count} images {when} (plan {plan[:SHOWN_DIGITS]}, revision {revision})"

@@ -18,7 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from dataprep.errors import UsageError
-from loaders.decode.views import spans
+from loaders.config import spans
 from loaders.engine.batch import Batch
 from loaders.engine.producer import image_shape
 from loaders.loader import Loader

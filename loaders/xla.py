@@ -21,8 +21,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from dataprep.errors import UsageError
-from loaders.engine.batch import Batch, array_dimensions
-from loaders.engine.mesh import rows_per_part
+from loaders.engine.batch import Batch, array_dimensions, rows_per_part
 from loaders.loader import Loader
 from loaders.torch import TorchBatch, _tensors, _torch_batch
 

@@ -404,7 +404,7 @@ def load_transforms() -> Iterator[Case]:
 
 
 def _load_transforms(number: int, _folder: Path) -> str:
-    from tests.loaders.decode.test_pil_transform import augmented_alike
+    from tests.loaders.decode.test_transforms import augmented_alike
 
     augmented_alike(loaded("webdataset"), processes=(number,))
     return "the same batches"

@@ -29,7 +29,7 @@ from dataprep.sources.metadata import MetadataFile, rows_of
 from dataprep.sources.tables import measure_table, read_part
 from dataprep.storage import open_storage
 from dataprep.web.politeness import rules_of
-from loaders.mixtures.document import read_spec
+from loaders.mixtures.dataset import read_spec
 from tests.support.coco import small_documents, write_small
 from tests.support.raw_tar import tar_of
 from tests.support.raw_zip import Entry, zip_file

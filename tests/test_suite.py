@@ -129,7 +129,7 @@ LONG_TESTS = {
     "dataprep/web/test_robots.py": "texts that weigh as others do",
     "loaders/test_traffic_of_a_pass.py": "a format whose requests are those of another",
     "loaders/decode/test_annotations.py": "libraries in worker processes, which unpickle what a shorter test unpickles",
-    "loaders/decode/test_pil_transform.py": "TensorFlow as the writer of captions that other tests write themselves",
+    "loaders/decode/test_transforms.py": "TensorFlow as the writer of captions that other tests write themselves",
     "loaders/diagnosis/conftest.py": "rates of this machine, where a shorter test has given ones",
     "loaders/diagnosis/test_diagnose.py": "limits of a bucket, which test_stages.py has for their predictions",
     "loaders/diagnosis/test_fetch_rate.py": "rates of this machine, where shorter tests count reads and bytes",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loaders.loader import Loader
-from loaders.packs.settings import Packs
+from loaders.packs import Packs
 from train.batches.masks import MaskConfig
 from train.batches.pack_masks import PackMaskConfig
 from train.flags.entry import EntryCommand, run, run_entry

@@ -1,23 +1,386 @@
-"""Annotations that go through a loader's `transform` together with their image.
+"""Annotations that go with their image: carried to a row's pixels (pure), and through a loader's `transform`.
 
     stored fields ─carry through crop, scale and flip─▶ Annotations ─augment, with the image─▶ Annotations ─▶ fields
 
-Shapes: HWC images, uint8, 0..255; N objects of a row, K keypoints.
+Boxes are COCO's [x, y, width, height] in pixels, as floats, x to the right and y downwards from the top left corner of
+the image; pixel (row i, column j) covers y from i to i + 1 and x from j to j + 1. A segmentation is COCO's: polygons,
+or run lengths `{"size": [height, width], "counts": ...}`, or the JSON text of either, as datasets store it; an empty
+text means none. A pixel belongs to a mask if its middle does.
+
+Shapes: HWC images, uint8, 0..255; N objects of a row, K keypoints, P points of a polygon, HW a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from dataprep.dataset.run_lengths import runs_of
 from dataprep.errors import FormatError, UsageError
-from loaders.decode.boxes import COCO_FLIP_PAIRS, RowView, transform_boxes, transform_keypoints
-from loaders.decode.masks import transform_masks
+from dataprep.messages import quoted
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
+
+    from loaders.decode.crop import View
+
+COCO_FLIP_PAIRS = tuple((left, left + 1) for left in range(1, 17, 2))
+"""Positions of COCO's keypoints that are left and right of a person: eyes, ears, shoulders, and so on to the ankles."""
+
+
+class RowView(NamedTuple):
+    """How an image became a row of a batch; all numbers are pixels."""
+
+    image_height: int
+    image_width: int
+    """Height and width of the stored image."""
+    top: int
+    left: int
+    height: int
+    width: int
+    """Top, left, height and width are those of the crop, a box of the stored image."""
+    resized_height: int
+    resized_width: int
+    """Height and width to which the crop is scaled."""
+    out_top: int
+    out_left: int
+    """Top left corner of the row in the scaled crop; 0 unless an evaluation takes the middle."""
+    flip: bool
+    """Whether the row is mirrored, left to right, as the last step."""
+    size: int
+    """Height and width of the row."""
+
+
+class TransformedBoxes(NamedTuple):
+    """Boxes of one row."""
+
+    boxes: NDArray[np.float64]
+    """(kept, 4): [x, y, width, height] in pixels of the row."""
+    visibility: NDArray[np.float64]
+    """(kept,): share of each box's area that lies in the row, 0 to 1."""
+    kept: NDArray[np.int64]
+    """(kept,): positions of these boxes among the given ones, ascending."""
+
+
+def row_view(view: View, image_height: int, image_width: int, size: int) -> RowView:
+    """Return how an image became a row, from its view."""
+    return RowView(image_height, image_width, *view, size)
+
+
+def transform_points(
+    points: ArrayLike, view: RowView, *, annotated_size: tuple[int, int] | None = None
+) -> NDArray[np.float64]:
+    """Return points in pixels of a row; points outside of the crop lie outside of 0 to `view.size`.
+
+    Args:
+        points: (..., 2): x and y.
+        view: How the image became a row, e.g. `batch.views[i]`.
+        annotated_size: Height and width of the image to which the points belong, where a build has resized it:
+            `original_height` and `original_width` of coco. None or zeros: the stored image.
+
+    Raises:
+        UsageError: The points have another shape.
+    """
+    import numpy as np
+
+    found = np.asarray(points, np.float64)
+    if found.size == 0:
+        found = found.reshape(*found.shape[:-1], 2) if found.ndim > 1 else found.reshape(0, 2)
+    if found.shape[-1:] != (2,):
+        raise UsageError(f"points must have the shape (..., 2), got {found.shape}")
+    (scale_x, shift_x), (scale_y, shift_y) = axes_of(view, annotated_size)
+    moved: NDArray[np.float64] = found * np.array([scale_x, scale_y]) + np.array([shift_x, shift_y])
+    return moved
+
+
+def transform_boxes(
+    boxes: ArrayLike,
+    view: RowView,
+    *,
+    annotated_size: tuple[int, int] | None = None,
+    clip: bool = True,
+    min_visibility: float = 0.0,
+) -> TransformedBoxes:
+    """Return boxes in pixels of a row.
+
+    Args:
+        boxes: (N, 4): [x, y, width, height] in pixels, as COCO has them.
+        view: How the image became a row, e.g. `batch.views[i]`.
+        annotated_size: As for `transform_points`.
+        clip: Cut boxes to the row; a box outside of it gets no area. False leaves them as they are.
+        min_visibility: Leave out boxes of which a smaller share lies in the row; 0 leaves out none, and a small number
+            such as 1e-9 those outside. A box without area is visible if its corner lies in the row.
+
+    Raises:
+        UsageError: The boxes have another shape, or the share is not from 0 to 1.
+    """
+    import numpy as np
+
+    found = np.asarray(boxes, np.float64)
+    found = found.reshape(0, 4) if found.size == 0 else found
+    if found.ndim != 2 or found.shape[1] != 4:
+        raise UsageError(f"boxes must have the shape (N, 4), [x, y, width, height], got {found.shape}")
+    if not 0 <= min_visibility <= 1:
+        raise UsageError(f"min_visibility must be a share from 0 to 1, got {min_visibility!r}")
+    corners = np.stack([found[:, :2], found[:, :2] + found[:, 2:]], axis=1)  # (N, 2, 2)
+    moved = np.sort(transform_points(corners, view, annotated_size=annotated_size), axis=1)  # a flip swaps x
+    inside = np.clip(moved, 0, view.size)
+    visibility = _visibility(moved, inside, view.size)
+    kept = np.flatnonzero(visibility >= min_visibility)
+    chosen = (inside if clip else moved)[kept]
+    return TransformedBoxes(np.concatenate([chosen[:, 0], chosen[:, 1] - chosen[:, 0]], axis=1), visibility[kept], kept)
+
+
+def transform_keypoints(
+    keypoints: ArrayLike,
+    view: RowView,
+    *,
+    annotated_size: tuple[int, int] | None = None,
+    flip_pairs: Sequence[tuple[int, int]] = COCO_FLIP_PAIRS,
+) -> NDArray[np.float64]:
+    """Return keypoints in pixels of a row. Points outside of the row and those without a label become (0, 0, 0).
+
+    Args:
+        keypoints: (N, K, 3): x, y and visibility, which is 0 for a point without a label.
+        view: How the image became a row, e.g. `batch.views[i]`.
+        annotated_size: As for `transform_points`.
+        flip_pairs: Positions of keypoints that change places in a mirrored image: a left eye becomes a right one.
+
+    Raises:
+        UsageError: The keypoints have another shape.
+    """
+    import numpy as np
+
+    found = np.array(keypoints, np.float64)
+    if found.size == 0:
+        return found.reshape(0, *found.shape[1:]) if found.ndim == 3 else found.reshape(0, 0, 3)
+    if found.ndim != 3 or found.shape[2] != 3:
+        raise UsageError(f"keypoints must have the shape (N, K, 3), got {found.shape}")
+    if view.flip:
+        swapped = np.arange(found.shape[1])
+        for left, right in flip_pairs:
+            swapped[[left, right]] = right, left
+        found = found[:, swapped]
+    found[..., :2] = transform_points(found[..., :2], view, annotated_size=annotated_size)
+    outside = ((found[..., :2] < 0) | (found[..., :2] >= view.size)).any(axis=-1)
+    found[outside | (found[..., 2] == 0)] = 0
+    return found
+
+
+def axes_of(view: RowView, annotated_size: tuple[int, int] | None) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return scale and shift of x, and of y: a coordinate times its scale plus its shift is that in the row."""
+    height, width = annotated_size or (0, 0)
+    stored_x = view.image_width / width if width else 1.0
+    stored_y = view.image_height / height if height else 1.0
+    scale_x, scale_y = view.resized_width / view.width, view.resized_height / view.height
+    shift_x, shift_y = -view.left * scale_x - view.out_left, -view.top * scale_y - view.out_top
+    scale_x, scale_y = scale_x * stored_x, scale_y * stored_y
+    if view.flip:
+        scale_x, shift_x = -scale_x, view.size - shift_x
+    return (scale_x, shift_x), (scale_y, shift_y)
+
+
+def _visibility(corners: NDArray[np.float64], inside: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Return the shares of boxes that are left of them, given their corners before and after they are cut."""
+    import numpy as np
+
+    areas, left = (np.prod(each[:, 1] - each[:, 0], axis=1) for each in (corners, inside))
+    in_row = ((corners[:, 0] >= 0) & (corners[:, 0] < size)).all(axis=1)
+    shares: NDArray[np.float64] = np.where(areas > 0, left / np.where(areas > 0, areas, 1.0), in_row)
+    return np.clip(shares, 0.0, 1.0)
+
+
+Segmentation: TypeAlias = str | Sequence[Sequence[float]] | Mapping[str, Any]
+
+MAX_MASKS_BYTES = 1 << 30
+"""Maximum size of the masks of one row, a byte a pixel: a thousand objects in rows of 1,024 pixels."""
+MAX_COORDINATE = 1e9
+"""Maximum absolute value of a polygon's coordinate, as in builds."""
+_EDGES = 4096
+"""Edges of a polygon that are drawn at once: bounds the memory for edges that cross many lines of pixels."""
+
+
+def transform_polygons(
+    segmentation: Segmentation, view: RowView, *, annotated_size: tuple[int, int] | None = None
+) -> list[list[float]]:
+    """Return the polygons of a segmentation in pixels of a row, clipped to the row.
+
+    What lies outside is cut off along the row's edges: where several parts of a polygon remain, they are joined there
+    by lines without area. A polygon of which nothing remains is left out.
+
+    Args:
+        segmentation: Polygons, or their JSON text.
+        view: How the image became a row, e.g. `batch.views[i]`.
+        annotated_size: Height and width of the image to which the polygons belong; see `loaders.transform_points`.
+
+    Raises:
+        UsageError: It is a run-length encoding, which has no polygons.
+        FormatError: It is no segmentation.
+    """
+    found = _parsed(segmentation)
+    if isinstance(found, Mapping):
+        raise UsageError("a run-length encoding has no polygons; use loaders.transform_masks, which takes both")
+    clipped = (_clipped(points, view.size) for points in _moved(found, view, annotated_size))
+    return [points.ravel().tolist() for points in clipped if len(points) >= len("xyz")]
+
+
+def transform_masks(
+    segmentations: Sequence[Segmentation], view: RowView, *, annotated_size: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
+    """Return the masks of objects in a row, (N, size, size), 1 where the middle of a pixel lies in the object.
+
+    A run-length encoding gives each pixel of the row the value of the mask's pixel in which its middle lies. Polygons
+    of one object are united, and each has the area inside of it by the even-odd rule.
+
+    Args:
+        segmentations: Segmentation of each object, or its JSON text.
+        view: How the image became a row, e.g. `batch.views[i]`.
+        annotated_size: Height and width of the image to which polygons belong; see `loaders.transform_points`. A
+            run-length encoding says it itself.
+
+    Raises:
+        FormatError: One is no segmentation, or they are too many for one row.
+    """
+    import numpy as np
+
+    if len(segmentations) * view.size**2 > MAX_MASKS_BYTES:
+        raise FormatError(
+            f"{len(segmentations):,} masks of {view.size}x{view.size} pixels, expected at most {MAX_MASKS_BYTES:,} "
+            "bytes of them for one image"
+        )
+    masks_NHW = np.zeros((len(segmentations), view.size, view.size), np.uint8)
+    for mask_HW, segmentation in zip(masks_NHW, segmentations, strict=True):
+        found = _parsed(segmentation)
+        if isinstance(found, Mapping):
+            mask_HW[...] = _sampled(found, view)
+            continue
+        for points in _moved(found, view, annotated_size):
+            _fill(mask_HW, points)
+    return masks_NHW
+
+
+def _parsed(segmentation: Segmentation) -> Sequence[Any] | Mapping[str, Any]:
+    """Return polygons or a run-length encoding; an empty text becomes no polygons."""
+    found: Any = segmentation
+    if isinstance(segmentation, str):
+        try:
+            found = json.loads(segmentation or "[]")
+        except (ValueError, RecursionError) as error:
+            raise FormatError(f"segmentation {quoted(segmentation)} is not JSON, expected polygons or runs") from error
+    if not isinstance(found, Sequence | Mapping) or isinstance(found, str):
+        raise FormatError(f"segmentation {quoted(found)}, expected polygons or a run-length encoding")
+    return found
+
+
+def _moved(
+    polygons: Sequence[Any], view: RowView, annotated_size: tuple[int, int] | None
+) -> Iterator[NDArray[np.float64]]:
+    """Yield the points of each polygon in pixels of a row, (P, 2)."""
+    import numpy as np
+
+    for polygon in polygons:
+        try:
+            points = np.asarray(polygon, np.float64).reshape(-1, 2)
+        except (TypeError, ValueError) as error:
+            raise FormatError("a polygon that is no even list of numbers, expected x and y of each point") from error
+        if not (np.abs(points) <= MAX_COORDINATE).all():
+            raise FormatError(f"a polygon with a coordinate that is no number up to {MAX_COORDINATE:,.0f}")
+        yield transform_points(points, view, annotated_size=annotated_size)
+
+
+def _clipped(points: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Return the part of a polygon in a square, cut side by side as in Sutherland and Hodgman, CACM 17 (1974)."""
+    import numpy as np
+
+    for axis in (0, 1):
+        points = _cut(points, points[:, axis])
+        points = _cut(points, size - points[:, axis])
+    return np.clip(points, 0, size)
+
+
+def _cut(points: NDArray[np.float64], distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the part of a polygon whose points have distances of 0 or more from a straight line."""
+    import numpy as np
+
+    after, distances_after = np.roll(points, -1, axis=0), np.roll(distances, -1)
+    stays = distances >= 0
+    crosses = stays != (distances_after >= 0)
+    share = distances[crosses] / (distances[crosses] - distances_after[crosses])
+    between = points[crosses] + share[:, None] * (after[crosses] - points[crosses])
+    order = np.argsort(np.concatenate([2 * np.flatnonzero(stays), 2 * np.flatnonzero(crosses) + 1]))
+    return np.concatenate([points[stays], between])[order]
+
+
+def _fill(mask_HW: NDArray[np.uint8], points: NDArray[np.float64]) -> None:
+    """Set the pixels whose middles lie in a polygon.
+
+    On each line of middles the polygon begins and ends where an edge crosses the line: every crossing changes all
+    pixels to the right of it, and an odd number of changes is inside.
+    """
+    import numpy as np
+
+    height, width = mask_HW.shape
+    if len(points) == 0:
+        return
+    after = np.roll(points, -1, axis=0)
+    first, stop = (
+        np.clip(np.ceil(bound(points[:, 1], after[:, 1]) - 0.5), 0, height).astype(np.int64)
+        for bound in (np.minimum, np.maximum)
+    )
+    top, bottom = int(first.min()), int(stop.max())
+    changes = np.zeros((bottom - top) * (width + 1), np.int64)
+    for start in range(0, len(points), _EDGES):
+        part = slice(start, start + _EDGES)
+        lines, columns = _crossings(points[part], after[part], first[part], stop[part])
+        places = (lines - top) * (width + 1) + np.clip(columns, 0, width).astype(np.int64)
+        changes += np.bincount(places, minlength=len(changes))
+    inside = np.cumsum(changes.reshape(-1, width + 1), axis=1)[:, :width] & 1
+    mask_HW[top:bottom] |= inside.astype(np.uint8)
+
+
+def _crossings(
+    points: NDArray[np.float64], after: NDArray[np.float64], first: NDArray[np.int64], stop: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return for each line of pixels and edge that cross: the line, and the first column whose middle is not left.
+
+    Args:
+        points: Where each edge begins, (P, 2).
+        after: Where it ends.
+        first: First line whose middle the edge reaches.
+        stop: First line that it no longer reaches.
+    """
+    import numpy as np
+
+    counts = stop - first
+    edges = np.repeat(np.arange(len(points)), counts)
+    lines = np.arange(len(edges)) - np.repeat(np.cumsum(counts) - counts, counts) + first[edges]
+    begin, end = points[edges], after[edges]
+    share = (lines + 0.5 - begin[:, 1]) / (end[:, 1] - begin[:, 1])
+    return lines, np.ceil(begin[:, 0] + share * (end[:, 0] - begin[:, 0]) - 0.5)
+
+
+def _sampled(encoded: Mapping[str, Any], view: RowView) -> NDArray[np.bool_]:
+    """Return a run-length encoding's mask in a row; the mask itself is never made, which may be far larger."""
+    import numpy as np
+
+    try:
+        runs = runs_of(encoded)
+    except ValueError as error:
+        raise FormatError(f"segmentation: {error}") from error
+    height, width = encoded["size"]
+    if not height * width:
+        return np.zeros((view.size, view.size), np.bool_)
+    columns, lines = (
+        np.clip(np.floor((np.arange(view.size) + 0.5 - shift) / scale), 0, side - 1).astype(np.int64)
+        for (scale, shift), side in zip(axes_of(view, (height, width)), (width, height), strict=True)
+    )
+    ended_WH = np.searchsorted(np.cumsum(runs), columns[:, None] * height + lines, side="right")
+    inside: NDArray[np.bool_] = (ended_WH.T & 1).astype(np.bool_)
+    return inside
+
 
 WITHOUT_SIZE = "if annotations are in pixels of the stored images, AnnotationFields(size=None) needs no such fields"
 """End of an error about missing fields with the size of annotations."""

@@ -6,6 +6,11 @@ result. There, in a loader's worker process and in that of a DataLoader, the gen
 
     decoding thread -> process    (seed, arguments)
     process -> decoding thread    (result | exception, traceback, CPU seconds)
+
+Such a process, like a worker of a loader, is a new interpreter that imports the user's program before it works. Code
+that opens a loader at the top of that program, outside of `if __name__ == "__main__":`, is then run again in the
+worker. `end_if_worker` ends the worker there without a word, with an exit code by which the loader's process knows what
+is wrong, and says it once.
 """
 
 from __future__ import annotations
@@ -300,3 +305,28 @@ def _answer(pipe: Connection[Any, Any], answer: tuple[Any, str, float]) -> None:
 def _name(transform: object) -> str:
     kind = transform if hasattr(transform, "__qualname__") else type(transform)
     return str(kind.__qualname__)
+
+
+_ADVICE = 'put what uses the loader under `if __name__ == "__main__":`, or leave `processes` out'
+
+
+def end_if_worker() -> None:
+    """End this process if it is a worker, which opens no loader unless it imports a program that opens one."""
+    if is_worker():
+        os._exit(UNGUARDED)  # nothing that the program does at its end is to happen twice
+
+
+def check_program(processes: int) -> None:
+    """Raise UsageError if workers could not import the program, which came through a pipe."""
+    if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
+        raise UsageError(
+            f"processes={processes}: each worker process imports the program, which must be a file, got <stdin>; "
+            f"write it to a file and {_ADVICE}"
+        )
+
+
+def unguarded(processes: int) -> UsageError:
+    """Return the error about a worker that ended with UNGUARDED."""
+    return UsageError(
+        f"processes={processes}: each worker process imports the program, and came to its loader again; {_ADVICE}"
+    )

@@ -31,11 +31,10 @@ from loaders.diagnosis.findings import DIAGNOSE, Changes, StageRate
 from loaders.diagnosis.observed_run import RunSetup, batches_per_burst, images_in_flight, reads_in_flight
 from loaders.diagnosis.prediction import ROOM, rate_of_processes
 from loaders.diagnosis.sample import places_in
-from loaders.engine.batch_plan import BatchPlan
+from loaders.engine.batch import BatchPlan
 from loaders.engine.pipeline import LOOKUPS_IN_FLIGHT, fetch_settings
-from loaders.fetch.fetcher import Fetcher, Record, Ticket
+from loaders.fetch.fetcher import Fetcher, Record, Ticket, open_fetcher
 from loaders.fetch.index import SplitIndex, with_deadline
-from loaders.fetch.open import open_fetcher
 from loaders.loader import Loader
 from loaders.order import Pick
 

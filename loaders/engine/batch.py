@@ -1,21 +1,24 @@
-"""Batches of all kinds, their arrays by name, and the state that each carries.
+"""Batches of all kinds: their arrays by name, the state that each carries, and which samples are in which row.
 
 Shapes: NHWC, uint8, 0..255, for images as squares; those of packs and views are said where they differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 
+from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
+from loaders.order import Order, Pick, stored_picks
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from loaders.decode.boxes import RowView
+    from loaders.decode.annotations import RowView
 
 T = TypeVar("T")
 
@@ -118,3 +121,96 @@ def array_dimensions(config: LoaderConfig) -> dict[str, int]:
         groups = {f"images/{number}": 5 for number in range(len(config.view_groups))}
         return groups | {name: dimensions for name, dimensions in ARRAYS.items() if name != "images"}
     return ARRAYS if config.packs is None else PACK_ARRAYS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchPlan:
+    """The batches of one rank from `first_batch` on; picklable. Training has no end, an evaluation has one.
+
+    With `parts` processes each takes every parts-th row of the rank's sequence, whatever batch the row is in.
+    """
+
+    order: Order
+    shuffle: bool
+    rank: int
+    world_size: int
+    first_batch: int
+    part: int = 0
+    parts: int = 1
+    row_images: int = 1
+    """Images in a row; with packs more than one, and `parts` must divide the rank's rows."""
+
+    @property
+    def num_batches(self) -> int:
+        """Number of batches in an evaluation; the last one is padded with rows that hold no sample."""
+        return -(-self.order.num_samples // self.order.global_batch)
+
+    @property
+    def batches_left(self) -> int | None:
+        """Number of batches from the first one to the end; None if there is no end."""
+        return None if self.shuffle else self.num_batches - self.first_batch
+
+    def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
+        """Yield for each batch its rows with their samples; padding rows are left out."""
+        batch_size, number = self.order.global_batch, self.first_batch
+        batch: list[tuple[int, Pick]] = []
+        for pick in self._picks():
+            while pick.position >= (number + 1) * batch_size:
+                yield batch
+                batch, number = [], number + 1
+            batch.append((self._place(pick.position % batch_size // self.world_size), pick))
+        for _ in range(number, self.num_batches):
+            yield batch
+            batch = []
+
+    def _place(self, image: int) -> int:
+        """Return the place of the rank's i-th image of a batch, counted row by row: each row takes one after the other.
+
+        So a row holds every R-th image of the whole batch, where R is its number of rows, and a rank that has every
+        W-th row reads the same samples as one that has every W-th image.
+        """
+        rows = self.order.global_batch // self.world_size // self.row_images
+        return image % rows * self.row_images + image // rows
+
+    def _picks(self) -> Iterator[Pick]:
+        rows = self.order.global_batch // self.world_size
+        row = self.first_batch * rows  # number of the row in the rank's own sequence
+        row += (self.part - row) % self.parts
+        position, step = row * self.world_size + self.rank, self.world_size * self.parts
+        if self.shuffle:
+            return self.order.every(step, position)
+        counts, at_once = self.order.shard_samples, self.order.samples_per_block
+        return stored_picks(counts, first=position, step=step, samples_per_block=at_once)
+
+
+def rows_per_part(
+    config: LoaderConfig, mesh_shape: Mapping[str, int], axes: tuple[str, ...], host_rank: tuple[int, int]
+) -> int:
+    """Return the rows of the global batch that one part of the mesh gets.
+
+    Args:
+        config: Settings of this process's loader.
+        mesh_shape: Sizes of the mesh's axes.
+        axes: Axes along which the batch is cut.
+        host_rank: Number of this process, and the number of processes.
+
+    Raises:
+        UsageError: The loader has another rank than this process, the mesh has no such axis, or its parts would not be
+            equal.
+    """
+    rank, world_size = host_rank
+    if (config.rank, config.world_size) != host_rank:
+        raise UsageError(
+            f"the loader is rank {config.rank} of {config.world_size}, this process {rank} of {world_size}; "
+            "open the loader with the rank and world_size of host_rank()"
+        )
+    if unknown := [axis for axis in axes if axis not in mesh_shape]:
+        raise UsageError(f"the mesh has no axis {unknown[0]!r}; it has {', '.join(map(str, mesh_shape))}")
+    num_parts = prod(mesh_shape[axis] for axis in axes)
+    num_rows = config.batch_size // config.row_images
+    if num_rows % num_parts:
+        raise UsageError(
+            f"a batch of {num_rows} cannot be cut into {num_parts} parts along {', '.join(axes)}; "
+            "choose a multiple of it"
+        )
+    return num_rows // num_parts

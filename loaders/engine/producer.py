@@ -1,23 +1,32 @@
-"""Producers, which make batches ahead of the one that is in use: threads of this process, or worker processes."""
+"""Producers, which make batches ahead of the one that is in use: threads of this process, or worker processes.
+
+The memory of batches is reused when nothing refers to it (`Buffers`): fresh memory costs a page fault every 4 KiB, 7 %
+of a step. An array's memory is free when the array and every slice, view and tensor made from it are gone. A user who
+keeps a batch only makes the next one need fresh memory.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import queue
+import tempfile
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from itertools import takewhile
 from math import prod
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from dataprep.errors import StorageError
-from loaders.config import LoaderConfig
+from loaders.config import LoaderConfig, spans
 from loaders.dataset import Dataset
-from loaders.decode.views import spans
-from loaders.engine.batch_plan import BatchPlan
-from loaders.engine.buffers import Buffers
+from loaders.engine.batch import BatchPlan
 from loaders.engine.pipeline import CLOSE_S, CLOSED, Pipeline, Rows, empty_rows, finish
 from loaders.engine.stats import Stats
 from loaders.engine.watch import BatchWatch
@@ -28,6 +37,87 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from loaders.fetch.index import SplitIndex
+
+
+class Buffer(NamedTuple):
+    """One piece of memory, in use as long as something refers to `data`."""
+
+    number: int
+    data: NDArray[np.uint8]
+
+
+class Buffers:
+    """Pieces of memory of one size.
+
+    Args:
+        num_bytes: Size of each piece.
+        shared: Whether other processes map them, by the file descriptors that `descriptor` returns. The files have no
+            name, so that nothing is left of them however the processes end.
+    """
+
+    def __init__(self, num_bytes: int, *, shared: bool = False) -> None:
+        self._num_bytes, self._shared = num_bytes, shared
+        self._maps: list[mmap.mmap] = []
+        self._descriptors: list[int] = []
+        self._free: list[int] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> Buffer:
+        """Return a free piece of memory, or a new one."""
+        import numpy as np
+
+        with self._lock:
+            number = self._free.pop() if self._free else self._add()
+        # Views of NumPy arrays refer to the object that exports the memory: it ends when the last of them does.
+        exporter = (ctypes.c_uint8 * self._num_bytes).from_buffer(self._maps[number])
+        # The finaliser may run in any thread at any time, so it appends to the list without the lock.
+        weakref.finalize(exporter, self._free.append, number)
+        return Buffer(number, np.frombuffer(memoryview(exporter), np.uint8))
+
+    def descriptor(self, number: int) -> int:
+        """Return the file descriptor of a piece of shared memory."""
+        return self._descriptors[number]
+
+    def __len__(self) -> int:
+        return len(self._maps)
+
+    def close(self) -> None:
+        """Close the descriptors; memory in use stays until nothing refers to it."""
+        with self._lock:
+            for descriptor in self._descriptors:
+                os.close(descriptor)
+            self._descriptors = []
+
+    def _add(self) -> int:
+        if self._shared:
+            descriptor = _unnamed_file(self._num_bytes)
+            self._descriptors.append(descriptor)
+            self._maps.append(mmap.mmap(descriptor, self._num_bytes))
+        else:
+            self._maps.append(_private_memory(self._num_bytes))
+        return len(self._maps) - 1
+
+
+def _private_memory(num_bytes: int) -> mmap.mmap:
+    """Map memory of this process alone, in huge pages where Linux has them: its first use takes a quarter of the time.
+
+    By default `mmap.mmap` shares memory with forked processes, which takes longer still, and without huge pages.
+    """
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def _unnamed_file(num_bytes: int) -> int:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("dataprep-batch", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, num_bytes)
+    return descriptor
 
 
 _Begun: TypeAlias = tuple[Rows, list[Future[None]]]

@@ -37,13 +37,11 @@ from dataprep.host.heartbeat import BeatCounter, Standstill
 from dataprep.host.processes import WORKER_ENVIRONMENT, Threads, end_or_leave, environment, on_parents_death
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
-from loaders.decode.boxes import RowView
-from loaders.decode.seeding import UNGUARDED, WORKER, check_main, not_portable
-from loaders.engine.batch_plan import BatchPlan
-from loaders.engine.buffers import Buffer, Buffers
-from loaders.engine.main_guard import unguarded
+from loaders.decode.annotations import RowView
+from loaders.decode.seeding import UNGUARDED, WORKER, check_main, not_portable, unguarded
+from loaders.engine.batch import BatchPlan
 from loaders.engine.pipeline import CLOSED, Pipeline, Rows, empty_rows, finish
-from loaders.engine.producer import image_shape
+from loaders.engine.producer import Buffer, Buffers, image_shape
 from loaders.engine.stats import Moment, StageTimes, Stats
 from loaders.engine.watch import BatchWatch, require_progress, some
 

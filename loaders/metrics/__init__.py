@@ -1,9 +1,8 @@
-"""A loader seen from outside: scraped by Prometheus, logged by a training loop, traced by OpenTelemetry.
+"""A loader seen from outside: scraped by Prometheus, logged by a training loop, compared with an earlier run.
 
-table.py             every metric: name, labels, and how it is read
-exposition.py        OpenMetrics over HTTP, for Prometheus
+exposition.py        every metric (name, labels, and how it is read), and OpenMetrics over HTTP for Prometheus
 callback.py          numbers of the steps since the last report, for Weights & Biases, TensorBoard and others
-tracing.py           a span of OpenTelemetry for each batch
+earlier.py           results of an earlier run, and what differs from it
 """
 
-__all__ = ["callback", "earlier", "exposition", "table", "tracing"]
+__all__ = ["callback", "earlier", "exposition"]

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from dataprep.errors import UsageError
-from loaders.engine.durations import Durations
-from loaders.engine.stats import Snapshot, StageTimes
+from loaders.engine.stats import Durations, Snapshot, StageTimes
 
 EVERY = 20
 PREFIX = "loader/"

@@ -34,7 +34,7 @@ def test_ranks_that_do_not_divide_the_streams_read_some_pieces_several_times():
     "fmt", [*(pytest.param(each, marks=pytest.mark.long) for each in ("webdataset", "tfrecord")), "imagefolder"]
 )
 def test_the_emulator_counts_what_was_predicted(bucket_dataset, gcs, fmt, monkeypatch):
-    monkeypatch.setattr("loaders.fetch.bucket.FREE_HEDGES", -1e9)  # on a slow machine a read would be made once more
+    monkeypatch.setattr("loaders.fetch.fetcher.FREE_HEDGES", -1e9)  # on a slow machine a read would be made once more
     url = bucket_dataset(fmt)
     predicted = pass_traffic(open_dataset(url, "train"))
     with open_loader(url, batch_size=8, image_size=32, prefetch_batches=1, threads=1) as loader:

@@ -30,7 +30,7 @@ IMPORTED = (
     "loaders.engine.pipeline",
     "loaders.engine.producer",
     "loaders.mixtures.loader",
-    "loaders.packs.plan",
+    "loaders.packs",
     "pyarrow.parquet",
 )
 """Modules of a rank, which is killed sooner than it has imported them."""

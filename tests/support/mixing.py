@@ -11,9 +11,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from loaders.mixtures.order import Change, Member, MixedOrder
-from loaders.mixtures.plan import MixedPlan
-from loaders.mixtures.proportions import Proportions, whole_weights
+from loaders.mixtures.loader import MixedPlan
+from loaders.mixtures.order import Change, Member, MixedOrder, Proportions, whole_weights
 from loaders.order import Order
 from tests.support.orders import reference
 

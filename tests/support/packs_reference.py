@@ -8,7 +8,7 @@ from itertools import islice
 
 from dataprep.dataset.randomness import philox_words
 from loaders.order import Order
-from loaders.packs.settings import Packs
+from loaders.packs import Packs
 
 WORDS, RESOLUTION = 24, 23
 """Random words of a position, and the one that decides an image's number of tokens."""

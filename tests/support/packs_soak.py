@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from loaders import LoaderConfig, Packs, open_packs
-from loaders.engine.batch_plan import BatchPlan
-from loaders.engine.packing import place_images
+from loaders.engine.batch import BatchPlan
+from loaders.engine.pipeline import place_images
 from loaders.fetch.index import ShardIndex, Texts
 from loaders.order import Order
 from tests.support.loading import run_ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from loaders.decode.boxes import RowView, row_view
+from loaders.decode.annotations import RowView, row_view
 from loaders.decode.crop import RandomCrop, evaluation_view, train_views
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dataprep.errors import UsageError, install_hint
-from loaders.decode.pil_transform import PilTransform
+from loaders.decode.transforms import PilTransform
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 
 if TYPE_CHECKING:

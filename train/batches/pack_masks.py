@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.dataset.randomness import philox_words
 from dataprep.errors import UsageError
-from loaders.packs.settings import Packs
+from loaders.packs import Packs
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from dataprep.errors import UsageError
-from loaders.packs.settings import Packs
+from loaders.packs import Packs
 from train.flags.options import COUNT, COUNT_OR_NONE, COUNT_OR_UNSET, flag
 from train.flags.shared import UNSET
 from train.loops.backend import Devices

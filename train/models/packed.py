@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dataprep.errors import UsageError
-from loaders.packs.settings import Packs
+from loaders.packs import Packs
 from train.models.sizes import LAYER_NORM_EPSILON, TARGET_EPSILON, TOKEN_STD, MAEConfig, PositionKind, ViTConfig
 from train.models.vit import Block, PatchEmbed, init_linear
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw
+from pycocotools import mask as masks
+from skimage.draw import polygon2mask
 
 from dataprep.builder.images import ImagePolicy
 from dataprep.errors import FormatError, UsageError
@@ -23,13 +29,25 @@ from loaders import (
     open_packs,
 )
 from loaders.config import LoaderConfig
-from loaders.decode.annotations import FieldsTransform, carried
-from loaders.decode.boxes import RowView
-from loaders.samples.source import Samples
+from loaders.decode.annotations import (
+    COCO_FLIP_PAIRS,
+    MAX_MASKS_BYTES,
+    FieldsTransform,
+    RowView,
+    carried,
+    transform_boxes,
+    transform_keypoints,
+    transform_masks,
+    transform_points,
+    transform_polygons,
+)
+from loaders.decode.crop import View
+from loaders.samples import Samples
 from tests.support.markdown import blocks
 from tests.support.marked import PEOPLE, delivered, misplaced_in
 from tests.support.on_use import on_use
 from tests.support.own_data import build_own, picture, write_files
+from tests.support.views import row_views, source_of
 
 albumentations = on_use("albumentations")
 v2 = on_use("torchvision.transforms.v2")
@@ -321,3 +339,355 @@ def test_boxes_of_pictures_that_a_build_has_shrunk_are_scaled_by_their_own_sizes
     with open_loader(tmp_path / "out", batch_size=1, fields=transform.needed_fields, **settings) as loader:
         (batch,) = loader
     assert batch.fields["objects"][0]["bbox"].tolist() == [[4, 8, 16, 8]]
+
+
+WHOLE_BOXES = RowView(100, 200, 0, 0, 100, 200, 100, 200, 0, 0, False, 100)
+
+
+@st.composite
+def boxes(draw: st.DrawFn, view: RowView) -> list[float]:
+    """A box somewhere around the image, with an area."""
+    x, y = draw(st.integers(-9, view.image_width + 9)), draw(st.integers(-9, view.image_height + 9))
+    return [x + draw(st.sampled_from([0, 0.25])), y, draw(st.integers(1, 70)), draw(st.integers(1, 70)) + 0.5]
+
+
+@given(st.data())
+def test_pixels_travel_where_the_box_says(data):
+    """For each pixel of the row: it comes from the box if and only if it lies in the transformed box."""
+    view = data.draw(row_views(60, 40))
+    box = data.draw(boxes(view))
+    ((x, y, width, height),) = transform_boxes([box], view, clip=False).boxes.tolist()
+    clipped = transform_boxes([box], view)
+    ((left, top, clipped_width, clipped_height),) = clipped.boxes.tolist()
+    for row in range(view.size):
+        for column in range(view.size):
+            source_x, source_y = source_of(view, row, column)
+            distances = (source_x - box[0], box[0] + box[2] - source_x, source_y - box[1], box[1] + box[3] - source_y)
+            if min(map(abs, distances)) < 1e-6:
+                continue  # on the edge, where rounding decides
+            comes_from_box = min(distances) > 0
+            assert (x < column + 0.5 < x + width and y < row + 0.5 < y + height) == comes_from_box
+            in_clipped = left < column + 0.5 < left + clipped_width and top < row + 0.5 < top + clipped_height
+            assert in_clipped == comes_from_box
+    assert (clipped.boxes >= 0).all()
+    assert (clipped.boxes[:, :2] + clipped.boxes[:, 2:] <= view.size + 1e-9).all()
+    ratio = clipped_width * clipped_height / (width * height)
+    assert clipped.visibility[0] == pytest.approx(min(1.0, ratio))
+
+
+@given(st.data())
+def test_points_are_the_corners_of_boxes(data):
+    view = data.draw(row_views(60, 40))
+    x, y, width, height = data.draw(boxes(view))
+    corners = transform_points([[x, y], [x + width, y + height]], view)
+    ((left, top, moved_width, moved_height),) = transform_boxes([[x, y, width, height]], view, clip=False).boxes
+    assert sorted(corners[:, 0]) == pytest.approx([left, left + moved_width])
+    assert sorted(corners[:, 1]) == pytest.approx([top, top + moved_height])
+
+
+@given(st.data())
+def test_annotations_of_a_larger_image_are_scaled(data):
+    """A build with --resize keeps the boxes of the original file."""
+    view = data.draw(row_views(60, 40))
+    box = np.array([data.draw(boxes(view))])
+    larger = box * np.array([4.0, 2.0, 4.0, 2.0])
+    size = (2 * view.image_height, 4 * view.image_width)
+    moved = transform_boxes(larger, view, annotated_size=size, clip=False).boxes
+    assert moved == pytest.approx(transform_boxes(box, view, clip=False).boxes)
+    assert (transform_boxes(box, view, annotated_size=(0, 0)).boxes == transform_boxes(box, view).boxes).all()
+
+
+def test_boxes_are_clipped_or_left_out():
+    """The row shows the left half of the image."""
+    found = [[10, 20, 30, 40], [80, 0, 40, 10], [150, 0, 10, 10], [99, 50, 10, 10], [5, 5, 0, 0], [150, 5, 0, 0]]
+    everything = transform_boxes(found, WHOLE_BOXES)
+    assert everything.boxes.tolist() == [
+        [10, 20, 30, 40], [80, 0, 20, 10], [100, 0, 0, 10], [99, 50, 1, 10], [5, 5, 0, 0], [100, 5, 0, 0]
+    ]  # fmt: skip
+    assert everything.visibility.tolist() == [1, 0.5, 0, 0.1, 1, 0]
+    assert everything.kept.tolist() == [0, 1, 2, 3, 4, 5]
+    visible = transform_boxes(found, WHOLE_BOXES, min_visibility=0.3, clip=False)
+    assert (visible.kept.tolist(), visible.boxes[1].tolist()) == ([0, 1, 4], [80, 0, 40, 10])
+    assert transform_boxes(found, WHOLE_BOXES, min_visibility=1).kept.tolist() == [0, 4]
+    nothing = transform_boxes([], WHOLE_BOXES)
+    assert (nothing.boxes.shape, nothing.visibility.shape, nothing.kept.shape) == ((0, 4), (0,), (0,))
+
+
+def test_keypoints_move_and_change_sides():
+    people = np.zeros((1, 17, 3))
+    people[0, 0], people[0, 1], people[0, 2], people[0, 16] = [20, 10, 2], [30, 5, 1], [10, 5, 2], [150, 90, 2]
+    straight = transform_keypoints(people, WHOLE_BOXES)
+    assert straight[0, :3].tolist() == people[0, :3].tolist()
+    assert straight[0, 16].tolist() == [0, 0, 0]
+    mirrored = transform_keypoints(people, WHOLE_BOXES._replace(flip=True))
+    assert mirrored[0, :3].tolist() == [[80, 10, 2], [90, 5, 2], [70, 5, 1]]
+    assert mirrored[0, 5].tolist() == [0, 0, 0]
+    assert transform_keypoints([], WHOLE_BOXES).shape == (0, 0, 3)
+    assert transform_keypoints(np.zeros((0, 17, 3)), WHOLE_BOXES).shape == (0, 17, 3)
+    assert [pair for pair in COCO_FLIP_PAIRS if 15 in pair or 1 in pair] == [(1, 2), (15, 16)]
+    assert people[0, 0].tolist() == [20, 10, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: transform_boxes([1, 2, 3, 4], WHOLE_BOXES), r"boxes must have the shape \(N, 4\)"),
+        (lambda: transform_boxes([[1, 2, 3]], WHOLE_BOXES), r"got \(1, 3\)"),
+        (lambda: transform_boxes([[1, 2, 3, 4]], WHOLE_BOXES, min_visibility=2), "a share from 0 to 1"),
+        (lambda: transform_points([1, 2, 3], WHOLE_BOXES), r"points must have the shape \(\.\.\., 2\)"),
+        (lambda: transform_keypoints([[1, 2, 3]], WHOLE_BOXES), r"keypoints must have the shape \(N, K, 3\)"),
+    ],
+)
+def test_other_shapes_are_refused(call, words):
+    with pytest.raises(UsageError, match=words):
+        call()
+
+
+def test_a_view_has_the_fields_of_its_crop():
+    assert RowView._fields[2:-1] == View._fields
+
+
+# Through a loader
+
+SIZES = ((120, 90), (64, 64), (70, 150), (200, 120))
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Black pictures, each with a white rectangle, whose box is the feature `box`: as they are, and `resized`."""
+    folder = tmp_path_factory.mktemp("drawn")
+    files, lines = {}, []
+    for number in range(24):
+        width, height = SIZES[number % len(SIZES)]
+        x, y = width // 4 + number % 5, height // 3 - number % 7
+        box = [float(x), float(y), float(width // 3), float(height // 2)]
+        image = Image.new("RGB", (width, height))
+        ImageDraw.Draw(image).rectangle((x, y, x + box[2] - 1, y + box[3] - 1), fill="white")
+        stream = io.BytesIO()
+        image.save(stream, "JPEG", quality=100, subsampling=0)
+        files[f"{number}.jpg"] = stream.getvalue()
+        lines.append(json.dumps({"file_name": f"{number}.jpg", "box": box, "size": [height, width]}))
+    files["metadata.jsonl"] = "\n".join(lines)
+    source = write_files(folder / "source", files)
+    build_own(source, folder / "out")
+    build_own(source, folder / "resized", options={"images": ImagePolicy(short_side=48)})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("dataset", "processes", "augment", "tolerance"),
+    [("out", 0, True, 1.5), ("out", 2, True, 1.5), ("out", 0, False, 1.5), ("resized", 0, True, 3.0)],
+)
+def test_rectangles_of_batches_lie_where_the_boxes_say(drawn, dataset, processes, augment, tolerance):
+    """Edges of pictures that were made smaller are less sharp."""
+    seen = 0
+    settings = {"image_size": 96, "fields": ("box", "size"), "views": True, "augment": augment, "shuffle": augment}
+    with open_loader(drawn / dataset, batch_size=8, processes=processes, **settings) as loader:
+        for batch in loader:
+            for row, view in enumerate(batch.views):
+                size = tuple(batch.fields["size"][row])
+                assert dataset == "resized" or size == (view.image_height, view.image_width)
+                found = transform_boxes([batch.fields["box"][row]], view, annotated_size=size)
+                (x, y, width, height), white = found.boxes[0], batch.images[row, :, :, 0] > 127
+                columns, rows = np.flatnonzero(white.any(axis=0)), np.flatnonzero(white.any(axis=1))
+                if width < 3 or height < 3:
+                    assert len(columns) <= 4 or len(rows) <= 4
+                    continue
+                assert [columns[0], columns[-1] + 1] == pytest.approx([x, x + width], abs=tolerance)
+                assert [rows[0], rows[-1] + 1] == pytest.approx([y, y + height], abs=tolerance)
+                seen += 1
+    assert seen >= 12
+
+
+def test_views_are_delivered_on_request_only(drawn):
+    with open_loader(drawn / "out", batch_size=8, image_size=32) as loader:
+        plain = next(iter(loader))
+    with open_loader(drawn / "out", batch_size=8, image_size=32, views=True) as loader:
+        with_views = next(iter(loader))
+    assert plain.views is None
+    assert (plain.images == with_views.images).all()
+    assert plain.state == with_views.state
+    with open_loader(drawn / "out", batch_size=7, image_size=32, views=True, shuffle=False) as loader:
+        last = list(loader)[-1]
+    assert [view is None for view in last.views] == [not there for there in last.mask]
+    with pytest.raises(UsageError, match="views must be True or False"):
+        open_loader(drawn / "out", batch_size=8, views="yes")
+
+
+WHOLE_MASKS = RowView(100, 200, 0, 0, 100, 200, 100, 200, 0, 0, False, 100)
+NEAR = 1e-6
+"""Distance from an edge, pixels, at which rounding decides on which side a pixel is."""
+
+
+@st.composite
+def polygons(draw: st.DrawFn, view: RowView) -> list[list[float]]:
+    """Some polygons around an image, which may cross themselves; whole coordinates lie on the edges of pixels."""
+    x, y = (st.one_of(st.integers(-9, side + 9), st.floats(-9, side + 9)) for side in view[1::-1])
+    points = st.lists(st.tuples(x, y), min_size=3, max_size=8)
+    return [[float(each) for point in draw(points) for each in point] for _ in range(draw(st.integers(1, 3)))]
+
+
+def is_inside(polygon: list[float], x: float, y: float) -> bool | None:
+    """The even-odd rule, edge by edge; None very close to an edge."""
+    inside = False
+    points = list(zip(polygon[0::2], polygon[1::2], strict=True))
+    for (x1, y1), (x2, y2) in zip(points, points[1:] + points[:1], strict=True):
+        length = float(np.hypot(x2 - x1, y2 - y1))
+        along = ((x - x1) * (x2 - x1) + (y - y1) * (y2 - y1)) / length**2 if length > NEAR else 0.0
+        along = min(1.0, max(0.0, along))
+        if np.hypot(x1 + along * (x2 - x1) - x, y1 + along * (y2 - y1) - y) < NEAR:
+            return None
+        if (y1 <= y) != (y2 <= y) and x < x1 + (y - y1) / (y2 - y1) * (x2 - x1):
+            inside = not inside
+    return inside
+
+
+@given(st.data())
+def test_pixels_of_a_mask_come_from_the_polygons(data):
+    """For each pixel of the row: its middle comes from one of the polygons if and only if the mask has it."""
+    view = data.draw(row_views(30, 20))
+    drawn = data.draw(polygons(view))
+    (mask,) = transform_masks([drawn], view)
+    assert mask.dtype == np.uint8
+    for row in range(view.size):
+        for column in range(view.size):
+            found = [is_inside(polygon, *source_of(view, row, column)) for polygon in drawn]
+            if None not in found:
+                assert mask[row, column] == any(found)
+
+
+@given(st.data())
+def test_clipped_polygons_have_the_same_mask(data):
+    view = data.draw(row_views(60, 40))
+    drawn = data.draw(polygons(view))
+    clipped = transform_polygons(json.dumps(drawn), view)
+    for polygon in clipped:
+        points = np.array(polygon).reshape(-1, 2)
+        assert (points >= 0).all()
+        assert (points <= view.size).all()
+    row = RowView(view.size, view.size, 0, 0, view.size, view.size, view.size, view.size, 0, 0, False, view.size)
+    (clipped_mask,), (mask,) = transform_masks([clipped], row), transform_masks([drawn], view)
+    for y, x in np.argwhere(clipped_mask != mask):
+        assert any(
+            is_inside(transform_points(np.array(polygon).reshape(-1, 2), view).ravel().tolist(), x + 0.5, y + 0.5)
+            is None
+            for polygon in drawn
+        )
+
+
+@given(st.data())
+def test_masks_are_those_of_scikit_image(data):
+    """scikit-image counts pixels by their middles, too; it takes points on an edge as inside."""
+    size = data.draw(st.integers(1, 40))
+    view = RowView(size, size, 0, 0, size, size, size, size, 0, 0, False, size)
+    (polygon,) = data.draw(polygons(view))[:1]
+    (mask,) = transform_masks([[polygon]], view)
+    points = np.array(polygon).reshape(-1, 2)[:, ::-1] - 0.5
+    for y, x in np.argwhere(polygon2mask((size, size), points) != mask):
+        assert is_inside(polygon, x + 0.5, y + 0.5) is None
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools with NumPy 2
+@given(st.data())
+def test_run_length_encodings_are_cropped_and_scaled_as_pillow_does(data):
+    """Decoded by pycocotools; cropped, scaled to the nearest pixel, cut and flipped by Pillow and NumPy."""
+    view = data.draw(row_views(60, 40))
+    drawn = np.random.default_rng(data.draw(st.integers(0, 999))).random((view.image_height, view.image_width)) < 0.4
+    encoded = masks.encode(np.asfortranarray(drawn, np.uint8))
+    encoded = {"size": encoded["size"], "counts": encoded["counts"].decode()}
+    box = (view.left, view.top, view.left + view.width, view.top + view.height)
+    cropped = Image.fromarray(masks.decode(encoded)).crop(box)
+    scaled = np.asarray(cropped.resize((view.resized_width, view.resized_height), Image.Resampling.NEAREST))
+    expected = scaled[view.out_top :, view.out_left :][: view.size, : view.size]
+    expected = expected[:, ::-1] if view.flip else expected
+    (mask,) = transform_masks([json.dumps(encoded)], view)
+    for row, column in np.argwhere(mask != expected):
+        x, y = source_of(view, row, column)
+        assert min(abs(x - round(x)), abs(y - round(y))) < NEAR
+
+
+@given(st.data())
+def test_masks_of_a_larger_image_are_scaled(data):
+    """A build with --resize keeps the segmentations of the original file; whole pixels become two by four."""
+    view = data.draw(row_views(30, 20))
+    drawn = np.random.default_rng(data.draw(st.integers(0, 999))).random((view.image_height, view.image_width)) < 0.4
+    size = (2 * view.image_height, 4 * view.image_width)
+    encoded = [_encoded(drawn), _encoded(np.kron(drawn, np.ones((2, 4))) > 0)]
+    small, large = transform_masks(encoded, view, annotated_size=size)
+    for row, column in np.argwhere(small != large):
+        x, y = source_of(view, row, column)
+        assert min(abs(x - round(x)), abs(y - round(y))) < NEAR
+    polygon = [1.3, 2.1, 9.7, 3.2, 4.4, 8.9]
+    larger = [each * (2 if place % 2 else 4) for place, each in enumerate(polygon)]
+    assert (transform_masks([[larger]], view, annotated_size=size) == transform_masks([[polygon]], view)).all()
+
+
+def _encoded(drawn: np.ndarray) -> dict:
+    flat = drawn.ravel(order="F").astype(np.int64)
+    changes = np.flatnonzero(np.diff(np.concatenate([[0], flat])))
+    runs = np.diff(np.concatenate([[0], changes, [flat.size]]))
+    return {"size": list(drawn.shape), "counts": [int(run) for run in runs]}
+
+
+def test_a_square_on_the_edges_of_pixels_is_half_open():
+    """Two neighbours share an edge and no pixel; a polygon through middles has its upper left ones."""
+    left, right = [10.0, 5, 20, 5, 20, 15, 10, 15], [20.0, 5, 30, 5, 30, 15, 20, 15]
+    first, second = transform_masks([[left], [right]], WHOLE_MASKS)
+    assert np.argwhere(first)[[0, -1]].tolist() == [[5, 10], [14, 19]]
+    assert (int(first.sum()), int(second.sum()), int((first & second).sum())) == (100, 100, 0)
+    (middles,) = transform_masks([[[0.5, 0.5, 2.5, 0.5, 2.5, 2.5, 0.5, 2.5]]], WHOLE_MASKS)
+    assert np.argwhere(middles).tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    mirrored = WHOLE_MASKS._replace(flip=True)
+    assert (transform_masks([[left]], mirrored) == first[None, :, ::-1]).all()
+
+
+def test_polygons_are_cut_to_the_row():
+    """The row shows the left half of the image."""
+    assert transform_polygons([[90, 10, 110, 10, 110, 20, 90, 20], [150, 0, 160, 0, 160, 9]], WHOLE_MASKS) == [
+        [90, 10, 100, 10, 100, 20, 90, 20]
+    ]
+    assert transform_polygons("", WHOLE_MASKS) == []
+    assert transform_polygons([[5, 5, 6, 6], []], WHOLE_MASKS) == []
+
+
+def test_odd_segmentations_have_empty_masks():
+    odd = ["", "[]", [[]], [[1.0, 2.0]], [[1.0, 2.0, 50.0, 60.0]], {"size": [0, 0], "counts": []}]
+    found = transform_masks(odd, WHOLE_MASKS)
+    assert (found.shape, int(found.sum())) == ((6, 100, 100), 0)
+    assert transform_masks([], WHOLE_MASKS).shape == (0, 100, 100)
+
+
+def test_a_large_polygon_of_many_points_is_drawn_in_parts():
+    angles = np.linspace(0, 2 * np.pi, 10_000, endpoint=False)
+    circle = np.stack([50 + 40 * np.cos(angles), 50 + 40 * np.sin(angles)], axis=1)
+    (mask,) = transform_masks([[circle.ravel().tolist()]], WHOLE_MASKS)
+    rows, columns = np.mgrid[:100, :100] + 0.5
+    assert (mask == (np.hypot(rows - 50, columns - 50) < 40)).all()
+
+
+@pytest.mark.parametrize(
+    ("segmentation", "words"),
+    [
+        ("{", "is not JSON"),
+        ("7", "expected polygons or a run-length encoding"),
+        ('"[]"', "expected polygons or a run-length encoding"),
+        ([[1, 2, 3]], "expected x and y of each point"),
+        ([[1, "a"]], "expected x and y of each point"),
+        ("[[1, NaN, 2, 3, 4, 5]]", "no number up to 1,000,000,000"),
+        ([[1, 2, 1e300, 3, 4, 5]], "no number up to 1,000,000,000"),
+        ({"size": [100, 200], "counts": [3]}, "segmentation: a run-length encoding of 3 pixels"),
+        ({"size": [100_000, 100_000], "counts": [10**10]}, "a mask of 10,000,000,000 pixels"),
+        ("[" * 100_000, "is not JSON"),
+        ("[" * 300 + "]" * 300, "expected x and y of each point"),
+    ],
+)
+def test_what_is_no_segmentation_is_refused(segmentation, words):
+    with pytest.raises(FormatError, match=words):
+        transform_masks([segmentation], WHOLE_MASKS)
+
+
+def test_runs_have_no_polygons_and_masks_are_bounded():
+    with pytest.raises(UsageError, match=r"no polygons; use loaders\.transform_masks"):
+        transform_polygons({"size": [1, 1], "counts": [1]}, WHOLE_MASKS)
+    with pytest.raises(FormatError, match="107,375 masks of 100x100 pixels, expected at most 1,073,741,824 bytes"):
+        transform_masks([""] * (MAX_MASKS_BYTES // 100**2 + 1), WHOLE_MASKS)

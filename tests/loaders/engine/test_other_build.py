@@ -7,7 +7,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from loaders import MixtureSource, mixture, open_loader
-from loaders.engine.other_build import other_builds
+from loaders.loader import other_builds
 
 OURS = {"dataset": {"name": "pets", "plan": "0123456789abcdef", "revision": 1}, "samples": 7100, "seed": 0}
 

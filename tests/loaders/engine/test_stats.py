@@ -1,10 +1,32 @@
 """Sums and percentiles of the stages."""
 
+from __future__ import annotations
+
+import itertools
 import pickle
+import subprocess
+import sys
 
+import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from loaders.engine.stats import Snapshot, Stats
+from loaders import open_loader
+from loaders.engine.stats import (
+    BOUNDS_S,
+    LARGEST_S,
+    RELATIVE_ERROR,
+    SMALLEST_S,
+    Durations,
+    Snapshot,
+    Stats,
+    open_tracer,
+)
 
 NOTHING = {"items": 0, "busy_s": None, "get_wait_s": None, "put_wait_s": None, "cpu_s": None, "percentiles": {}}
 
@@ -58,3 +80,130 @@ def test_copies_of_the_times_do_not_change():
     assert (before["plan"].busy_s.count, stats.times()["plan"].busy_s.count) == (1, 2)
     snapshot = Snapshot(stages=before, fetch={}, skipped={}, images=0, epoch=0, batch=0, ready_batches=0)
     assert snapshot.stats()["stages"]["plan"]["busy_s"] == 1.0
+
+
+SECONDS = st.lists(st.floats(SMALLEST_S, LARGEST_S), min_size=1, max_size=300)
+MAX_BYTES = 12_000
+"""Bound of a histogram as it is sent between processes, every bucket filled."""
+
+
+def measured(seconds):
+    found = Durations()
+    for each in seconds:
+        found.add(each)
+    return found
+
+
+def test_bounds_grow_by_less_than_twice_the_stated_error():
+    ratios = np.diff(BOUNDS_S) / BOUNDS_S[:-1]
+    assert (BOUNDS_S[0], BOUNDS_S[-1]) == (SMALLEST_S, LARGEST_S)
+    assert ratios.min() > 0
+    assert ratios.max() / (2 + ratios.max()) < RELATIVE_ERROR
+    assert {1e-4, 2e-4, 5e-4, 0.001, 0.5, 1.0, 20.0} < set(BOUNDS_S)
+
+
+@given(SECONDS, st.floats(0, 100))
+@example([95001.0], 0.0)
+def test_any_percentile_is_that_of_numpy_within_the_stated_error(seconds, percent):
+    expected = np.percentile(seconds, percent, method="inverted_cdf")
+    assert measured(seconds).percentile(percent) == pytest.approx(expected, rel=RELATIVE_ERROR)
+
+
+@given(SECONDS, SECONDS)
+def test_merged_histograms_are_those_of_all_measurements(ours, theirs):
+    merged, both = measured(ours), measured(ours + theirs)
+    merged.merge(pickle.loads(pickle.dumps(measured(theirs))))
+    assert merged.counts == both.counts
+    assert merged.sum_s == pytest.approx(sum(ours + theirs))
+    assert merged.percentiles() == both.percentiles()
+    later = merged.since(measured(ours))
+    assert later.counts == measured(theirs).counts
+
+
+@given(SECONDS)
+def test_counts_up_to_a_bound_are_exact(seconds):
+    bounds = [bound for bound in BOUNDS_S if f"{bound:e}"[0] in "125" and f"{bound:e}"[1:9] == ".000000"]
+    found = measured(seconds)
+    assert found.cumulative(bounds) == [sum(each <= bound for each in seconds) for bound in bounds]
+    assert found.count == len(seconds)
+
+
+def test_durations_beyond_the_range_count_as_its_ends():
+    found = measured([0.0, 1e-9, 1e9])
+    assert (found.percentile(0), found.percentile(50)) == (SMALLEST_S, SMALLEST_S)
+    assert found.percentile(100) == pytest.approx(LARGEST_S, rel=RELATIVE_ERROR)
+    assert found.sum_s == pytest.approx(1e9)
+
+
+def test_nothing_measured_has_percentiles_of_0():
+    assert Durations().percentiles() == {"p50": 0.0, "p90": 0.0, "p99": 0.0}
+
+
+def test_the_size_of_a_histogram_is_bounded():
+    found = measured(np.random.default_rng(0).lognormal(-3, 5, 20_000))
+    assert len(found.counts) <= len(BOUNDS_S)
+    assert len(pickle.dumps(measured(BOUNDS_S))) < MAX_BYTES
+
+
+def test_a_copy_does_not_change():
+    found = measured([0.1])
+    copy = found.copy()
+    found.add(0.2)
+    assert (copy.count, found.count) == (1, 2)
+
+
+SMALL = {"batch_size": 12, "image_size": 32, "threads": 1}
+CHILDREN = ["dataprep.loader.decode", "dataprep.loader.deliver", "dataprep.loader.fetch", "dataprep.loader.plan"]
+
+
+@pytest.fixture
+def exporter(monkeypatch) -> InMemorySpanExporter:
+    """An exporter of a provider that is the process's own during the test; it can be set only once otherwise."""
+    provider, found = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(found))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    return found
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_every_batch_is_a_trace_with_its_stages(dataset, exporter, processes):
+    with open_loader(dataset("webdataset"), **SMALL, processes=processes) as loader:
+        taken = len(list(itertools.islice(loader, 3)))
+    spans = exporter.get_finished_spans()
+    batches = [span for span in spans if span.name == "dataprep.loader.batch"]
+    assert len(batches) == taken == 3
+    for number, batch in enumerate(batches):
+        assert batch.parent is None
+        expected = {"split": "train", "rank": 0, "batch": number, "images": 12}
+        assert dict(batch.attributes) == {f"dataprep.{name}": value for name, value in expected.items()}
+        children = [span for span in spans if span.parent and span.parent.span_id == batch.context.span_id]
+        assert sorted(span.name for span in children) == CHILDREN
+        assert batch.start_time == min(span.start_time for span in children)
+        assert batch.end_time == max(span.end_time for span in children)
+        for span in children:
+            assert span.context.trace_id == batch.context.trace_id
+            assert span.attributes["dataprep.thread_seconds"] >= 0
+            assert span.start_time <= span.end_time
+
+
+def test_a_batch_is_linked_to_the_span_in_which_it_was_taken(dataset, exporter):
+    with open_loader(dataset("webdataset"), **SMALL) as loader, trace.get_tracer("test").start_as_current_span("step"):
+        next(iter(loader))
+    (batch,) = (span for span in exporter.get_finished_spans() if span.name == "dataprep.loader.batch")
+    (step,) = (span for span in exporter.get_finished_spans() if span.name == "step")
+    assert [link.context.span_id for link in batch.links] == [step.context.span_id]
+    assert batch.context.trace_id != step.context.trace_id
+
+
+def test_a_process_without_a_provider_has_no_tracer():
+    assert open_tracer() is None
+
+
+def test_loading_does_not_import_opentelemetry(dataset):
+    program = (
+        "import sys; from loaders import open_loader; "
+        f"next(iter(open_loader({str(dataset('webdataset'))!r}, batch_size=4))); "
+        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'prometheus_client'))])"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

@@ -13,9 +13,8 @@ import pytest
 from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.checksums import crc32c_of
-from loaders.fetch.fetcher import Fetcher, FetchSettings
+from loaders.fetch.fetcher import Fetcher, FetchSettings, open_fetcher
 from loaders.fetch.index import SplitIndex
-from loaders.fetch.open import open_fetcher
 from loaders.order import Order, Pick
 
 ORDER = {"seed": 3, "global_batch": 10, "samples_per_block": 4, "num_streams": 6, "window": 2}

@@ -17,8 +17,8 @@ from dataprep.errors import DataprepError, StorageError, UnansweredError
 from dataprep.storage import gcs_client, open_storage
 from dataprep.storage.checksums import crc32c_of
 from dataprep.storage.gcs_client import Deadlines
-from loaders.fetch.bucket import FREE_HEDGES
 from loaders.fetch.cache import DiskCache
+from loaders.fetch.fetcher import FREE_HEDGES
 from loaders.order import stored_picks
 from tests.conftest import BUCKET
 from tests.loaders.fetch.conftest import fetch
@@ -94,7 +94,9 @@ def test_a_piece_requested_again_while_it_is_held_is_read_again(dataset, fetchin
 
 
 def test_the_budget_is_never_exceeded(dataset, fetching, monkeypatch):
-    monkeypatch.setattr("loaders.fetch.bucket.IDLE_S", BOUND_S)  # threads that stand still are not taken for a deadlock
+    monkeypatch.setattr(
+        "loaders.fetch.fetcher.IDLE_S", BOUND_S
+    )  # threads that stand still are not taken for a deadlock
     storage = SlowStorage(dataset("tfrecord"), latency_s=0.01)
     probe = fetching(storage)
     order = probe.order(num_streams=4)
@@ -154,7 +156,7 @@ class SometimesStuck(SlowStorage):
 @pytest.mark.parametrize("hedge_after_s", [0.1, None])
 def test_a_slow_read_is_hedged(dataset, fetching, hedge_after_s, monkeypatch):
     """However many other reads a busy machine makes slow."""
-    monkeypatch.setattr("loaders.fetch.bucket.MAX_HEDGE_RATIO", 1.0)
+    monkeypatch.setattr("loaders.fetch.fetcher.MAX_HEDGE_RATIO", 1.0)
     storage = SometimesStuck(dataset("imagefolder"), every=40)
     opened = fetching(storage, hedge_after_s=hedge_after_s, threads=16)
     fetch(opened, itertools.islice(opened.order().picks(0), sum(opened.counts)))

@@ -10,7 +10,8 @@ import pytest
 from dataprep.errors import FormatError, StorageError, UsageError
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
-from loaders.fetch.fetcher import FetchSettings, Record
+from loaders.fetch.fetcher import BucketFetcher, DiskFetcher, FetchSettings, Record
+from loaders.order import Order, check_budget
 from tests.loaders.fetch.conftest import fetch
 from tests.support.faults import linked_copy
 from tests.support.slow_storage import SlowStorage
@@ -88,3 +89,41 @@ def test_a_request_fails_if_the_index_is_damaged(dataset, fetching, tmp_path):
     (tmp_path / "d/index/train.parquet").unlink()
     with pytest.raises(FormatError, match=r"index/train\.parquet: missing"):
         opened.fetcher.request(next(opened.order().picks(0)))
+
+
+def test_on_disk_nothing_is_read_ahead(dataset, fetching):
+    opened = fetching(dataset("webdataset"))
+    picks = list(itertools.islice(opened.order().picks(0), 10))
+    tickets = [opened.fetcher.request(pick) for pick in picks]
+    assert opened.fetcher.stats()["requests"] == 0
+    for ticket in tickets:
+        ticket.wait()
+    assert opened.fetcher.stats()["requests"] == 10
+    assert opened.fetcher.stats()["most_held_bytes"] == 0
+
+
+def test_local_disks_get_a_disk_fetcher_and_other_storages_a_bucket_fetcher(dataset, fetching):
+    path = dataset("webdataset")
+    assert isinstance(fetching(open_storage(str(path))).fetcher, DiskFetcher)
+    assert isinstance(fetching(SlowStorage(path)).fetcher, BucketFetcher)
+
+
+def test_a_budget_that_is_too_small_is_refused_with_the_arithmetic():
+    order = Order(shard_samples=(10**6,), seed=0, global_batch=12, samples_per_block=20, num_streams=12)
+    check_budget(order, 1, 100_000, 50 << 20)
+    check_budget(order, 4, 100_000, 15 << 20)
+    check_budget(order, 5, 100_000, 50 << 20)  # every rank takes from every stream
+    with pytest.raises(UsageError) as caught:
+        check_budget(order, 4, 100_000, 12_000_000)
+    assert str(caught.value) == (
+        "prefetch_bytes 12,000,000 must be 12,387,097 or more: 12 streams / 4 ranks * window 2 * blocks of 2,000,000 "
+        "bytes (20 images) are held at once, and 3% is reserved for hedged reads; raise it, or lower block_bytes, "
+        "num_streams or window"
+    )
+    for world_size in (1, 5):
+        with pytest.raises(UsageError, match="must be 49,548,388 or more: 12 streams \\* window 2"):
+            check_budget(order, world_size, 100_000, 45_000_000)
+    with pytest.raises(UsageError, match=r"12 streams / 2 \(divides 10 ranks, too\) \* window 2"):
+        check_budget(order, 10, 100_000, 20_000_000)
+    small = Order(shard_samples=(30,), seed=0, global_batch=12, samples_per_block=20)
+    check_budget(small, 1, 100_000, 10 << 20)  # there is not that much to hold

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loaders.packs.layout import lay_out, starts_of
+from loaders.packs import lay_out, starts_of
 
 GRIDS = st.tuples(st.integers(1, 5), st.integers(1, 5)) | st.just((0, 0))
 

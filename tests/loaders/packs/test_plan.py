@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loaders import Packs
-from loaders.packs.plan import plan_alone, plan_rows
+from loaders.packs import plan_alone, plan_rows
 from tests.support.packs_reference import alone, row_of
 
 SEEDS = st.integers(0, 2**32)

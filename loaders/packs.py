@@ -1,0 +1,274 @@
+"""Packs: images at native aspect ratio, cut into patches, in rows of one static length.
+
+`Packs` is what a user asks for. `plan_rows` says how many patches each image of a row gets along its sides, a pure
+function of the images' sizes and their draws:
+
+    wanted tokens   drawn for each image, uniformly along the side: the root of the tokens is uniform within the bounds
+    shares          wanted tokens times one factor a row, held within the bounds, whose sum is the row's length
+    grids           whole patches: the grid whose shape is nearest to the image's, within its share; what rounding
+                    leaves over goes to the next image, and the last one takes a grid that leaves little
+
+The plan of a row needs the sizes of this row's images only, so it costs the same at any batch of any epoch. In an
+evaluation every image gets the same share, so that its pixels do not depend on its neighbours. `lay_out` turns grids
+into segments, positions and masks. docs/decisions/0016 says why a row has a fixed number of images.
+
+Shapes: R rows, M images in a row, N images, T tokens in a row. Only integers are summed; floats are multiplied,
+divided, rounded and compared one by one, and roots are taken, so that plans are the same on every processor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dataprep.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_PATCH = 512
+"""Largest side of a patch, pixels."""
+MAX_TOKENS = 2**16
+"""Largest number of tokens in a row; a plan computes with 64-bit integers, which hold the products of such numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packs:
+    """Images at their own aspect ratio, cut into patches and packed into rows of one length.
+
+    A row holds a fixed number of images. Each gets a number of tokens that is drawn within bounds and scaled so that
+    the row is full, and is resized to the grid of whole patches with about so many tokens and about its own shape.
+
+    Raises:
+        UsageError: A value is of another type or out of its range, or the images cannot fill a row within the bounds.
+    """
+
+    tokens: int
+    """Tokens in a row; a token is one patch."""
+    images: int
+    """Images in a row. `batch_size` counts images, so that a batch has `batch_size // images` rows over all ranks."""
+    patch: int = 16
+    """Side of a patch, pixels."""
+    min_tokens: int | None = None
+    """Fewest tokens of an image, before its grid is rounded to whole patches; by default half of the mean."""
+    max_tokens: int | None = None
+    """Most tokens of an image; by default twice the mean."""
+    crop: tuple[float, float] | None = None
+    """Smallest and largest area of a random crop of the image's own shape, as shares of its area; None: no crop."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("tokens", MAX_TOKENS), ("images", MAX_TOKENS), ("patch", MAX_PATCH)):
+            object.__setattr__(self, name, _whole(name, getattr(self, name), most))
+        if self.images > self.tokens:
+            raise UsageError(f"packs: {self.images} images do not fit into {self.tokens} tokens; give more tokens")
+        for name in ("min_tokens", "max_tokens"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _whole(name, getattr(self, name), self.tokens))
+        if not self.least <= self.tokens // self.images <= self.most:
+            raise UsageError(
+                f"packs: {self.images} images of {self.least} to {self.most} tokens cannot fill {self.tokens} tokens, "
+                f"{self.tokens // self.images} each; change images, tokens, min_tokens or max_tokens"
+            )
+        if self.crop is not None:
+            object.__setattr__(self, "crop", _share_names(self.crop))
+
+    @property
+    def least(self) -> int:
+        """Fewest tokens of an image."""
+        return max(1, self.tokens // self.images // 2) if self.min_tokens is None else self.min_tokens
+
+    @property
+    def most(self) -> int:
+        """Most tokens of an image."""
+        return min(self.tokens, 2 * (self.tokens // self.images)) if self.max_tokens is None else self.max_tokens
+
+    @property
+    def patch_bytes(self) -> int:
+        """Size of one patch: its pixels row by row, three colours each."""
+        return 3 * self.patch**2
+
+    def document(self) -> dict[str, object]:
+        """Return the settings on which the batches depend, for a loader's state."""
+        crop = None if self.crop is None else list(self.crop)
+        names = ("tokens", "images", "patch")
+        found: dict[str, object] = {name: getattr(self, name) for name in names}
+        return found | {"min_tokens": self.least, "max_tokens": self.most, "crop": crop}
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise UsageError(f"packs: {name} must be a whole number, got {value!r}")
+    number = int(value)
+    if not 1 <= number <= most:
+        raise UsageError(f"packs: {name} must be 1 to {most:,}, got {number:,}")
+    return number
+
+
+def _share_names(value: Any) -> tuple[float, float]:
+    pair = isinstance(value, tuple | list) and len(value) == len(("low", "high"))
+    numbers = pair and all(isinstance(each, Real) and not isinstance(each, bool) for each in value)
+    if not numbers or not 0 < value[0] <= value[1] <= 1:
+        raise UsageError(f"packs: crop must be a range within 0 to 1, or None, got {value!r}")
+    return float(value[0]), float(value[1])
+
+
+_WANTED_BITS = 8
+"""Binary places of the tokens that an image wants."""
+_FACTOR_BITS = 20
+"""Binary places of the factor by which the images of a row are scaled."""
+_MAX_FACTOR = 2**36
+"""Largest factor; with MAX_TOKENS a product stays below 2^61."""
+_COST_OF_SHAPE = 0.5
+"""Share of the last image's tokens that may be left over, for each unit of its shape's distortion."""
+
+
+def plan_rows(
+    packs: Packs, heights_RM: NDArray[np.int64], widths_RM: NDArray[np.int64], draws_RM: NDArray[np.float64]
+) -> NDArray[np.int32]:
+    """Return the grids of rows for training: patches along height and width, shape (R, M, 2).
+
+    Args:
+        packs: Length of the rows, and bounds.
+        heights_RM: Heights of what is seen of the images, pixels, 1 or more.
+        widths_RM: Widths of the same.
+        draws_RM: A random number in [0, 1) for each image.
+    """
+    import numpy as np
+
+    shares_RM = _shares(packs, draws_RM)
+    spare_R = packs.tokens - shares_RM.sum(axis=1)
+    grids_RM2 = np.empty((*shares_RM.shape, 2), np.int32)
+    last = shares_RM.shape[1] - 1
+    for image in range(last + 1):
+        spare_R = spare_R + shares_RM[:, image]
+        budget_R = np.minimum(spare_R, packs.most)
+        grids_RM2[:, image] = _grids(budget_R, heights_RM[:, image], widths_RM[:, image], fill=image == last)
+        spare_R = spare_R - np.prod(grids_RM2[:, image], axis=1, dtype=np.int64)
+    return grids_RM2
+
+
+def plan_alone(packs: Packs, heights_N: NDArray[np.int64], widths_N: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return the grids of an evaluation: for each image the best one within an equal share of a row, shape (N, 2)."""
+    import numpy as np
+
+    budget = min(packs.tokens // packs.images, packs.most)
+    return _grids(np.full(len(heights_N), budget, np.int64), heights_N, widths_N, fill=True)
+
+
+def _shares(packs: Packs, draws_RM: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many tokens each image may have; a row's sum is its length, but for a token an image at most."""
+    import numpy as np
+
+    low, high = math.sqrt(packs.least), math.sqrt(packs.most)
+    sides_RM = low + draws_RM * (high - low)
+    wanted_RM = np.rint(sides_RM * sides_RM * 2**_WANTED_BITS).astype(np.int64)
+    rows = len(wanted_RM)
+    least, most = np.zeros((rows, 1), np.int64), np.full((rows, 1), _MAX_FACTOR, np.int64)
+    for _ in range(_MAX_FACTOR.bit_length()):  # search the largest factor with which the images fit
+        factor = (least + most + 1) // 2
+        fits = _scaled(packs, wanted_RM, factor).sum(axis=1, keepdims=True) <= packs.tokens
+        least, most = np.where(fits, factor, least), np.where(fits, most, factor - 1)
+    return _scaled(packs, wanted_RM, least)
+
+
+def _scaled(packs: Packs, wanted_RM: NDArray[np.int64], factor_R1: NDArray[np.int64]) -> NDArray[np.int64]:
+    import numpy as np
+
+    scaled_RM: NDArray[np.int64] = (wanted_RM * factor_R1) >> (_WANTED_BITS + _FACTOR_BITS)
+    return np.clip(scaled_RM, packs.least, packs.most)
+
+
+def _grids(
+    budget_N: NDArray[np.int64], heights_N: NDArray[np.int64], widths_N: NDArray[np.int64], *, fill: bool
+) -> NDArray[np.int32]:
+    """Return the grid of each image that costs least, shape (N, 2).
+
+    Args:
+        budget_N: Most tokens of each image, 1 or more.
+        heights_N: Heights, pixels.
+        widths_N: Widths, pixels.
+        fill: True: tokens that are left over cost, too. False: only a shape that differs from the image's does.
+    """
+    import numpy as np
+
+    grids_CN2 = _candidates(budget_N, heights_N, widths_N)
+    rows_CN, columns_CN = grids_CN2[..., 0], grids_CN2[..., 1]
+    shape_CN = (columns_CN * heights_N) / (rows_CN * widths_N)
+    cost_CN = np.maximum(shape_CN, 1 / shape_CN) - 1
+    if fill:
+        cost_CN = _COST_OF_SHAPE * cost_CN + (1 - rows_CN * columns_CN / budget_N)
+    cost_CN[rows_CN * columns_CN > budget_N] = np.inf
+    found: NDArray[np.int32] = grids_CN2[cost_CN.argmin(axis=0), np.arange(len(budget_N))].astype(np.int32)
+    return found
+
+
+def _candidates(
+    budget_N: NDArray[np.int64], heights_N: NDArray[np.int64], widths_N: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return grids around the one that has exactly the image's shape and all its tokens, shape (candidates, N, 2).
+
+    The first one fits; others may be too large. Larger ones come before smaller ones of the same shape.
+    """
+    import numpy as np
+
+    ideal_N = np.sqrt(budget_N * (widths_N / heights_N))
+    rows_N = np.clip(np.floor(budget_N / ideal_N).astype(np.int64), 1, budget_N)
+    columns_N = np.clip(np.floor(ideal_N).astype(np.int64), 1, budget_N // rows_N)
+    more_rows_N, more_columns_N = rows_N + 1, columns_N + 1
+    pairs = [
+        (rows_N, budget_N // rows_N),
+        (more_rows_N, np.maximum(1, budget_N // more_rows_N)),
+        (budget_N // columns_N, columns_N),
+        (np.maximum(1, budget_N // more_columns_N), more_columns_N),
+        (more_rows_N, more_columns_N),
+        (rows_N, more_columns_N),
+        (more_rows_N, columns_N),
+        (rows_N, columns_N),
+    ]
+    return np.stack([np.stack(pair, axis=-1) for pair in pairs])
+
+
+class Layout(NamedTuple):
+    """What each token of a batch is."""
+
+    segments_RT: NDArray[np.int32]
+    """Number of the image in its row, from 1 on; 0 where a token is padding."""
+    positions_RT2: NDArray[np.int32]
+    """Row and column of each patch in its image's grid; 0 in padding."""
+
+
+def starts_of(grids_RM2: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the token at which each image begins in its row, shape (R, M): images follow each other without gaps."""
+    import numpy as np
+
+    tokens_RM: NDArray[np.int64] = np.prod(grids_RM2, axis=-1, dtype=np.int64)
+    return np.cumsum(tokens_RM, axis=1) - tokens_RM
+
+
+def lay_out(grids_RM2: NDArray[np.int32], mask_RM: NDArray[np.bool_], tokens: int) -> Layout:
+    """Return what each token is.
+
+    Args:
+        grids_RM2: Patches of each image along height and width, 0 where there is no image.
+        mask_RM: False for images that could not be read: their tokens stay where they are, as padding.
+        tokens: Tokens in a row, T.
+    """
+    import numpy as np
+
+    rows, images, _ = grids_RM2.shape
+    starts_RM, counts_RM = starts_of(grids_RM2), np.prod(grids_RM2, axis=-1, dtype=np.int64)
+    left_R1 = tokens - counts_RM.sum(axis=1, keepdims=True)
+    # The padding at the end of a row is one image more, whose number becomes 0.
+    numbers = np.tile(np.append(np.arange(images), images), rows)
+    image_RT = np.repeat(numbers, np.concatenate([counts_RM, left_R1], axis=1).ravel()).reshape(rows, tokens)
+    padded = np.concatenate([mask_RM, np.zeros((rows, 1), np.bool_)], axis=1)
+    is_patch_RT = np.take_along_axis(padded, image_RT, axis=1)
+    image_RT[~is_patch_RT] = 0
+    index_RT = np.arange(tokens) - np.take_along_axis(starts_RM, image_RT, axis=1)
+    columns_RT = np.maximum(1, np.take_along_axis(grids_RM2[..., 1], image_RT, axis=1))
+    positions_RT2 = np.stack(np.divmod(index_RT, columns_RT), axis=-1).astype(np.int32)
+    positions_RT2[~is_patch_RT] = 0
+    return Layout(np.where(is_patch_RT, image_RT + 1, 0).astype(np.int32), positions_RT2)
