@@ -1,5 +1,4 @@
-"""Every setting of a loader, and which of them the sequence of batches depends on; the views of each image among them.
-"""
+"""Every setting of a loader, which of them the sequence of batches depends on, and the views of each image."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
 timm.create_model("vit_base_patch16_224", num_classes=0).load_state_dict(load_file("vit_base.safetensors"))
+
+docs/training.md shows how timm and Hugging Face load a file, and what its facts are.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from dataprep.errors import UsageError, install_hint
 from dataprep.messages import counted
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
-from train.checkpoints.constructors import timm_call, vitmae_call
 from train.checkpoints.encoder_weights import (
     METADATA,
     NUM_HEADS,
@@ -32,7 +33,6 @@ from train.checkpoints.encoder_weights import (
     without_key_bias,
 )
 from train.checkpoints.huggingface import to_vitmae
-from train.checkpoints.loading_lines import loading_lines
 from train.checkpoints.pretrained import folded_head
 from train.checkpoints.state import CLASSES
 from train.flags.entry import EntryCommand, run_entry
@@ -40,8 +40,6 @@ from train.flags.entry import EntryCommand, run_entry
 SUFFIXES = (SAFETENSORS, ".pth")
 NAMES: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {"timm": dict, "vitmae": to_vitmae}
 """Functions from tensors by our names, which are timm's, to tensors by other names."""
-CALLS = {"timm": timm_call, "vitmae": vitmae_call}
-"""Functions that return the call that makes the network which takes these tensors."""
 KEY_BIAS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {
     "add": with_key_bias,
     "remove": without_key_bias,
@@ -52,7 +50,6 @@ Examples:
   dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
   dataprep-export gs://bucket/runs/vit10b/checkpoint-000300000-….json vit10b.safetensors
   dataprep-export mae_pretrain_vit_base.pth without_key_bias.pth --key_bias remove
-  dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors > load.py
 
 \b
 Exit codes: 0 written, or OUTPUT exists with the same bytes; 1 CHECKPOINT is damaged, or OUTPUT exists with other
@@ -88,10 +85,6 @@ class Exported:
     classes: list[str] | None
     """Names of the classes by the number of their logit, fewer than logits where the run had more of them; None where
     there is no head, or the source does not say them."""
-    network: str | None
-    """Call that makes the network which takes the tensors; None if timm or Hugging Face has none that does."""
-    load: list[str]
-    """Lines of Python that load the file into this network, and give it a first batch."""
     already_there: bool
     """Whether the file was there with the same bytes, so that nothing was written."""
 
@@ -143,16 +136,11 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
         storage.publish(spool, name, crc32c_of_file(spool))  # refuses other bytes than those that are there
     finally:
         storage.remove_stale_spools()  # and the folder of spool files, which is empty now
-    network = CALLS[names](weights, by_our_names)
     return Exported(
         output=output,
         tensors=len(tensors),
         parameters=sum(each.numel() for each in tensors.values()),
         bytes=num_bytes,
-        network=network,
-        load=loading_lines(
-            output, network, names=names, weights=weights, num_classes=num_classes, has_classes=classes is not None
-        ),
         already_there=already_there,
         **facts,  # type: ignore[arg-type]
     )
@@ -206,8 +194,6 @@ def command(checkpoint: str, output: str, key_bias: str, names: str, as_json: bo
             f"{done.parameters:,} parameters, {done.bytes:,} bytes",
             err=True,
         )
-    for line in done.load:
-        click.echo(line)
     return 0
 
 
