@@ -37,8 +37,7 @@ from originals import (
 )
 
 from dataprep.builder.archives import ARCHIVES
-from dataprep.builder.plan import BuildOptions
-from dataprep.builder.request import BuildRequest
+from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.host.cpu import cpu_s_of
 from dataprep.host.measure import Measurement, measure
 from dataprep.storage.gcs_client import client

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.builder.archives import ARCHIVES
-from dataprep.builder.plan import DEFAULT_SHARD_BYTES, BuildOptions
-from dataprep.builder.request import BuildRequest
+from dataprep.builder.plan import DEFAULT_SHARD_BYTES, BuildOptions, BuildRequest
 from dataprep.host.processes import WORKER_ENVIRONMENT
 from dataprep.host.versions import machine_document
 

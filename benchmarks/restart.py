@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from originals import DATAPREP, common_options, corpus_images, image_folder, machine_facts
 
-from dataprep.builder.restart import with_restarts
+from dataprep.builder.images import with_restarts
 from loaders import open_loader
 from loaders.decode.crop import train_views
 from loaders.decode.decoders import open_decoder, without_lower_rows

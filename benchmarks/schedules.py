@@ -32,8 +32,7 @@ from benchmarks.originals import NoProgress, common_options, corpus_images, imag
 from benchmarks.tables import recorded
 from dataprep.builder.driver import run_build
 from dataprep.builder.job import BuildJob, build_shard
-from dataprep.builder.plan import BuildOptions
-from dataprep.builder.request import BuildRequest
+from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.dataset.records import ShardReceipt
 from tests.support.parts_simulation import Conditions, simulate
 

@@ -1,7 +1,106 @@
 """Training data from original image archives: built, verified, described for loaders, and copied near their readers.
 
-docs/architecture.md lists the rooms of this package, from the commands at the top to storage at the bottom. The
-docstring of each explains it.
+    import dataprep
+
+    dataset = dataprep.build_folder(source="pictures", output="shards", format="webdataset")
+    dataprep.verify("shards", deep=True)                     # -> Report
+    dataprep.convert("shards", output="small", format="tfrecord", resize=256)
+    loader = dataprep.open_loader("shards", batch_size=128)
+
+build_folder, build_table  Build one's own pictures, or a table of them.
+build_coco, build_laion  Build COCO with its annotations; fetch and build a table of URLs.
+build_dataset    Build ImageNet or another published dataset from its archives.
+build_custom     Build with one's own dataset class.
+build            Build what a name or a class says, for programs that choose it at run time.
+open             Open a finished dataset: splits, samples, classes, features, licence.
+verify           Compare every byte of a dataset with its manifest.
+convert          Make a dataset of another: another format, smaller images, other shards.
+adopt            Index data that other tools wrote, so that the loaders read them as they are.
+card             Write the cards of a dataset.
+retry_failed     Fetch failed rows of a table of URLs again.
+open_loader      Open a loader; loaders/ has the others.
+Dataset, Report, Progress  Results of these functions, and the argument of their callback `progress`.
+DataprepError    Base of all errors; UsageError and the others are in dataprep.errors.
+
+Each function has the options of the command of its name. Messages go to the logger `dataprep`. docs/architecture.md
+lists the rooms of this package.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataprep.commands.adopt import adopt
+    from dataprep.commands.build import (
+        build,
+        build_coco,
+        build_custom,
+        build_dataset,
+        build_folder,
+        build_table,
+    )
+    from dataprep.commands.build_laion import build_laion
+    from dataprep.commands.card import card
+    from dataprep.commands.convert import convert
+    from dataprep.commands.progress import Progress
+    from dataprep.commands.retry_failed import retry_failed
+    from dataprep.commands.verify import verify
+    from dataprep.dataset.opened import Dataset
+    from dataprep.dataset.opened import open_dataset as open
+    from dataprep.errors import DataprepError
+    from dataprep.verification.run import Report
+    from loaders.loader import open_loader
+
 __version__ = "0.2.0"
+__all__ = [
+    "DataprepError",
+    "Dataset",
+    "Progress",
+    "Report",
+    "adopt",
+    "build",
+    "build_coco",
+    "build_custom",
+    "build_dataset",
+    "build_folder",
+    "build_laion",
+    "build_table",
+    "card",
+    "convert",
+    "open",
+    "open_loader",
+    "retry_failed",
+    "verify",
+]
+_PLACES = {
+    "DataprepError": "dataprep.errors",
+    "Dataset": "dataprep.dataset.opened",
+    "Progress": "dataprep.commands.progress",
+    "Report": "dataprep.verification.run",
+    "adopt": "dataprep.commands.adopt",
+    "build": "dataprep.commands.build",
+    "build_coco": "dataprep.commands.build",
+    "build_custom": "dataprep.commands.build",
+    "build_dataset": "dataprep.commands.build",
+    "build_folder": "dataprep.commands.build",
+    "build_laion": "dataprep.commands.build_laion",
+    "build_table": "dataprep.commands.build",
+    "card": "dataprep.commands.card",
+    "convert": "dataprep.commands.convert",
+    "open": "dataprep.dataset.opened:open_dataset",
+    "open_loader": "loaders.loader",
+    "retry_failed": "dataprep.commands.retry_failed",
+    "verify": "dataprep.commands.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import dataprep` is cheap."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'dataprep' has no attribute {name!r}")
+    module, _, attribute = _PLACES[name].partition(":")
+    return getattr(import_module(module), attribute or name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,14 +1,137 @@
-"""The command class of every program: it refuses an option for one value that is given twice with different values."""
+"""One request a command: a frozen dataclass from which the command line and the Python function are both made.
+
+    @request
+    class Verify(Request):
+        '''Compare every byte of a dataset with its manifest.'''
+
+        url: str = option("Root of the dataset.", metavar="URL", kw_only=False)
+        deep: bool = option("Decode every image completely as well.", default=False)
+
+    verify = function_of(Verify, run)            # verify("shards", deep=True); help(verify) says every meaning
+    command = command_of(Verify, run_and_print)  # dataprep verify shards --deep
+
+A field's name is its option's with underscores. Errors write it as `field`; the command line spells that --field. Plain
+click commands, such as those of the training programs, use StrictCommand alone.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import math
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, dataclass_transform
 
 import click
 
-from dataprep.errors import UsageError
-from dataprep.messages import shell_words
+from dataprep.errors import DataprepError, UsageError
+from dataprep.messages import counted, did_you_mean, shell_words
+
+if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+READ, WRITE, IMAGES, LABELS, WHERE, OTHER = GROUPS = (
+    "What to read",
+    "What to write",
+    "Images",
+    "Splits and labels",
+    "Where to run",
+    "Other",
+)
+"""Headings of options in --help, in their order."""
+Texts = str | Sequence[str]
+"""Type of an option that may be repeated; `texts` makes a tuple of it."""
+Place = str | PathLike[str]
+"""Type of a folder, a file or a URL; the request holds a str."""
+Pairs = Mapping[str, str]
+"""Type of an option NAME=VALUE that may be repeated."""
+MOST_COUNT = 2**31 - 1
+"""Largest count that an option accepts: no machine has this many threads, images or pixels."""
+MOST_SEED = 2**64 - 1
+_MOST_BYTES = 2.0**63
+_PREFIXES = ("k", "M", "G", "T", "P")
+_SIZES = {f"{prefix}B": 1000**power for power, prefix in enumerate(_PREFIXES, start=1)} | {
+    f"{prefix.upper()}iB": 1024**power for power, prefix in enumerate(_PREFIXES, start=1)
+}
+_UNITS = {"": 1} | {unit.lower(): size for unit, size in _SIZES.items()}
+_FIELD = re.compile(r"`([a-z][a-z0-9_]*)`")
+
+
+# The command line: types of values, and the class of all commands
+
+
+class Whole(click.IntRange):
+    """A whole number; help shows only its lower bound, because no sensible value reaches the upper one."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number: int = click.INT.convert(value, param, ctx)
+        if (self.min is not None and number < self.min) or (self.max is not None and number > self.max):
+            self.fail(f"{number} is not in the range {super()._describe_range()}.", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        return "" if self.min is None else f"x>={self.min}"
+
+
+class Finite(click.FloatRange):
+    """A number within a range. `nan` and infinity, which a range check may accept, are refused."""
+
+    name = "number"
+
+    def _describe_range(self) -> str:
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"got {value!r}, expected a finite number", param, ctx)
+        return number
+
+
+class Bytes(click.ParamType[int]):
+    """A size such as `256MiB`, `2 TB` or `1048576`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value).lower())
+        if match is None or match[2] not in _UNITS:
+            self.fail(
+                f"got {value!r}, expected a size such as 256MiB, 2 TB or 1048576; its unit is bytes, or one of "
+                f"{', '.join(_SIZES)}",
+                param,
+                ctx,
+            )
+        size = float(match[1]) * _UNITS[match[2]]
+        if size > _MOST_BYTES:
+            self.fail(f"got {value!r}, expected 8 EiB at most", param, ctx)
+        return int(size)
+
+
+class NamedDefaultOption(click.Option):
+    """An option whose default is shown in words, as `[default: 256MiB]`; click would put them in parentheses."""
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
 
 
 class StrictCommand(click.Command):
@@ -58,3 +181,479 @@ def _or_both(name: str, values: list[Any]) -> str:
     if name != "--source" or any("://" in value for value in values):
         return ""
     return f", or a folder that holds them: mkdir all && mv {shell_words(*values)} all, and then --source all"
+
+
+# Fields of a request
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """The option that a field is."""
+
+    help: str
+    group: str
+    metavar: str | None
+    low: float | None
+    high: float | None
+    open_low: bool
+    open_high: bool
+    size: bool
+    choices: tuple[str, ...]
+    shown: str
+    example: str
+    flag: str
+    either: bool
+    rare: bool
+    rest: bool
+    only: Literal["", "cli", "python"]
+
+
+def option(
+    text: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    default_factory: Any = dataclasses.MISSING,
+    kw_only: bool = True,
+    group: str = OTHER,
+    metavar: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    open_low: bool = False,
+    open_high: bool = False,
+    size: bool = False,
+    choices: Sequence[str] = (),
+    shown: str = "",
+    example: str = "",
+    flag: str = "",
+    either: bool = False,
+    rare: bool = False,
+    rest: bool = False,
+    only: Literal["", "cli", "python"] = "",
+) -> Any:
+    """Make a field that is an option of a request.
+
+    Args:
+        text: Line of help: the meaning, with its unit.
+        default: Value if the option is not given; without one the option is required.
+        default_factory: Function that returns that value.
+        kw_only: Whether Python callers name it; otherwise it is a positional argument of function and command line.
+        group: One of GROUPS.
+        metavar: Name of its value in help.
+        low: Smallest number, itself allowed unless `open_low`.
+        high: Largest number, itself allowed unless `open_high`.
+        open_low: Whether `low` itself is refused.
+        open_high: Whether `high` itself is refused.
+        size: Whether it is a number of bytes that may be written as `256MiB`.
+        choices: All values of a repeated option; a single one has a Literal as type.
+        shown: Default in words.
+        example: Value for an error that says what is expected.
+        flag: Spelling on the command line, where it is not the field's name.
+        either: Whether a boolean also has `--no-NAME`.
+        rare: Whether only `--help-all` shows it.
+        rest: Whether it takes all further words of the command line.
+        only: `cli` or `python` for an option that only one of the two doors has.
+    """
+    spec = _Spec(
+        help=text,
+        group=group,
+        metavar=metavar,
+        low=low,
+        high=high,
+        open_low=open_low,
+        open_high=open_high,
+        size=size,
+        choices=tuple(choices),
+        shown=shown,
+        example=example,
+        flag=flag,
+        either=either,
+        rare=rare,
+        rest=rest,
+        only=only,
+    )
+    return dataclasses.field(
+        default=default, default_factory=default_factory, kw_only=kw_only, metadata={"option": spec}
+    )
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
+def request(kind: type[R]) -> type[R]:
+    """Make a class with fields of `option` a request: a frozen dataclass whose values are checked."""
+    return dataclass(frozen=True, kw_only=True)(kind)
+
+
+class Request:
+    """Base of all requests. Values are checked when it is made, so each holds what its fields say."""
+
+    def __post_init__(self) -> None:
+        """Check every value, and bring it into the form of its type.
+
+        Raises:
+            UsageError: A value has another type or is out of its range; the text names the field.
+        """
+        for name, key in _keys(type(self)).items():
+            object.__setattr__(self, name, key.checked(getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A field of a request, with the type of its value."""
+
+    name: str
+    spec: _Spec
+    kind: Any
+    """bool, int, float, str, Path, `Texts`, `Pairs`, or Any for a value that is not checked."""
+    choices: tuple[str, ...]
+    default: Any
+    is_optional: bool
+    is_positional: bool
+
+    @property
+    def spelling(self) -> str:
+        """The option on the command line."""
+        if self.is_positional or self.spec.rest:
+            return self.name.upper()
+        return self.spec.flag or f"--{self.name.replace('_', '-')}"
+
+    def checked(self, value: Any) -> Any:
+        """Return a value in the form of its type. Raises UsageError if it has another type or is out of range."""
+        if value is None and self.is_optional:
+            return None
+        if self.kind is Texts:
+            found = texts(value)
+            if wrong := [each for each in found if not isinstance(each, str)]:
+                raise UsageError(f"`{self.name}` must be text or several, got {wrong[0]!r}")
+            for each in found:
+                self._check_choice(each)
+            return found
+        if self.kind is Pairs:
+            return self._pairs(value)
+        if self.kind is str:
+            if isinstance(value, PathLike):
+                value = fspath(value)
+            if not isinstance(value, str):
+                raise UsageError(f"`{self.name}` must be text, got {value!r}")
+            self._check_choice(value)
+            return value
+        if self.kind is Path:
+            if not isinstance(value, str | Path):
+                raise UsageError(f"`{self.name}` must be a path, got {value!r}")
+            return Path(value)
+        if self.kind is bool:
+            if not isinstance(value, bool):
+                raise UsageError(f"`{self.name}` must be True or False, got {value!r}")
+            return value
+        return self._number(value) if self.kind in (int, float) else value
+
+    def _check_choice(self, value: str) -> None:
+        if self.choices and value not in self.choices:
+            hint = did_you_mean(value, self.choices)
+            raise UsageError(f"`{self.name}` must be one of {', '.join(self.choices)}, got {value!r}{hint}")
+
+    def _number(self, value: Any) -> Any:
+        if self.spec.size and isinstance(value, str):
+            try:
+                return Bytes().convert(value, None, None)
+            except click.BadParameter as error:
+                raise UsageError(f"`{self.name}`: {error.message}") from None
+        noun = "a whole number" if self.kind is int else "a number"
+        numbers = int if self.kind is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, numbers) or not math.isfinite(value):
+            raise UsageError(f"`{self.name}` must be {noun}, got {value!r}")
+        low, high = self.spec.low, self.spec.high
+        is_low = low is not None and (value <= low if self.spec.open_low else value < low)
+        is_high = high is not None and (value >= high if self.spec.open_high else value > high)
+        if is_low or is_high:
+            raise UsageError(f"`{self.name}` must be {self._range()}, got {value}")
+        return value
+
+    def _range(self) -> str:
+        low, high = self.spec.low, self.spec.high
+        above = "" if low is None else f"above {low:,g}" if self.spec.open_low else f"{low:,g} or more"
+        below = "" if high is None else f"below {high:,g}" if self.spec.open_high else f"at most {high:,g}"
+        return " and ".join(part for part in (above, below) if part)
+
+    def _pairs(self, value: Any) -> dict[str, str]:
+        if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
+            raise UsageError(f"`{self.name}` must be a mapping of names to texts, got {value!r}")
+        return dict(value)
+
+
+def texts(value: Texts) -> tuple[str, ...]:
+    """Return the values of a repeated option."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+_KEYS: dict[type, dict[str, _Key]] = {}
+
+
+def _keys(kind: type) -> dict[str, _Key]:
+    """Return the options of a request by name: required ones first, and a class's own before those of its bases."""
+    if kind not in _KEYS:
+        hints = typing.get_type_hints(kind)
+        declared = {each.name: each for each in dataclasses.fields(kind) if "option" in each.metadata}
+        own_first = dict.fromkeys(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))
+        keys = [_key(declared[name], hints[name]) for name in own_first if name in declared]
+        keys.sort(key=lambda key: (not key.is_positional, key.default is not dataclasses.MISSING))
+        _KEYS[kind] = {key.name: key for key in keys}
+    return _KEYS[kind]
+
+
+def _key(field: dataclasses.Field[Any], hint: Any) -> _Key:
+    spec, choices = field.metadata["option"], field.metadata["option"].choices
+    parts = [part for part in typing.get_args(hint) if part is not types.NoneType]
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    is_optional = is_union and type(None) in typing.get_args(hint)
+    plain = parts[0] if is_optional and len(parts) == 1 else hint
+    if typing.get_origin(plain) is Literal:
+        plain, choices = str, typing.get_args(plain)
+    if spec.size:
+        plain = int
+    elif plain == Place or {str, PathLike[str]} <= {*parts}:
+        plain = str
+    elif is_union and Path in parts:
+        plain = Path
+    # Evaluating a hint makes another object of an equal type.
+    plain = next((each for each in (bool, int, float, str, Path, Texts, Pairs) if plain == each), Any)
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory
+    return _Key(field.name, spec, plain, choices, default, is_optional, not field.kw_only)
+
+
+# The door of Python
+
+
+def function_of(kind: Callable[P, R], run: Callable[[R], T], name: str, *, adapt: Any = None) -> Callable[P, T]:
+    """Make a function whose arguments are the fields of a request.
+
+    Args:
+        kind: Class of the request.
+        run: Does what it asks for.
+        name: Name of the function.
+        adapt: Function that gets the arguments first and returns those of the request; None to pass them on.
+    """
+
+    def called(*arguments: P.args, **values: P.kwargs) -> T:
+        _refuse_unknown(name, fields, len(positional), arguments, values)
+        return run(kind(*arguments, **values))
+
+    fields = {each: key for each, key in _keys(typing.cast(type, kind)).items() if key.spec.only != "cli"}
+    positional = [each for each, key in fields.items() if key.is_positional]
+    called.__name__ = called.__qualname__ = name
+    called.__module__ = "dataprep"
+    called.__doc__ = _function_doc(inspect.cleandoc(kind.__doc__ or ""), fields)
+    parameters = [_parameter(key, typing.get_type_hints(kind)[key.name]) for key in fields.values()]
+    returns = typing.get_type_hints(run).get("return", inspect.Signature.empty)
+    called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        sorted(parameters, key=lambda each: each.kind), return_annotation=returns
+    )
+    return called
+
+
+def _refuse_unknown(
+    name: str, fields: Mapping[str, _Key], positional: int, arguments: Sequence[object], values: Mapping[str, object]
+) -> None:
+    """Raise UsageError for an argument that a function does not have, or that it needs and is not given."""
+    for given in values:
+        if given not in fields:
+            hint = did_you_mean(given, fields) or f"; help(dataprep.{name}) lists them"
+            raise UsageError(f"{name} has no argument {given!r}{hint}")
+    if len(arguments) > positional:
+        takes = counted(positional, "positional argument")
+        raise UsageError(f"{name} takes {takes}, got {len(arguments)}; name the others")
+    have = {*list(fields)[: len(arguments)], *values}
+    missing = [each for each, key in fields.items() if key.default is dataclasses.MISSING and each not in have]
+    if missing:
+        raise UsageError(f"{name} needs {' and '.join(f'`{each}`' for each in missing)}")
+
+
+def _parameter(key: _Key, hint: Any) -> inspect.Parameter:
+    how = inspect.Parameter.POSITIONAL_OR_KEYWORD if key.is_positional else inspect.Parameter.KEYWORD_ONLY
+    default = inspect.Parameter.empty if key.default is dataclasses.MISSING else key.default
+    if callable(default) and default is not inspect.Parameter.empty:
+        default = default()
+    return inspect.Parameter(key.name, how, default=default, annotation=hint)
+
+
+def _function_doc(text: str, fields: Mapping[str, _Key]) -> str:
+    lines = [text.replace("\b\n", ""), "", "Args:"]
+    for heading in GROUPS:
+        found = [key for key in fields.values() if key.spec.group == heading]
+        for key in found:
+            lines += textwrap.wrap(
+                f"{key.name}: {_plain(key.spec.help)}", 100, initial_indent="    ", subsequent_indent="        "
+            )
+    lines += ["", "Raises:", "    DataprepError: It could not be done; the text says why, and what to do."]
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    """Return a help text for Python: options as names of arguments."""
+    return re.sub(r"--([a-z][a-z0-9-]*)", lambda match: f"`{match[1].replace('-', '_')}`", text)
+
+
+# The door of the command line
+
+
+class RequestCommand(StrictCommand):
+    """A command whose options are the fields of a request, shown in groups."""
+
+    kind: type = object
+    also: tuple[click.Option, ...] = ()
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options group by group; rare ones only where --help-all asks."""
+        keys, show_all = _keys(self.kind), bool(ctx.meta.get("dataprep.help_all"))
+        records: dict[str, list[tuple[str, str]]] = {heading: [] for heading in GROUPS}
+        hidden = 0
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            key = keys.get(str(parameter.name))
+            if key is not None and key.spec.rare and not show_all:
+                hidden += 1
+                continue
+            records[OTHER if key is None else key.spec.group].append(record)
+        for heading, found in records.items():
+            if found:
+                with formatter.section(heading):
+                    formatter.write_dl(found)
+        if hidden:
+            formatter.write_paragraph()
+            formatter.write_text(f"--help-all shows {hidden} more options.")
+
+
+def command_of(
+    kind: type[R],
+    run: Callable[..., object],
+    name: str,
+    *,
+    epilog: str,
+    has_json: bool = True,
+    **fixed: Any,
+) -> RequestCommand:
+    """Make a command whose options are the fields of a request.
+
+    Args:
+        kind: Class of the request; its docstring is the command's help.
+        run: Gets the request, and `as_json` if `has_json`; returns an exit code, or None for 0.
+        name: Name of the command.
+        epilog: Examples, and exit codes.
+        has_json: Whether the command has `--json`.
+        fixed: Values of fields that the command's name says.
+    """
+
+    def callback(**values: Any) -> object:
+        as_json = {"as_json": values.pop("as_json")} if has_json else {}
+        with spelled_as_options(kind):
+            return run(kind(**_collected(kind, values), **fixed), **as_json)
+
+    keys = [key for key in _keys(kind).values() if key.spec.only != "python" and key.name not in fixed]
+    parameters: list[click.Parameter] = [_click_parameter(key) for key in keys]
+    parameters.sort(key=lambda each: isinstance(each, click.Option))
+    if has_json:
+        parameters.append(click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."))
+    if any(key.spec.rare for key in keys):
+        parameters.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_all_help,
+                help="Show this message with all options and exit.",
+            )
+        )
+    command = RequestCommand(
+        name, params=parameters, callback=callback, help=inspect.cleandoc(kind.__doc__ or ""), epilog=epilog
+    )
+    command.kind = kind
+    return command
+
+
+def _show_all_help(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["dataprep.help_all"] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def _collected(kind: type, values: dict[str, Any]) -> Mapping[str, Any]:
+    """Return the values of a command line in the form of a request's fields."""
+    for name, key in _keys(kind).items():
+        if key.kind is Pairs and name in values:
+            pairs = [_pair(key, text) for text in values[name]]
+            values[name] = dict(pairs)
+            if len(values[name]) < len(set(pairs)):
+                raise UsageError(f"{key.spelling}: two values for one name among {', '.join(map('='.join, pairs))}")
+    return values
+
+
+def _pair(key: _Key, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        such = f", such as {key.spec.example}" if key.spec.example else ""
+        raise UsageError(f"{key.spelling} {text}: expected {key.spec.metavar or 'NAME=VALUE'}{such}")
+    return name, value
+
+
+def _click_parameter(key: _Key) -> click.Parameter:
+    spec = key.spec
+    if spec.rest:
+        return click.Argument([key.name], nargs=-1, type=click.UNPROCESSED, metavar=spec.metavar)
+    if key.is_positional:
+        return click.Argument([key.name], type=_click_type(key), metavar=spec.metavar)
+    is_many, default = key.kind in (Texts, Pairs), key.default
+    if key.kind is bool:
+        if spec.either:
+            words = [f"{key.spelling}/--no-{key.spelling[2:]}", key.name]
+            return click.Option(words, default=default, show_default=True, help=spec.help)
+        return click.Option(
+            [key.spelling, key.name], is_flag=True, flag_value=not default, default=default, help=spec.help
+        )
+    is_required = default is dataclasses.MISSING
+    shows = spec.shown or not (is_required or is_many or (default in (None, "", 0.0) and not isinstance(default, int)))
+    return NamedDefaultOption(
+        [key.spelling, key.name],
+        type=_click_type(key),
+        required=is_required,
+        multiple=is_many,
+        default=None if is_required or is_many else default,
+        show_default=spec.shown or bool(shows),
+        metavar=spec.metavar,
+        help=spec.help,
+    )
+
+
+def _click_type(key: _Key) -> Any:
+    spec = key.spec
+    if key.choices:
+        return click.Choice(list(key.choices))
+    if spec.size:
+        return Bytes()
+    if key.kind is int:
+        high = MOST_COUNT if spec.high is None else int(spec.high)
+        return Whole(None if spec.low is None else int(spec.low), high)
+    if key.kind is float:
+        return Finite(spec.low, spec.high, min_open=spec.open_low, max_open=spec.open_high)
+    if key.kind is Path:
+        return click.Path(path_type=Path)
+    return str
+
+
+@contextmanager
+def spelled_as_options(kind: type) -> Iterator[None]:
+    """Write the fields that an error names as options of the command line: `shard_bytes` becomes --shard-bytes."""
+    try:
+        yield
+    except DataprepError as error:
+        error.args = (spelled(kind, str(error)), *error.args[1:])
+        raise
+
+
+def spelled(kind: type, text: str) -> str:
+    """Write the fields of a request in a text as options of its command: `shard_bytes` becomes --shard-bytes."""
+    keys = _keys(kind)
+    return _FIELD.sub(lambda match: keys[match[1]].spelling if match[1] in keys else match[0], text)

@@ -17,7 +17,7 @@ import click
 from dataprep import __version__
 from dataprep.errors import DataprepError
 from dataprep.host.program import collect_rarely, names_advice, unsupported
-from dataprep.messages import first_line, visible
+from dataprep.messages import did_you_mean, first_line, visible
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + the number of SIGINT, as in shells."""
@@ -55,6 +55,11 @@ class _LazyGroup(click.Group):
         module = importlib.import_module(f"dataprep.commands.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

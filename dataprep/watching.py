@@ -11,7 +11,7 @@ from itertools import islice
 from math import isfinite
 from pathlib import Path
 
-from dataprep.builder.claim import Claim, read_claim
+from dataprep.builder.output import Claim, read_claim
 from dataprep.builder.receipts import ReceiptWatch, read_summary
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.messages import duration, printable

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dataprep.builder.job import BuildJob, Engine
-from dataprep.builder.open_build import OpenBuild, open_build
+from dataprep.builder.output import OpenBuild, open_build
 from dataprep.builder.receipts import POLL_S, ReceiptWatch
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import ShardReceipt

@@ -97,7 +97,7 @@ STEPS = (
     ),
     Step(
         "The bucket of a TPU, which is not created.",
-        "dataprep create-bucket gs://my-shards --beside us-central2-b --project my-project --dry-run --json",
+        "dataprep create-bucket gs://my-shards --near us-central2-b --project my-project --dry-run --json",
     ),
     Step(
         "Chips, hosts and zones of a TPU; `create`, `setup`, `run`, `status` and `delete` follow, each with"

@@ -36,7 +36,7 @@ ON_DISK = (
     + MICRO,
     "plan-input --bucket-location US --zone europe-west4-b --epochs 90",
     "check-region gs://my-data/coco --bucket-location us-central1 --zone us-central1-a --bytes 100GB",
-    "create-bucket gs://my-data --beside us-central2-b --project my-project --dry-run",
+    "create-bucket gs://my-data --near us-central2-b --project my-project --dry-run",
     "tpu plan v4-32",
     "tpu manifest mae --type v6e-16 --image IMAGE -- python train.py",
     "tpu create my-tpu --type v4-32 --zone us-central2-b --dry-run",
@@ -54,7 +54,7 @@ WITH_CREDENTIALS = (
     "inspect gs://my-data/coco",
     "replicate gs://my-data/coco --to gs://my-copies/coco --dry-run",
     "check-region gs://my-data/coco --zone us-central1-a",
-    "create-bucket gs://my-data --beside us-central2-b --project my-project",
+    "create-bucket gs://my-data --near us-central2-b --project my-project",
 )
 
 

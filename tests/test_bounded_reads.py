@@ -5,9 +5,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.adoption.shards import count_rows
-from dataprep.builder.claim import OvertakenError, claim_place, read_claim, refuse_overtaken, removed_names
-from dataprep.builder.enumerations import load_enumeration
-from dataprep.builder.overwrite import look, make_way
+from dataprep.builder.enumeration import load_enumeration
+from dataprep.builder.output import (
+    OvertakenError,
+    claim_place,
+    look,
+    make_way,
+    read_claim,
+    refuse_overtaken,
+    removed_names,
+)
 from dataprep.builder.receipts import read_receipt
 from dataprep.errors import DataprepError, UsageError
 from dataprep.fetched.collect import sidecar_hashes
@@ -77,7 +84,7 @@ def test_a_plan_of_another_size_is_known_as_anothers_without_reading_it(storage,
 
 def test_a_removal_that_could_not_read_its_own_mark_again_does_not_begin(storage, tmp_path, monkeypatch):
     claim_place(storage, planned(small_plan()))
-    monkeypatch.setattr("dataprep.builder.overwrite.MAX_MARK_BYTES", 10)
+    monkeypatch.setattr("dataprep.builder.output.MAX_MARK_BYTES", 10)
     with pytest.raises(UsageError, match=r"names to remove, .* bytes of them, expected at most 10; remove"):
         make_way(storage, look(storage))
     assert read_claim(storage) is not None

@@ -145,26 +145,6 @@ def test_a_killed_removal_is_finished_by_the_same_command(old_dataset, stopper, 
     assert digests(storage_url) == alone
 
 
-def test_a_build_begun_by_version_0_1_0_is_continued(stopper, sources, tmp_path):
-    """Version 0.1.0's plan.json names no build, and all else lies directly in `_build/`."""
-    output, state = tmp_path / "out", tmp_path / "out/_build"
-    arguments = build_arguments("coco-dup5", sources["coco-dup5"], output, "webdataset", "--num-shards", 4)
-    kill(go_on(start(stopper, arguments), lambda: len(receipts(output)) == 2))
-    document = json.loads((state / "plan.json").read_text())
-    ours = state / document["plan_hash"] / document.pop("build")
-    (state / "plan.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
-    for name in ("plan.parquet", "receipts"):
-        (ours / name).rename(state / name)
-    shutil.rmtree(ours.parent)
-    standing = {path: path.stat().st_ino for path in output.glob("train/*.tar")}
-    assert len(standing) >= 2
-    go_on_as_now = stopper.run(arguments)
-    assert go_on_as_now.code == 0, go_on_as_now.stderr
-    assert {path: path.stat().st_ino for path in standing} == standing
-    alone = whole(stopper, "coco-dup5", sources["coco-dup5"], tmp_path / "alone", "webdataset", "--num-shards", 4)
-    assert digests(output) == alone
-
-
 def test_overwriting_leaves_adopted_originals(stopper, sources, tmp_path):
     mine = tmp_path / "mine"
     whole(stopper, "imagenet", sources["imagenet"], tmp_path / "built", "imagefolder")

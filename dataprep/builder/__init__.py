@@ -1,6 +1,12 @@
-"""Building a dataset: from the references to its originals to whole shards, an index and a manifest.
+"""Building a dataset: from the references to its originals to complete shards, an index and a manifest.
 
     originals ─▶ references ─▶ plan ─▶ shards + receipts ─▶ index ─▶ manifest
+
+`driver.py` calls the steps of a recipe (`recipe.py`; `archives.py` is the one for images): `enumeration.py` lists the
+originals, `plan.py` and `references.py` are what it makes of them, `output.py` answers what is at the output and claims
+it, `pool.py` gives shards to workers (`job.py`), `shard.py` builds one with `images.py` and leaves a receipt
+(`receipts.py`), `merge.py` makes index and manifest of the receipts, and `cards.py` describes the result.
+`finished.py` reads a finished dataset, `differing.py` says how two plans differ, `traffic.py` what a bucket charges.
 
 **Same bytes.** A shard's bytes depend on the originals, the options, the seed and the versions of the codecs, and on
 nothing else: not on workers, engine, retries, interruptions, clock, host, nor on disk or bucket. Four rules make it so:
@@ -16,10 +22,10 @@ of this build. It is created before the first shard and owns the place from then
 another plan is refused and told what differs. All other state of the build is in `_build/<plan hash>/<id>/`:
 `plan.parquet` holds the references, one row group a shard, so that a worker reads only its own. An enumeration of the
 originals is kept in `_build/source-<split>-<hash>.parquet`; a rerun uses it unless an archive is another version,
-a table has another digest, or the folder other files than `_build/listing-<hash>` says (source_listing.py).
+a table has another digest, or the folder other files than `_build/listing-<hash>` says (enumeration.py).
 
 **The listed versions.** References say in which version a file of originals was listed (`ObjectInfo.version`: its
-generation in a bucket, its times on a disk), and only that one is read (`read_ahead.py`). The plan's hash does not
+generation in a bucket, its times on a disk), and only that one is read (`shard.py`). The plan's hash does not
 cover versions: the same bytes elsewhere are the same plan, and the versions belong to one build.
 
 The size and CRC32C of `plan.parquet` are in `plan.json`, and those of an enumeration in a file beside it. Both files
@@ -34,7 +40,7 @@ so is a damaged `plan.parquet` if they and the options still give the plan that 
    anything else is a ConflictError that names both.
 3. Its receipt is published, with its index rows. From then on the shard is done.
 4. When all receipts exist, the index, the format's metadata, the renames of an image folder, and last `dataset.json`
-   are published, between two comparisons of all files in place with the receipts (published.py). Then `_build/` is
+   are published, between two comparisons of all files in place with the receipts (merge.py). Then `_build/` is
    removed; if that is interrupted, the dataset is whole already and any rerun does it.
 
 So a rerun after a crash does only what is missing, two builds at once make one dataset, and a build that meets an error
@@ -47,7 +53,7 @@ downloaded, and the web answers differently each time: there the create-only rec
 **Engines.** All of them run the same code for a shard, `build_shard(job, index)`. The local pool (`pool.py`) gives each
 idle worker a task, replaces a dead worker and tries its shard again, sets aside a shard that kills three workers,
 repeats temporary errors with backoff, and ends its workers when the parent dies. In a worker one thread reads and
-decodes, a second digests and writes, a third syncs (`writeback.py`), and a fourth publishes the shard while the first
+decodes, a second digests and writes, a third syncs (`shard.py`), and a fourth publishes the shard while the first
 already checks the next shard's images. Beam's runners are in `pipelines/`. Every process counts its progress in memory
 shared with its parent (`dataprep/host/heartbeat.py`): a worker without progress is named after a minute and killed
 after `--stall-minutes`. So a standstill has a deadline, and a slow shard has none.

@@ -4,7 +4,7 @@
  * Coefficients, quantisation tables, sampling factors, component numbers and the segments in front of the image stay as
  * they are, so every decoder gets the same pixels; a progressive file becomes a baseline one. libjpeg-turbo reads and
  * writes. A file is refused if anything about it is odd, because decoders may disagree about what it shows: its bytes
- * are kept then. dataprep/builder/restart.py calls this.
+ * are kept then. dataprep/builder/images.py calls this.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -230,7 +230,7 @@ static PyMethodDef methods[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_restart", .m_doc = "See dataprep/builder/restart.py.", .m_size = -1, .m_methods = methods};
+    PyModuleDef_HEAD_INIT, .m_name = "_restart", .m_doc = "See dataprep/builder/images.py.", .m_size = -1, .m_methods = methods};
 
 #define TEXT(macro) TEXT_(macro)
 #define TEXT_(value) #value

@@ -1,31 +1,35 @@
 """The recipe of datasets whose originals are images, in archives or folders.
 
-originals ─▶ enumeration (kept) ─▶ order, cut into shards ─▶ shards ─▶ index, metadata, manifest
+    originals ─▶ enumeration (kept) ─▶ order, cut into shards ─▶ shards ─▶ index, metadata, manifest
+
+`CONVERSIONS` is the same recipe over the samples of a finished dataset.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from dataprep.builder.annotations import annotation_files, publish_annotations
-from dataprep.builder.claim import Claim
-from dataprep.builder.duration import Tried
-from dataprep.builder.enumerator import Enumerator
-from dataprep.builder.finished import dataset_of, metadata_of, planned_metadata
-from dataprep.builder.image_folder import files_of, image_names, link_names, place_images
+from dataprep.builder.enumeration import Enumerator, Keeping
+from dataprep.builder.finished import dataset_of, metadata_of, planned_metadata, readable_manifest
 from dataprep.builder.job import BuildJob
-from dataprep.builder.keeping import Keeping
-from dataprep.builder.merge import Check, Seen, build_manifest, merge_split, refuse_rejections, rejects_too_many
-from dataprep.builder.noticed import Noticed
-from dataprep.builder.open_build import OpenBuild
-from dataprep.builder.order import OrderedSplit, order_split
-from dataprep.builder.plan import BuildOptions, Plan, PlannedSplit, planned_codecs
-from dataprep.builder.published import Published
-from dataprep.builder.read_ahead import SameOriginals
+from dataprep.builder.merge import (
+    Check,
+    Noticed,
+    Published,
+    Seen,
+    build_manifest,
+    merge_split,
+    refuse_rejections,
+    rejects_too_many,
+)
+from dataprep.builder.output import Claim, OpenBuild
+from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit, Progress, physical_key, planned_codecs
 from dataprep.builder.recipe import Planned
 from dataprep.builder.references import (
     are_stored,
@@ -35,15 +39,27 @@ from dataprep.builder.references import (
     refs_schema,
     repair_references,
     store_references,
+    stored_rows,
 )
-from dataprep.builder.request import BuildRequest, Progress
-from dataprep.builder.shard import ShardBuilder, shard_builder
+from dataprep.builder.shard import (
+    SameOriginals,
+    ShardBuilder,
+    annotation_files,
+    files_of,
+    image_names,
+    link_names,
+    place_images,
+    publish_annotations,
+    shard_builder,
+)
 from dataprep.builder.traffic import Traffic, archives_traffic, output_traffic
-from dataprep.builder.trial import sample_refs, scratch_folder, try_images
-from dataprep.dataset.features import Features
+from dataprep.dataset.adopted import LINKS
+from dataprep.dataset.columns import strings, to_numpy
+from dataprep.dataset.features import Features, places_in_images
 from dataprep.dataset.index import ANNOTATIONS, PublishingRows
 from dataprep.dataset.manifest import bytes_entry, source_faults
 from dataprep.dataset.paths import named
+from dataprep.dataset.randomness import philox_words
 from dataprep.dataset.records import (
     NO_LABEL,
     Enumeration,
@@ -53,19 +69,169 @@ from dataprep.dataset.records import (
     SourceFile,
     SplitManifest,
 )
-from dataprep.dataset.spill import SpilledReferences, enumeration_sha256, spilled
-from dataprep.errors import DataprepError, SourceError, UsageError
+from dataprep.dataset.spill import SpilledReferences, SpilledTable, enumeration_sha256, in_order_of_words, spilled
+from dataprep.errors import DataprepError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, configured
+from dataprep.sources.base import CONVERTED, Conversion
+from dataprep.sources.existing import Existing, ExistingDataset, split_facts
 from dataprep.sources.keys import same_names
 from dataprep.sources.unpacked import unpacked_sources
 from dataprep.storage import Storage, open_originals, open_storage
 from dataprep.storage.checksums import crc32c_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """The random order of a split's samples, one for each stored pass."""
+
+    seed: int
+    split: str
+    permutes: bool = True
+    """Whether samples are put into random order; otherwise they keep theirs."""
+
+    def tables(self, rows: SpilledTable, pass_index: int) -> Iterator[pa.Table]:
+        """Yield rows, one for each sample, in the order of a pass."""
+        if not self.permutes:
+            return _as_they_are(rows)
+        return in_order_of_words(rows, partial(self._words, pass_index))
+
+    def _words(self, pass_index: int, first: int, batch: pa.RecordBatch) -> NDArray[np.uint64]:
+        purpose = f"build/{self.split}"
+        return philox_words(batch.num_rows, seed=self.seed, purpose=purpose, pass_index=pass_index, start=first)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedSplit:
+    """The references of a split, and their order in its shards."""
+
+    refs: SpilledReferences
+    shuffle: Shuffle
+    shard_samples: tuple[int, ...]
+    """Samples of each shard, one stored pass after the other."""
+    passes: int
+    """Passes that are written as bytes."""
+    source_bytes: int
+    """Bytes of the original images of one pass."""
+    annotated: bool
+
+    def shards(self, *, checked: bool = False) -> Iterator[pa.Table]:
+        """Yield the references of each shard, with the columns of `refs_schema`.
+
+        Args:
+            checked: Whether the checksums of the images are among them.
+        """
+        rows = self.refs.rows()
+        schema = refs_schema(with_annotations=self.annotated, with_crc32c=checked)
+        shards_a_pass = len(self.shard_samples) // self.passes
+        for pass_index in range(self.passes):
+            due = self.shard_samples[pass_index * shards_a_pass : (pass_index + 1) * shards_a_pass]
+            for table in _regrouped(self.shuffle.tables(rows, pass_index), rows.schema, due):
+                yield _planned(table, pass_index if self.passes > 1 else None, schema)
+
+
+def order_split(
+    refs: SpilledReferences, options: BuildOptions, split: str, passes: int, *, annotated: bool
+) -> OrderedSplit:
+    """Divide one split into shards.
+
+    Every stored pass is permuted with a key of its own and cut at equal shares of the source bytes, so that shards
+    have nearly the same size and their number depends on the bytes alone.
+
+    Args:
+        passes: Number of passes to write: 5 for `--repeat physical` of a dataset repeated five times, else 1.
+        annotated: Whether the samples have features.
+    """
+    sizes = _sizes(refs)
+    count, total = len(refs), sum(int(chunk.sum()) for chunk in _numbers(sizes.batches()))
+    shards = options.num_shards or max(1, -(-total // options.shard_bytes))
+    if options.num_shards is not None and shards > max(1, count):
+        raise UsageError(f"--num-shards {shards}: split {split} has only {count:,} samples; ask for fewer shards")
+    shuffle = Shuffle(options.seed, split, permutes=options.converted is None or options.converted.shuffle)
+    shard_samples: list[int] = []
+    for pass_index in range(passes):
+        chunks = _numbers(shuffle.tables(sizes, pass_index))
+        bounds = cut(chunks, min(shards, max(1, count)), count=count, total_bytes=total)
+        shard_samples.extend(stop - start for start, stop in pairwise(bounds))
+    return OrderedSplit(refs, shuffle, tuple(shard_samples), passes, total, annotated)
+
+
+def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, total_bytes: int) -> list[int]:
+    """Return the `shards + 1` boundaries at which the running sum of bytes passes equal shares of the total.
+
+    Args:
+        num_bytes: Source bytes of each sample, in pieces of any length.
+        shards: Number of shards.
+        count: Number of samples.
+        total_bytes: Sum of `num_bytes`.
+    """
+    import numpy as np
+
+    if total_bytes == 0:
+        return [count * i // shards for i in range(shards + 1)]
+    thresholds = np.array([-(-i * total_bytes // shards) for i in range(shards)], np.int64)
+    bounds: list[int] = []
+    samples_before = bytes_before = 0
+    for chunk in num_bytes:
+        before = bytes_before + np.cumsum(chunk) - chunk
+        found = np.searchsorted(before, thresholds[len(bounds) :], side="left")
+        bounds.extend(samples_before + int(position) for position in found[found < len(chunk)])
+        samples_before, bytes_before = samples_before + len(chunk), bytes_before + int(chunk.sum())
+    return [*bounds, *[count] * (shards + 1 - len(bounds))]
+
+
+def _as_they_are(rows: SpilledTable) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    for batch in rows.batches():
+        yield pa.Table.from_batches([batch])
+
+
+def _sizes(refs: SpilledReferences) -> SpilledTable:
+    import pyarrow as pa
+
+    sizes = SpilledTable(pa.schema([("num_bytes", pa.int64())]), "the list of sizes")
+    for batch in refs.batches():
+        sizes.add(batch.select(["num_bytes"]))
+    return sizes
+
+
+def _numbers(tables: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[NDArray[np.int64]]:
+    for table in tables:
+        yield to_numpy(table.column(0))
+
+
+def _regrouped(tables: Iterable[pa.Table], schema: pa.Schema, lengths: Iterable[int]) -> Iterator[pa.Table]:
+    """Yield the rows of some tables, in their order, as tables of other lengths."""
+    import pyarrow as pa
+
+    waiting = iter(tables)
+    rest = pa.Table.from_batches([], schema)
+    for length in lengths:
+        pieces, missing = [], length
+        while missing:
+            if not rest.num_rows:
+                rest = next(waiting)
+            pieces.append(rest.slice(0, missing))
+            missing -= pieces[-1].num_rows
+            rest = rest.slice(pieces[-1].num_rows)
+        yield pa.concat_tables([pa.Table.from_batches([], schema), *pieces]).combine_chunks()
+
+
+def _planned(rows: pa.Table, pass_index: int | None, schema: pa.Schema) -> pa.Table:
+    """Return the references of a shard as they are stored; in a physical pass their keys say which it is."""
+    if pass_index is not None:
+        keys = strings([physical_key(key, pass_index) for key in rows.column("key").to_pylist()])
+        rows = rows.set_column(0, rows.schema.field(0), keys)
+    return stored_rows(rows, schema)
+
 
 _SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
 
@@ -74,7 +240,6 @@ class ArchiveRecipe:
     """Builds datasets from images in archives and folders; implements `dataprep.builder.recipe.Recipe`."""
 
     output_may_lie_in_source = False
-    joins_unnamed_builds = True
     worker_modules = ("dataprep.builder.archives", "numpy", "pyarrow.parquet", "simplejpeg")
     shard_check = "dataprep.verification.shard:check_archive_shard"
 
@@ -85,15 +250,7 @@ class ArchiveRecipe:
         tables, again = _tables(plan, orders), _tables(plan, orders)
         schema = refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
         store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
-
-        def tried() -> Tried:
-            source = open_storage(request.source_url)
-            if self._dataset(request).generated and source.stat(plan.splits[0].sources[0]["name"]) is None:
-                raise SourceError("the build first writes its originals")
-            scratch = scratch_folder(plan, open_storage(request.output_url))
-            return try_images(plan, self._source(request), sample_refs([order.refs for order in orders]), scratch)
-
-        return Planned(plan, store, repair, keeping.wait, partial(are_stored, again, schema), tried)
+        return Planned(plan, store, repair, keeping.wait, partial(are_stored, again, schema))
 
     def plan_references(self, request: BuildRequest, progress: Progress) -> tuple[Plan, Iterator[pa.Table]]:
         """Return the plan, and the references of each of its shards; nothing is stored."""
@@ -393,3 +550,119 @@ def _planned_images(plan: Plan, split: PlannedSplit, tables: Iterator[pa.Table])
             yield name
     if split.repeat_stored > 1:
         yield from link_names(folders, split.name, split.repeat_count)
+
+
+_NOT_CONVERTED = "a request to build original files, expected one to convert a dataset: use dataprep convert"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConversionRequest(BuildRequest):
+    """What to convert; `source_url` is where the shards are."""
+
+    index_url: str
+    """Where manifest and index are: `source_url`, unless adopted data lie apart from them."""
+    links: str
+    """How links in the shards' place are followed: a name in `dataprep.dataset.adopted.LINKS`."""
+
+
+class ConversionRecipe(ArchiveRecipe):
+    """Builds a dataset from the images in the shards of another one; implements `dataprep.builder.recipe.Recipe`."""
+
+    def _dataset(self, request: BuildRequest) -> Dataset:
+        options, wanted = request.options, _conversion_of(request)
+        existing = _existing_of(request)
+        found = Conversion(
+            plan_hash=existing.manifest.plan_hash,
+            revision=existing.manifest.revision,
+            was_shuffled=existing.manifest.shuffled,
+            shuffle=wanted.shuffle,
+            fields=wanted.fields,
+            defaults=wanted.defaults,
+            all_fields=wanted.all_fields,
+        )
+        if found != wanted:
+            raise UsageError(f"{existing.index.url}: the dataset was replaced meanwhile; run the same command again")
+        digests = {split.name: split.index["sha256"] for split in existing.manifest.splits}
+        dataset = ExistingDataset(
+            name=CONVERTED.name,
+            description=CONVERTED.description,
+            citation=CONVERTED.citation,
+            licence=CONVERTED.licence,
+            origin=CONVERTED.origin,
+            facts=split_facts(existing, options.splits, options.own),
+            default_splits=(),
+            identity=json.dumps([wanted.document(), digests]),
+            existing=existing,
+            fields=wanted.fields,
+            defaults=wanted.defaults,
+            all_fields=wanted.all_fields,
+        )
+        return dataset if options.own is None else dataset.described_by(options.own)
+
+    def plan_orders(
+        self, request: BuildRequest, progress: Progress, keeping: Keeping
+    ) -> tuple[Plan, list[OrderedSplit]]:
+        """Return the plan, and the order of each of its splits.
+
+        Raises:
+            UsageError: Images are to be turned upright, but not the boxes in them.
+        """
+        plan, orders = super().plan_orders(request, progress, keeping)
+        places = ", ".join(places_in_images(plan.features))
+        if plan.options.images.apply_exif and places:
+            raise UsageError(f"--apply-exif turns images, but not the places in them ({places}); leave it out")
+        return plan, orders
+
+    def _source(self, request: BuildRequest) -> Storage:
+        return LINKS[_as_conversion(request).links](request.source_url)
+
+    def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
+        """Return what a worker needs besides a shard's index."""
+        links = _as_conversion(request).links
+        return BuildJob(request.output_url, request.source_url, root, recipe="converted", links=links)
+
+    def assemble(
+        self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
+    ) -> tuple[Manifest, Callable[[], None]]:
+        """Write index and metadata, and put the files of an image folder in place."""
+        manifest, check = super().assemble(build, request, publishing, log)
+        source = named_source(open_storage(_as_conversion(request).index_url))
+        return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source), check
+
+    def is_shuffled(self, manifest: Manifest) -> bool:
+        """Return what a manifest must say about the order of the samples, given its options."""
+        converted = manifest.options.get("converted")
+        return isinstance(converted, dict) and bool(converted.get("shuffle") or converted.get("was_shuffled"))
+
+
+CONVERSIONS = ConversionRecipe()
+
+
+def _existing_of(request: BuildRequest) -> Existing:
+    """Open the dataset that a request converts.
+
+    Raises:
+        UsageError: There is no dataset.
+        FormatError: Its manifest is not one that a build or an adoption writes.
+    """
+    conversion = _as_conversion(request)
+    index = open_storage(conversion.index_url)
+    return Existing(readable_manifest(index), index, LINKS[conversion.links](request.source_url))
+
+
+def named_source(index: Storage) -> str:
+    """Return the name of a dataset's place in the manifest: its URL, or on a disk its folder without the path."""
+    return index.url.rpartition("/")[2] if index.is_local else index.url
+
+
+def _as_conversion(request: BuildRequest) -> ConversionRequest:
+    if not isinstance(request, ConversionRequest):
+        raise UsageError(_NOT_CONVERTED)
+    return request
+
+
+def _conversion_of(request: BuildRequest) -> Conversion:
+    converted = request.options.converted
+    if converted is None:
+        raise UsageError(_NOT_CONVERTED)
+    return converted

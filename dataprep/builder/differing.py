@@ -1,6 +1,6 @@
-"""What differs between the plan of a build and another plan or a finished dataset, in the words of a command line.
+"""What differs between the plan of a build and another plan or a finished dataset, in the words of a request.
 
-Someone who reads it decides: other options, another output, or --overwrite. So an option is named by its flag, with
+Someone who reads it decides: other options, another output, or `overwrite`. So an option is named by its field, with
 both values, and where originals differ the counts say how.
 """
 
@@ -20,61 +20,23 @@ SHOWN = 6
 """Maximum number of differences in a message."""
 ADDRESS_CHARACTERS = 300
 """Maximum number of characters shown of an address: that of the Hub ends with the commit that continues a build."""
-FLAGS = {
-    "format": "--format",
-    "splits": "--split",
-    "seed": "--seed",
-    "shard_bytes": "--shard-bytes",
-    "num_shards": "--num-shards",
-    "repeat": "--repeat",
-    "images.check": "--check",
-    "images.on_bad": "--on-bad",
-    "images.apply_exif": "--apply-exif",
-    "images.short_side": "--resize",
-    "images.quality": "--quality",
-    "images.jpeg": "--jpeg",
-    "allow_partial": "--allow-partial",
-    "fake_images": "--images",
-    "annotations": "--annotations",
-    "own.name": "--name",
-    "own.licence": "--licence",
-    "own.origin": "--origin",
-    "own.label_from": "--label-from",
-    "own.val_fraction": "--val-fraction",
-    "own.split_seed": "--seed",
-    "own.group_by": "--group-by",
-    "own.join_classes": "--join-classes",
-    "own.defaults": "--default",
-    "own.drop": "--drop",
-    "own.pass_over": "--pass-over",
-    "own.text_files": "--text-files",
-    "own.archive": "--source",
-    "own.image_column": "--image-column",
-    "own.key_from": "--key-from",
-    "converted.shuffle": "--shuffle",
-    "converted.fields": "--field",
-    "converted.defaults": "--default",
-    "converted.all_fields": "--field",
-    "columns": "--column",
-    "rows_per_shard": "--rows-per-shard",
-    "rows.row_filter.min_image_size": "--min-image-size",
-    "rows.row_filter.max_image_area": "--max-image-area",
-    "rows.row_filter.max_aspect_ratio": "--max-aspect-ratio",
-    "rows.row_filter.min_similarity": "--min-similarity",
-    "rows.row_filter.max_punsafe": "--max-punsafe",
-    "rows.row_filter.max_pwatermark": "--max-pwatermark",
-    "rows.row_filter.nsfw": "--nsfw",
-    "rows.row_filter.languages": "--languages",
-    "rows.encode.image_size": "--image-size",
-    "rows.encode.resize_mode": "--resize-mode",
-    "rows.encode.encode_format": "--encode-format",
-    "rows.encode.encode_quality": "--encode-quality",
-    "rows.duplicates.exact": "--exact-duplicates",
-    "rows.duplicates.perceptual": "--perceptual-duplicates",
-    "rows.duplicates.max_distance": "--duplicate-distance",
-    "rows.verify_hash": "--verify-hash",
+FIELDS = {
+    "splits": "split",
+    "fake_images": "images",
+    "images.short_side": "resize",
+    "own.split_seed": "seed",
+    "own.defaults": "default",
+    "own.pass_over": "exclude",
+    "own.archive": "source",
+    "converted.fields": "field",
+    "converted.all_fields": "field",
+    "converted.defaults": "default",
+    "columns": "column",
+    "rows.duplicates.exact": "exact_duplicates",
+    "rows.duplicates.perceptual": "perceptual_duplicates",
+    "rows.duplicates.max_distance": "duplicate_distance",
 }
-"""Flags by the paths of the options in plans and manifests."""
+"""Fields of requests by the paths of options in plans and manifests, where they are not the last part of the path."""
 WORDS = {
     "dataset": "the kind of dataset",
     "converted.plan_hash": "the plan of the dataset that is converted",
@@ -84,7 +46,7 @@ WORDS = {
     "rows.encode.resize_only_if_bigger": "the rule that only larger images are resized",
     "rows.encode.skip_reencode": "the rule that images which fit are stored as they are",
 }
-"""Names of what no flag decides alone, by the same paths."""
+"""Names of options that no field decides alone, by the same paths."""
 _ABSENT = {"images.jpeg": "untouched", "own.join_classes": False, "converted.all_fields": False}
 """Values of options that documents leave out."""
 
@@ -183,7 +145,7 @@ def _files(sources: Iterable[PlannedSource]) -> dict[str, tuple[int, str]]:
 
 def _leaves(document: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
     for name, value in document.items():
-        if isinstance(value, dict) and f"{path}{name}" not in FLAGS:
+        if isinstance(value, dict) and f"{path}{name}" not in FIELDS:
             yield from _leaves(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value
@@ -213,10 +175,15 @@ def _option_lines(ours: Mapping[str, object], theirs: Mapping[str, object]) -> I
     named: set[str] = set()
     for path in dict.fromkeys([*ours, *theirs]):
         here, there = (side.get(path, _ABSENT.get(path)) for side in (ours, theirs))
-        label = FLAGS.get(path, WORDS.get(path, path))
+        label = WORDS.get(path) or f"`{field_of(path)}`"
         if here != there and label not in named:
             named.add(label)
             yield f"{label} is {_text(there)} there, {_text(here)} here"
+
+
+def field_of(path: str) -> str:
+    """Return the field of a request that decides an option of plans and manifests."""
+    return FIELDS.get(path, path.rpartition(".")[2])
 
 
 def _split_lines(name: str, ours: _Split | None, theirs: _Split | None, noun: str) -> Iterator[str]:

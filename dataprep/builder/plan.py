@@ -1,7 +1,7 @@
 """The plan of a build: its options, and the shape of every split.
 
 The plan is stored before the first shard is written, and its hash covers everything on which the dataset's bytes depend
-(see the docstring of dataprep/builder). Which samples are in which shard is decided in order.py.
+(see the docstring of dataprep/builder). Which samples are in which shard is decided in archives.py.
 """
 
 from __future__ import annotations
@@ -10,18 +10,62 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
-from dataprep.builder.images import ImagePolicy
-from dataprep.builder.restart import RESTART_LIBRARY, library_version
-from dataprep.dataset.documents import JsonObject, convert
+from msgspec import Meta
+
+from dataprep.builder.images import RESTART_LIBRARY, ImagePolicy, library_version
+from dataprep.dataset.documents import Count, JsonObject, convert
 from dataprep.dataset.features import Feature, feature_faults, features_document
 from dataprep.dataset.randomness import ORDER_VERSION
-from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource
+from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource, ShardReceipt
 from dataprep.errors import FormatError, UsageError
 from dataprep.host.versions import CODECS, codec_versions
 from dataprep.messages import printable, shell_words, shortened
 from dataprep.sources.base import Conversion, OwnData
+from dataprep.storage import Storage
+from dataprep.storage.checksums import HashingWriter, crc32c_hex, crc32c_of_stream
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """What is noted of a file."""
+
+    bytes: Count
+    crc32c: Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/]{6}==\Z")]
+    """Base64, as Cloud Storage writes it. It changes with every single flipped bit."""
+
+    def document(self) -> dict[str, int | str]:
+        """Return the digest as JSON values."""
+        return {"bytes": self.bytes, "crc32c": self.crc32c}
+
+
+def digest_of(written: HashingWriter) -> FileDigest:
+    """Return the digest of a file that was written."""
+    return FileDigest(written.num_bytes, written.crc32c)
+
+
+def fault_of(storage: Storage, name: str, expected: FileDigest) -> str | None:
+    """Compare a whole file with its digest; return what was found and expected if they differ.
+
+    On disk the file is read; a bucket keeps the checksum of each object, so that one request answers.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    info = storage.stat(name)
+    if info is None:
+        raise FileNotFoundError(storage.url_of(name))
+    if info.num_bytes != expected.bytes:
+        return f"{info.num_bytes:,} bytes, expected {expected.bytes:,}"
+    crc32c = info.crc32c
+    if crc32c is None:
+        with storage.open(name) as stream:
+            crc32c = crc32c_of_stream(stream)
+    if crc32c != expected.crc32c:
+        return f"CRC32C {crc32c_hex(crc32c)}, expected {crc32c_hex(expected.crc32c)}"
+    return None
+
 
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20
@@ -242,3 +286,38 @@ def _sha256_json(value: Any) -> str:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise UsageError(message)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildRequest:
+    """What to build, from which source, to which output, and within which limits. A recipe that needs more has its own
+    subclass."""
+
+    options: BuildOptions
+    source_url: str
+    output_url: str
+    max_reject_ratio: float
+    """Share of a split's images that may be rejected, 0 to 1."""
+    overwrite: bool = False
+
+
+class Progress(Protocol):
+    """Receiver of a build's progress reports."""
+
+    def enumerating(self, split: str) -> None:
+        """The originals of a split are being listed."""
+
+    def reading(self, name: str, done_bytes: int, total_bytes: int) -> None:
+        """`done_bytes` of an original archive were listed or hashed."""
+
+    def log(self, line: str) -> None:
+        """Show the user a line about the originals that were found."""
+
+    def planned(self, plan: Plan, done: set[int]) -> None:
+        """The plan is stored; these shards are done already."""
+
+    def shard_done(self, receipt: ShardReceipt) -> None:
+        """One more shard is done."""
+
+    def assembling(self) -> None:
+        """All shards are done; index and manifest are being written."""

@@ -130,7 +130,7 @@ def read_summary(storage: Storage, info: ObjectInfo, index: int, root: str) -> S
 def _receipt_in(metadata: Mapping[bytes, bytes], storage: Storage, index: int, root: str) -> ShardReceipt:
     where, written_for = storage.url_of(receipt_file(index, root)), metadata.get(b"of", b"").decode()
     if written_for != root:
-        whose = written_for or "dataprep 0.1.0"
+        whose = written_for or "no build"
         raise FormatError(f"{where}: a receipt of {whose}, expected one of {root}; start over with --overwrite")
     return decode(metadata.get(b"receipt", b""), ShardReceipt, where=where, advice=_advice(root))
 

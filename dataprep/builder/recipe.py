@@ -21,20 +21,16 @@ from dataprep.errors import UsageError
 from dataprep.sources import BUILT, recorded_class
 
 if TYPE_CHECKING:
-    from dataprep.builder.claim import Claim
-    from dataprep.builder.digest import FileDigest
-    from dataprep.builder.duration import Tried
     from dataprep.builder.job import BuildJob
-    from dataprep.builder.open_build import OpenBuild
-    from dataprep.builder.plan import Plan
-    from dataprep.builder.request import BuildRequest, Progress
+    from dataprep.builder.output import Claim, OpenBuild
+    from dataprep.builder.plan import BuildRequest, FileDigest, Plan, Progress
     from dataprep.builder.traffic import Traffic
     from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
     from dataprep.storage import Storage
 
 RECIPES: Mapping[str, str] = {
     "archives": "dataprep.builder.archives:ARCHIVES",
-    "converted": "dataprep.builder.conversion:CONVERSIONS",
+    "converted": "dataprep.builder.archives:CONVERSIONS",
     "web": "dataprep.fetched.recipe:WEB",
 }
 """The `module:NAME` of each recipe, by name. Recipes are imported on demand, because some are in higher layers."""
@@ -55,9 +51,6 @@ class Planned:
     """Waits until the lists of originals are stored, which in a bucket goes on while shards are built."""
     is_of: Callable[[Storage, Claim], bool] = lambda storage, claim: True
     """Returns whether the originals are the versions that a build of the same plan has listed."""
-    try_images: Callable[[], Tried] | None = None
-    """Does the work of a worker on a few images and leaves nothing behind, to find out how long the build takes; raises
-    DataprepError if no image can be read. None for a build whose time depends on servers of others."""
 
 
 class Recipe(Protocol):
@@ -66,8 +59,6 @@ class Recipe(Protocol):
     output_may_lie_in_source: bool
     """Whether a dataset may be written into the folder of its originals, because its files are not taken for
     originals."""
-    joins_unnamed_builds: bool
-    """Whether a build continues one that dataprep 0.1.0 began, which has no folder of its own."""
     worker_modules: tuple[str, ...]
     """Modules that a worker imports before its first shard."""
     shard_check: str
@@ -107,7 +98,7 @@ class Recipe(Protocol):
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
     ) -> tuple[Manifest, Callable[[], None]]:
         """Write all files but the manifest from the receipts, each create-only. Return the manifest, and the function
-        that compares the files in place with the receipts (`dataprep.builder.published.Published.check`).
+        that compares the files in place with the receipts (`dataprep.builder.merge.Published.check`).
 
         Args:
             build: The build.

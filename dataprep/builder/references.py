@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dataprep.builder.claim import Claim, refuse_overtaken, with_references
-from dataprep.builder.digest import FileDigest, digest_of, fault_of
-from dataprep.builder.open_build import OpenBuild
+from dataprep.builder.output import Claim, OpenBuild, refuse_overtaken, with_references
+from dataprep.builder.plan import FileDigest, digest_of, fault_of
 from dataprep.builder.receipts import listed_receipts
 from dataprep.dataset.columns import table_of
 from dataprep.dataset.index import spool_row_groups

@@ -6,39 +6,392 @@ and publishes it. Without a receipt a shard is built again, with the same bytes 
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
-from dataprep.builder.claim import OvertakenError
-from dataprep.builder.image_folder import ImageWriter, new_files_of
 from dataprep.builder.images import CheckedImage, check_image
 from dataprep.builder.job import BuildJob
-from dataprep.builder.open_build import OpenBuild, open_build
-from dataprep.builder.plan import Plan
-from dataprep.builder.read_ahead import read_refs
+from dataprep.builder.output import OpenBuild, OvertakenError, open_build, removed_names
+from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
-from dataprep.builder.references import shard_plan
-from dataprep.builder.writeback import WritebackFile
+from dataprep.builder.references import references_of, shard_plan
 from dataprep.dataset.adopted import LINKS
-from dataprep.dataset.index import IndexRows
-from dataprep.dataset.records import NO_LABEL, Event, Placement, Sample, SampleRef, ShardPlan, ShardReceipt
-from dataprep.errors import StorageError
+from dataprep.dataset.features import Features
+from dataprep.dataset.index import IndexRows, open_index
+from dataprep.dataset.paths import named
+from dataprep.dataset.records import (
+    MISSING,
+    NO_LABEL,
+    Event,
+    FileEntry,
+    Placement,
+    Sample,
+    SampleRef,
+    ShardPlan,
+    ShardReceipt,
+    SplitManifest,
+)
+from dataprep.errors import ConflictError, SourceError, StorageError
 from dataprep.formats import FORMATS
+from dataprep.formats.imagefolder import REPEATED, image_file, image_suffix, metadata_file, metadata_line, repeat_links
 from dataprep.host.heartbeat import beat
 from dataprep.sources.unpacked import UnpackedImages, unpacked_sources
-from dataprep.storage import disk_errors
-from dataprep.storage.base import Originals
-from dataprep.storage.checksums import HashingWriter, crc32c_of_file, crc32c_text
-from dataprep.storage.errors import GO_ON
+from dataprep.storage import open_storage
+from dataprep.storage.base import NO_VERSION, ChangedError, Originals, Storage
+from dataprep.storage.checksums import (
+    HashingWriter,
+    crc32c_hex,
+    crc32c_number,
+    crc32c_of,
+    crc32c_of_file,
+    crc32c_text,
+    digests_of,
+)
+from dataprep.storage.errors import GO_ON, disk_errors
+from dataprep.storage.gcs import expected
+from dataprep.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from dataprep.builder.plan import Plan
+
+# Bytes of images read ahead of the one being checked. 128 requests of 110 kB in flight are 14 MB; the rest allows for
+# larger images, and leaves a worker below its 400 MB.
+READ_AHEAD_BYTES = 32 * 2**20
+# Reads in flight, relative to those that a storage asks for: 128 from Cloud Storage. With 64 and a latency of 50 ms a
+# worker would get 1,280 images/s at most, and less with every read that takes longer; a core decodes about as many.
+READS_FACTOR = 2
+
+
+def read_refs(source: Originals, refs: Sequence[SampleRef]) -> Iterator[tuple[SampleRef, bytes | None]]:
+    """Yield the originals of some references, in their order, read ahead in bounded memory; None for a missing one.
+
+    Raises:
+        SourceError: A file is gone or has changed, or an image does not have the checksum of its reference.
+    """
+    if source.reads_in_flight == 1:
+        for ref in refs:
+            yield ref, _checked(source, ref, _read(source, ref))
+        return
+    pool = threads(READS_FACTOR * source.reads_in_flight)
+    ahead: deque[tuple[SampleRef, Future[bytes | None]]] = deque()
+    ahead_bytes, waiting = 0, iter(refs)
+    next_ref = next(waiting, None)
+    try:
+        while ahead or next_ref is not None:
+            while next_ref is not None and (not ahead or ahead_bytes + next_ref.num_bytes <= READ_AHEAD_BYTES):
+                ahead.append((next_ref, pool.submit(_read, source, next_ref)))
+                ahead_bytes += next_ref.num_bytes
+                next_ref = next(waiting, None)
+            ref, future = ahead.popleft()
+            yield ref, _checked(source, ref, future.result())
+            ahead_bytes -= ref.num_bytes
+    finally:
+        for _, future in ahead:
+            future.cancel()
+
+
+@lru_cache(maxsize=2)
+def threads(count: int) -> ThreadPoolExecutor:
+    """Return this process's threads for reading or writing `count` objects at once."""
+    return ThreadPoolExecutor(count, thread_name_prefix="dataprep-io")
+
+
+def _read(source: Originals, ref: SampleRef) -> bytes | None:
+    if ref.offset == MISSING:
+        return None
+    try:
+        return source.read_range(ref.source, ref.offset, ref.num_bytes, ref.version)
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"{source.url_of(ref.source)} is gone; it held {named(ref.key)} when the build was planned. "
+            "If its place is not mounted, mount it and run the same command again; else start over with --overwrite"
+        ) from error
+    except ChangedError as error:
+        raise changed(error) from error
+
+
+def changed(error: ChangedError) -> SourceError:
+    """Return the error for an original that is another version than the build has listed."""
+    return SourceError(
+        f"{error.what}. A build reads only the files that it listed, and no copies of them: start over with "
+        "--overwrite, or, if they were copied elsewhere, give their first place"
+    )
+
+
+class SameOriginals:
+    """Compares originals with the versions that were listed, once more when all shards are done.
+
+    Args:
+        source: The originals.
+        plan: The plan of the build.
+    """
+
+    def __init__(self, source: Storage, plan: Plan) -> None:
+        self._source = expected(source)
+        self._unpacked = {entry["name"] for split in plan.splits for entry in unpacked_sources(split.sources)}
+
+    def check(self, references: pa.Table) -> None:
+        """Raise SourceError if an original of one shard is gone or has changed."""
+        sources, versions = (references.column(name).to_pylist() for name in ("source", "version"))
+        listed = {
+            name: version
+            for name, version in zip(sources, versions, strict=True)
+            if version != NO_VERSION and name not in self._unpacked
+        }
+        for (name, version), info in zip(listed.items(), self._source.stats(list(listed)), strict=True):
+            if info is None or info.version != version:
+                raise changed(ChangedError(self._source.url_of(name)))
+
+
+def _checked(source: Originals, ref: SampleRef, data: bytes | None) -> bytes | None:
+    """Return an image that was read, in the order of the references: once a damaged file is removed, later reads fail.
+
+    Raises:
+        SourceError: The image does not have the checksum of its reference.
+    """
+    if data is None or ref.crc32c is None:
+        return data
+    found = crc32c_of(data)
+    if found == ref.crc32c:
+        return data
+    if isinstance(source, UnpackedImages):
+        source.refuse_damaged(ref, found)
+    where = f"{source.url_of(ref.source)}: the image {named(ref.key)} at byte {ref.offset:,}"
+    raise SourceError(
+        f"{where} has CRC32C {crc32c_hex(found)}, the index of its dataset has {crc32c_hex(ref.crc32c)}: it is "
+        'damaged or was changed; restore it, or see what else is wrong with "dataprep verify"'
+    )
+
+
+WRITES_IN_FLIGHT = 32
+WRITES_BETWEEN_CHECKS = 64
+"""Images written to a bucket between two checks that this build still owns the output; a check is one request."""
+
+
+def image_names(plan: Plan, split: PlannedSplit, keys: Sequence[str], labels: Sequence[int]) -> Iterator[str]:
+    """Yield the file names of some images of a split."""
+    root = FORMATS[plan.options.format].image_root(split.name, split.repeat_stored)
+    suffix = image_suffix(plan.options.dataset)
+    for key, label in zip(keys, labels, strict=True):
+        yield image_file(root, key, "" if label == NO_LABEL else plan.classes[label], suffix)
+
+
+def link_names(folders: Iterable[str], split: str, count: int) -> Iterator[str]:
+    """Yield the names of the links that show the images of these folders `count` times."""
+    yield from (link for link, _ in repeat_links(sorted(folders), count, split=split))
+
+
+# While shards are built
+
+
+class ImageWriter:
+    """Writes the images of one shard as objects, many at a time."""
+
+    def __init__(self, build: OpenBuild, shard: ShardPlan) -> None:
+        self._build = build
+        self._storage = build.storage if build.storage.is_local else open_storage(build.storage.url)
+        self._aside = f"{_aside(build)}/" if build.storage.is_local else ""
+        split, _ = build.plan.locate(shard.index)
+        self._root = FORMATS[build.plan.options.format].image_root(split.name, split.repeat_stored)
+        self._suffix = image_suffix(build.plan.options.dataset)
+        self._pool = threads(WRITES_IN_FLIGHT)
+        self._pending: deque[Future[None]] = deque()
+        self._number = 0
+
+    def add(self, sample: Sample) -> None:
+        """Begin to write one image to a free name; waits while too many writes are in flight.
+
+        Raises:
+            OvertakenError: Another build owns the output now.
+            StorageError: An earlier image could not be written.
+        """
+        if self._number % WRITES_BETWEEN_CHECKS == 0 and not self._build.storage.is_local:
+            self._build.check()
+        self._number += 1
+        name = image_file(self._root, sample.key, sample.class_name, self._suffix)
+        self._pending.append(self._pool.submit(self._put, name, sample.image))
+        if len(self._pending) >= 2 * WRITES_IN_FLIGHT:
+            self._await_first()
+
+    def close(self) -> None:
+        """Wait until all images are written."""
+        while self._pending:
+            self._await_first()
+
+    def _await_first(self) -> None:
+        self._pending.popleft().result()
+        beat()
+
+    def _put(self, name: str, data: bytes) -> None:
+        try:
+            self._storage.create(self._aside + name, data)
+        except ConflictError:
+            if self._storage.is_local or name not in _removed_before(self._build):
+                raise
+            existing = self._storage.stat(name)
+            self._build.check()  # after the stat: an image that a later build puts here has another generation
+            if existing is not None:
+                self._storage.delete_exactly(existing)
+            self._storage.create(name, data)
+
+
+def new_files_of(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and CRC32C of the files on a disk of a shard that has no receipt yet."""
+    aside = f"{_aside(build)}/" if FORMATS[build.plan.options.format].one_file_per_image else ""
+    for name, num_bytes, crc32c in files_of(build, receipt, rows):
+        yield f"{aside}{name}", num_bytes, crc32c
+
+
+def _aside(build: OpenBuild) -> str:
+    """Return the staging folder on a disk."""
+    return f"{build.root}/folder"
+
+
+@lru_cache(maxsize=1)
+def _removed_before(build: OpenBuild) -> frozenset[str]:
+    """Return the names that `--overwrite` removed before this build began."""
+    return removed_names(build.storage)
+
+
+# When all shards are done
+
+
+def place_images(build: OpenBuild) -> None:
+    """Rename the folders that the workers of an image folder on disk have filled into place, and create links; a second
+    call finds them in place."""
+    storage = build.storage
+    if not FORMATS[build.plan.options.format].one_file_per_image or not isinstance(storage, LocalStorage):
+        return
+    aside = _aside(build)
+    images = storage.root / aside / REPEATED
+    folders = sorted(path.name for path in images.iterdir()) if images.is_dir() else []
+    repeated = [split for split in build.plan.splits if split.repeat_stored > 1]
+    links = [link for split in repeated for link in repeat_links(folders, split.repeat_count, split=split.name)]
+    storage.place_folders(aside, links)
+
+
+def files_of(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
+    """Yield name, size and CRC32C of the files of a finished shard: one, or one for each image."""
+    if not FORMATS[build.plan.options.format].one_file_per_image:
+        yield receipt.file, receipt.num_bytes, crc32c_number(receipt.crc32c)
+        return
+    keys, labels, *columns = (rows.column(name).to_pylist() for name in ("key", "label", "image_bytes", "image_crc32c"))
+    split, _ = build.plan.locate(receipt.index)
+    yield from zip(image_names(build.plan, split, keys, labels), *columns, strict=True)
+
+
+# Bytes passed to the writing thread at once: ten images, so that the passing itself costs nothing in comparison.
+BATCH_BYTES = 2**20
+# Batches in flight before `write` waits: bounds the memory, and bridges a sync of 8 MiB.
+MAX_BATCHES = 16
+# Bytes between two syncs: a tenth of a second of decoding, so that little is left for the last sync.
+SYNC_BYTES = 8 * 2**20
+
+
+class WritebackFile:
+    """Writes to an existing file; one thread digests and writes, another syncs.
+
+    Without these threads a worker decodes, digests, waits for the disk, and decodes again; with shards of 32 MiB,
+    digests and disk take a third of its time. The code that publishes the file syncs it again, which is then quick. The
+    system reports a write error once to each open descriptor, but not to those opened later. So the result of every
+    sync is checked here, and a storage syncs through the descriptor with which it created the file. The digests are
+    complete when the `with` block has ended.
+
+    Args:
+        path: The file.
+        written: Called with the number of bytes in the file each time it has grown.
+    """
+
+    def __init__(self, path: Path, written: Callable[[int], None]) -> None:
+        self._written = written
+        self._file = path.open("r+b")  # buffered: writes everything, even if the disk first accepts only a part
+        self._digests = HashingWriter(None)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-write")
+        self._syncer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-sync")
+        self._pieces: list[bytes] = []
+        self._piece_bytes = self._unsynced_bytes = 0
+        self._batches: deque[Future[None]] = deque()
+        self._sync: Future[None] | None = None
+
+    def __enter__(self) -> WritebackFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._hand_over()
+                while self._batches:
+                    self._batches.popleft().result()
+                if self._sync is not None:
+                    self._sync.result()
+        finally:
+            self._writer.shutdown(cancel_futures=True)
+            self._syncer.shutdown()
+            self._file.close()
+
+    def write(self, data: bytes) -> int:
+        """Append bytes.
+
+        Raises:
+            OSError: Some earlier bytes did not reach the disk.
+        """
+        self._pieces.append(data)
+        self._piece_bytes += len(data)
+        if self._piece_bytes >= BATCH_BYTES:
+            self._hand_over()
+        return len(data)
+
+    @property
+    def num_bytes(self) -> int:
+        return self._digests.num_bytes
+
+    @property
+    def sha256(self) -> str:
+        return self._digests.sha256
+
+    @property
+    def crc32c(self) -> str:
+        return self._digests.crc32c
+
+    def _hand_over(self) -> None:
+        pieces, self._pieces, self._piece_bytes = self._pieces, [], 0
+        while self._batches and (self._batches[0].done() or len(self._batches) >= MAX_BATCHES):
+            self._batches.popleft().result()
+        self._batches.append(self._writer.submit(self._put, pieces))
+
+    def _put(self, pieces: list[bytes]) -> None:
+        data = b"".join(pieces)
+        self._digests.write(data)
+        self._unsynced_bytes += len(data)
+        self._file.write(data)
+        self._file.flush()
+        beat()
+        self._written(self._digests.num_bytes)
+        if self._unsynced_bytes >= SYNC_BYTES and (self._sync is None or self._sync.done()):
+            self._start_sync()
+
+    def _start_sync(self) -> None:
+        if self._sync is not None:
+            self._sync.result()
+        self._sync = self._syncer.submit(_datasync, self._file.fileno())
+        self._unsynced_bytes = 0
+
+
+def _datasync(descriptor: int) -> Any:
+    return os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
+
 
 T = TypeVar("T")
 
@@ -301,3 +654,43 @@ def write_samples(plan: Plan, stream: BinaryIO, samples: Iterator[Sample], rows:
 
 def _discard(spool: Path) -> None:
     spool.unlink(missing_ok=True)
+
+
+def annotation_files(format_name: str, features: Features, splits: Iterable[str]) -> list[str]:
+    """Return the names of the annotation files; none if records hold the annotations, or samples have none."""
+    if not features or not FORMATS[format_name].one_file_per_image:
+        return []
+    return sorted(metadata_file(split) for split in splits)
+
+
+def publish_annotations(build: OpenBuild, splits: Sequence[SplitManifest]) -> list[FileEntry]:
+    """Write the annotations of an image folder from the plan and the index, and return the files' entries."""
+    plan, storage, entries = build.plan, build.storage, []
+    if not annotation_files(plan.options.format, plan.features, plan.options.splits):
+        return []
+    first_index = 0
+    for split in splits:
+        name = metadata_file(split.name)
+        spool = storage.spool_path(name)
+        with disk_errors(spool), spool.open("wb") as stream:
+            stream.writelines(_lines(build, split, first_index))
+        with disk_errors(spool), spool.open("rb") as stream:
+            digests = digests_of(stream)
+        storage.publish(spool, name, digests.crc32c)
+        entries.append(FileEntry(file=name, bytes=digests.num_bytes, sha256=digests.sha256))
+        first_index += len(split.shards)
+    return entries
+
+
+def _lines(build: OpenBuild, split: SplitManifest, first_index: int) -> Iterator[bytes]:
+    index = open_index(build.storage, split)
+    for number in range(len(split.shards)):
+        planned = references_of(build, first_index + number)
+        annotations = dict(
+            zip(planned.column("key").to_pylist(), planned.column("annotations").to_pylist(), strict=True)
+        )
+        rows = index.read_group(number, ["key", "label"])
+        keys, labels = (rows.column(name).to_pylist() for name in ("key", "label"))
+        planned_split, _ = build.plan.locate(first_index + number)
+        for key, file in zip(keys, image_names(build.plan, planned_split, keys, labels), strict=True):
+            yield metadata_line(file.removeprefix(f"{split.name}/"), annotations[key].encode())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataprep.builder.image_folder import WRITES_BETWEEN_CHECKS
 from dataprep.builder.plan import Plan
 from dataprep.builder.references import PLAN_WINDOW_BYTES
+from dataprep.builder.shard import WRITES_BETWEEN_CHECKS
 from dataprep.formats import FORMATS
 from dataprep.sources.archives import BLOCK_BYTES
 from dataprep.sources.unpacked import unpacked_sources

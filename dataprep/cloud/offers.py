@@ -190,7 +190,7 @@ def copy_commands(url: str, where: str, reading: Reading, once_usd: float) -> li
         once_usd: Price of the copying.
     """
     path = "".join(url.partition("://")[2].partition("/")[1:])
-    create = f"dataprep create-bucket {_NEW_BUCKET} --beside {shell_words(where)}"
+    create = f"dataprep create-bucket {_NEW_BUCKET} --near {shell_words(where)}"
     replicate = f"dataprep replicate {shell_words(url, '--to', _NEW_BUCKET + path.rstrip('/'))}"
     copy = f"gcloud storage cp --recursive {shell_words(url)} {_NEW_BUCKET}/"
     if reading.is_dataset is None:

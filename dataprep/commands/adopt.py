@@ -6,29 +6,30 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 import click
 
 from dataprep.adoption import (
-    ADOPTABLE,
     NO_LABELS,
     Adoption,
     AdoptRequest,
     Found,
-    adopt,
     find,
     read_class_names,
     with_class_names,
 )
+from dataprep.adoption import adopt as adopt_data
 from dataprep.adoption.shards import ReadJob, read_first
-from dataprep.arguments import StrictCommand
-from dataprep.commands.options import json_option, workers_option, workers_stall_option
-from dataprep.commands.progress import ImageProgress
+from dataprep.arguments import LABELS, OTHER, READ, WRITE, Pairs, Place, command_of, function_of, option, request
+from dataprep.commands.build_run import LocalRun, people
+from dataprep.commands.progress import ImageProgress, Viewer
 from dataprep.dataset.adopted import adopted_fields, is_adopted, open_linked
+from dataprep.dataset.opened import Dataset, Planned
 from dataprep.dataset.records import labelled
 from dataprep.errors import UsageError
 from dataprep.messages import counted, described_fields, human_bytes, of_images, printable
+from dataprep.sources.base import name_from
 
 EPILOG = f"""\b
 Examples:
@@ -57,109 +58,121 @@ class AdoptProgress(ImageProgress):
         self.reading(f"{self._read_shards:,} of {counted(self._shards, 'shard')}", self._read_bytes, self._total_bytes)
 
 
-@click.command("adopt", cls=StrictCommand, epilog=EPILOG)
-@click.argument("url", metavar="URL")
-@click.option(
-    "--index",
-    "index_url",
-    metavar="URL",
-    help="Folder or gs:// prefix for index and manifest.  [default: next to the data]",
-)
-@click.option(
-    "--split",
-    "splits",
-    multiple=True,
-    metavar="NAME=PATTERN",
-    help="Files of a split, as a pattern of names or a folder; may be repeated. To split files, convert the adopted "
-    "data with --val-fraction.  [default: by their names]",
-)
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(ADOPTABLE),
-    default="auto",
-    show_default=True,
-    help="Format of the data; auto: recognise it by the files.",
-)
-@click.option(
-    "--labels",
-    metavar="FIELD",
-    help="Tar member, key of the .json member, or feature that holds the label, an integer or the text of a class; "
-    f"{NO_LABELS}: no labels.  [default: cls, label, ...]",
-)
-@click.option(
-    "--class-names",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Text file with a name for each class, for labels that are integers: the first line is class 0.  [default: "
-    "the integers]",
-)
-@click.option("--shuffled", is_flag=True, help="State that the samples are in random order already.")
-@click.option("--digest", is_flag=True, help="Read every image, and record its CRC32C in the index.")
-@workers_option
-@workers_stall_option
-@click.option("--overwrite", is_flag=True, help="Read the data again, and replace the existing index.")
-@click.option("--dry-run", is_flag=True, help="Print what was found, and what the first shard holds; write nothing.")
-@json_option
-def command(
-    url: str,
-    index_url: str | None,
-    splits: tuple[str, ...],
-    format_name: str,
-    labels: str | None,
-    class_names: Path | None,
-    shuffled: bool,
-    digest: bool,
-    workers: int,
-    stall_minutes: float,
-    overwrite: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@request
+class Adopt(LocalRun):
     """Index the data at URL, which other tools wrote, so that the loaders read them as they are.
 
     The data may be an image folder (<class>/* or {train,val}/<class>/*; links are followed), tars of webdataset, a
     TFDS directory, or the output of img2dataset, on disk or in a bucket. On disk no image is read without --digest;
     shards in a bucket are streamed. Afterwards TFDS can read img2dataset's TFRecords.
     """
-    request = AdoptRequest(
-        url=url,
-        index_url=index_url,
-        splits=tuple(_split(text) for text in splits),
-        format=format_name,
-        labels=labels,
-        class_names=read_class_names(class_names) if class_names is not None else (),
-        shuffled=shuffled,
-        digest=digest,
-        overwrite=overwrite,
+
+    url: Place = option("Folder or gs:// prefix of the data.", metavar="URL", kw_only=False, group=READ)
+    index: Place | None = option(
+        "Folder or gs:// prefix for index and manifest.",
+        default=None,
+        metavar="URL",
+        shown="next to the data",
+        group=WRITE,
     )
-    with AdoptProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
-        if dry_run:
-            progress.step("listing")
-            data = open_linked(url)
-            found = find(data, format_name=format_name, splits=request.splits, labels=labels)
-            found = with_class_names(found, request.class_names, labels)
-            summary = _found_summary(url, found)
-            if not found.images:
-                progress.step("reading the first shard")
-                job = ReadJob(data_url=data.url, found=found, labels=labels, digest=False)
-                summary["first_shard"] = _first_shard(job)
-        else:
-            adoption = adopt(request, progress, workers=workers)
-            if adoption.changes:
-                raise UsageError(
-                    f"{adoption.url}: the data have changed since they were adopted ({adoption.changes}); read them "
-                    "again with --overwrite"
-                )
-            summary = _summary(adoption)
+    split: Pairs = option(
+        "Files of a split, as a pattern of names or a folder; may be repeated. To split files, convert the adopted "
+        "data with --val-fraction.",
+        default_factory=dict,
+        metavar="NAME=PATTERN",
+        example="train=train-*.tar",
+        shown="by their names",
+        group=LABELS,
+    )
+    format: Literal["auto", "imagefolder", "webdataset", "tfrecord"] = option(
+        "Format of the data; auto: recognise it by the files.", default="auto", group=READ
+    )
+    labels: str | None = option(
+        "Tar member, key of the .json member, or feature that holds the label, an integer or the text of a class; "
+        f"{NO_LABELS}: no labels.",
+        default=None,
+        metavar="FIELD",
+        shown="cls, label, ...",
+        group=LABELS,
+    )
+    class_names: Path | str | None = option(
+        "Text file with a name for each class, for labels that are integers: the first line is class 0.",
+        default=None,
+        metavar="FILE",
+        shown="the integers",
+        group=LABELS,
+    )
+    shuffled: bool = option("State that the samples are in random order already.", default=False, group=READ)
+    digest: bool = option("Read every image, and record its CRC32C in the index.", default=False, group=READ)
+    overwrite: bool = option("Read the data again, and replace the existing index.", default=False, group=WRITE)
+    dry_run: bool = option(
+        "Print what was found, and what the first shard holds; write nothing.", default=False, group=OTHER
+    )
+
+    def adoption(self) -> AdoptRequest:
+        """Return what is asked for."""
+        names = () if self.class_names is None else read_class_names(Path(self.class_names))
+        return AdoptRequest(
+            url=str(self.url),
+            index_url=None if self.index is None else str(self.index),
+            splits=tuple(self.split.items()),
+            format=self.format,
+            labels=self.labels,
+            class_names=names,
+            shuffled=self.shuffled,
+            digest=self.digest,
+            overwrite=self.overwrite,
+        )
+
+
+def _adopted(asked: Adopt) -> Dataset:
+    """Adopt what a request names, and return the dataset; a dry run returns what was found."""
+    if not asked.dry_run:
+        adoption = _run(asked, asked.viewer())
+        return Dataset(url=adoption.url, manifest=adoption.manifest)
+    summary = _looked_at(asked, asked.viewer())
+    first = summary.get("first_shard")
+    planned = Planned(
+        name=name_from(str(asked.url)),
+        format=summary["format"],
+        splits={split["name"]: (split.get("samples", 0), split["shards"]) for split in summary["splits"]},
+        notes=() if first is None else (f"in {first['file']}: {first['samples']} images, labels: {first['labels']}",),
+    )
+    return Dataset(url=str(asked.url), manifest=None, planned=planned)
+
+
+def _run(asked: Adopt, viewer: Viewer) -> Adoption:
+    with AdoptProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+        adoption = adopt_data(asked.adoption(), progress, workers=asked.workers)
+    if adoption.changes:
+        raise UsageError(
+            f"{adoption.url}: the data have changed since they were adopted ({adoption.changes}); read them "
+            "again with `overwrite`"
+        )
+    return adoption
+
+
+def _looked_at(asked: Adopt, viewer: Viewer) -> _Summary:
+    """Look at the data and read the first shard; nothing is written."""
+    adoption = asked.adoption()
+    with AdoptProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+        progress.step("listing")
+        data = open_linked(str(asked.url))
+        found = find(data, format_name=asked.format, splits=adoption.splits, labels=asked.labels)
+        found = with_class_names(found, adoption.class_names, asked.labels)
+        summary = _found_summary(str(asked.url), found)
+        if not found.images:
+            progress.step("reading the first shard")
+            summary["first_shard"] = _first_shard(
+                ReadJob(data_url=data.url, found=found, labels=asked.labels, digest=False)
+            )
+    return summary
+
+
+def _print(asked: Adopt, *, as_json: bool) -> None:
+    viewer = people(asked, quiet=as_json)
+    summary = _looked_at(asked, viewer) if asked.dry_run else _summary(_run(asked, viewer))
     click.echo(json.dumps(summary) if as_json else "\n".join(_lines(summary)))
-
-
-def _split(text: str) -> tuple[str, str]:
-    name, equals, pattern = text.partition("=")
-    if not (name and equals and pattern):
-        raise UsageError(f"--split {text}: expected NAME=PATTERN, such as train=train-*.tar")
-    return name, pattern
 
 
 class _SplitSummary(TypedDict):
@@ -274,3 +287,7 @@ def _lines(summary: _Summary) -> Sequence[str]:
             labels += f" ({of_images(first['labelled'], first['samples'])})"
         lines.append(printable(f"  in {first['file']}: {samples}; labels: {labels}; fields: {named}"))
     return lines
+
+
+adopt = function_of(Adopt, _adopted, "adopt")
+command = command_of(Adopt, _print, "adopt", epilog=EPILOG)

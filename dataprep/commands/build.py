@@ -1,34 +1,702 @@
-"""`dataprep build`: original files to verified shards. A command for each dataset, most of which share one function."""
+"""`dataprep build`: original files to verified shards. A request for each kind of originals, all of which share most
+options.
+
+    BuildDataset    imagenet, imagenet-21k, imagenet-fake, coco-dup5     published archives
+    BuildCoco       coco                                                with annotations
+    BuildFolder     folder                                              one's own pictures
+    BuildTable      table                                               one's own table of images
+    BuildCustom     module:NAME                                         one's own dataset class
+    build_laion.py  laion                                               a table of URLs
+
+Each says with `job` what to build; `dataprep/commands/build_run.py` runs it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import import_module
-from inspect import cleandoc
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
 
 import click
 
-from dataprep.arguments import StrictCommand
-from dataprep.builder.plan import BuildOptions
-from dataprep.builder.request import BuildRequest
-from dataprep.commands.build_options import image_options, image_policy, plan_lines, shard_options, split_line
-from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shared_options
-from dataprep.commands.options import WHOLE
+from dataprep.arguments import (
+    IMAGES,
+    LABELS,
+    MOST_SEED,
+    READ,
+    WRITE,
+    Pairs,
+    Place,
+    RequestCommand,
+    Texts,
+    command_of,
+    function_of,
+    option,
+    request,
+    texts,
+)
+from dataprep.builder.images import ImagePolicy
+from dataprep.builder.plan import DEFAULT_SHARD_BYTES, BuildOptions, BuildRequest, Plan
+from dataprep.commands.build_run import Job, Run, dataset_of, run_and_print
 from dataprep.commands.progress import BuildProgress
+from dataprep.dataset.features import described
+from dataprep.dataset.opened import Dataset as Opened
+from dataprep.dataset.records import SplitManifest
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
-from dataprep.sources import BUILT, DATASETS, Dataset, configured
+from dataprep.messages import counted, did_you_mean, human_bytes, not_one_of
+from dataprep.sources import BUILT, DATASETS, Dataset, OwnData, configured, own_name_fault
+from dataprep.sources.base import SPLITS, UNSTATED, name_from
+from dataprep.sources.tree import ARCHIVES, PACKED
 from dataprep.storage import open_originals, open_storage
 from dataprep.storage.hub import is_hub, pinned
+
+RERUN = """\b
+After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the
+result has the same bytes.
+"""
+NO_ANNOTATIONS = "none"
+_ELSEWHERE = {"laion": "dataprep.commands.build_laion"}
+"""Modules of datasets whose builds share no options about images; each is imported when it is needed."""
+
+
+@request
+class ImageBuild(Run):
+    """Options that all builds of pictures share: how shards are cut, and what is done to images."""
+
+    format: Literal["imagefolder", "tfrecord", "webdataset"] = option("Format to write.", group=WRITE)
+    split: Texts = option("Build this split only; may be repeated.", default=(), group=LABELS)
+    shard_bytes: int | str = option(
+        "Bytes of original images in a shard.", default=DEFAULT_SHARD_BYTES, size=True, shown="256MiB", group=WRITE
+    )
+    num_shards: int | None = option(
+        "Number of shards in each split, instead of --shard-bytes.", default=None, group=WRITE
+    )
+    seed: int = option("Seed of the order of the samples.", default=0, high=MOST_SEED, group=WRITE)
+    resize: int | None = option(
+        "Shrink larger images to this shorter side.", default=None, metavar="PIXELS", group=IMAGES
+    )
+    quality: int = option("JPEG quality of resized images; repaired ones have 100.", default=95, group=IMAGES)
+    jpeg: Literal["untouched", "restart"] = option(
+        "restart: code every JPEG again with restart markers and the same pixels, so that loaders decode a crop "
+        "without reading the rest; progressive images become baseline.",
+        default="untouched",
+        group=IMAGES,
+        rare=True,
+    )
+    check: Literal["decode", "header", "none"] = option(
+        "How to check every image: decode it, read its header, or look at its first three bytes.",
+        default="decode",
+        group=IMAGES,
+        rare=True,
+    )
+    on_bad: Literal["repair", "reject", "fail"] = option(
+        "Action for PNG, CMYK and the like. Truncated and undecodable images are always rejected.",
+        default="repair",
+        group=IMAGES,
+        rare=True,
+    )
+    apply_exif: bool = option(
+        "Turn images upright whose EXIF orientation is not 1, and encode them again.",
+        default=False,
+        group=IMAGES,
+        rare=True,
+    )
+    max_reject_ratio: float | None = option(
+        "Largest share of images that may be rejected.", default=None, low=0, high=1, shown="0", group=IMAGES
+    )
+
+    def policy(self) -> ImagePolicy:
+        """Return what is done to images."""
+        return ImagePolicy(
+            check=self.check,
+            on_bad=self.on_bad,
+            apply_exif=self.apply_exif,
+            short_side=self.resize,
+            quality=self.quality,
+            jpeg=self.jpeg,
+        )
+
+    def options(self, dataset: str, splits: tuple[str, ...], **more: Any) -> BuildOptions:
+        """Return the options that change the dataset's bytes.
+
+        Args:
+            dataset: Name of the dataset or its kind.
+            splits: Splits to build.
+            more: Fields of BuildOptions that only some kinds have.
+        """
+        return BuildOptions(
+            dataset=dataset,
+            format=self.format,
+            splits=splits,
+            seed=self.seed,
+            shard_bytes=int(self.shard_bytes),
+            num_shards=self.num_shards,
+            images=self.policy(),
+            **more,
+        )
+
+    def job(self) -> Job:
+        """Return the build that is asked for. Raises UsageError if the options do not fit together."""
+        raise NotImplementedError
+
+    def image_job(
+        self,
+        options: BuildOptions,
+        source_url: str,
+        *,
+        default_ratio: float = 0.0,
+        make: Callable[..., BuildRequest] = BuildRequest,
+        compare: bool = False,
+    ) -> Job:
+        """Return the build of these options.
+
+        Args:
+            options: Options that change the dataset's bytes.
+            source_url: Root of the originals.
+            default_ratio: Share of rejected images that is allowed if none is asked for.
+            make: Class of the request, with what it needs more.
+            compare: Compare the archives with their published sizes and digests first.
+        """
+        ratio = default_ratio if self.max_reject_ratio is None else self.max_reject_ratio
+        asked = make(
+            options=options,
+            source_url=source_url,
+            output_url=str(self.output),
+            max_reject_ratio=ratio,
+            overwrite=self.overwrite,
+        )
+        return Job(
+            run=self,
+            request=asked,
+            plan_lines=plan_lines,
+            split_line=split_line,
+            check=partial(_check_source, asked) if compare else lambda _progress: None,
+            warnings=tuple(_unfit(asked)),
+        )
+
+
+@request
+class BuildDataset(ImageBuild):
+    """Build a published dataset from its original files.
+
+    Images are read as byte ranges of the archives, which are not unpacked.
+
+    A valid RGB or grey JPEG keeps its bytes. Other images are re-encoded; images that cannot be decoded are rejected
+    and listed.
+    """
+
+    dataset: str = option("Name of the dataset, such as imagenet or coco-dup5.", kw_only=False, group=READ)
+    source: Place | None = option(
+        "Folder or gs:// prefix that holds the original files.", default=None, metavar="URL", group=READ
+    )
+    images: int | None = option(
+        "imagenet-fake: number of images in train.", default=None, shown="10,000", group=READ, rare=True
+    )
+    repeat: Literal["virtual", "physical"] = option(
+        "coco-dup5: virtual stores each image once, and loaders make five passes an epoch; physical stores all five.",
+        default="virtual",
+        group=WRITE,
+        rare=True,
+    )
+    allow_partial: bool = option(
+        "Accept other counts of images than the published ones, and record that.", default=False, group=READ
+    )
+    check_source: bool = option(
+        "First compare size and MD5 of the archives with the published ones.", default=False, group=READ
+    )
+
+    def job(self) -> Job:
+        facts = configured(self.dataset, fake_images=self.images)
+        splits = texts(self.split) or facts.default_splits
+        for split in splits:
+            if split not in facts.splits:
+                raise UsageError(f"{self.dataset} has no split {split!r}; it has {', '.join(facts.splits)}")
+        if self.repeat == "physical" and all(facts.repeats(split) == 1 for split in splits):
+            raise UsageError(f"`repeat` physical: {self.dataset} {'+'.join(splits)} is not repeated; leave it out")
+        self.choice()
+        options = self.options(
+            self.dataset,
+            splits,
+            repeat=self.repeat,
+            allow_partial=self.allow_partial,
+            fake_images=self.images or _default_images(facts),
+        )
+        source = _source(facts, None if self.source is None else str(self.source), write=not self.dry_run)
+        return self.image_job(options, source, default_ratio=facts.default_max_reject_ratio, compare=self.check_source)
+
+
+@request
+class BuildCoco(ImageBuild):
+    """Build COCO 2017: images with captions, objects, person keypoints and panoptic segments.
+
+    Images are read as byte ranges of the archives, which are not unpacked. A valid RGB or grey JPEG keeps its bytes.
+    Annotations keep their values: boxes are [x, y, width, height] in pixels, and segmentations are the JSON of their
+    polygons or run-length encodings.
+    """
+
+    source: Place = option("Folder or gs:// prefix that holds the original files.", metavar="URL", group=READ)
+    annotations: Texts = option(
+        "Take these annotations only; may be repeated.",
+        default=(),
+        choices=("captions", "instances", "keypoints", "panoptic", NO_ANNOTATIONS),
+        shown="all whose files are there",
+        group=READ,
+    )
+    allow_partial: bool = option(
+        "Accept other counts of images and annotations than the published ones, and record that.",
+        default=False,
+        group=READ,
+    )
+    check_source: bool = option(
+        "First compare size and MD5 of the archives with the published ones.", default=False, group=READ
+    )
+
+    def job(self) -> Job:
+        from dataprep.sources.coco import COCO
+
+        self.choice()
+        splits = texts(self.split) or COCO.default_splits
+        for split in splits:
+            if split not in COCO.splits:
+                raise UsageError(not_one_of("`split`", split, COCO.splits))
+        annotations = self._annotations(splits)
+        if self.apply_exif and annotations:
+            raise UsageError("`apply_exif` turns images but not their boxes; leave it out, or say `annotations` none")
+        options = self.options(COCO.name, splits, annotations=annotations, allow_partial=self.allow_partial)
+        return self.image_job(
+            options, str(self.source), default_ratio=COCO.default_max_reject_ratio, compare=self.check_source
+        )
+
+    def _annotations(self, splits: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the kinds of annotations to take; by default those whose files are there."""
+        from dataprep.sources.coco import found_kinds
+
+        kinds = texts(self.annotations)
+        if NO_ANNOTATIONS in kinds:
+            if len(kinds) > 1:
+                raise UsageError("`annotations` none excludes other kinds; leave one of them out")
+            return ()
+        return tuple(sorted(set(kinds))) or found_kinds(open_originals(str(self.source)), splits)
+
+
+@request
+class OwnBuild(ImageBuild):
+    """Options about a user's own data."""
+
+    name: str | None = option(
+        "Name of the dataset.",
+        default=None,
+        shown="made of the last part of --source; of its folder if that is a table",
+        group=WRITE,
+    )
+    licence: str = option("Licence of the pictures, for the manifest.", default=UNSTATED, group=WRITE)
+    origin: str = option("Where the pictures come from, for the manifest.", default=UNSTATED, group=WRITE)
+    join_classes: bool = option(
+        "Make one class of those whose names differ only in case or Unicode form, such as Cat and cat.",
+        default=False,
+        group=LABELS,
+    )
+    val_fraction: float = option(
+        "Share of train that becomes val. A picture's key and --seed decide, so new pictures move no others.",
+        default=0.0,
+        low=0,
+        high=1,
+        open_high=True,
+        group=LABELS,
+    )
+    group_by: str | None = option(
+        "With --val-fraction, keep pictures with the same value in this column together.",
+        default=None,
+        metavar="COLUMN",
+        group=LABELS,
+    )
+    default: Pairs = option(
+        "Value for pictures that have none in this column; may be repeated.",
+        default_factory=dict,
+        metavar="COLUMN=VALUE",
+        group=READ,
+    )
+    drop: Texts = option("Leave this column out; may be repeated.", default=(), metavar="COLUMN", group=READ)
+
+    def own_job(self, kind: str, root: str, only: str, **own: Any) -> Job:
+        """Return the build of a user's own data.
+
+        Args:
+            kind: `folder` or `table`.
+            root: Root of the originals.
+            only: The only file or folder to read below it, or an empty text.
+            own: Fields of OwnData that this kind has.
+        """
+        self.choice()
+        splits = texts(self.split)
+        for split in splits:
+            if split not in SPLITS:
+                raise UsageError(f"`split` {split}: expected one of {', '.join(SPLITS)}")
+        name, licence, origin = self.name, self.licence, self.origin
+        if is_hub(root):
+            source = pinned(root)
+            root, name = source.url, name or name_from(source.name)
+            origin = source.origin if origin == UNSTATED else origin
+            licence = source.licence if licence == UNSTATED and source.licence else licence
+        place = open_storage(root).url
+        is_archive = only.lower().rpartition(".")[2] in ARCHIVES
+        name = name or name_from(f"{place}/{only}" if is_archive else place)
+        if fault := own_name_fault(name):
+            raise UsageError(f"{fault}; choose another with `name`")
+        data = OwnData(
+            name=name,
+            licence=licence,
+            origin=origin,
+            archive=only,
+            val_fraction=self.val_fraction,
+            split_seed=self.seed if self.val_fraction else 0,
+            group_by=self.group_by,
+            defaults=tuple(sorted(self.default.items())),
+            drop=tuple(sorted(texts(self.drop))),
+            join_classes=self.join_classes,
+            **own,
+        )
+        return self.image_job(self.options(kind, splits, own=data), root)
+
+
+@request
+class BuildFolder(OwnBuild):
+    """Build your own pictures: any tree of files, or an uncompressed zip or tar of one.
+
+    Nothing is unpacked or renamed. A valid RGB or grey JPEG keeps its bytes. Other pictures (PNG, WebP, GIF, BMP)
+    are re-encoded as JPEG; those that cannot be decoded are rejected and listed.
+    """
+
+    source: Place = option(
+        "Folder, gs:// prefix or hf://datasets/OWNER/NAME[@REVISION][/PATH] that holds the pictures, or one .zip or "
+        ".tar.",
+        metavar="URL",
+        group=READ,
+    )
+    label_from: str | None = option(
+        "Take the class from the folder, from a column of the metadata, or store none.",
+        default=None,
+        metavar="folder|COLUMN|none",
+        shown="the column label, else the folders, if every picture is in one and there are two or more",
+        group=LABELS,
+    )
+    text_files: Texts = option(
+        "Store the text file of each picture (cat.txt for cat.jpg) as the feature NAME, e.g. caption. SUFFIX is the "
+        "suffix of these files if it is not txt. May be repeated.",
+        default=(),
+        metavar="NAME[=SUFFIX]",
+        group=READ,
+    )
+    exclude: Texts = option(
+        "Leave files with this suffix (heic) or of this name (notes.txt, 'draft-*.png') out; may be repeated.",
+        default=(),
+        metavar="SUFFIX|NAME",
+        group=READ,
+    )
+
+    def job(self) -> Job:
+        from dataprep.sources.folder import text_files
+
+        root, only = place_of(str(self.source), lambda url: url.lower().rpartition(".")[2] in ARCHIVES | PACKED)
+        stored = text_files(texts(self.text_files))
+        return self.own_job(
+            "folder",
+            root,
+            only,
+            label_from=self.label_from,
+            text_files=stored,
+            pass_over=_excluded(texts(self.exclude), stored),
+        )
+
+
+@request
+class BuildTable(OwnBuild):
+    """Build the images of your own tables: their bytes in parquet files, or paths in any table.
+
+    A valid RGB or grey JPEG keeps its bytes. Other images (PNG, WebP, GIF, BMP) are re-encoded as JPEG; those that
+    cannot be decoded are rejected and listed, and with --max-reject-ratio so are those that do not exist or are of a
+    type that is not read, such as TIFF.
+    """
+
+    source: Place = option(
+        "A table, or the folder, gs:// prefix or hf://datasets/OWNER/NAME[@REVISION][/PATH] that holds tables and "
+        "images.",
+        metavar="URL",
+        group=READ,
+    )
+    table: str | None = option(
+        "Table, or folder of tables, below --source.", default=None, metavar="PATH", shown="all", group=READ
+    )
+    image_column: str | None = option(
+        "Column of the images.", default=None, metavar="COLUMN", shown="the only one that may hold them", group=READ
+    )
+    key_from: str | None = option(
+        "Source of the keys: the images' paths, the names of tables with row numbers, or a column.",
+        default=None,
+        metavar="path|row|COLUMN",
+        shown="path if the first image has one, else row",
+        group=READ,
+    )
+    label_from: str | None = option(
+        "Column of the classes.",
+        default=None,
+        metavar="COLUMN|none",
+        shown="label, or the only one of type ClassLabel",
+        group=LABELS,
+    )
+
+    def job(self) -> Job:
+        from dataprep.sources.tables import is_table
+
+        root, name = place_of(str(self.source), lambda url: is_table(url) or Path(url).is_file())
+        if name and self.table:
+            raise UsageError(
+                f"`table` {self.table}: `source` is a table itself; give the folder that holds both as `source`"
+            )
+        return self.own_job(
+            "table",
+            root,
+            (self.table or name).strip("/"),
+            label_from=self.label_from,
+            image_column=self.image_column,
+            key_from=self.key_from,
+        )
+
+
+@request
+class BuildCustom(ImageBuild):
+    """Build with your own dataset class.
+
+    The class says where each image is; dataprep checks, shuffles, packs and verifies them.
+
+    A valid RGB or grey JPEG keeps its bytes. Other images are re-encoded; images that cannot be decoded are rejected
+    and listed.
+    """
+
+    dataset: Any = option(
+        "A class, its name `module:NAME`, or the name of an installed one.", kw_only=False, group=READ
+    )
+    source: Place = option("Folder or gs:// prefix that the class lists.", metavar="URL", group=READ)
+    name: str | None = option("Name of the dataset.", default=None, shown="the name that the class states", group=WRITE)
+    licence: str | None = option(
+        "Licence of the images, for the manifest.", default=None, shown="the one that the class states", group=WRITE
+    )
+    origin: str | None = option(
+        "Where the images come from, for the manifest.",
+        default=None,
+        shown="the one that the class states",
+        group=WRITE,
+    )
+    repeat: Literal["virtual", "physical"] = option(
+        "For a class with several passes in an epoch: store each image once, or all passes.",
+        default="virtual",
+        group=WRITE,
+        rare=True,
+    )
+    allow_partial: bool = option("Accept other counts of images than the class states.", default=False, group=READ)
+
+    def job(self) -> Job:
+        from dataprep.sources.custom import custom_dataset
+
+        self.choice()
+        dataset = custom_dataset(self.dataset)
+        for split in texts(self.split):
+            dataset.split_facts(split)
+        own = OwnData(
+            name=dataset.name if self.name is None else self.name,
+            licence=dataset.licence if self.licence is None else self.licence,
+            origin=dataset.origin if self.origin is None else self.origin,
+        )
+        if fault := own_name_fault(own.name):
+            raise UsageError(f"{fault}; choose another with `name`")
+        options = self.options(
+            dataset.place,
+            texts(self.split) or tuple(dataset.facts),
+            own=own,
+            repeat=self.repeat,
+            allow_partial=self.allow_partial,
+        )
+        return self.image_job(options, str(self.source))
+
+
+def place_of(source: str, is_file: Callable[[str], bool]) -> tuple[str, str]:
+    """Return the root of the originals, and the name of the file if the source is a single one.
+
+    Args:
+        source: The user's URL.
+        is_file: Returns whether a name is that of a file that may be a source.
+    """
+    url = open_storage(source).url.rstrip("/")
+    if not is_file(url) or ("://" not in url and Path(url).is_dir()):
+        return source, ""
+    root, _, name = url.rpartition("/")
+    return root or "/", name
+
+
+def _excluded(values: Iterable[str], text_files: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the files to leave out as `OwnData.pass_over` has them: suffixes, and patterns of names.
+
+    Raises:
+        UsageError: A value names a folder, or leaves out all files that `text_files` asks for.
+    """
+    found = {value.lower() for value in values}
+    found = {value.lstrip(".") if value.rfind(".") <= 0 else value for value in found}
+    for value in sorted(found):
+        if "/" in value or not value:
+            raise UsageError(f"`exclude` {value}: expected a suffix or the name of a file, such as heic or notes.txt")
+        for name, suffix in text_files:
+            if value in (suffix, f"*.{suffix}"):
+                raise UsageError(
+                    f"`exclude` {value} leaves out the files that `text_files` {name} stores; leave one of the two "
+                    "out, or name single files, such as `exclude` notes.txt"
+                )
+    return tuple(sorted(found))
+
+
+def _default_images(dataset: Dataset) -> int | None:
+    if not dataset.generated:
+        return None
+    from dataprep.sources.fake import DEFAULT_IMAGES
+
+    return DEFAULT_IMAGES
+
+
+def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
+    """Return the URL of the originals; with `write`, generated originals are written there first."""
+    if not dataset.generated:
+        if source is None:
+            raise UsageError(f"{dataset.name} needs `source`, the folder or gs:// prefix of its original files")
+        return pinned(source).url if is_hub(source) else source
+    from dataprep.sources.fake import FakeImageNet
+
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", dataset.name)
+    place = open_storage(source or str(default))
+    if not place.is_local:
+        raise UsageError(f"`source` {source}: {dataset.name} generates its originals on a disk; expected a folder")
+    directory = Path(place.url)
+    if write and isinstance(dataset, FakeImageNet):
+        dataset.write_originals(directory)
+    return str(directory)
+
+
+def _unfit(asked: BuildRequest) -> Iterator[str]:
+    """Yield a warning of an image folder in a bucket. Raises UsageError for links in one, and for an output on the
+    Hub."""
+    if is_hub(asked.output_url):
+        raise UsageError(f"`output` {asked.output_url}: the Hub is only read; choose a folder or gs://bucket/prefix")
+    in_bucket = not open_storage(asked.output_url).is_local
+    if FORMATS[asked.options.format].one_file_per_image and in_bucket:
+        if asked.options.repeat == "physical":
+            raise UsageError("`repeat` physical: a bucket has no links; use `repeat` virtual or a shard format")
+        yield (
+            "an image folder in a bucket is one object an image: a request and 50 ms for each read of 110 kB. Prefer "
+            "the format webdataset or tfrecord"
+        )
+
+
+def _check_source(asked: BuildRequest, progress: BuildProgress) -> None:
+    """Compare the archives with their published sizes and digests. Raises SourceError if one differs."""
+    source = open_originals(asked.source_url)
+    dataset = DATASETS[asked.options.dataset]
+    for split in asked.options.splits:
+        for check in dataset.check_source(source, split, progress.reading):
+            if not check.matches:
+                raise SourceError(
+                    f"{source.url_of(check.file)}: {check.found_bytes:,} bytes, "
+                    f"md5 {check.found_md5 or 'not computed'}; "
+                    f"published: {check.expected_bytes or '?'} bytes, md5 {check.expected_md5}. The file is damaged "
+                    "or another edition; download it again, or leave out `check_source`"
+                )
+            progress.log(f"{check.file}: md5 {check.found_md5} as published")
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Describe the splits of a plan."""
+    before = "" if plan.options.images.short_side is None else " before --resize"
+    for split in plan.splits:
+        passes = FORMATS[plan.options.format].passes_written(split.repeat_stored)
+        yield (
+            f"  {split.name}: {counted(sum(split.shard_samples), 'sample')} in "
+            f"{counted(len(split.shard_samples), 'shard')}, about {human_bytes(split.source_bytes * passes)}{before}; "
+            f"an epoch makes {counted(split.repeat_count, 'pass')}, {split.repeat_stored} stored"
+        )
+    if not plan.classes:
+        yield "  labels: none"
+    if plan.features:
+        yield f"  features: {', '.join(f'{name} ({described(feature)})' for name, feature in plan.features.items())}"
+
+
+def split_line(split: SplitManifest) -> str:
+    """Describe a finished split."""
+    repaired, rejected = sum(split.repaired.values()), sum(split.rejected.values())
+    return (
+        f"{split.name}: {counted(split.samples, 'sample')}, {counted(len(split.shards), 'shard')}, "
+        f"{human_bytes(split.num_bytes)}, "
+        f"{repaired} repaired{_reasons(split.repaired)}, {rejected} rejected{_reasons(split.rejected)}"
+    )
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    return f" ({', '.join(f'{count} {reason}' for reason, count in counts.items())})" if counts else ""
+
+
+# The Python functions
+
+
+def _built(asked: ImageBuild) -> Opened:
+    """Build what a request asks for."""
+    return dataset_of(asked.job())
+
+
+build_folder = function_of(BuildFolder, _built, "build_folder")
+build_table = function_of(BuildTable, _built, "build_table")
+build_coco = function_of(BuildCoco, _built, "build_coco")
+build_dataset = function_of(BuildDataset, _built, "build_dataset")
+build_custom = function_of(BuildCustom, _built, "build_custom")
+
+
+def build(dataset: str | type, /, **options: Any) -> Opened:
+    """Build a dataset by its name, or with your own dataset class, as `dataprep build` does.
+
+    `build("folder", …)` is `build_folder(…)`; `build_table`, `build_coco`, `build_laion`, `build_dataset` (imagenet,
+    imagenet-21k, imagenet-fake, coco-dup5) and `build_custom` (a class) are the others. Those list and check their
+    arguments, also for a type checker.
+
+    Args:
+        dataset: `folder`, `table`, `laion`, the name of a published dataset, `module:NAME` or a class.
+        options: Arguments of the function of that dataset.
+    """
+    if not isinstance(dataset, str):
+        return build_custom(dataset, **options)
+    if dataset in _ELSEWHERE:
+        module = import_module(_ELSEWHERE[dataset])
+        opened: Opened = getattr(module, f"build_{dataset}")(**options)
+        return opened
+    of_their_own: dict[str, Callable[..., Opened]] = {
+        "folder": build_folder,
+        "table": build_table,
+        "coco": build_coco,
+    }
+    if dataset in of_their_own:
+        return of_their_own[dataset](**options)
+    if dataset in DATASETS:
+        return build_dataset(dataset, **options)
+    if _is_custom(dataset):
+        return build_custom(dataset, **options)
+    raise UsageError(_unknown(dataset))
+
+
+# The command
+
 
 EPILOG = """\b
 Examples:
   dataprep build coco --source coco --output shards --format webdataset
-  dataprep build coco-dup5 --source coco --output gs://bucket/coco-dup5 --format tfrecord --beside europe-west4-a
+  dataprep build coco-dup5 --source coco --output gs://bucket/coco-dup5 --format tfrecord --near europe-west4-a
   dataprep build imagenet --source originals --output imagenet --format webdataset --resize 256 --quality 90
   dataprep build imagenet --source originals --output imagenet --format imagefolder --split val
   dataprep build coco-dup5 --source coco --output out --format webdataset --dry-run
@@ -41,16 +709,127 @@ Examples:
       --sdk_container_image=IMAGE
 
 \b
-After an interruption, a crash or a full disk run the same command again: it builds only what is missing. Of the same
-original files the result has the same bytes.
+After an interruption, a crash or a full disk run the same command again: it builds only what is missing. The same
+originals give the same bytes.
 """
-_OF_THEIR_OWN = {
-    "coco": "dataprep.commands.build_coco",
-    "folder": "dataprep.commands.build_folder",
-    "laion": "dataprep.commands.build_laion",
-    "table": "dataprep.commands.build_table",
-}
-"""Modules of the commands that do not share this one's options; each is imported when it is called."""
+COCO_EPILOG = f"""\b
+Examples:
+  dataprep build coco --source originals --output coco --format webdataset
+  dataprep build coco --source gs://bucket/originals --output gs://bucket/coco --format tfrecord --check-source
+  dataprep build coco --source originals --output captions --format webdataset --annotations captions --split val
+  dataprep build coco --source originals --output people --format tfrecord --annotations keypoints
+  dataprep build coco --source originals --output images --format imagefolder --annotations none --split test
+
+\b
+The source holds train2017.zip and val2017.zip, or the unpacked folders, and annotations_trainval2017.zip and
+panoptic_annotations_trainval2017.zip, or their files unpacked in annotations/.
+
+\b
+A loader reads the annotations with fields=("captions", "objects", "person_keypoints", "panoptic_objects"), and
+loaders.transform_boxes carries boxes through its crops. Boxes are those of the original files, also with --resize:
+original_height and original_width are the sizes to which they belong.
+
+{RERUN}"""
+FOLDER_EPILOG = f"""\b
+Examples:
+  dataprep build folder --source ~/Pictures --output shards --format webdataset
+  dataprep build folder --source pets --output gs://bucket/pets --format tfrecord --val-fraction 0.1 --resize 256
+  dataprep build folder --source pets.zip --output shards --format webdataset --name pets --licence CC-BY-4.0
+  dataprep build folder --source pairs --output shards --format webdataset --text-files caption
+  dataprep build folder --source scans --output shards --format webdataset --label-from diagnosis \\
+      --val-fraction 0.2 --group-by patient --default age=-1 --drop notes
+
+\b
+Splits are the top folders train, val (or valid, validation) and test; without them everything is train. Classes are
+the folders directly below, if all pictures are in such folders and there are two or more.
+
+\b
+metadata.csv, metadata.jsonl or metadata.parquet, in any folder, has a row for each picture: its path relative to that
+folder as file_name, and any other columns, which every shard stores and a loader's fields=("caption",) reads. A column
+label is the class.
+
+
+With --text-files caption the text of cat.txt is the caption of cat.jpg; every picture needs such a file, or --default.
+
+{RERUN}"""
+TABLE_EPILOG = f"""\b
+Examples:
+  dataprep build table --source food101 --output shards --format webdataset
+  dataprep build table --source hf://datasets/OWNER/NAME --output gs://bucket/name --format tfrecord --resize 256
+  dataprep build table --source pets/labels.csv --output shards --format webdataset --label-from breed \\
+      --val-fraction 0.1
+  dataprep build table --source gs://bucket --table lists/train.parquet --output gs://bucket/pets --format tfrecord
+
+\b
+Tables are parquet files with the bytes of images in a column, as the Hugging Face Hub has them, or parquet, CSV, TSV
+or JSON lines with paths. A path is relative to the table or to --source, or begins with --source; it leads nowhere
+else. Splits are in the names of tables: data/train-00000-of-00012.parquet, validation.csv, test/0.parquet.
+
+\b
+A column label, or the only one of type ClassLabel, has the classes. All other columns become features, which every
+shard stores and a loader's fields=("caption",) reads.
+
+\b
+Image bytes are unpacked below OUTPUT/_build first, which takes as much space as the images; --dry-run says how much.
+
+{RERUN}"""
+CUSTOM_EPILOG = """\b
+Examples:
+  dataprep build my_pets:Pets --source ~/pets --output shards --format webdataset
+  dataprep build pets --source gs://bucket/pets --output gs://bucket/shards --format tfrecord --resize 256
+
+\b
+docs/own-dataset.md has a complete class.
+"""
+
+
+def _print(asked: ImageBuild, *, as_json: bool) -> None:
+    run_and_print(asked.job(), as_json=as_json)
+
+
+def _command_named(name: str) -> click.Command | None:
+    """Return the command of a dataset; a class of one's own is imported when its command is called."""
+    if name in _ELSEWHERE:
+        found: click.Command = import_module(_ELSEWHERE[name]).command
+        return found
+    kinds: dict[str, tuple[type[ImageBuild], str]] = {
+        "coco": (BuildCoco, COCO_EPILOG),
+        "folder": (BuildFolder, FOLDER_EPILOG),
+        "table": (BuildTable, TABLE_EPILOG),
+    }
+    if name in kinds:
+        kind, epilog = kinds[name]
+        return command_of(kind, _print, name, epilog=epilog)
+    if name in DATASETS:
+        return _of_name(command_of(BuildDataset, _print, name, epilog=EPILOG, dataset=name), f"Build {name}")
+    return command_named(name) if _is_custom(name) else None
+
+
+def command_named(name: str) -> click.Command:
+    """Return the command that builds with one's own class, `module:NAME`."""
+    made = command_of(BuildCustom, _print, name, epilog=CUSTOM_EPILOG, dataset=name)
+    return _of_name(made, f"Build with your own dataset class {name}")
+
+
+def _of_name(command: RequestCommand, sentence: str) -> click.Command:
+    """Return a command whose help begins with the name of its dataset."""
+    first, _, rest = (command.help or "").partition(".")
+    command.help = sentence + ("" if "class" in first else first[first.index(" from") :]) + "." + rest
+    return command
+
+
+def _is_custom(name: str) -> bool:
+    from dataprep.sources.custom import is_custom
+
+    return is_custom(name)
+
+
+def _unknown(name: str) -> str:
+    from dataprep.sources.custom import installed_classes
+
+    known = [*BUILT, *installed_classes()]
+    hint = did_you_mean(name, known)
+    return f"{name!r} is not one of {', '.join(known)}, and not module:NAME of a class of your own{hint}"
 
 
 class _Datasets(click.Group):
@@ -60,21 +839,11 @@ class _Datasets(click.Group):
         return list(BUILT)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _OF_THEIR_OWN:
-            found: click.Command = import_module(_OF_THEIR_OWN[cmd_name]).command
-            return found
-        if cmd_name not in BUILT and _is_custom(cmd_name):
-            from dataprep.commands.build_custom import command_of
-
-            return command_of(cmd_name)
-        return _command_of(cmd_name) if cmd_name in DATASETS else None
+        return _command_named(cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in BUILT and not args[0].startswith("-") and not _is_custom(args[0]):
-            from dataprep.sources.custom import installed_classes
-
-            known = ", ".join([*BUILT, *installed_classes()])
-            ctx.fail(f"{args[0]!r} is not one of {known}, and not module:NAME of a class of your own")
+            ctx.fail(_unknown(args[0]))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -83,7 +852,7 @@ class _Datasets(click.Group):
         with formatter.section("Datasets"):
             formatter.write_dl(
                 [
-                    *((name, _first_sentence(BUILT[name].description)) for name in BUILT),
+                    *((name, BUILT[name].description.partition(". ")[0].rstrip(".")) for name in BUILT),
                     *(
                         (name, f"{found.value}, installed with a package")
                         for name, found in installed_classes().items()
@@ -99,164 +868,3 @@ def command() -> None:
 
     `dataprep build DATASET --help` lists the options for a dataset.
     """
-
-
-@click.command("build", cls=StrictCommand)
-@click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
-@click.option("--source", metavar="URL", help="Folder or gs:// prefix that holds the original files.")
-@click.option(
-    "--images", "fake_images", type=WHOLE, help="imagenet-fake: number of images in train.  [default: 10,000]"
-)
-@shard_options
-@click.option(
-    "--repeat",
-    type=click.Choice(["virtual", "physical"]),
-    default="virtual",
-    show_default=True,
-    help="coco-dup5: virtual stores each image once, and loaders make five passes an epoch; physical stores all five.",
-)
-@image_options
-@click.option(
-    "--allow-partial", is_flag=True, help="Accept other counts of images than the published ones, and record that."
-)
-@click.option(
-    "--check-source",
-    "compare",
-    is_flag=True,
-    help="First compare size and MD5 of the archives with the published ones.",
-)
-@shared_options
-def _archives(
-    dataset: str,
-    engine_options: tuple[str, ...],
-    run: Run,
-    source: str | None,
-    output: str,
-    format_name: str,
-    fake_images: int | None,
-    splits: tuple[str, ...],
-    overwrite: bool,
-    compare: bool,
-    max_reject_ratio: float | None,
-    **options: Any,
-) -> None:
-    """Images are read as byte ranges of the archives, which are not unpacked.
-
-    A valid RGB or grey JPEG keeps its bytes. Other images are re-encoded; images that cannot be decoded are rejected
-    and listed.
-    """
-    refuse_unknown_runner(run, engine_options)
-    facts = configured(dataset, fake_images=fake_images)
-    options["fake_images"] = fake_images or _default_images(facts)
-    request = BuildRequest(
-        options=_options(dataset, format_name, splits or facts.default_splits, **options),
-        source_url=_source(facts, source, write=not run.dry_run),
-        output_url=output,
-        max_reject_ratio=facts.default_max_reject_ratio if max_reject_ratio is None else max_reject_ratio,
-        overwrite=overwrite,
-    )
-    build_images(request, run, engine_options, compare=compare)
-
-
-def _is_custom(name: str) -> bool:
-    from dataprep.sources.custom import is_custom
-
-    return is_custom(name)
-
-
-def _command_of(dataset: str) -> click.Command:
-    """Return the command of one of DATASETS."""
-    return StrictCommand(
-        dataset,
-        params=_archives.params,
-        callback=partial(cast(Callable[..., None], _archives.callback), dataset),
-        help=f"Build {dataset} from its original files.\n\n{cleandoc(_archives.help or '')}",
-        epilog=EPILOG,
-    )
-
-
-def _default_images(dataset: Dataset) -> int | None:
-    if not dataset.generated:
-        return None
-    from dataprep.sources.fake import DEFAULT_IMAGES
-
-    return DEFAULT_IMAGES
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].rstrip(".")
-
-
-def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
-    """Return the URL of the originals; with `write`, generated originals are written there first."""
-    if not dataset.generated:
-        if source is None:
-            raise UsageError(f"{dataset.name} needs --source, the folder or gs:// prefix of its original files")
-        return pinned(source).url if is_hub(source) else source
-    from dataprep.sources.fake import FakeImageNet
-
-    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", dataset.name)
-    place = open_storage(source or str(default))
-    if not place.is_local:
-        raise UsageError(f"--source {source}: {dataset.name} generates its originals on a disk; expected a folder")
-    directory = Path(place.url)
-    if write and isinstance(dataset, FakeImageNet):
-        dataset.write_originals(directory)
-    return str(directory)
-
-
-def _options(dataset: str, format_name: str, splits: tuple[str, ...], **options: Any) -> BuildOptions:
-    images = image_policy(options)
-    known = DATASETS[dataset].splits
-    for split in splits:
-        if split not in known:
-            raise UsageError(f"{dataset} has no split {split!r}; it has {', '.join(known)}")
-    if options["repeat"] == "physical" and all(DATASETS[dataset].repeats(split) == 1 for split in splits):
-        raise UsageError(f"--repeat physical: {dataset} {'+'.join(splits)} is not repeated; leave it out")
-    return BuildOptions(dataset=dataset, format=format_name, splits=tuple(splits), images=images, **options)
-
-
-def build_images(request: BuildRequest, run: Run, engine_options: tuple[str, ...], *, compare: bool = False) -> None:
-    """Build or convert a dataset of images and print the result, or print its plan.
-
-    Args:
-        request: What to build.
-        run: Options of the run.
-        engine_options: Options of the engine, given after `--`.
-        compare: Compare the archives with their published sizes and digests first.
-    """
-    _refuse_unfit(request)
-    shown = Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line)
-    check = partial(_check_source, request) if compare else lambda _progress: None
-    build(request, run, engine_options, shown, check=check)
-
-
-def _refuse_unfit(request: BuildRequest) -> None:
-    """Refuse links in a bucket, and warn of an image folder there."""
-    if is_hub(request.output_url):
-        raise UsageError(f"--output {request.output_url}: the Hub is only read; choose a folder or gs://bucket/prefix")
-    in_bucket = not open_storage(request.output_url).is_local
-    if FORMATS[request.options.format].one_file_per_image and in_bucket:
-        if request.options.repeat == "physical":
-            raise UsageError("--repeat physical: a bucket has no links; use --repeat virtual or a shard format")
-        click.echo(
-            "dataprep: warning: an image folder in a bucket is one object an image: a request and 50 ms for each read "
-            "of 110 kB. Prefer --format webdataset or tfrecord",
-            err=True,
-        )
-
-
-def _check_source(request: BuildRequest, progress: BuildProgress) -> None:
-    """Compare the archives with their published sizes and digests. Raises SourceError if one differs."""
-    source = open_originals(request.source_url)
-    dataset = DATASETS[request.options.dataset]
-    for split in request.options.splits:
-        for check in dataset.check_source(source, split, progress.reading):
-            if not check.matches:
-                raise SourceError(
-                    f"{source.url_of(check.file)}: {check.found_bytes:,} bytes, "
-                    f"md5 {check.found_md5 or 'not computed'}; "
-                    f"published: {check.expected_bytes or '?'} bytes, md5 {check.expected_md5}. The file is damaged "
-                    "or another edition; download it again, or leave out --check-source"
-                )
-            progress.log(f"{check.file}: md5 {check.found_md5} as published")

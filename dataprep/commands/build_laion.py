@@ -2,30 +2,148 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
-from typing import Unpack
+from typing import TYPE_CHECKING, Literal
 
-import click
-
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import (
+    IMAGES,
+    READ,
+    WHERE,
+    WRITE,
+    Pairs,
+    Request,
+    Texts,
+    command_of,
+    function_of,
+    option,
+    request,
+    texts,
+)
 from dataprep.builder.plan import Plan
-from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shards_at_once, shared_options
-from dataprep.commands.options import WHOLE, Finite
+from dataprep.commands.build_run import Job, Run, dataset_of, run_and_print, shards_at_once
 from dataprep.commands.progress import LaionProgress
-from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
+from dataprep.dataset.opened import Dataset
 from dataprep.dataset.records import SplitManifest
-from dataprep.errors import DataprepError, UsageError
-from dataprep.fetched.collect import ACTIONS, VERIFIED_HASHES, DuplicateAction, DuplicatePolicy, RowOptions
-from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeFormat, EncodeOptions, ResizeMode, RowFilter
+from dataprep.errors import DataprepError, UsageError, install_hint
+from dataprep.fetched.collect import DuplicateAction, DuplicatePolicy, RowOptions
+from dataprep.fetched.encode import EncodeFormat, EncodeOptions, ResizeMode, RowFilter
 from dataprep.fetched.existing import open_fetched, rejected_rows
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
 from dataprep.messages import counted, human_bytes, printable, shell_words, shortened
 from dataprep.sources import OwnData, own_name_fault
 from dataprep.sources.base import UNSTATED
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
+
+if TYPE_CHECKING:
+    from dataprep.web.requests import Limits
+
+
+@request
+class WebRequest(Request):
+    """Options for fetching from the web."""
+
+    contact: str = option(
+        "How site owners can reach you: an https:// page or mailto:NAME@HOST; part of the User-Agent.",
+        metavar="ADDRESS",
+        group=READ,
+    )
+    allow_network: Texts = option(
+        "Network that is not public, to fetch from as well; recorded in the manifest; may be repeated.",
+        default=(),
+        metavar="CIDR",
+        group=READ,
+    )
+    nameserver: Texts = option(
+        "Address of a name server to use instead of this machine's; may be repeated.",
+        default=(),
+        metavar="ADDRESS",
+        rare=True,
+    )
+    verify_tls: bool = option("Accept any certificate.", default=True, flag="--no-verify-tls", rare=True)
+    in_flight: int = option("URLs in flight in each worker.", default=1024, low=1)
+    host_connections: int = option(
+        "Requests to one host at the same time, by all workers; at least one for each.", default=8, low=1
+    )
+    host_per_second: float = option(
+        "Requests to one host in a second, by all workers.", default=16, low=0, open_low=True
+    )
+    connect_seconds: float = option(
+        "Longest time to connect, TLS included.", default=10, low=0, open_low=True, rare=True
+    )
+    read_seconds: float = option("Longest pause within an answer.", default=10, low=0, open_low=True, rare=True)
+    answer_seconds: float = option("Longest time for a complete answer.", default=30, low=0, open_low=True, rare=True)
+    row_seconds: float = option(
+        "Time after which a row makes no further request: neither a redirect nor a retry.",
+        default=120,
+        low=0,
+        open_low=True,
+        rare=True,
+    )
+    max_body: int | str = option("Largest answer that is read.", default=20 << 20, size=True, shown="20MiB", rare=True)
+    retries: int = option("Number of retries after a 429, or a 503 with Retry-After.", default=2, low=0, rare=True)
+
+
+def limits_of(asked: WebRequest) -> Limits:
+    """Return the limits of all workers together.
+
+    Raises:
+        UsageError: A value is wrong, or the packages for fetching are not installed.
+    """
+    try:
+        from dataprep.web.addresses import parse_networks
+        from dataprep.web.requests import Limits
+    except ImportError as error:
+        raise UsageError(f"laion needs packages for fetching ({error}): {install_hint('laion')}") from error
+    return Limits(
+        contact=asked.contact,
+        allow_networks=parse_networks(texts(asked.allow_network)),
+        nameservers=texts(asked.nameserver),
+        verify_tls=asked.verify_tls,
+        in_flight=asked.in_flight,
+        host_connections=asked.host_connections,
+        host_per_s=asked.host_per_second,
+        connect_s=asked.connect_seconds,
+        read_s=asked.read_seconds,
+        answer_s=asked.answer_seconds,
+        row_s=asked.row_seconds,
+        body_bytes=int(asked.max_body),
+        retries=asked.retries,
+    )
+
+
+def network_lines(limits: Limits) -> Iterator[str]:
+    """Yield a line about the networks that may be fetched from apart from public ones."""
+    if limits.allow_networks:
+        networks = ", ".join(str(network) for network in limits.allow_networks)
+        yield f"fetching from {networks}, too (`allow_network`); the manifest records it"
+
+
+def count_lines(
+    statuses: Mapping[str, int], reasons: Mapping[str, int], examples: Mapping[str, Sequence[str]] | None = None
+) -> list[str]:
+    """Describe the statuses and reasons of rows in lines.
+
+    Args:
+        statuses: Number of rows by status.
+        reasons: Number of rows by reason.
+        examples: Lines about some rows, by reason.
+    """
+    rows = max(1, sum(statuses.values()))
+    lines = [
+        f"  {status.replace('_', ' ')}: {count:,} ({100 * count / rows:.1f} %)"
+        for status, count in statuses.items()
+        if count
+    ]
+    failures = sorted(((count, reason) for reason, count in reasons.items() if reason != "success"), reverse=True)
+    for count, reason in failures[:8]:
+        lines.append(f"    {reason}: {count:,}")
+        lines += [f"      {example}" for example in (examples or {}).get(reason, ())]
+    return lines
+
 
 EPILOG = """\b
 Examples:
@@ -60,137 +178,8 @@ FEW_SHARDS = 4
 """Number of shards up to which an interruption costs a large part of a build."""
 
 
-class _Options(WebOptions):
-    """Values of the options that are not arguments of their own."""
-
-    name: str | None
-    licence: str | None
-    origin: str | None
-    columns: tuple[str, ...]
-    rows_per_shard: int
-    min_image_size: int
-    max_image_area: int | None
-    max_aspect_ratio: float | None
-    min_similarity: float | None
-    max_punsafe: float | None
-    max_pwatermark: float | None
-    nsfw: tuple[str, ...]
-    languages: tuple[str, ...]
-    verify_hash: str | None
-    image_size: int
-    resize_mode: ResizeMode
-    encode_format: EncodeFormat
-    encode_quality: int | None
-    exact_duplicates: DuplicateAction
-    perceptual_duplicates: DuplicateAction
-    duplicate_distance: int
-
-
-@click.command("laion", cls=StrictCommand, epilog=EPILOG)
-@click.argument("others", nargs=-1, type=click.UNPROCESSED, metavar="[MORE TABLES] [-- ENGINE_OPTIONS]")
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    required=True,
-    metavar="URL",
-    help="Tables of one folder (.parquet, .csv, .tsv, .jsonl), or the folder, on disk or gs://; may be repeated.",
-)
-@click.option("--name", help="Name of the dataset, if the table is not LAION's.")
-@click.option("--licence", help="Licence of the images, for the manifest; needs --name.  [default: unknown]")
-@click.option("--origin", help="Where the table comes from, for the manifest; needs --name.  [default: unknown]")
-@click.option(
-    "--format",
-    "format_name",
-    required=True,
-    type=click.Choice(["webdataset", "tfrecord"]),
-    help="Format of the shards.",
-)
-@click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    metavar="ROLE=NAME",
-    help="Name of the column for a role (url, caption, width, …), if it is not a usual one; may be repeated.",
-)
-@click.option(
-    "--rows-per-shard",
-    type=WHOLE,
-    default=DEFAULT_ROWS_PER_SHARD,
-    show_default=True,
-    help="Number of table rows in each shard.",
-)
-@click.option("--min-image-size", type=WHOLE, default=0, metavar="PIXELS", help="Smallest shorter side of an image.")
-@click.option("--max-image-area", type=WHOLE, metavar="PIXELS", help="Largest width times height of an image.")
-@click.option("--max-aspect-ratio", type=Finite(), help="Largest ratio of longer side to shorter side.")
-@click.option("--min-similarity", type=Finite(), help="Smallest similarity of image and caption, from the table.")
-@click.option("--max-punsafe", type=Finite(), help="Largest probability of unsafe content, from the table.")
-@click.option("--max-pwatermark", type=Finite(), help="Largest probability of a watermark, from the table.")
-@click.option("--nsfw", multiple=True, metavar="VALUE", help="Keep only rows with this value of NSFW; may be repeated.")
-@click.option("--languages", multiple=True, metavar="CODE", help="Keep only rows in this language; may be repeated.")
-@click.option(
-    "--verify-hash",
-    type=click.Choice(VERIFIED_HASHES),
-    help="Reject images whose hash differs from the one in the table.",
-)
-@click.option(
-    "--image-size",
-    type=WHOLE,
-    default=256,
-    show_default=True,
-    metavar="PIXELS",
-    help="Size to which images are resized.",
-)
-@click.option(
-    "--resize-mode",
-    type=click.Choice(RESIZE_MODES),
-    default="keep_ratio",
-    show_default=True,
-    help="How images get the size of --image-size; see docs/laion.md.",
-)
-@click.option(
-    "--encode-format",
-    type=click.Choice(list(ENCODE_FORMATS)),
-    default="jpg",
-    show_default=True,
-    help="Format of the stored images.",
-)
-@click.option(
-    "--encode-quality", type=WHOLE, help="Quality of jpg and webp, or compression of png.  [default: 95; png: 6]"
-)
-@click.option(
-    "--exact-duplicates",
-    type=click.Choice(ACTIONS),
-    default="keep",
-    show_default=True,
-    help="What to do with images of a shard that have the same bytes; drop keeps one in each shard.",
-)
-@click.option(
-    "--perceptual-duplicates",
-    type=click.Choice(ACTIONS),
-    default="keep",
-    show_default=True,
-    help="What to do with images of a shard that look the same.",
-)
-@click.option(
-    "--duplicate-distance",
-    type=WHOLE,
-    default=0,
-    show_default=True,
-    metavar="BITS",
-    help="Largest difference of the perceptual hashes of images that look the same.",
-)
-@web_options
-@shared_options
-def command(
-    others: tuple[str, ...],
-    run: Run,
-    sources: tuple[str, ...],
-    format_name: str,
-    output: str,
-    overwrite: bool,
-    **options: Unpack[_Options],
-) -> None:
+@request
+class BuildLaion(WebRequest, Run):
     """Fetch the images of a table of URLs, and build shards of them.
 
     Requests go to public addresses only, unless --allow-network names others, and are limited for each host; robots.txt
@@ -198,91 +187,177 @@ def command(
     reason, in the shard's sidecar parquet file. Keys, names and columns are those of img2dataset. The rows stay in the
     table's order.
     """
-    more = tuple(takewhile(lambda word: not word.startswith("-"), others))
-    engine_options = others[len(more) :]
-    refuse_unknown_runner(run, engine_options)
-    limits = limits_of(options)
-    source_url = open_tables((*sources, *more))[0].url
-    is_planned = run.dry_run and not run.is_local  # a plan asks no cluster
-    at_once = None if is_planned else shards_at_once(run, engine_options, (source_url, output))
-    request = FetchRequest(
-        options=build_options(format_name, _own_data(options)),
-        source_url=source_url,
-        output_url=output,
-        max_reject_ratio=1.0,
-        overwrite=overwrite,
-        tables=TableRequest(
-            sources=(*sources, *more),
-            columns=_columns(options["columns"]),
-            rows_per_shard=options["rows_per_shard"],
-            limits=limits,
-            workers=at_once or 1,
-            one_fetches_a_shard=run.is_local and run.part is None,
-            rows=_row_options(options),
-        ),
+
+    source: Texts = option(
+        "Tables of one folder (.parquet, .csv, .tsv, .jsonl), or the folder, on disk or gs://; may be repeated.",
+        metavar="URL",
+        group=READ,
+    )
+    format: Literal["webdataset", "tfrecord"] = option("Format of the shards.", group=WRITE)
+    name: str | None = option("Name of the dataset, if the table is not LAION's.", default=None, group=WRITE)
+    licence: str | None = option(
+        "Licence of the images, for the manifest; needs --name.", default=None, shown="unknown", group=WRITE
+    )
+    origin: str | None = option(
+        "Where the table comes from, for the manifest; needs --name.", default=None, shown="unknown", group=WRITE
+    )
+    column: Pairs = option(
+        "Name of the column for a role (url, caption, width, …), if it is not a usual one; may be repeated.",
+        default_factory=dict,
+        metavar="ROLE=NAME",
+        example="url=LINK",
+        group=READ,
+    )
+    rows_per_shard: int = option("Number of table rows in each shard.", default=DEFAULT_ROWS_PER_SHARD, group=WRITE)
+    min_image_size: int = option("Smallest shorter side of an image.", default=0, metavar="PIXELS", group=READ)
+    max_image_area: int | None = option(
+        "Largest width times height of an image.", default=None, metavar="PIXELS", group=READ
+    )
+    max_aspect_ratio: float | None = option("Largest ratio of longer side to shorter side.", default=None, group=READ)
+    min_similarity: float | None = option(
+        "Smallest similarity of image and caption, from the table.", default=None, group=READ
+    )
+    max_punsafe: float | None = option(
+        "Largest probability of unsafe content, from the table.", default=None, group=READ
+    )
+    max_pwatermark: float | None = option(
+        "Largest probability of a watermark, from the table.", default=None, group=READ
+    )
+    nsfw: Texts = option(
+        "Keep only rows with this value of NSFW; may be repeated.", default=(), metavar="VALUE", group=READ
+    )
+    languages: Texts = option(
+        "Keep only rows in this language; may be repeated.", default=(), metavar="CODE", group=READ
+    )
+    verify_hash: Literal["md5", "sha256"] | None = option(
+        "Reject images whose hash differs from the one in the table.", default=None, group=READ
+    )
+    image_size: int = option("Size to which images are resized.", default=256, metavar="PIXELS", group=IMAGES)
+    resize_mode: ResizeMode = option(
+        "How images get the size of --image-size; see docs/laion.md.", default="keep_ratio", group=IMAGES
+    )
+    encode_format: EncodeFormat = option("Format of the stored images.", default="jpg", group=IMAGES)
+    encode_quality: int | None = option(
+        "Quality of jpg and webp, or compression of png.", default=None, shown="95; png: 6", group=IMAGES
+    )
+    exact_duplicates: DuplicateAction = option(
+        "Action for images of a shard that have the same bytes; drop keeps one in each shard.",
+        default="keep",
+        group=IMAGES,
+    )
+    perceptual_duplicates: DuplicateAction = option(
+        "Action for images of a shard that look the same.", default="keep", group=IMAGES
+    )
+    duplicate_distance: int = option(
+        "Largest difference of the perceptual hashes of images that look the same.",
+        default=0,
+        metavar="BITS",
+        group=IMAGES,
+        rare=True,
+    )
+    engine_options: Texts = option(
+        "Further tables, and then options of the engine, as they follow after -- on the command line.",
+        default=(),
+        rest=True,
+        metavar="[MORE TABLES] [-- ENGINE_OPTIONS]",
+        group=WHERE,
     )
 
-    def fetch_lines(plan: Plan, shards: int) -> Iterator[str]:
-        yield from _few_lines(plan)
-        yield _rate_line(request.tables, shards, is_known=at_once is not None)
+    def job(self) -> Job:
+        """Return the build that is asked for. Raises UsageError if the options do not fit together."""
+        words = texts(self.engine_options)
+        more = tuple(takewhile(lambda word: not word.startswith("-"), words))
+        run = replace(self, source=(*texts(self.source), *more), engine_options=words[len(more) :])
+        run.choice()
+        limits = limits_of(run)
+        sources = texts(run.source)
+        source_url = open_tables(sources)[0].url
+        is_planned = run.dry_run and not run.is_local  # a plan asks no cluster
+        at_once = None if is_planned else shards_at_once(run, (source_url, str(run.output)))
+        asked = FetchRequest(
+            options=build_options(run.format, _own_data(run)),
+            source_url=source_url,
+            output_url=str(run.output),
+            max_reject_ratio=1.0,
+            overwrite=run.overwrite,
+            tables=TableRequest(
+                sources=sources,
+                columns=dict(run.column),
+                rows_per_shard=run.rows_per_shard,
+                limits=limits,
+                workers=at_once or 1,
+                one_fetches_a_shard=run.is_local and run.part is None,
+                rows=_row_options(run),
+            ),
+        )
 
-    def plan_lines(plan: Plan) -> Iterator[str]:
-        yield from _plan_lines(plan)
-        yield from (f"  {line}" for line in fetch_lines(plan, plan.num_shards))
+        def fetch_lines(plan: Plan, shards: int) -> Iterator[str]:
+            yield from _few_lines(plan)
+            yield _rate_line(asked.tables, shards, is_known=at_once is not None)
 
-    progress = partial(LaionProgress, lines=fetch_lines)
-    shown = Shown(progress=progress, plan_lines=plan_lines, split_line=partial(_split_lines, output))
-    build(request, run, engine_options, shown, check=lambda _progress: None if run.dry_run else tell_networks(limits))
+        def plan_lines(plan: Plan) -> Iterator[str]:
+            yield from _plan_lines(plan)
+            yield from (f"  {line}" for line in fetch_lines(plan, plan.num_shards))
+
+        return Job(
+            run=run,
+            request=asked,
+            plan_lines=plan_lines,
+            split_line=partial(_split_lines, str(run.output)),
+            open_progress=partial(LaionProgress, lines=fetch_lines),
+            warnings=() if run.dry_run else tuple(network_lines(limits)),
+        )
 
 
-def _own_data(values: _Options) -> OwnData | None:
+def _built(asked: BuildLaion) -> Dataset:
+    return dataset_of(asked.job())
+
+
+def _print(asked: BuildLaion, *, as_json: bool) -> None:
+    run_and_print(asked.job(), as_json=as_json)
+
+
+build_laion = function_of(BuildLaion, _built, "build_laion")
+command = command_of(BuildLaion, _print, "laion", epilog=EPILOG)
+
+
+def _own_data(values: BuildLaion) -> OwnData | None:
     """Return what the user says about the table; None for LAION's."""
-    name, stated = values["name"], {key: values[key] for key in ("licence", "origin") if values[key] is not None}
+    name = values.name
+    stated = {key: value for key in ("licence", "origin") if (value := getattr(values, key)) is not None}
     if name is None:
         if stated:
-            raise UsageError(
-                f"--{next(iter(stated))}: a dataset that states this needs a name of its own; add --name NAME"
-            )
+            raise UsageError(f"`{next(iter(stated))}`: a dataset that states this needs a name of its own; add `name`")
         return None
     if fault := own_name_fault(name):
-        raise UsageError(f"{fault}; choose another with --name")
-    return OwnData(name=name, licence=values["licence"] or UNSTATED, origin=values["origin"] or UNSTATED)
+        raise UsageError(f"{fault}; choose another with `name`")
+    return OwnData(name=name, licence=values.licence or UNSTATED, origin=values.origin or UNSTATED)
 
 
-def _columns(texts: tuple[str, ...]) -> dict[str, str]:
-    columns = {}
-    for text in texts:
-        role, equals, name = text.partition("=")
-        if not (role and equals and name):
-            raise UsageError(f"--column {text}: expected ROLE=NAME, such as url=LINK")
-        columns[role] = name
-    return columns
-
-
-def _row_options(values: _Options) -> RowOptions:
-    quality, usual = values["encode_quality"], _PNG_COMPRESSION if values["encode_format"] == "png" else _QUALITY
+def _row_options(values: BuildLaion) -> RowOptions:
+    quality, usual = values.encode_quality, _PNG_COMPRESSION if values.encode_format == "png" else _QUALITY
     return RowOptions(
         encode=EncodeOptions(
-            image_size=values["image_size"],
-            resize_mode=values["resize_mode"],
-            encode_format=values["encode_format"],
+            image_size=values.image_size,
+            resize_mode=values.resize_mode,
+            encode_format=values.encode_format,
             encode_quality=usual if quality is None else quality,
         ),
         duplicates=DuplicatePolicy(
-            exact=values["exact_duplicates"],
-            perceptual=values["perceptual_duplicates"],
-            max_distance=values["duplicate_distance"],
+            exact=values.exact_duplicates,
+            perceptual=values.perceptual_duplicates,
+            max_distance=values.duplicate_distance,
         ),
-        verify_hash=values["verify_hash"],
+        verify_hash=values.verify_hash,
         row_filter=RowFilter(
-            min_image_size=values["min_image_size"],
-            max_image_area=values["max_image_area"],
-            max_aspect_ratio=values["max_aspect_ratio"],
-            min_similarity=values["min_similarity"],
-            max_punsafe=values["max_punsafe"],
-            max_pwatermark=values["max_pwatermark"],
-            nsfw=values["nsfw"],
-            languages=values["languages"],
+            min_image_size=values.min_image_size,
+            max_image_area=values.max_image_area,
+            max_aspect_ratio=values.max_aspect_ratio,
+            min_similarity=values.min_similarity,
+            max_punsafe=values.max_punsafe,
+            max_pwatermark=values.max_pwatermark,
+            nsfw=texts(values.nsfw),
+            languages=texts(values.languages),
         ),
     )
 

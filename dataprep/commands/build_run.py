@@ -1,281 +1,339 @@
-"""The part of `dataprep build` that all datasets share: options, region check, engine, dry run, output."""
+"""The part of a build that all datasets share: the request for a run, region check, engine, dry run, result.
+
+Run (a request) ─▶ run_request ─▶ Built | Drafted | Submitted ─▶ print_outcome (command) or dataset_of (function)
+"""
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import click
 
+from dataprep.arguments import WHERE, WRITE, Place, Request, Texts, option, request, spelled, texts
 from dataprep.builder.cards import CARDS, own_cards, write_cards
 from dataprep.builder.driver import BuildResult, prepare, refuse_output, run_build
 from dataprep.builder.finished import numbering_faults
-from dataprep.builder.job import Engine
+from dataprep.builder.job import BuildJob, Engine
 from dataprep.builder.merge import rejects_too_many
-from dataprep.builder.plan import Plan
-from dataprep.builder.remains import card_plan
-from dataprep.builder.request import BuildRequest
-from dataprep.cloud.placement import guard
-from dataprep.commands.options import json_option, stall_option, workers_option
-from dataprep.commands.progress import BuildProgress
-from dataprep.commands.region_options import (
-    beside_option,
-    named_place,
-    place_of_workers,
-    region_policy_option,
-    runs_here,
-    tpu_option,
-)
+from dataprep.builder.output import card_plan, open_build
+from dataprep.builder.plan import BuildRequest, Plan
+from dataprep.builder.recipe import recipe_of
+from dataprep.builder.traffic import Traffic
+from dataprep.cloud.cost import GIB, Amount, Cost, reading_cost, writing_cost
+from dataprep.cloud.machine import this_zone
+from dataprep.cloud.placement import Placement, guard, is_bucket, placement_of
+from dataprep.cloud.prices import ANYWHERE, published_prices
+from dataprep.commands.progress import BuildProgress, Callback, Viewer
+from dataprep.commands.region_options import named_place, place_of_workers, runs_here
 from dataprep.dataset.manifest import manifest_document
-from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
 from dataprep.errors import DataprepError, SourceError, StorageError, UsageError
-from dataprep.messages import counted, shell_words
+from dataprep.host.cpu import available_cores
+from dataprep.host.heartbeat import MAX_STALL_MINUTES, STALL_S
+from dataprep.messages import counted, human_bytes, shell_words, usd
 from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, engine_module
 from pipelines.parts import Part, part_of
 from pipelines.protocol import DetachedJob, EngineChoice, EngineWork
 
-_OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with --beside or --tpu"
+if TYPE_CHECKING:
+    from dataprep.dataset.opened import Dataset
+
+_OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with `near` or `tpu`"
 _RUNNER_HELP = (
-    "Engine: local, ray, spark, or the name of a Beam runner. Its own options follow after --; for ray "
-    "--address=HOST:PORT, --cpus=N, --memory=GIB, --resource=NAME=N, --processes=N and --shared; for spark "
-    "--master=URL and --conf=NAME=VALUE. Never expose Ray's ports: they have no authentication."
+    "Engine: local, ray, spark, or the name of a Beam runner. Its own options follow after --; docs/clusters.md lists "
+    "them. Never expose Ray's ports: they have no authentication."
 )
-_OPTIONS = (
-    click.option("--output", required=True, metavar="URL", help="Folder or gs:// prefix for the dataset."),
-    click.option("--runner", default=LOCAL, show_default=True, help=_RUNNER_HELP),
-    workers_option,
-    click.option(
-        "--part",
-        metavar="K/N",
-        help="Build part K of N beside other parts, on any machines: no scheduler is needed, and parts that are gone "
-        "are replaced. auto or auto/N in a task of Slurm, Google Batch or Kubernetes, and under dataprep tpu run.",
-    ),
-    stall_option(
-        "Minutes without progress after which a worker is killed and its shard tried again, and minutes without a "
-        "finished shard after which a job of a Beam runner is cancelled."
-    ),
-    click.option(
-        "--detach",
-        is_flag=True,
-        help="Submit the job to the engine's cluster, print its name, and end. The same command later finishes the "
-        "dataset, or says how far the job is.",
-    ),
-    beside_option,
-    tpu_option,
-    region_policy_option,
-    click.option(
-        "--overwrite",
-        is_flag=True,
-        help="Delete the dataset at --output, then build. Readers find none there until the build has finished, and "
+
+
+@request
+class LocalRun(Request):
+    """Options of work in processes of this machine."""
+
+    workers: int = option(
+        "Number of worker processes.",
+        default_factory=available_cores,
+        low=1,
+        shown="cores of this machine",
+        group=WHERE,
+    )
+    stall_minutes: float = option(
+        "Minutes without progress after which a worker is killed and its shard is tried again.",
+        default=STALL_S / 60,
+        low=0,
+        high=MAX_STALL_MINUTES,
+        open_low=True,
+        group=WHERE,
+        rare=True,
+    )
+    progress: Callback | None = option(
+        "Function that gets a Progress (step, done, total, rate) whenever there is some; None for a bar on a terminal "
+        "and in a notebook.",
+        default=None,
+        only="python",
+    )
+
+    def viewer(self) -> Viewer:
+        """Return the receiver of progress and messages of a Python function."""
+        return Viewer(is_python=True, callback=self.progress)
+
+
+@request
+class Run(LocalRun):
+    """Options of a build that change no byte of its dataset."""
+
+    output: Place = option("Folder or gs:// prefix for the dataset.", metavar="URL", group=WRITE)
+    overwrite: bool = option(
+        "Delete the dataset at --output, then build. Readers find none there until the build has finished, and "
         "those that still read the old one fail; to keep it, choose another --output.",
-    ),
-    click.option(
-        "--dry-run",
-        is_flag=True,
-        help="Print the plan, and leave nothing behind; where the build would refuse --output, say why and end with "
+        default=False,
+        group=WRITE,
+    )
+    dry_run: bool = option(
+        "Print the plan, and leave nothing behind; where the build would refuse --output, say why and end with "
         "its exit code.",
-    ),
-    json_option,
-)
+        default=False,
+    )
+    runner: str = option(_RUNNER_HELP, default=LOCAL, group=WHERE)
+    part: str | None = option(
+        "Build part K of N next to other parts, on any machines: no scheduler is needed, and parts that are gone "
+        "are replaced. auto or auto/N in a task of Slurm, Google Batch or Kubernetes, and under dataprep tpu run.",
+        default=None,
+        metavar="K/N",
+        group=WHERE,
+        rare=True,
+    )
+    stall_minutes: float = option(
+        "Minutes without progress after which a worker is killed and its shard tried again, and minutes without a "
+        "finished shard after which a job of a Beam runner is cancelled.",
+        default=STALL_S / 60,
+        low=0,
+        high=MAX_STALL_MINUTES,
+        open_low=True,
+        group=WHERE,
+        rare=True,
+    )
+    detach: bool = option(
+        "Submit the job to the engine's cluster, print its name, and end. The same command later finishes the "
+        "dataset, or says how far the job is.",
+        default=False,
+        group=WHERE,
+        rare=True,
+    )
+    near: str | None = option(
+        "Zone or region in which --output will be read.", default=None, metavar="ZONE", group=WHERE
+    )
+    tpu: str | None = option(
+        "TPU that will read the data; its zone is looked up with gcloud.", default=None, metavar="NAME", group=WHERE
+    )
+    region_policy: Literal["refuse", "warn", "off"] = option(
+        "Action when the transfer from a bucket is charged.", default="refuse", group=WHERE
+    )
+    engine_options: Texts = option(
+        "Options of the engine, as they follow after -- on the command line.",
+        default=(),
+        rest=True,
+        metavar="[-- ENGINE_OPTIONS]",
+        group=WHERE,
+    )
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """Options of a build that do not depend on its dataset, and change no byte of it."""
-
-    runner: str
-    workers: int
-    part: Part | None
-    """Part of the dataset that this run builds, beside others; None: all of it."""
-    stall_minutes: float
-    detach: bool
-    """Whether to submit the job and leave it running."""
-    beside: str | None
-    tpu: str | None
-    region_policy: str
-    dry_run: bool
-    as_json: bool
+    def __post_init__(self) -> None:
+        """Check the values, and that they go together."""
+        super().__post_init__()
+        if self.part is not None and self.overwrite:
+            raise UsageError(
+                "`part` with `overwrite`: a part that starts late would remove what others have built; remove the old "
+                "dataset first, or choose another `output`"
+            )
+        if self.part is not None and self.runner != LOCAL:
+            raise UsageError(f"`part` with `runner` {self.runner}, which has workers of its own; give one of the two")
 
     @property
     def is_local(self) -> bool:
         """Whether the workers are processes of this machine; other engines may ask a cluster for their number."""
         return self.runner == LOCAL
 
+    @property
+    def chosen_part(self) -> Part | None:
+        """Part of the dataset that this run builds, next to others; None for all of it."""
+        return None if self.part is None else part_of(self.part, os.environ)
+
+    def choice(self) -> EngineChoice:
+        """Return the engine that is asked for.
+
+        Raises:
+            UsageError: There are options without an engine that has some; the runner or an option is unknown, the
+                runner loses data, or its library is not installed.
+        """
+        choice = EngineChoice(
+            runner=self.runner,
+            options=texts(self.engine_options),
+            workers=self.workers,
+            part=self.chosen_part,
+            detach=self.detach,
+        )
+        engine_module(self.runner).check(choice)
+        return choice
+
+
+def people(asked: Request, *, quiet: bool) -> Viewer:
+    """Return the receiver of progress and messages of a command."""
+    return Viewer(quiet=quiet, spell=partial(spelled, type(asked)))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
-    """The output of a build that depends on the kind of dataset."""
+class Job:
+    """A build as a command or function has prepared it, with what depends on the kind of dataset."""
 
-    progress: Callable[..., BuildProgress]
-    """Function that makes the progress from `quiet` and `stall_s`."""
+    run: Run
+    request: BuildRequest
     plan_lines: Callable[[Plan], Iterable[str]]
-    """Function that describes a plan in lines, for --dry-run."""
+    """Function that describes a plan in lines, for a dry run."""
     split_line: Callable[[SplitManifest], str]
     """Function that describes a finished split."""
+    open_progress: Callable[..., BuildProgress] = BuildProgress
+    """Function that makes the progress from `viewer` and `stall_s`."""
+    check: Callable[[BuildProgress], object] = lambda _progress: None
+    """Function that checks the originals, before anything else is read."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the request itself."""
 
 
-def shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every dataset; the command gets all but --output and --overwrite as `run`, a `Run`."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """A complete dataset, and the work of this run on it."""
 
-    @functools.wraps(command)
-    def wrapped(*arguments: Any, **values: Any) -> None:
-        named = values["part"]
-        if named is not None and values["overwrite"]:
-            raise UsageError(
-                "--part with --overwrite: a part that starts late would remove what others have built; remove the old "
-                "dataset first, or choose another --output"
-            )
-        values["part"] = None if named is None else part_of(named, os.environ)
-        command(*arguments, run=Run(**{field.name: values.pop(field.name) for field in fields(Run)}), **values)
-
-    decorated: Callable[..., None] = wrapped
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    result: BuildResult
+    elapsed_s: float
+    notes: list[str]
 
 
-def build(
-    request: BuildRequest,
-    run: Run,
-    engine_options: tuple[str, ...],
-    shown: Shown,
-    *,
-    check: Callable[[BuildProgress], object] = lambda _progress: None,
-) -> None:
-    """Build a dataset and print the result, or print its plan.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drafted:
+    """The plan of a dry run, and what the build would take and cost."""
+
+    plan: Plan
+    buckets: list[PlannedBucket]
+    worker_lines: list[str]
+    notes: list[str]
+    refusal: DataprepError | None
+    """Error with which the build would refuse its output."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submitted:
+    """A job that continues without this process."""
+
+    name: str
+    text: str
+
+
+Outcome = Built | Drafted | Submitted
+
+
+def run_job(job: Job, viewer: Viewer) -> Outcome:
+    """Build a dataset, or plan it in a dry run.
 
     Args:
-        request: What to build.
-        run: Options of the run.
-        engine_options: Options of the engine, given after `--`.
-        shown: The output that depends on the kind of dataset.
-        check: Checks the originals, before anything else is read.
+        job: The build.
+        viewer: Receiver of progress and messages.
+
+    Raises:
+        DataprepError: The build is refused or not finished; the same request continues it.
     """
-    reader, builder = named_place(run.beside, run.tpu), place_of_workers(engine_options)
+    run, request = job.run, job.request
+    choice = run.choice()
+    reader, builder = named_place(run.near, run.tpu), place_of_workers(choice.options)
     if not run.dry_run:
-        _guard(request, run, reader=reader, builder=builder)
-    with _missing_listed(run), shown.progress(quiet=run.as_json, stall_s=60 * run.stall_minutes) as progress:
-        check(progress)
+        guard(request.output_url, run.region_policy, where=reader, advice=_OUTPUT_ADVICE)
+        if runs_here(run.runner) or builder is not None:
+            guard(request.source_url, run.region_policy, where=builder)
+    with job.open_progress(viewer=viewer, stall_s=60 * run.stall_minutes) as progress:
+        for line in job.warnings:
+            progress.warn(line, keep=False)
+        job.check(progress)
         if run.dry_run:
-            _print_plan(request, run, engine_options, shown, progress, {"reader": reader, "builder": builder})
-            return
+            return _draft(job, choice, progress, reader=reader, builder=builder)
         started_s = time.monotonic()
         try:
-            with _open_engine(request, run, engine_options, progress) as engine:
+            with _open_engine(request, choice, progress) as engine:
                 result = run_build(
                     request, engine, progress, lambda result: _write_cards(request.output_url, result, progress)
                 )
-        except DetachedJob as job:
-            progress.stop()
-            click.echo(json.dumps({"url": request.output_url, "job": job.name}) if run.as_json else str(job))
-            return
+        except DetachedJob as submitted:
+            return Submitted(name=submitted.name, text=str(submitted))
         for split, fault in numbering_faults(result.manifest):
             progress.warn(f"{split}: {fault}")
-        elapsed_s = time.monotonic() - started_s
-    notes = progress.notes if run.as_json else None
-    _print_result(result, request, elapsed_s, shown.split_line, notes=notes)
+        return Built(result=result, elapsed_s=time.monotonic() - started_s, notes=progress.notes)
 
 
-@contextmanager
-def _missing_listed(run: Run) -> Iterator[None]:
-    """Print all images that a table names and that do not exist, if they are why the build ends and --json is given."""
-    try:
-        yield
-    except SourceError as error:
-        missing = [{"image": image, "row": row} for image, row in error.missing]
-        if run.as_json and missing:
-            click.echo(json.dumps({"error": str(error), "missing": missing}))
-        raise
-
-
-def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None:
-    """Write the cards of a dataset that is whole; without them it is no less whole."""
-    storage = open_storage(url)
-    try:
-        written = write_cards(storage, result.manifest)
-        if len(written) == len(CARDS):
-            return
-        # The cards of a dataset that was whole already may be edited; those of a repaired one tell of its old files.
-        if result.assembled or card_plan(storage) not in (None, result.manifest.plan_hash):
-            stale = set(CARDS) - own_cards(storage, result.manifest).keys()
-            if stale:
-                progress.warn(
-                    f"{' and '.join(sorted(stale))} of an earlier state stays, as you may have edited it: write both "
-                    f"cards anew with dataprep card {shell_words(url)} --overwrite"
-                )
-    except DataprepError as error:
-        progress.warn(f"the cards are not written: {error}; write them with dataprep card {shell_words(url)}")
-
-
-def refuse_unknown_runner(run: Run, engine_options: tuple[str, ...]) -> None:
-    """Refuse a runner, or its options, if no build can run with them; no cluster is contacted.
+def dataset_of(job: Job) -> Dataset:
+    """Run a job for a Python function, and return its dataset; after a dry run the planned one.
 
     Raises:
-        UsageError: There are options without an engine that has some, or --part with one; the runner or an option is
-            unknown, the runner loses data, or its library is not installed.
+        DataprepError: The build is refused or not finished.
     """
-    if run.part is not None and run.runner != LOCAL:
-        raise UsageError(f"--part with --runner {run.runner}, which has workers of its own; give one of the two")
-    engine_module(run.runner).check(_choice(run, engine_options))
+    from dataprep.dataset.opened import Dataset, Planned
 
-
-def shards_at_once(run: Run, engine_options: tuple[str, ...], urls: tuple[str, ...]) -> int:
-    """Return the number of shards that a build has in flight on its engine, or in all of its parts.
-
-    Args:
-        run: Options of the run; other parts are taken to have as many workers.
-        engine_options: Options of the engine, given after `--`.
-        urls: URLs of originals and output.
-    """
-    return engine_module(run.runner).shards_at_once(_choice(run, engine_options), urls)
-
-
-def _choice(run: Run, engine_options: tuple[str, ...]) -> EngineChoice:
-    return EngineChoice(
-        runner=run.runner, options=engine_options, workers=run.workers, part=run.part, detach=run.detach
+    outcome = run_job(job, job.run.viewer())
+    if isinstance(outcome, Built):
+        return Dataset(manifest=outcome.result.manifest, url=job.request.output_url)
+    if isinstance(outcome, Submitted):
+        raise UsageError(f"{outcome.text}; the job runs without this process, and no dataset is there yet")
+    if outcome.refusal is not None:
+        raise outcome.refusal
+    plan = outcome.plan
+    planned = Planned(
+        name=plan.options.name,
+        format=plan.options.format,
+        splits={split.name: (sum(split.shard_samples), len(split.shard_samples)) for split in plan.splits},
+        classes=plan.classes,
+        features=plan.features,
+        notes=tuple(outcome.notes),
     )
+    return Dataset(url=job.request.output_url, manifest=None, planned=planned)
 
 
-def _guard(request: BuildRequest, run: Run, *, reader: str | None, builder: str | None) -> None:
-    """Check the regions of output and source; see `dataprep.cloud.placement.guard`.
+def run_and_print(job: Job, *, as_json: bool) -> None:
+    """Run a job for a command, and print what comes of it.
 
-    Args:
-        request: What is built.
-        run: Options of the run.
-        reader: Zone or region in which the output will be read; None: this machine's.
-        builder: Zone or region of a Beam runner's workers; None: this machine's, or unknown.
+    Raises:
+        DataprepError: The build is refused or not finished, or a dry run shows that it would be.
     """
-    guard(request.output_url, run.region_policy, where=reader, advice=_OUTPUT_ADVICE)
-    if runs_here(run.runner) or builder is not None:
-        guard(request.source_url, run.region_policy, where=builder)
+    with _missing_listed(as_json=as_json):
+        outcome = run_job(job, people(job.run, quiet=as_json))
+    if isinstance(outcome, Submitted):
+        words = json.dumps({"url": job.request.output_url, "job": outcome.name}) if as_json else outcome.text
+        click.echo(words)
+    elif isinstance(outcome, Drafted):
+        _print_draft(outcome, job, as_json=as_json)
+    else:
+        _print_built(outcome, job, as_json=as_json)
 
 
-@contextmanager
-def _open_engine(
-    request: BuildRequest, run: Run, engine_options: tuple[str, ...], progress: BuildProgress
-) -> Iterator[Engine]:
-    work = EngineWork(
-        dataset=request.options.dataset,
-        source_url=request.source_url,
-        output_url=request.output_url,
-        stall_s=progress.stall_s,
-        log=progress.log,
-        warn=progress.warn,
+def _draft(
+    job: Job, choice: EngineChoice, progress: BuildProgress, *, reader: str | None, builder: str | None
+) -> Drafted:
+
+    run, request = job.run, job.request
+    plan = prepare(request, progress, keep=False).plan
+    buckets = planned_buckets(plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers)
+    refusal, unknown = _refusal(request, plan)
+    return Drafted(
+        plan=plan,
+        buckets=buckets,
+        worker_lines=private_worker_lines(plan, choice.options) + ([unknown] if unknown else []),
+        notes=[*progress.notes, *([unknown] if unknown else [])],
+        refusal=refusal,
     )
-    with engine_module(run.runner).open_engine(_choice(run, engine_options), work) as engine:
-        if engine_options:
-            from dataprep.commands.private_workers import telling
-
-            engine = telling(engine, engine_options, progress.warn)
-        yield engine
 
 
 def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, str]:
@@ -289,52 +347,86 @@ def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, s
     return None, ""
 
 
-def _print_plan(
-    request: BuildRequest,
-    run: Run,
-    engine_options: tuple[str, ...],
-    shown: Shown,
-    progress: BuildProgress,
-    places: Mapping[str, str | None],
-) -> None:
-    """Print a plan, and what the build would take and cost, in lines or as JSON.
+@contextmanager
+def _open_engine(request: BuildRequest, choice: EngineChoice, progress: BuildProgress) -> Iterator[Engine]:
+    work = EngineWork(
+        dataset=request.options.dataset,
+        source_url=request.source_url,
+        output_url=request.output_url,
+        stall_s=progress.stall_s,
+        log=progress.log,
+        warn=progress.warn,
+    )
+    with engine_module(choice.runner).open_engine(choice, work) as engine:
+        if choice.options:
+            engine = telling(engine, choice.options, progress.warn)
+        yield engine
+
+
+def shards_at_once(run: Run, urls: tuple[str, ...]) -> int:
+    """Return the number of shards that a build has in flight on its engine, or in all of its parts.
 
     Args:
-        places: Zones or regions of the `reader` of the output and of the `builder`; see `planned_buckets`.
-
-    Raises:
-        UsageError, VerificationError: The build would refuse its output.
+        run: Options of the run; other parts are taken to have as many workers.
+        urls: URLs of originals and output.
     """
-    from dataprep.commands.build_time import ONE_CORE, crew_here, planned_time
-    from dataprep.commands.private_workers import private_worker_lines
-    from dataprep.commands.region_options import planned_buckets
+    pass
+    return engine_module(run.runner).shards_at_once(run.choice(), urls)
 
-    planned = prepare(request, progress, keep=False)
-    plan = planned.plan
-    progress.stop()
-    crew = crew_here(run.workers, run.part.count if run.part else 1) if run.is_local else ONE_CORE
-    found_time = planned_time(planned, crew)
-    buckets = planned_buckets(plan, request, **places, runner=run.runner, workers=run.workers)
-    refusal, unknown = _refusal(request, plan)
-    unknowns = [unknown] if unknown else []
-    if run.as_json:
-        found: dict[str, object] = {"buckets": [bucket.document() for bucket in buckets]}
-        found["time"] = None if found_time is None else found_time.document()
-        found |= {"notes": [*progress.notes, *unknowns], "refused": None if refusal is None else str(refusal)}
+
+def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None:
+    """Write the cards of a dataset that is complete; it is no less complete without them."""
+    storage = open_storage(url)
+    try:
+        written = write_cards(storage, result.manifest)
+        if len(written) == len(CARDS):
+            return
+        # The cards of a dataset that was whole already may be edited; those of a repaired one tell of its old files.
+        if result.assembled or card_plan(storage) not in (None, result.manifest.plan_hash):
+            stale = set(CARDS) - own_cards(storage, result.manifest).keys()
+            if stale:
+                progress.warn(
+                    f"{' and '.join(sorted(stale))} of an earlier state stays, as you may have edited it: write both "
+                    f"cards again with dataprep card {shell_words(url)} --overwrite"
+                )
+    except DataprepError as error:
+        progress.warn(f"the cards are not written: {error}; write them with dataprep card {shell_words(url)}")
+
+
+# What a command prints
+
+
+@contextmanager
+def _missing_listed(*, as_json: bool) -> Iterator[None]:
+    """Print all images that a table names and that do not exist, if they are why the build ends and --json is given."""
+    try:
+        yield
+    except SourceError as error:
+        missing = [{"image": image, "row": row} for image, row in error.missing]
+        if as_json and missing:
+            click.echo(json.dumps({"error": str(error), "missing": missing}))
+        raise
+
+
+def _print_draft(draft: Drafted, job: Job, *, as_json: bool) -> None:
+    plan = draft.plan
+    if as_json:
+        found: dict[str, object] = {"buckets": [bucket.document() for bucket in draft.buckets], "notes": draft.notes}
+        found["refused"] = None if draft.refusal is None else spelled(type(job.run), str(draft.refusal))
         click.echo(json.dumps(plan.document() | found))
     else:
-        click.echo(f"{plan.options.name} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
-        for line in shown.plan_lines(plan):
+        click.echo(
+            f"{plan.options.name} as {plan.options.format} to {job.request.output_url}, plan {plan.plan_hash[:12]}"
+        )
+        for line in job.plan_lines(plan):
             click.echo(line)
-        if found_time is not None:
-            click.echo(found_time.line)
-        for line in (*private_worker_lines(plan, engine_options), *unknowns):
+        for line in draft.worker_lines:
             click.echo(f"  {line}")
-        for bucket in buckets:
+        for bucket in draft.buckets:
             click.echo(bucket.line)
         click.echo("Nothing was built, and nothing is left behind (--dry-run).")
-    if refusal is not None:
-        raise refusal
+    if draft.refusal is not None:
+        raise draft.refusal
 
 
 def _rejected_before(manifest: Manifest, request: BuildRequest) -> str:
@@ -347,24 +439,17 @@ def _rejected_before(manifest: Manifest, request: BuildRequest) -> str:
     return f", though it has {counts}, more than --max-reject-ratio {ratio:g} allows: it was built with a higher ratio"
 
 
-def _print_result(
-    result: BuildResult,
-    request: BuildRequest,
-    elapsed_s: float,
-    split_line: Callable[[SplitManifest], str],
-    *,
-    notes: list[str] | None,
-) -> None:
-    """Print a result in lines or, with notes about the originals, as JSON."""
+def _print_built(built: Built, job: Job, *, as_json: bool) -> None:
+    result, request = built.result, job.request
     manifest, output = result.manifest, request.output_url
-    if notes is not None:
-        summary = manifest_document(manifest) | {"url": output, "elapsed_s": round(elapsed_s, 3)}
-        summary |= {"shards_built": result.shards_built, "notes": notes}
+    if as_json:
+        summary = manifest_document(manifest) | {"url": output, "elapsed_s": round(built.elapsed_s, 3)}
+        summary |= {"shards_built": result.shards_built, "notes": built.notes}
         json.dump(summary, sys.stdout)
         click.echo()
         return
     for split in manifest.splits:
-        click.echo(split_line(split))
+        click.echo(job.split_line(split))
     if not (result.shards_built or result.assembled):
         click.echo(
             f"{output} was whole already; nothing was done{_rejected_before(manifest, request)}. The contents were not "
@@ -375,4 +460,124 @@ def _print_result(
     is_bare = request.options.own is not None and not manifest.classes
     labels = " without labels" if is_bare else ""
     verify = shell_words("dataprep", "verify", output)
-    click.echo(f"{output} is whole: {samples}{labels} in {elapsed_s:.1f} s; check it with: {verify}")
+    click.echo(f"{output} is whole: {samples}{labels} in {built.elapsed_s:.1f} s; check it with: {verify}")
+
+
+_PRIVATE = "--no_use_public_ips"
+
+
+def private_worker_lines(plan: Plan, options: Sequence[str]) -> list[str]:
+    """Describe what workers without public addresses need for a build; no line if they have public addresses.
+
+    Args:
+        plan: The plan of the build.
+        options: Options of a Beam runner.
+    """
+    if _PRIVATE not in options:
+        return []
+    lines = [
+        f"{_PRIVATE}: workers reach buckets only if their subnetwork has Private Google Access: gcloud compute "
+        "networks subnets update SUBNETWORK --region=REGION --enable-private-ip-google-access"
+    ]
+    web_bytes = recipe_of(plan.options.dataset).web_bytes(plan)
+    if web_bytes:
+        lines.append(
+            f"{_PRIVATE}: workers reach the web only through Cloud NAT, which takes about "
+            f"{usd(nat_cost(web_bytes))} for {human_bytes(web_bytes)} of downloads, free with public addresses"
+        )
+    return lines
+
+
+def nat_cost(web_bytes: int) -> float:
+    """Return the price of downloads through Cloud NAT, in USD, without the gateway's hours, which cost cents."""
+    return web_bytes / GIB * (published_prices().find("nat_per_gib", ANYWHERE, ANYWHERE) or 0.0)
+
+
+def telling(engine: Engine, options: Sequence[str], log: Callable[[str], object]) -> Engine:
+    """Return an engine that first logs `private_worker_lines`."""
+
+    def tell(job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
+        for line in private_worker_lines(open_build(job.output_url, job.root, job.pointer).plan, options):
+            log(line)
+        yield from engine(job, indexes)
+
+    return tell
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedBucket:
+    """A bucket that a build reads or writes."""
+
+    role: str
+    """Either `output` or `source`."""
+    url: str
+    where: str | None
+    """Zone or region of the reader: the training reads the output, and the build the source."""
+    verdict: str
+    usd_per_gib: float | None
+    reason: str
+    traffic: Traffic
+    cost: Cost | None
+    """Cost of this build, in USD; None if a price is unknown."""
+
+    @property
+    def line(self) -> str:
+        """The bucket in one line for the user."""
+        verb, what = ("writing", "it") if self.role == "output" else ("reading", "it once")
+        cost = f" and costs {usd(self.cost.total)}" if self.cost else ", at an unknown cost"
+        requests = self.traffic.inserts + self.traffic.gets
+        return (
+            f"  {self.role} {self.url}: {self.verdict}; {self.reason}; {verb} {what} takes {requests:,} requests{cost}"
+        )
+
+    def document(self) -> dict[str, object]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+
+def planned_buckets(
+    plan: Plan, request: BuildRequest, *, reader: str | None, builder: str | None, runner: str, workers: int
+) -> list[PlannedBucket]:
+    """Return the output and the source, if they are in buckets.
+
+    Args:
+        reader: Zone or region in which the output will be read; None: this machine's.
+        builder: Zone or region of a Beam runner's workers; None: this machine's, or unknown.
+    """
+    found = []
+    if is_bucket(request.output_url):
+        found.append(_output(plan, placement_of(request.output_url, reader or this_zone()), workers))
+    if is_bucket(request.source_url):
+        where = builder or (this_zone() if runs_here(runner) else None)
+        found.append(_source(plan, placement_of(request.source_url, where)))
+    return found
+
+
+def _output(plan: Plan, found: Placement, workers: int) -> PlannedBucket:
+    traffic, cost = recipe_of(plan.options.dataset).output_traffic(plan, workers=workers), None
+    if found.bucket is not None:
+        prices = published_prices()
+        cost = writing_cost(traffic.inserts, traffic.gets, found.bucket, traffic.num_bytes, prices)
+    return _planned("output", found, traffic, cost)
+
+
+def _source(plan: Plan, found: Placement) -> PlannedBucket:
+    traffic, cost = recipe_of(plan.options.dataset).source_traffic(plan), None
+    if found.bucket is not None:
+        storage_class = (found.bucket.storage_class or "standard").lower()
+        amount = Amount(storage_class=storage_class, num_bytes=traffic.num_bytes, objects=0, gets=traffic.gets)
+        cost = reading_cost([amount], found.bucket, found.verdict, published_prices())
+    return _planned("source", found, traffic, cost)
+
+
+def _planned(role: str, found: Placement, traffic: Traffic, cost: Cost | None) -> PlannedBucket:
+    return PlannedBucket(
+        role=role,
+        url=found.url,
+        where=found.where,
+        verdict=found.verdict.kind,
+        usd_per_gib=found.verdict.usd_per_gib,
+        reason=found.verdict.reason,
+        traffic=traffic,
+        cost=cost,
+    )

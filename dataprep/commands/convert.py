@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Literal
 
-import click
-
-from dataprep.arguments import StrictCommand
-from dataprep.builder.conversion import ConversionRequest
+from dataprep.arguments import LABELS, READ, WRITE, Pairs, Place, Texts, command_of, function_of, option, request, texts
+from dataprep.builder.archives import ConversionRequest
 from dataprep.builder.driver import refuse_nested
 from dataprep.builder.finished import readable_manifest
-from dataprep.builder.plan import BuildOptions
+from dataprep.builder.plan import BuildRequest
 from dataprep.cloud.placement import guard
-from dataprep.commands.build import build_images
-from dataprep.commands.build_options import image_options, image_policy, pairs, shard_options
-from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
-from dataprep.commands.options import Finite
+from dataprep.commands.build import ImageBuild
+from dataprep.commands.build_run import Job, dataset_of, run_and_print
 from dataprep.dataset.adopted import adopted_fields, check_named, is_adopted, links_of, open_data
 from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.opened import Dataset
 from dataprep.dataset.records import Manifest
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
@@ -31,7 +29,7 @@ from dataprep.storage import Storage, open_storage
 EPILOG = """\b
 Examples:
   dataprep convert imagenet --output imagenet-256 --format webdataset --resize 256
-  dataprep convert gs://bucket/coco --output gs://bucket/coco-tfrecord --format tfrecord --beside europe-west4-a
+  dataprep convert gs://bucket/coco --output gs://bucket/coco-tfrecord --format tfrecord --near europe-west4-a
   dataprep adopt cc12m && dataprep convert cc12m --output shards --format webdataset --val-fraction 0.01
   dataprep convert shards --output folder --format imagefolder --split val --no-shuffle
 
@@ -45,104 +43,96 @@ result has the same bytes.
 """
 
 
-@click.command("convert", cls=StrictCommand, epilog=EPILOG)
-@click.argument("url")
-@click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
-@click.option("--name", help="Name of the new dataset.  [default: that of the old one]")
-@click.option(
-    "--shuffle/--no-shuffle",
-    default=True,
-    show_default=True,
-    help="Put the samples into the random order of --seed, or keep the order of the old shards.",
-)
-@click.option(
-    "--field",
-    "fields",
-    multiple=True,
-    metavar="NAME",
-    help="Keep only this field of the samples as a feature, e.g. caption; may be repeated. The features of a dataset "
-    "that has some are always kept.  [default: all fields that every sample has]",
-)
-@click.option("--no-fields", is_flag=True, help="Keep no field.")
-@click.option(
-    "--default",
-    "defaults",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=pairs,
-    help="Value for samples without this field; may be repeated.",
-)
-@click.option(
-    "--repeat",
-    type=click.Choice(["virtual", "physical"]),
-    default="virtual",
-    show_default=True,
-    help="For a dataset of several passes in an epoch: store each image once, or all passes.",
-)
-@click.option(
-    "--val-fraction",
-    type=Finite(0, 1),
-    default=0.0,
-    help="Share of train that becomes val. A sample's key and --seed decide, so new samples move no others.",
-)
-@shard_options
-@image_options
-@shared_options
-def command(
-    url: str,
-    engine_options: tuple[str, ...],
-    run: Run,
-    name: str | None,
-    shuffle: bool,
-    fields: tuple[str, ...],
-    no_fields: bool,
-    defaults: tuple[tuple[str, str], ...],
-    val_fraction: float,
-    output: str,
-    format_name: str,
-    splits: tuple[str, ...],
-    overwrite: bool,
-    max_reject_ratio: float | None,
-    **options: Any,
-) -> None:
+@request
+class Convert(ImageBuild):
     """Make a new dataset of the dataset at URL: in another format, with smaller images, or in other shards.
 
     Keys, labels, splits, repeats, named classes and declared features stay the same. Images that need no change keep
     their bytes, and each is compared with its checksum where the index has one. Images of adopted data are checked like
     original files.
     """
-    refuse_unknown_runner(run, engine_options)
-    index = open_storage(url)
-    guard(index.url, run.region_policy)
-    manifest = _manifest(index)
-    named = check_named(index, manifest)
-    data = open_data(index, manifest, named=named)
-    existing = Existing(manifest, index, data)
-    check_val_fraction(existing, splits, val_fraction)
-    own = _described(manifest, name, val_fraction, options["seed"])
-    facts = split_facts(existing, splits, own)
-    if options["repeat"] == "physical" and all(each.repeats == 1 for each in facts.values()):
-        raise UsageError(f"--repeat physical: {index.url} {'+'.join(facts)} is not repeated; leave it out")
-    request = ConversionRequest(
-        options=BuildOptions(
-            dataset=CONVERTED.name,
-            format=format_name,
-            splits=tuple(facts),
-            allow_partial=manifest.partial,
-            images=image_policy(options),
-            own=own,
-            converted=_conversion(manifest, shuffle, _kept(manifest, fields, defaults, no_fields=no_fields), defaults),
-            **options,
-        ),
-        source_url=data.url,
-        output_url=output,
-        max_reject_ratio=max_reject_ratio or 0.0,
-        overwrite=overwrite,
-        index_url=index.url,
-        links=links_of(manifest, named=named),
+
+    url: Place = option(
+        "Folder or gs:// prefix of the dataset, or of the index of adopted data.",
+        metavar="URL",
+        kw_only=False,
+        group=READ,
     )
-    _refuse_inside(request, index)
-    build_images(request, run, engine_options)
+    name: str | None = option("Name of the new dataset.", default=None, shown="the name of the old one", group=WRITE)
+    shuffle: bool = option(
+        "Put the samples into the random order of --seed, or keep the order of the old shards.",
+        default=True,
+        either=True,
+        group=WRITE,
+    )
+    field: Texts = option(
+        "Keep only this field of the samples as a feature, e.g. caption; may be repeated. The features of a dataset "
+        "that has some are always kept.",
+        default=(),
+        metavar="NAME",
+        shown="all fields that every sample has",
+        group=READ,
+    )
+    no_fields: bool = option("Keep no field.", default=False, group=READ)
+    default: Pairs = option(
+        "Value for samples without this field; may be repeated.",
+        default_factory=dict,
+        metavar="NAME=VALUE",
+        group=READ,
+    )
+    repeat: Literal["virtual", "physical"] = option(
+        "For a dataset of several passes in an epoch: store each image once, or all passes.",
+        default="virtual",
+        group=WRITE,
+        rare=True,
+    )
+    val_fraction: float = option(
+        "Share of train that becomes val. A sample's key and --seed decide, so new samples move no others.",
+        default=0.0,
+        low=0,
+        high=1,
+        group=LABELS,
+    )
+
+    def job(self) -> Job:
+        self.choice()
+        index = open_storage(str(self.url))
+        guard(index.url, self.region_policy)
+        manifest = _manifest(index)
+        named = check_named(index, manifest)
+        data = open_data(index, manifest, named=named)
+        existing = Existing(manifest, index, data)
+        check_val_fraction(existing, texts(self.split), self.val_fraction)
+        own = _described(manifest, self.name, self.val_fraction, self.seed)
+        facts = split_facts(existing, texts(self.split), own)
+        if self.repeat == "physical" and all(each.repeats == 1 for each in facts.values()):
+            raise UsageError(f"`repeat` physical: {index.url} {'+'.join(facts)} is not repeated; leave it out")
+        defaults = tuple(sorted(self.default.items()))
+        kept = _kept(manifest, texts(self.field), defaults, no_fields=self.no_fields)
+        options = self.options(
+            CONVERTED.name,
+            tuple(facts),
+            repeat=self.repeat,
+            allow_partial=manifest.partial,
+            own=own,
+            converted=_conversion(manifest, self.shuffle, kept, defaults),
+        )
+        make = partial(ConversionRequest, index_url=index.url, links=links_of(manifest, named=named))
+        job = self.image_job(options, data.url, make=make)
+        _refuse_inside(job.request, index)
+        return job
+
+
+def _converted(asked: Convert) -> Dataset:
+    return dataset_of(asked.job())
+
+
+def _print(asked: Convert, *, as_json: bool) -> None:
+    run_and_print(asked.job(), as_json=as_json)
+
+
+convert = function_of(Convert, _converted, "convert")
+command = command_of(Convert, _print, "convert", epilog=EPILOG)
 
 
 def _manifest(index: Storage) -> Manifest:
@@ -159,7 +149,7 @@ def _manifest(index: Storage) -> Manifest:
 def _described(manifest: Manifest, name: str | None, val_fraction: float, seed: int) -> OwnData:
     """Return name, licence and origin of the new dataset."""
     if name is not None and (fault := own_name_fault(name)):
-        raise UsageError(f"{fault}; choose another with --name")
+        raise UsageError(f"{fault}; choose another with `name`")
     found = manifest.name if not is_adopted(manifest) else name_from(manifest.name)
     return OwnData(
         name=name or found,
@@ -177,16 +167,16 @@ def _kept(
     if manifest.features and (fields or defaults or no_fields):
         known = ", ".join(sorted(manifest.features))
         raise UsageError(
-            f"--field, --no-fields and --default: the dataset has features, which are all kept ({known}); leave them "
+            f"`field`, `no_fields` and `default`: the dataset has features, which are all kept ({known}); leave them "
             "out"
         )
     if no_fields and fields:
-        raise UsageError(f"--no-fields with --field {fields[0]}: give one of the two")
+        raise UsageError(f"`no_fields` with `field` {fields[0]}: give one of the two")
     if not (fields or no_fields) and _may_have_fields(manifest):
         return None
     unknown = sorted({column for column, _ in defaults} - set(fields))
     if unknown:
-        raise UsageError(f"--default {unknown[0]}: it is none of the fields that are kept")
+        raise UsageError(f"`default` {unknown[0]}: it is none of the fields that are kept")
     return fields
 
 
@@ -214,7 +204,7 @@ def _conversion(
     )
 
 
-def _refuse_inside(request: ConversionRequest, index: Storage) -> None:
+def _refuse_inside(request: BuildRequest, index: Storage) -> None:
     """Refuse an output that lies in the index or the data of the dataset, or around them."""
     output = open_storage(request.output_url)
     for url in {index.url, request.source_url}:

@@ -20,10 +20,10 @@ from dataprep.storage import open_storage
 
 EPILOG = """\b
 Examples:
-  dataprep create-bucket gs://my-data --beside us-central2-b --project my-project
+  dataprep create-bucket gs://my-data --near us-central2-b --project my-project
   dataprep create-bucket gs://my-data --tpu my-v4-32 --label team=vision --lifecycle-days 90 --lifecycle nearline
-  dataprep create-bucket gs://my-data --beside us-central1-ai1a --cache us-central1-ai1a --hns
-  dataprep create-bucket gs://my-data --beside europe-west4 --project my-project --service-account my-trainer --dry-run
+  dataprep create-bucket gs://my-data --near us-central1-ai1a --cache us-central1-ai1a --hns
+  dataprep create-bucket gs://my-data --near europe-west4 --project my-project --service-account my-trainer --dry-run
 
 \b
 Exit codes: 0 the bucket was created, or exists with these settings; 1 it exists with other settings; 2 wrong usage,
@@ -33,7 +33,7 @@ it exists in another place, or a permission is missing.
 
 @click.command("create-bucket", cls=StrictCommand, epilog=EPILOG)
 @click.argument("url", metavar="gs://NAME")
-@click.option("--beside", metavar="ZONE", help="Zone or region in which the bucket will be read.")
+@click.option("--near", "near", metavar="ZONE", help="Zone or region in which the bucket will be read.")
 @tpu_option
 @click.option(
     "--storage-class", type=click.Choice(STORAGE_CLASSES, case_sensitive=False), default="STANDARD", show_default=True,
@@ -85,7 +85,7 @@ it exists in another place, or a permission is missing.
 @json_option
 def command(
     url: str,
-    beside: str | None,
+    near: str | None,
     tpu: str | None,
     storage_class: str,
     labels: tuple[str, ...],
@@ -105,9 +105,9 @@ def command(
     Rights are given on the whole bucket only (uniform access), no right can make it public, and uploads that were never
     finished are removed after a week. An existing bucket is compared with these settings, and never changed.
     """
-    place = named_place(beside, tpu)
+    place = named_place(near, tpu)
     if place is None:
-        raise UsageError(f"{url}: in which region? give --beside ZONE or --tpu NAME of its readers")
+        raise UsageError(f"{url}: in which region? give --near ZONE or --tpu NAME of its readers")
     request = BucketRequest(
         name=_bucket_name(url),
         location=region_of(place).upper(),

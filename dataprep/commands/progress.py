@@ -1,7 +1,12 @@
-"""Shows progress on stderr: a bar on a terminal, and lines if stderr is a file."""
+"""Shows progress: to people on stderr, a bar on a terminal and lines in a file; to Python callers by callback.
+
+A Python function without a callback shows a bar on a terminal and in a notebook, and nothing elsewhere. Its messages go
+to the logger `dataprep`.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -9,6 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -21,11 +28,43 @@ from dataprep.host.heartbeat import STALL_S, beat, minutes, watched
 from dataprep.messages import counted, human_bytes
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 LINE_EVERY_S = 30
 """Seconds between two lines of progress if stderr is a file."""
 _MB = 10**6
+_log = logging.getLogger("dataprep")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a function is, as its callback `progress` gets it."""
+
+    step: str
+    """Step that runs, such as `building` or `writing index and manifest`."""
+    done: int | None
+    """Images, rows, bytes or shards that are done; None in a step of unknown length."""
+    total: int | None
+    """Number of them in all; None where it is not known."""
+    rate: str
+    """Rates for people, such as `310 images/s, 34.1 MB/s`; empty where there are none."""
+
+
+Callback = Callable[[Progress], object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Viewer:
+    """Receiver of progress and messages."""
+
+    quiet: bool = False
+    """Whether only warnings are shown."""
+    is_python: bool = False
+    """Whether a Python function reports: by callback and logging, and never by ending the process."""
+    callback: Callback | None = None
+    spell: Callable[[str], str] = str
+    """Function that writes the fields of a request in a message as people give them: as options of the command line."""
 
 
 class ImageProgress:
@@ -34,20 +73,25 @@ class ImageProgress:
     Args:
         quiet: Print only warnings.
         stall_s: Time without progress of the thread that enters the block after which the process ends with an error,
-            because a hanging read cannot be interrupted. None for no limit.
+            because a hanging read cannot be interrupted. None for no limit. A Python function only warns.
+        viewer: Receiver of progress and messages; by default people on stderr.
     """
 
     _unit = "images"
 
-    def __init__(self, *, quiet: bool, stall_s: float | None = None) -> None:
-        self._quiet = quiet
-        self._is_watched = stall_s is not None
+    def __init__(self, *, quiet: bool = False, stall_s: float | None = None, viewer: Viewer | None = None) -> None:
+        self._viewer = viewer or Viewer(quiet=quiet)
+        self._is_watched = stall_s is not None and not self._viewer.is_python
         self.stall_s = STALL_S if stall_s is None else stall_s
         self._watch = ExitStack()
         self.notes: list[str] = []
         """Lines that were logged, warnings included, for a result in JSON."""
         self._doing = "starting"
-        self._bar = _bar() if sys.stderr.isatty() and not quiet else None
+        shows_bar = sys.stderr.isatty() and not self._viewer.quiet and self._viewer.callback is None
+        self._bar = _bar() if shows_bar else None
+        self._notebook = (
+            NotebookBar() if self._viewer.is_python and self._viewer.callback is None and in_notebook() else None
+        )
         self._task: TaskID | None = None
         self._what = ""
         self._images = self._done = self._bytes = 0
@@ -70,22 +114,34 @@ class ImageProgress:
         """Remove the bar, before the result is printed."""
         if self._bar is not None:
             self._bar.stop()
+        if self._notebook is not None:
+            self._notebook.stop()
 
     def log(self, line: str) -> None:
         """Print a line above the bar, and keep it for the result."""
+        line = self._viewer.spell(line)
         self.notes.append(line)
-        self._print(line)
+        if self._viewer.is_python:
+            _log.info("%s", line)
+        else:
+            self._print(line)
 
     def _print(self, line: str) -> None:
+        if self._viewer.is_python:
+            return
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        elif not self._quiet:
+        elif not self._viewer.quiet:
             click.echo(line, err=True)
 
-    def warn(self, line: str) -> None:
-        """Print a warning above the bar, even if quiet, and keep it for the result."""
-        self.notes.append(f"warning: {line}")
-        if self._bar is not None:
+    def warn(self, line: str, *, keep: bool = True) -> None:
+        """Print a warning above the bar, even if quiet; with `keep` the result has it, too."""
+        line = self._viewer.spell(line)
+        if keep:
+            self.notes.append(f"warning: {line}")
+        if self._viewer.is_python:
+            _log.warning("%s", line)
+        elif self._bar is not None:
             self._print(line)
         else:
             click.echo(f"dataprep: warning: {line}", err=True)
@@ -138,6 +194,10 @@ class ImageProgress:
 
     def _show(self, what: str, done: int | None, total: int | None, rate: str) -> None:
         self._doing = what
+        if self._viewer.callback is not None:
+            self._viewer.callback(Progress(step=what, done=done, total=total, rate=rate))
+        if self._notebook is not None:
+            self._notebook.show(what, done, total, rate)
         if self._bar is None:
             return
         if self._task is None:
@@ -145,19 +205,51 @@ class ImageProgress:
         self._bar.update(self._task, description=what, total=total, completed=done or 0, rate=rate)
 
 
-def _bar() -> Progress:
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class NotebookBar:
+    """One line of progress below a cell of a notebook, which is gone when the work is done."""
+
+    def __init__(self) -> None:
+        from IPython.display import HTML, display
+
+        self._html, self._shown_s = HTML, 0.0
+        self._handle = display(HTML(""), display_id=True)
+
+    def show(self, what: str, done: int | None, total: int | None, rate: str) -> None:
+        """Show a step, at most five times a second."""
+        if time.monotonic() - self._shown_s < 0.2:
+            return
+        self._shown_s = time.monotonic()
+        known = "" if done is None or not total else f" value={done} max={total}"
+        count = "" if not known else f"{done:,} of {total:,}"
+        words = escape(" · ".join(part for part in (what, count, rate) if part))
+        self._handle.update(self._html(f"<progress{known}></progress> {words}"))
+
+    def stop(self) -> None:
+        """Remove the line."""
+        self._handle.update(self._html(""))
+
+
+def _bar() -> RichProgress:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         SpinnerColumn,
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import (
+        Progress as RichProgress,
+    )
 
     from dataprep.host.piped import VisibleConsole
 
-    return Progress(
+    return RichProgress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -204,6 +296,7 @@ class LaionProgress(BuildProgress):
     Args:
         quiet: Print only warnings.
         stall_s: See `ImageProgress`.
+        viewer: See `ImageProgress`.
         lines: Function that describes how a number of shards that are left will be fetched.
     """
 
@@ -212,11 +305,12 @@ class LaionProgress(BuildProgress):
     def __init__(
         self,
         *,
-        quiet: bool,
+        quiet: bool = False,
         stall_s: float | None = None,
+        viewer: Viewer | None = None,
         lines: Callable[[Plan, int], Iterable[str]] = lambda _plan, _shards: (),
     ) -> None:
-        super().__init__(quiet=quiet, stall_s=stall_s)
+        super().__init__(quiet=quiet, stall_s=stall_s, viewer=viewer)
         self._lines = lines
         self._reasons: Counter[str] = Counter()
 
@@ -256,8 +350,8 @@ class VerifyProgress(ImageProgress):
 class CopyProgress(ImageProgress):
     """Shows the progress that `dataprep.cloud.replicate` reports from many threads, as a bar over megabytes."""
 
-    def __init__(self, *, quiet: bool, stall_s: float | None = None) -> None:
-        super().__init__(quiet=quiet, stall_s=stall_s)
+    def __init__(self, *, quiet: bool = False, stall_s: float | None = None, viewer: Viewer | None = None) -> None:
+        super().__init__(quiet=quiet, stall_s=stall_s, viewer=viewer)
         self._lock = threading.Lock()
         self._objects = self._total_bytes = 0
 

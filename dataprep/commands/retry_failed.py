@@ -9,18 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Unpack
 
 import click
 
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import OTHER, READ, Place, Texts, command_of, function_of, option, request, texts
 from dataprep.builder.pool import Pool
-from dataprep.commands.options import json_option, workers_option, workers_stall_option
-from dataprep.commands.progress import LaionProgress
-from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
+from dataprep.commands.build_laion import WebRequest, count_lines, limits_of, network_lines
+from dataprep.commands.build_run import LocalRun, people
+from dataprep.commands.progress import LaionProgress, Viewer
+from dataprep.dataset.opened import Dataset
 from dataprep.dataset.records import ShardReceipt
-from dataprep.fetched.existing import Choice, open_fetched, rows_to_try
-from dataprep.fetched.retry import Engine, Retried, RetryJob, check_reasons, retry_failed, retry_shard
+from dataprep.fetched.existing import Choice, FetchedDataset, open_fetched, rows_to_try
+from dataprep.fetched.retry import Engine, Retried, RetryJob, check_reasons, retry_shard
+from dataprep.fetched.retry import retry_failed as retry_failed_rows
 from dataprep.messages import counted
 
 EPILOG = """\b
@@ -42,54 +43,60 @@ _WORKER_MODULES = (
 )  # fmt: skip
 
 
-@click.command("retry-failed", cls=StrictCommand, epilog=EPILOG)
-@click.argument("url", metavar="URL")
-@click.option(
-    "--reason",
-    "reasons",
-    multiple=True,
-    metavar="TEXT",
-    help="Fetch only rows that failed for this reason, as the dataset's counts name it; may be repeated.",
-)
-@click.option("--all", "everything", is_flag=True, help="Fetch every failed row, whatever the reason.")
-@web_options
-@workers_option
-@workers_stall_option
-@click.option("--dry-run", is_flag=True, help="Print which rows would be fetched, and fetch nothing.")
-@json_option
-def command(
-    url: str,
-    reasons: tuple[str, ...],
-    everything: bool,
-    workers: int,
-    stall_minutes: float,
-    dry_run: bool,
-    as_json: bool,
-    **options: Unpack[WebOptions],
-) -> None:
+@request
+class RetryFailed(WebRequest, LocalRun):
     """Fetch failed rows of the dataset at URL again, and add the images as new shards after the last one.
 
     By default the rows are those with retryable failures: timeouts, resets, names that were not found, and statuses
     408, 429 and 500 to 599, of the image or of its site's robots.txt. No existing shard is changed. The manifest
     becomes the next revision, in which every row has its newest status.
     """
-    choice = Choice(reasons=reasons, everything=everything)
-    limits = limits_of(options)
-    if not dry_run:
-        tell_networks(limits)
-    started_s = time.monotonic()
-    with LaionProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
+
+    url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
+    reason: Texts = option(
+        "Fetch only rows that failed for this reason, as the dataset's counts name it; may be repeated.",
+        default=(),
+        metavar="TEXT",
+        group=READ,
+    )
+    all: bool = option("Fetch every failed row, whatever the reason.", default=False, group=READ)
+    dry_run: bool = option("Print which rows would be fetched, and fetch nothing.", default=False, group=OTHER)
+
+
+def _dataset(asked: RetryFailed) -> Dataset:
+    """Fetch failed rows again, and return the dataset; a dry run returns it as it is."""
+    found = _retried(asked, asked.viewer())
+    return Dataset(url=str(asked.url), manifest=found[0].manifest)
+
+
+def _retried(asked: RetryFailed, viewer: Viewer) -> tuple[Retried | FetchedDataset, dict[str, int]]:
+    """Fetch failed rows again; in a dry run count them by reason."""
+    choice = Choice(reasons=texts(asked.reason), everything=asked.all)
+    limits = limits_of(asked)
+    with LaionProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
         progress.step("looking for failed rows")
-        if dry_run:
-            dataset = open_fetched(url)
+        if asked.dry_run:
+            dataset = open_fetched(str(asked.url))
             check_reasons(choice, dataset.manifest)
             counts = Counter(place.reason for place in rows_to_try(dataset.storage, dataset.layout, choice))
-            progress.stop()
-            _print_choice(dataset.storage.url, dict(counts.most_common()), as_json)
-            return
-        with _local_engine(workers, progress) as engine:
-            retried = retry_failed(url, choice, limits, engine, progress)
-    _print(url, retried, time.monotonic() - started_s, as_json)
+            return dataset, dict(counts.most_common())
+        for line in network_lines(limits):
+            progress.warn(line, keep=False)
+        with _local_engine(asked.workers, progress) as engine:
+            return retry_failed_rows(str(asked.url), choice, limits, engine, progress), {}
+
+
+def _print(asked: RetryFailed, *, as_json: bool) -> None:
+    started_s = time.monotonic()
+    found, counts = _retried(asked, people(asked, quiet=as_json))
+    if isinstance(found, Retried):
+        _print_retried(str(asked.url), found, time.monotonic() - started_s, as_json)
+    else:
+        _print_choice(found.storage.url, counts, as_json)
+
+
+retry_failed = function_of(RetryFailed, _dataset, "retry_failed")
+command = command_of(RetryFailed, _print, "retry-failed", epilog=EPILOG)
 
 
 @contextmanager
@@ -112,7 +119,7 @@ def _print_choice(url: str, counts: dict[str, int], as_json: bool) -> None:
         click.echo(f"  {reason}: {count:,}")
 
 
-def _print(url: str, retried: Retried, elapsed_s: float, as_json: bool) -> None:
+def _print_retried(url: str, retried: Retried, elapsed_s: float, as_json: bool) -> None:
     manifest = retried.manifest
     split = manifest.splits[0]
     if as_json:

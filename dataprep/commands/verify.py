@@ -7,13 +7,14 @@ from dataclasses import asdict
 
 import click
 
-from dataprep.arguments import StrictCommand
-from dataprep.commands.options import json_option, workers_option, workers_stall_option
-from dataprep.commands.progress import VerifyProgress
+from dataprep.arguments import OTHER, READ, Place, command_of, function_of, option, request
+from dataprep.commands.build_run import LocalRun, people
+from dataprep.commands.progress import VerifyProgress, Viewer
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.errors import UndecidedError, VerificationError
 from dataprep.messages import counted, human_bytes, printable, shell_words
-from dataprep.verification.run import Report, verify
+from dataprep.verification.run import Report
+from dataprep.verification.run import verify as verify_dataset
 
 EPILOG = """\b
 Examples:
@@ -28,16 +29,8 @@ right.
 """
 
 
-@click.command("verify", cls=StrictCommand, epilog=EPILOG)
-@click.argument("url", metavar="URL")
-@click.option("--deep", is_flag=True, help="Decode every image completely as well, which takes longer.")
-@click.option(
-    "--replicas", is_flag=True, help="Compare all copies listed in replicas.json as well, by their listings only."
-)
-@workers_option
-@workers_stall_option
-@json_option
-def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: float, as_json: bool) -> None:
+@request
+class Verify(LocalRun):
     """Compare every byte of the dataset at URL with its manifest, and its parts with each other.
 
     It compares sizes, SHA-256 and CRC32C of all shards; every record with the index; keys, classes and events; and
@@ -50,35 +43,60 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
     With --replicas, size and CRC32C of every object of every copy, except cards, are compared too, as Cloud Storage
     lists them, which costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
     """
-    with VerifyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
-        report = verify(url, deep=deep, workers=workers, progress=progress, replicas=replicas)
+
+    url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
+    deep: bool = option("Decode every image completely as well, which takes longer.", default=False, group=OTHER)
+    replicas: bool = option(
+        "Compare all copies listed in replicas.json as well, by their listings only.", default=False, group=OTHER
+    )
+
+
+def _report(asked: Verify) -> Report:
+    """Verify what a request names."""
+    return _verified(asked, asked.viewer())
+
+
+def _verified(asked: Verify, viewer: Viewer) -> Report:
+    with VerifyProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+        return verify_dataset(
+            str(asked.url), deep=asked.deep, workers=asked.workers, progress=progress, replicas=asked.replicas
+        )
+
+
+def _print(asked: Verify, *, as_json: bool) -> None:
+    """Print a report. Raises VerificationError if the dataset differs, UndecidedError if that is not known."""
+    report = _verified(asked, people(asked, quiet=as_json))
     if as_json:
         click.echo(json.dumps({"verdict": report.verdict, **asdict(report)}))
     else:
         _print_findings(report)
     if report.verdict == "differs" and report.is_adopted:
         raise VerificationError(
-            f"{report.url}: {_summary(report)}; replace or remove the named images, and index the data again with "
+            f"{report.url}: {report.summary}; replace or remove the named images, and index the data again with "
             "dataprep adopt --overwrite; or train with --on_error skip, which leaves them out"
         )
     if report.verdict == "differs":
         raise VerificationError(
-            f"{report.url} differs from its manifest: {_summary(report)}; remove the named files, and copy them with "
+            f"{report.url} differs from its manifest: {report.summary}; remove the named files, and copy them with "
             f"dataprep replicate COPY --to {shell_words(report.url)}; or remove them and {MANIFEST}, and run the "
             "build's command, which makes what is missing; or build all of it again with --overwrite"
         )
     if report.verdict == "undecided":
         raise UndecidedError(
-            f"{report.url}: {_summary(report)}; what could be read is right: run the same command again "
+            f"{report.url}: {report.summary}; what could be read is right: run the same command again "
             "when everything can be read"
         )
     if not as_json:
-        copies = f", copies of the same size and CRC32C: {report.copies:,}" if replicas else ""
+        copies = f", copies of the same size and CRC32C: {report.copies:,}" if asked.replicas else ""
         images = " and every image decoded" if report.deep else ""
         click.echo(
             f"{report.url} is whole: {counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}, "
             f"{human_bytes(report.num_bytes)} read{images}{copies} in {report.elapsed_s:.1f} s"
         )
+
+
+verify = function_of(Verify, _report, "verify")
+command = command_of(Verify, _print, "verify", epilog=EPILOG)
 
 
 def _print_findings(report: Report) -> None:
@@ -87,9 +105,3 @@ def _print_findings(report: Report) -> None:
     more = sum(report.counts.values()) - len(report.findings)
     if more:
         click.echo(f"… and {more:,} more")
-
-
-def _summary(report: Report) -> str:
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in report.counts.items())
-    total = sum(report.counts.values())
-    return f"{counted(total, 'finding')} ({counts})"

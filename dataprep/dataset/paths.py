@@ -13,7 +13,7 @@ from dataprep.messages import printable, shortened, shown
 BUILD = "_build"
 """Folder of a running build."""
 PLAN_JSON = f"{BUILD}/plan.json"
-"""Plan of the build that owns this output; see dataprep/builder/claim.py."""
+"""Plan of the build that owns this output; see dataprep/builder/output.py."""
 OVERWRITING = f"{BUILD}/overwriting"
 """List of the names that `--overwrite` removes; while this file exists, no build can begin."""
 OVERWRITTEN = f"{BUILD}/overwritten"

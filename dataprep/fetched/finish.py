@@ -14,10 +14,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from dataprep.builder.finished import dataset_of, planned_metadata
-from dataprep.builder.merge import build_manifest, merge_split
-from dataprep.builder.open_build import OpenBuild
-from dataprep.builder.published import Published
-from dataprep.builder.remains import is_over_remains
+from dataprep.builder.merge import Published, build_manifest, merge_split
+from dataprep.builder.output import OpenBuild, is_over_remains
 from dataprep.dataset.index import PublishingRows
 from dataprep.dataset.manifest import bytes_entry, source_entry
 from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
-from dataprep.builder.plan import BuildOptions, Plan, PlannedSplit
-from dataprep.builder.request import BuildRequest
+from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit
 from dataprep.dataset.documents import convert
 from dataprep.dataset.manifest import built_as, source_faults
 from dataprep.dataset.records import Manifest

@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import lru_cache
 
-from dataprep.builder.claim import Claim
 from dataprep.builder.finished import planned_metadata
 from dataprep.builder.job import BuildJob
-from dataprep.builder.open_build import OpenBuild
-from dataprep.builder.overwrite import remove_unfinished
-from dataprep.builder.plan import Plan
+from dataprep.builder.output import Claim, OpenBuild, remove_unfinished
+from dataprep.builder.plan import BuildRequest, Plan, Progress
 from dataprep.builder.recipe import Planned
-from dataprep.builder.request import BuildRequest, Progress
 from dataprep.builder.traffic import PAGE_OBJECTS, Traffic
 from dataprep.dataset.index import PublishingRows
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
@@ -75,7 +72,6 @@ class WebRecipe:
     """Builds datasets from tables of URLs; implements `dataprep.builder.recipe.Recipe`."""
 
     output_may_lie_in_source = True  # tables are read by their names: a dataset in their folder is none of them
-    joins_unnamed_builds = False
     worker_modules = (
         "dataprep.fetched.recipe", "dataprep.fetched.fetching", "numpy", "pyarrow.parquet",
         "simplejpeg", "cv2",

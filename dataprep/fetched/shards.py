@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from dataprep.builder.cards import read_card
 from dataprep.builder.job import BuildJob
-from dataprep.builder.open_build import open_build
+from dataprep.builder.output import is_over_remains, open_build
 from dataprep.builder.receipts import read_receipt
-from dataprep.builder.remains import is_over_remains
-from dataprep.builder.writeback import WritebackFile
+from dataprep.builder.shard import WritebackFile
 from dataprep.dataset.paths import CROISSANT
 from dataprep.dataset.records import Fetched, ShardReceipt, SidecarEntry
 from dataprep.errors import FormatError, UsageError, install_hint

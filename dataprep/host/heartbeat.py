@@ -19,6 +19,8 @@ WARN_AFTER_S = 60.0
 busy network file system or bucket answers sooner."""
 STALL_S = 20 * 60.0
 """Default limit on the time without progress: enough for the restart of a file server."""
+MAX_STALL_MINUTES = 60 * 24 * 366.0
+"""Largest such time that an option accepts."""
 
 
 class BeatCounter(Protocol):

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 # A child starts as `python -c`, which would look for the standard library in the current folder first, such as in a
@@ -63,6 +64,20 @@ def environment(values: dict[str, str]) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Let processes that are started inside the block not import the program that this process runs.
+
+    Otherwise each would run a script again that calls dataprep without `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def end_or_leave(process: BaseProcess) -> bool:

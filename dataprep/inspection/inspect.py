@@ -9,8 +9,8 @@ from statistics import median_low
 
 import numpy as np
 
-from dataprep.builder.claim import Claim, read_claim
 from dataprep.builder.finished import numbering_faults, readable_manifest
+from dataprep.builder.output import Claim, read_claim
 from dataprep.dataset.adopted import adopted_fields, is_adopted
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.features import described

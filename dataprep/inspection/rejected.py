@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dataprep.builder.finished import readable_manifest
-from dataprep.builder.open_build import OpenBuild
+from dataprep.builder.output import OpenBuild
 from dataprep.builder.receipts import finished_shards, read_receipts
 from dataprep.builder.references import original_names
 from dataprep.dataset.adopted import is_adopted, open_named_data

@@ -305,16 +305,16 @@ def place_of(name: str) -> str:
     return place
 
 
-def custom_dataset(name: str) -> CustomDataset:
+def custom_dataset(name: str | type) -> CustomDataset:
     """Import a dataset class.
 
     Args:
-        name: `module:NAME`, where the module may lie in the current folder, or the name of an entry point.
+        name: The class; `module:NAME`, where the module may be in the current folder; or the name of an entry point.
 
     Raises:
         UsageError: The module or a package that it needs is missing, or the class is not as `ImageDataset` asks.
     """
-    place = place_of(name)
+    place = place_of(name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}")
     module_name, _, attribute = place.partition(":")
     module = _imported(place, module_name)
     found = getattr(module, attribute, None)

@@ -204,7 +204,7 @@ class TextFiles:
                 SourceError(
                     f"{self._root.url}: no image for {self._odd.count:,} of {len(self._texts):,} text files: "
                     f"{self._odd}; expected one of the same name for each: put the images back, move these files away, "
-                    "or leave them out with --pass-over NAME"
+                    "or leave them out with --exclude NAME"
                 )
             )
 

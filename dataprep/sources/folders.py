@@ -25,7 +25,7 @@ from dataprep.storage.base import Storage
 
 MAX_DEPTH = 64
 """Maximum depth of the folders of a tree that is listed."""
-_WITHOUT = "or remove it; dataprep build folder leaves it out with --pass-over NAME"
+_WITHOUT = "or remove it; dataprep build folder leaves it out with --exclude NAME"
 _RENAME, _REPLACE = f"rename it, {_WITHOUT}", f"put the file in its place, {_WITHOUT}"
 PassOver: TypeAlias = Callable[[str], bool]
 """Says whether a file is left out, by its name without folders."""

@@ -205,7 +205,7 @@ class Tree:
             what, step = _IS_PACKED, "unpack it"
         else:
             what, step = f"a picture of type {suffix}, which is not read", "convert such files to JPEG or PNG"
-        return SourceError(f"{where}: {what}; {step}, or leave them out with --pass-over {shell_words(suffix)}")
+        return SourceError(f"{where}: {what}; {step}, or leave them out with --exclude {shell_words(suffix)}")
 
 
 def unpack_command(archive: str, folder: str) -> str:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataprep.builder.annotations import annotation_files
 from dataprep.builder.finished import image_root, links_repeats
-from dataprep.builder.published import READ_IN_ROOT
+from dataprep.builder.merge import READ_IN_ROOT
 from dataprep.builder.recipe import recipe_of
+from dataprep.builder.shard import annotation_files
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES
 from dataprep.dataset.hashes import position_of
 from dataprep.dataset.index import ANNOTATIONS, index_files, open_events, open_index

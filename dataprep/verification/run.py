@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -50,7 +51,7 @@ from dataprep.errors import (
 )
 from dataprep.formats import FORMATS
 from dataprep.formats.base import MAX_IMAGE_BYTES
-from dataprep.messages import quoted
+from dataprep.messages import counted, printable, quoted
 from dataprep.sources import Dataset, SplitFacts
 from dataprep.sources.base import CONVERTED
 from dataprep.storage import ObjectInfo, Storage, open_storage
@@ -123,6 +124,32 @@ class Report:
         if faults - UNPROVED:
             return "differs"
         return "undecided" if faults else "whole"
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing differs and everything could be read."""
+        return self.verdict == "whole"
+
+    @property
+    def summary(self) -> str:
+        """Findings by kind, in words."""
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items())
+        return f"{counted(sum(self.counts.values()), 'finding')} ({counts})"
+
+    def __str__(self) -> str:
+        read = f"{counted(self.samples, 'sample')} in {counted(self.shards, 'shard')}"
+        lines = [f"{self.url}: {self.verdict}; {read}" + ("" if self.ok else f"; {self.summary}")]
+        lines += [f"  {each.kind}  {printable(each.where)}: {printable(each.detail)}" for each in self.findings[:20]]
+        if (more := sum(self.counts.values()) - 20) > 0:
+            lines.append(f"  … and {more:,} more")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        first, *rest = (escape(line) for line in str(self).split("\n"))
+        colour = {"whole": "green", "differs": "#b00"}.get(self.verdict, "#a60")
+        return f"<b style='color:{colour}'>{first}</b>" + "".join(f"<br><code>{line}</code>" for line in rest)
 
 
 def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: bool = False) -> Report:

@@ -25,6 +25,7 @@ class Door(NamedTuple):
 
 
 DOORS = {
+    "dataprep": Door("building, verifying, converting and opening datasets"),
     "loaders": Door("batches of a dataset"),
     "loaders.torch": Door("batches for PyTorch"),
     "loaders.xla": Door("batches for PyTorch/XLA"),

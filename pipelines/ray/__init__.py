@@ -10,5 +10,5 @@
     driver ── begin_shard(index) ──▶ worker: one thread builds shards ── receipt ──▶ driver
 
 The driver asks once a second which nodes there are, and starts or replaces workers; everything else comes as a reply to
-a call, so nothing is polled in the output. What is built next or again is decided by dataprep/builder/dispatch.py.
+a call, so nothing is polled in the output. What is built next or again is decided by dataprep/builder/pool.py.
 """

@@ -14,8 +14,7 @@ from typing import Any
 import ray
 
 from dataprep import __version__
-from dataprep.builder.dispatch import Dispatch, Loss
-from dataprep.builder.failures import Failure
+from dataprep.builder.pool import Dispatch, Failure, Loss
 from dataprep.errors import DISTRIBUTION, BuildError, UsageError
 from dataprep.host.heartbeat import Beats, Standstill, beat, minutes
 from dataprep.messages import one_line

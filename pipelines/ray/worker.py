@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from dataprep.builder.failures import failure_of
+from dataprep.builder.pool import failure_of
 from dataprep.host.heartbeat import beat, beats
 from dataprep.host.processes import BUILD_ENVIRONMENT
 from dataprep.host.program import COLLECT_AFTER

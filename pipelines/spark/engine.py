@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dataprep.builder.failures import MAX_DEATHS, shards_set_aside
 from dataprep.builder.job import BuildJob, Engine
+from dataprep.builder.pool import MAX_DEATHS, shards_set_aside
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, DataprepError, UsageError
 from dataprep.storage import open_originals, open_storage

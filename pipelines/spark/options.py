@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dataprep.builder.failures import MAX_DEATHS
+from dataprep.builder.pool import MAX_DEATHS
 from dataprep.errors import UsageError
 from dataprep.host.processes import BUILD_ENVIRONMENT
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dataprep import __version__
-from dataprep.builder.failures import MAX_ATTEMPTS, backoff_s, failure_of
 from dataprep.builder.job import BuildJob, build_shard
+from dataprep.builder.pool import MAX_ATTEMPTS, backoff_s, failure_of
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import DISTRIBUTION, DataprepError, UsageError
 from dataprep.storage import open_originals, open_storage

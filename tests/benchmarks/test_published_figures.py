@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.schedules import SCENARIOS
 from benchmarks.tables import arena_verdicts, recorded
-from dataprep.builder.image_folder import WRITES_BETWEEN_CHECKS, WRITES_IN_FLIGHT
+from dataprep.builder.shard import WRITES_BETWEEN_CHECKS, WRITES_IN_FLIGHT
 from dataprep.cloud.capacity import measured_here
 from tests.support.markdown import ROOT
 

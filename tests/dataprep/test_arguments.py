@@ -11,7 +11,7 @@ import pytest
 
 from dataprep.arguments import StrictCommand
 from dataprep.cli import group
-from dataprep.commands.build_custom import command_of
+from dataprep.commands.build import command_named
 from dataprep.commands.train import ENTRIES
 from dataprep.errors import DISTRIBUTION, UsageError
 from tests.support.builds import dataprep
@@ -40,7 +40,7 @@ def entries() -> Iterator[tuple[str, click.Command]]:
 
 
 def test_every_command_refuses_several_values_for_one():
-    found = {**dict(commands(group)), **dict(entries()), "dataprep build module:NAME": command_of("module:NAME")}
+    found = {**dict(commands(group)), **dict(entries()), "dataprep build module:NAME": command_named("module:NAME")}
     passed_on = {f"dataprep train {name}" for name in ENTRIES}
     assert {name for name, each in found.items() if not isinstance(each, StrictCommand)} == passed_on
 

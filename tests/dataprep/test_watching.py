@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep import watching
-from dataprep.builder.claim import read_claim
+from dataprep.builder.output import read_claim
 from dataprep.errors import FormatError
 from dataprep.storage import open_storage
 from dataprep.watching import (

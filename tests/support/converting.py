@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataprep.builder.conversion import ConversionRequest
+from dataprep.builder.archives import ConversionRequest
 from dataprep.builder.driver import run_build
 from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions

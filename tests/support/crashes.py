@@ -14,11 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from dataprep.builder.cards import CROISSANT, README
-from dataprep.builder.claim import read_claim
-from dataprep.builder.image_folder import image_names
-from dataprep.builder.open_build import open_build
+from dataprep.builder.output import open_build, read_claim
 from dataprep.builder.receipts import finished_shards
 from dataprep.builder.references import shard_plan
+from dataprep.builder.shard import image_names
 from dataprep.formats import FORMATS
 from dataprep.host.cpu import children
 from dataprep.storage import open_storage

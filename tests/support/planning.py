@@ -120,8 +120,7 @@ WRITERS = {"folder": write_tiny_files, "table": write_tiny_table}
 def request_of(asked: dict[str, Any]) -> Any:
     """Return the request of a build; a made-up list is a dataset of its own, known to this process alone."""
     from dataprep import sources
-    from dataprep.builder.plan import BuildOptions
-    from dataprep.builder.request import BuildRequest
+    from dataprep.builder.plan import BuildOptions, BuildRequest
     from dataprep.sources import OwnData
 
     own, dataset = None, next((kind for kind in WRITERS if kind in asked), "synthetic")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dataprep.builder.annotations import annotation_files
+from dataprep.builder.shard import annotation_files
 from dataprep.dataset.features import Feature
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import FormatError

@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 import pytest
 
-from dataprep.builder.damage import damaged_files
+from dataprep.builder.driver import damaged_files
 from dataprep.builder.finished import readable_manifest
 from dataprep.errors import UsageError, VerificationError
 from dataprep.storage import open_storage

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
-import click
 import pytest
 
-from dataprep.builder.differing import FLAGS, SHOWN, WORDS, plan_differences
+from dataprep.builder.differing import FIELDS, SHOWN, WORDS, field_of, plan_differences
 from dataprep.builder.images import ImagePolicy
 from dataprep.builder.plan import BuildOptions, Plan
-from dataprep.cli import group
-from dataprep.commands.build_custom import command_of
+from dataprep.commands.build import BuildCoco, BuildCustom, BuildDataset, BuildFolder, BuildTable
+from dataprep.commands.build_laion import BuildLaion
+from dataprep.commands.convert import Convert
 from dataprep.fetched.collect import RowOptions
 from dataprep.sources.base import Conversion, OwnData
 from tests.support.plans import small_plan
-
-PARAMETERS = {
-    "format": "format_name",
-    "own.archive": "source",
-    "annotations": "kinds",
-    "own.split_seed": "seed",
-    "converted.all_fields": "fields",
-    "rows.duplicates.exact": "exact_duplicates",
-    "rows.duplicates.perceptual": "perceptual_duplicates",
-    "rows.duplicates.max_distance": "duplicate_distance",
-}
-"""Names of commands' parameters for options of another name."""
 
 
 def leaves(values: dict[str, object], path: str = "") -> Iterator[str]:
@@ -38,25 +26,15 @@ def leaves(values: dict[str, object], path: str = "") -> Iterator[str]:
             yield f"{path}{name}"
 
 
-def test_every_option_of_plans_has_its_flag():
+def test_every_option_of_plans_is_a_field_of_a_request():
     own, converted = OwnData(name="pets"), Conversion(plan_hash="0", revision=1, was_shuffled=True)
     options = BuildOptions(dataset="folder", format="tfrecord", splits=(), own=own, converted=converted)
     web = {"columns", "rows_per_shard", *leaves({"rows": asdict(RowOptions())})}
-    assert {*leaves(asdict(options)), *web} == {*FLAGS, *WORDS}
-
-
-def test_the_flags_are_those_of_the_commands():
-    context = click.Context(group)
-    build = group.get_command(context, "build")
-    assert isinstance(build, click.Group)
-    commands = [build.get_command(context, name) for name in build.list_commands(context)]
-    commands += [group.get_command(context, "convert"), command_of("module:NAME")]
-    flags: dict[str, set[str]] = {}
-    for parameter in (each for command in commands if command is not None for each in command.params):
-        if isinstance(parameter, click.Option):
-            flags.setdefault(str(parameter.name), set()).add(parameter.opts[0])
-    for path, flag in FLAGS.items():
-        assert flags[PARAMETERS.get(path, path.rpartition(".")[2])] == {flag}, path
+    paths = {*leaves(asdict(options)), *web}
+    kinds = (BuildDataset, BuildCoco, BuildFolder, BuildTable, BuildCustom, BuildLaion, Convert)
+    fields_of_requests = {each.name for kind in kinds for each in fields(kind)}
+    assert {field_of(path) for path in paths - {*WORDS}} <= fields_of_requests
+    assert {*FIELDS, *WORDS} <= paths
 
 
 def with_split(plan: Plan, **changes: object) -> Plan:
@@ -67,15 +45,15 @@ OWN = OwnData(name="pets")
 OTHERS = {
     "a size": (
         small_plan(images=ImagePolicy(short_side=256)),
-        "--resize is not given there, 256 here",
+        "`resize` is not given there, 256 here",
     ),
     "a switch": (
         small_plan(images=ImagePolicy(apply_exif=True)),
-        "--apply-exif is not given there, given here",
+        "`apply_exif` is not given there, given here",
     ),
     "restart markers": (
         small_plan(images=ImagePolicy(jpeg="restart")),
-        "--jpeg is untouched there, restart here",
+        "`jpeg` is untouched there, restart here",
     ),
     "another number of images": (
         small_plan((2, 3)),
@@ -125,14 +103,14 @@ def test_a_difference_names_the_flag_or_the_count_and_both_values(case):
 def test_words_about_ones_own_data_are_named_by_their_flags():
     ours = small_plan(own=replace(OWN, val_fraction=0.1, split_seed=7, defaults=(("age", "-1"),)), seed=7)
     assert plan_differences(ours, small_plan(own=OWN)) == (
-        "--seed is 0 there, 7 here; --val-fraction is 0 there, 0.1 here; --default is not given there, age=-1 here"
+        "`seed` is 0 there, 7 here; `val_fraction` is 0 there, 0.1 here; `default` is not given there, age=-1 here"
     )
 
 
 def test_addresses_of_two_commits_are_told_whole():
     there, here = (f"https://huggingface.co/datasets/ILSVRC/imagenet-1k/tree/{digit * 40}" for digit in "12")
     sentence = plan_differences(small_plan(own=replace(OWN, origin=here)), small_plan(own=replace(OWN, origin=there)))
-    assert sentence == f"--origin is {there} there, {here} here"
+    assert sentence == f"`origin` is {there} there, {here} here"
 
 
 def test_of_many_differences_the_first_are_named():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataprep.builder.digest import FileDigest, digest_of, fault_of
+from dataprep.builder.plan import FileDigest, digest_of, fault_of
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import HashingWriter
 from tests.support.damage import flipped

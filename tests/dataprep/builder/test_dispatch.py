@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.builder.dispatch import MAX_LOSSES, Dispatch, Loss
-from dataprep.builder.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s
+from dataprep.builder.pool import MAX_ATTEMPTS, MAX_DEATHS, MAX_LOSSES, Dispatch, Failure, Loss, backoff_s
 from dataprep.errors import BuildError, FullError, StorageError, UsageError
 
 WINDOW = 2

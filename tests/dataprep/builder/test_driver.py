@@ -8,10 +8,9 @@ import pytest
 
 import dataprep.builder.plan as plans
 from dataprep.builder import driver
-from dataprep.builder.claim import OvertakenError
 from dataprep.builder.driver import run_build
 from dataprep.builder.job import build_shard
-from dataprep.builder.open_build import open_build
+from dataprep.builder.output import OvertakenError, open_build
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.errors import AccessError, BuildError, StorageError, UsageError
 from dataprep.storage import open_storage
@@ -74,7 +73,7 @@ def test_where_nothing_may_be_deleted_the_dataset_is_complete(originals, storage
 def test_other_dataset_is_refused_and_left_unchanged(originals, tmp_path):
     whole(request(originals, tmp_path / "out"))
     before = digests(tmp_path / "out")
-    expected = r"another dataset exists there already \(imagenet, .*: --format is webdataset there, tfrecord here"
+    expected = r"another dataset exists there already \(imagenet, .*: `format` is webdataset there, tfrecord here"
     with pytest.raises(UsageError, match=expected):
         whole(request(originals, tmp_path / "out", "tfrecord"))
     assert digests(tmp_path / "out") == before

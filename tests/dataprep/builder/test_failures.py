@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 
-from dataprep.builder.failures import backoff_s, failure_of, shards_set_aside
+from dataprep.builder.pool import backoff_s, failure_of, shards_set_aside
 from dataprep.errors import AccessError, ConflictError, FullError, ImageError, StorageError, UsageError
 
 

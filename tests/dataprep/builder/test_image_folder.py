@@ -2,12 +2,11 @@
 
 from hashlib import sha256
 
-from dataprep.builder.claim import claim_place
 from dataprep.builder.driver import run_build
-from dataprep.builder.image_folder import image_names, link_names, place_images
 from dataprep.builder.images import ImagePolicy
 from dataprep.builder.job import build_shard
-from dataprep.builder.open_build import open_build
+from dataprep.builder.output import claim_place, open_build
+from dataprep.builder.shard import image_names, link_names, place_images
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet, request, whole
 from tests.support.builds import digests

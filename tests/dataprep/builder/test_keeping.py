@@ -2,9 +2,7 @@
 
 import pytest
 
-from dataprep.builder.enumerations import load_splits
-from dataprep.builder.keeping import Keeping
-from dataprep.builder.source_listing import load_listing
+from dataprep.builder.enumeration import Keeping, load_listing, load_splits
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.storage import open_storage

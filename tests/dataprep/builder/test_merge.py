@@ -2,9 +2,8 @@
 
 import pytest
 
-from dataprep.builder.claim import claim_place
 from dataprep.builder.merge import build_manifest, merge_split, refuse_rejections
-from dataprep.builder.open_build import open_build
+from dataprep.builder.output import claim_place, open_build
 from dataprep.builder.receipts import write_receipt
 from dataprep.dataset.index import IndexRows, PublishingRows, open_index_file
 from dataprep.dataset.records import Event, Placement, ShardReceipt

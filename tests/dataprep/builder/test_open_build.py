@@ -2,8 +2,7 @@
 
 import pytest
 
-from dataprep.builder.claim import OvertakenError, claim_place, withdraw
-from dataprep.builder.open_build import open_build
+from dataprep.builder.output import OvertakenError, claim_place, open_build, withdraw
 from dataprep.storage import open_storage
 from tests.support.plans import planned, small_plan
 

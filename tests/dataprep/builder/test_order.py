@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dataprep.builder.order import cut, order_split
+from dataprep.builder.archives import cut, order_split
 from dataprep.builder.plan import BuildOptions, physical_key
 from dataprep.builder.references import refs_from_table, refs_schema, refs_table
 from dataprep.dataset import spill

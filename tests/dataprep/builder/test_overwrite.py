@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from dataprep.builder.claim import OvertakenError
 from dataprep.builder.driver import run_build
 from dataprep.builder.job import build_shard
+from dataprep.builder.output import OvertakenError
 from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest
 from dataprep.dataset.paths import BUILD, OVERWRITING
 from dataprep.errors import BuildError, UsageError
@@ -88,7 +88,7 @@ def test_adopted_originals_are_not_removed(originals, tmp_path):
 
 
 def test_a_build_killed_before_it_claims_its_place_may_continue_with_any_options(originals, storage_url, monkeypatch):
-    put = "dataprep.builder.claim._put_pointer"
+    put = "dataprep.builder.output._put_pointer"
     for more in ({"seed": 1}, {"seed": 2, "overwrite": True}):
         with monkeypatch.context() as patch:
             patch.setattr(put, lambda *_: (_ for _ in ()).throw(Killed))

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.builder.images import ImagePolicy
+from dataprep.builder.images import RESTART_LIBRARY, ImagePolicy, library_version
 from dataprep.builder.plan import (
     BuildOptions,
     Plan,
@@ -12,7 +12,6 @@ from dataprep.builder.plan import (
     planned_codecs,
     refuse_other_codecs,
 )
-from dataprep.builder.restart import RESTART_LIBRARY, library_version
 from dataprep.errors import UsageError
 
 OPTIONS = BuildOptions(dataset="coco-dup5", format="webdataset", splits=("train",))

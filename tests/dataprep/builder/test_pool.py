@@ -294,15 +294,18 @@ def test_workers_get_the_allocator_settings_and_the_parent_keeps_its_own():
 
 
 def test_workers_die_with_a_killed_parent(tmp_path):
-    script = tmp_path / "parent.py"
-    script.write_text(
+    (tmp_path / "tasks.py").write_text(
         "import os, sys, time, pathlib\n"
-        "from dataprep.builder.pool import Pool\n"
         "def task(index):\n"
         "    pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
         "    time.sleep(600)\n"
-        "if __name__ == '__main__':\n"
-        "    with Pool(2, print) as pool:\n        list(pool.run(task, range(2)))\n"
+    )
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "from dataprep.builder.pool import Pool\n"
+        "from tasks import task\n"
+        "with Pool(2, print) as pool:\n"
+        "    list(pool.run(task, range(2)))\n"
     )
     pids = tmp_path / "pids"
     pids.mkdir()

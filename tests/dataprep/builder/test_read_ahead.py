@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-import dataprep.builder.read_ahead
-from dataprep.builder.read_ahead import read_refs
+import dataprep.builder.shard
+from dataprep.builder.shard import read_refs
 from dataprep.dataset.records import Enumeration, SampleRef
 from dataprep.errors import SourceError
 from dataprep.sources.base import pinned
@@ -28,7 +28,7 @@ def source(storage_url):
 
 def test_originals_are_read_whole_and_in_order(source, monkeypatch):
     storage, refs, data = source
-    monkeypatch.setattr(dataprep.builder.read_ahead, "READ_AHEAD_BYTES", 200_000)  # less than the largest: still read
+    monkeypatch.setattr(dataprep.builder.shard, "READ_AHEAD_BYTES", 200_000)  # less than the largest: still read
     found = list(read_refs(storage, refs))
     assert [ref for ref, _ in found] == list(refs)
     assert all(image == data[ref.offset : ref.offset + ref.num_bytes] for ref, image in found)
@@ -38,9 +38,9 @@ def test_no_more_is_read_ahead_than_allowed(source, monkeypatch):
     storage, refs, _ = source
     if storage.is_local:
         monkeypatch.setattr(type(storage), "reads_in_flight", 8)
-    monkeypatch.setattr(dataprep.builder.read_ahead, "READ_AHEAD_BYTES", 400_000)
+    monkeypatch.setattr(dataprep.builder.shard, "READ_AHEAD_BYTES", 400_000)
     held, most, lock = [0], [0], threading.Lock()
-    read = dataprep.builder.read_ahead._read
+    read = dataprep.builder.shard._read
 
     def counting(storage, ref):
         with lock:
@@ -48,7 +48,7 @@ def test_no_more_is_read_ahead_than_allowed(source, monkeypatch):
             most[0] = max(most[0], held[0])
         return read(storage, ref)
 
-    monkeypatch.setattr(dataprep.builder.read_ahead, "_read", counting)
+    monkeypatch.setattr(dataprep.builder.shard, "_read", counting)
     for ref, _ in read_refs(storage, refs):
         with lock:
             held[0] -= ref.num_bytes

@@ -5,11 +5,10 @@ import zipfile
 
 import pytest
 
-from dataprep.builder.claim import OvertakenError, claim_place, read_claim
 from dataprep.builder.driver import run_build
 from dataprep.builder.job import build_shard
-from dataprep.builder.open_build import open_build
-from dataprep.builder.plan import BuildOptions
+from dataprep.builder.output import OvertakenError, claim_place, open_build, read_claim
+from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.builder.references import (
     original_names,
     plan_parquet,
@@ -19,7 +18,6 @@ from dataprep.builder.references import (
     refs_table,
     shard_plan,
 )
-from dataprep.builder.request import BuildRequest
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.errors import BuildError, FormatError
 from dataprep.sources.base import OwnData

@@ -5,9 +5,8 @@ from importlib.metadata import version
 import pytest
 
 from dataprep.builder.cards import write_cards
-from dataprep.builder.damage import damaged_files
-from dataprep.builder.driver import prepare
-from dataprep.builder.remains import card_plan, is_over_remains, may_be_left
+from dataprep.builder.driver import damaged_files, prepare
+from dataprep.builder.output import card_plan, is_over_remains, may_be_left
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import OVERWRITTEN
 from dataprep.errors import ConflictError, UsageError

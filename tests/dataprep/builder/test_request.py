@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from dataprep.builder.request import BuildRequest, Progress
+from dataprep.builder.plan import BuildRequest, Progress
 from dataprep.commands.progress import BuildProgress
 from tests.support.plans import small_plan
 

@@ -16,13 +16,11 @@ import simplejpeg
 import tensorflow as tf
 from PIL import Image
 
-from dataprep.builder import _restart, restart
+from dataprep.builder import _restart, images
 from dataprep.builder.driver import run_build
-from dataprep.builder.images import ImagePolicy
+from dataprep.builder.images import RESTART_LIBRARY, ImagePolicy, library_version, with_restarts
 from dataprep.builder.job import build_shard
-from dataprep.builder.plan import BuildOptions
-from dataprep.builder.request import BuildRequest
-from dataprep.builder.restart import RESTART_LIBRARY, library_version, with_restarts
+from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
@@ -229,7 +227,7 @@ def members(folder: Path) -> dict[str, bytes]:
 def test_without_the_extension_the_option_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "dataprep.builder._restart", None)
     monkeypatch.delattr("dataprep.builder._restart", raising=False)
-    restart.library_version.cache_clear()
+    images.library_version.cache_clear()
     with pytest.raises(UsageError, match=r"^--jpeg restart: dataprep\.builder\._restart was not built; "):
         library_version()
-    restart.library_version.cache_clear()
+    images.library_version.cache_clear()

@@ -8,11 +8,10 @@ import pytest
 import dataprep.builder.shard
 from dataprep.builder.driver import run_build
 from dataprep.builder.job import begin_shard, build_shard
-from dataprep.builder.open_build import open_build
-from dataprep.builder.plan import BuildOptions
+from dataprep.builder.output import open_build
+from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.builder.receipts import read_receipt
 from dataprep.builder.references import shard_plan
-from dataprep.builder.request import BuildRequest
 from dataprep.errors import StorageError
 from dataprep.storage import open_storage
 from dataprep.storage.gcs import StagedGCS

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-import dataprep.builder.writeback
-from dataprep.builder.writeback import WritebackFile
+import dataprep.builder.shard
+from dataprep.builder.shard import WritebackFile
 from dataprep.storage.checksums import crc32c_of, crc32c_text
 
 
 @pytest.mark.parametrize("sync_bytes", [1, 1000, 10**9])
 def test_written_bytes_are_stored_and_digested(tmp_path, monkeypatch, sync_bytes):
-    monkeypatch.setattr(dataprep.builder.writeback, "SYNC_BYTES", sync_bytes)
+    monkeypatch.setattr(dataprep.builder.shard, "SYNC_BYTES", sync_bytes)
     path = tmp_path / "spool"
     path.touch()
     pieces = [os.urandom(size) for size in (0, 1, 300_000, 7, 512, 2_000_000)]
@@ -37,7 +37,7 @@ def test_a_disk_that_refuses_is_an_error(tmp_path):
     """A limit on file sizes stands for the full disk: in a process of its own, because it would hold for all."""
     code = (
         "import pathlib, resource, signal, sys\n"
-        "from dataprep.builder.writeback import WritebackFile\n"
+        "from dataprep.builder.shard import WritebackFile\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))\n"
         "path = pathlib.Path(sys.argv[1]); path.touch()\n"

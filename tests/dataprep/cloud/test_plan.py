@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
 from dataprep.cloud.accelerators import machines
@@ -17,7 +18,7 @@ from dataprep.cloud.plan import (
     PricedPlaces,
     plan_input,
 )
-from dataprep.commands.build_folder import command as build_folder
+from dataprep.commands.build import command as build
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import usd
 from dataprep.sources import DATASETS
@@ -53,7 +54,8 @@ def test_loose_pictures_are_read_with_a_request_each_and_the_sentence_says_so(pl
     assert (load["requests_per_s"], load["first_requests_per_s"]) == (pytest.approx(57_600), 5000)
     words = load["command"].split()
     assert words[:3] == ["dataprep", "build", "folder"]
-    build_folder.make_context("folder", words[3:])  # refuses options that do not exist
+    folder = build.get_command(click.Context(build), "folder")
+    folder.make_context("folder", words[3:])  # refuses options that do not exist
 
 
 def test_shards_and_a_rate_that_a_new_bucket_serves_need_no_packing():

@@ -1,8 +1,17 @@
 """What a build says and refuses on the command line, and what it leaves alone."""
 
 import json
+from dataclasses import replace
 
+import click
+import pytest
+
+from dataprep.builder.images import ImagePolicy
+from dataprep.commands.build import BuildFolder, command, place_of, plan_lines
+from dataprep.dataset.features import Feature
+from dataprep.sources.tables import is_table
 from tests.support.builds import build_arguments, build_warm, dataprep
+from tests.support.plans import small_plan
 
 
 def test_rejections_above_the_limit_are_named_and_the_rerun_is_instant(originals, tmp_path):
@@ -97,3 +106,58 @@ def test_results_go_to_stdout_and_messages_to_stderr(originals, tmp_path):
     run = dataprep(*build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord"))
     assert json.loads(run.stdout)["name"] == "coco-dup5"
     assert run.stderr == ""
+
+
+SHARED = {
+    "--format",
+    "--split",
+    "--shard-bytes",
+    "--num-shards",
+    "--seed",
+    "--resize",
+    "--quality",
+    "--check",
+    "--jpeg",
+}
+
+
+def test_every_build_of_pictures_has_the_shared_options():
+    context = click.Context(command)
+    for name in ("coco-dup5", "imagenet", "imagenet-21k", "imagenet-fake", "folder"):
+        options = {option for parameter in command.get_command(context, name).params for option in parameter.opts}
+        assert options >= SHARED | {"--on-bad", "--apply-exif", "--max-reject-ratio"}
+
+
+def test_the_policy_of_a_request_has_its_options():
+    asked = BuildFolder(source="a", output="b", format="webdataset", check="none", on_bad="reject", quality=90)
+    assert asked.policy() == ImagePolicy(check="none", on_bad="reject", quality=90)
+
+
+def test_a_plan_is_described_by_split():
+    (line,) = plan_lines(small_plan())
+    assert line == "  val: 3 samples in 2 shards, about 900 B; an epoch makes 1 pass, 1 stored"
+    annotated = replace(small_plan(), features={"box": Feature("float64", (None, 4)), "caption": Feature("text")})
+    assert list(plan_lines(annotated))[1:] == ["  features: box (lists of list of 4 float64), caption (text)"]
+
+
+def test_a_plan_without_classes_says_so():
+    assert list(plan_lines(replace(small_plan(), classes=())))[1:] == ["  labels: none"]
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("gs://bucket/lists/train.csv", ("gs://bucket/lists", "train.csv")),
+        ("gs://bucket/lists", ("gs://bucket/lists", "")),
+        ("/data/x.parquet", ("/data", "x.parquet")),
+        ("/x.parquet", ("/", "x.parquet")),
+        ("/data", ("/data", "")),
+    ],
+)
+def test_a_single_file_is_in_the_folder_above(source, place):
+    assert place_of(source, is_table) == place
+
+
+def test_a_folder_may_have_the_name_of_a_file(tmp_path):
+    (tmp_path / "x.parquet").mkdir()
+    assert place_of(f"{tmp_path}/x.parquet", is_table) == (f"{tmp_path}/x.parquet", "")

@@ -183,9 +183,9 @@ def test_a_dry_run_ends_as_the_build_would_where_other_files_lie(tmp_path):
         (["--split", "test"], "--split test"),
         (["--val-fraction", "1"], "is not in the range 0<=x<1"),
         (["--group-by", "patient"], "it needs --val-fraction"),
-        (["--pass-over", "a/b.jpg"], "--pass-over a/b.jpg: expected a suffix or the name of a file"),
-        (["--text-files", "caption", "--pass-over", ".TXT"], "--pass-over txt leaves out the files that --text-files"),
-        (["--text-files", "c=json", "--pass-over", "*.json"], "--text-files c stores; leave one of the two out"),
+        (["--exclude", "a/b.jpg"], "--exclude a/b.jpg: expected a suffix or the name of a file"),
+        (["--text-files", "caption", "--exclude", ".TXT"], "--exclude txt leaves out the files that --text-files"),
+        (["--text-files", "c=json", "--exclude", "*.json"], "--text-files c stores; leave one of the two out"),
     ],
 )
 def test_options_that_are_refused(tmp_path, more, text):

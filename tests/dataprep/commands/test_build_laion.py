@@ -379,8 +379,8 @@ def test_a_table_with_laions_columns_has_its_origin(built):
     [
         (("--name", "laion"), "'laion' is the name of a dataset that dataprep builds; choose another with --name"),
         (("--name", "CC 12M"), "expected lower-case letters"),
-        (("--licence", "CC0"), "--licence: a dataset that states this needs a name of its own; add --name NAME"),
-        (("--origin", "x"), "--origin: a dataset that states this needs a name of its own; add --name NAME"),
+        (("--licence", "CC0"), "--licence: a dataset that states this needs a name of its own; add --name"),
+        (("--origin", "x"), "--origin: a dataset that states this needs a name of its own; add --name"),
     ],
 )
 def test_names_that_no_table_can_have(table, tmp_path, more, words):

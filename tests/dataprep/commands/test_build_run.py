@@ -2,34 +2,30 @@
 
 import pytest
 
-from dataprep.commands.build_run import Run, refuse_unknown_runner, shards_at_once
+from dataprep.commands.build_run import Run, shards_at_once
 from dataprep.errors import UsageError
 from pipelines.engines import LOCAL
-from pipelines.parts import Part
 
 
-def run_of(runner, part=None, *, detach=False):
-    return Run(
-        runner=runner, workers=3, part=part, stall_minutes=1, detach=detach, beside=None, tpu=None,
-        region_policy="refuse", dry_run=False, as_json=False,
-    )  # fmt: skip
+def run_of(runner, part=None, *, detach=False, options=()):
+    return Run(output="out", runner=runner, workers=3, part=part, detach=detach, engine_options=options)
 
 
 def test_the_local_runner_takes_no_options_of_another_engine():
-    refuse_unknown_runner(run_of(LOCAL), ())
+    run_of(LOCAL).choice()
     with pytest.raises(UsageError, match="got options --region=x for another engine than --runner local, which has no"):
-        refuse_unknown_runner(run_of(LOCAL), ("--region=x",))
+        run_of(LOCAL, options=("--region=x",)).choice()
 
 
 @pytest.mark.parametrize("runner", [LOCAL, "FnApiRunner"])
 def test_an_engine_whose_job_ends_with_the_command_cannot_be_detached_from(runner):
     with pytest.raises(UsageError, match=f"--detach with --runner {runner}: "):
-        refuse_unknown_runner(run_of(runner, detach=True), ())
+        run_of(runner, detach=True).choice()
 
 
 def test_a_part_is_built_by_the_local_runner_only():
-    with pytest.raises(UsageError, match="--part with --runner FnApiRunner, which has workers of its own"):
-        refuse_unknown_runner(run_of("FnApiRunner", Part(1, 2)), ())
+    with pytest.raises(UsageError, match="`part` with `runner` FnApiRunner, which has workers of its own"):
+        run_of("FnApiRunner", "1/2")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +38,7 @@ def test_a_part_is_built_by_the_local_runner_only():
 )
 def test_a_runner_with_which_no_build_can_run_is_refused(runner, options, words):
     with pytest.raises(UsageError) as error:
-        refuse_unknown_runner(run_of(runner), options)
+        run_of(runner, options=options).choice()
     assert words in str(error.value)
 
 
@@ -51,10 +47,10 @@ def test_a_runner_without_beam_says_what_to_install(monkeypatch):
     with pytest.raises(
         UsageError, match=r"--runner PortableRunner needs Apache Beam .*pip install 'tpu-dataprep\[beam\]'"
     ):
-        refuse_unknown_runner(run_of("PortableRunner"), ())
+        run_of("PortableRunner").choice()
 
 
 def test_shards_in_flight_equal_the_workers_or_the_option_of_the_runner():
-    assert shards_at_once(run_of(LOCAL), (), ("a", "b")) == 3
-    assert shards_at_once(run_of(LOCAL, Part(1, 4)), (), ("a", "b")) == 12
-    assert shards_at_once(run_of("FnApiRunner"), ("--direct_num_workers=5",), ("/a", "/b")) == 5
+    assert shards_at_once(run_of(LOCAL), ("a", "b")) == 3
+    assert shards_at_once(run_of(LOCAL, "1/4"), ("a", "b")) == 12
+    assert shards_at_once(run_of("FnApiRunner", options=("--direct_num_workers=5",)), ("/a", "/b")) == 5

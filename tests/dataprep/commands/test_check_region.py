@@ -178,7 +178,7 @@ def test_a_given_zone_is_priced_as_a_rapid_bucket(no_credentials):
 def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no_credentials, monkeypatch, gcs):
     words = ("gs://multi-eu", "--zone", "us-central1-a", "--bytes", "147897477120", "--epochs", "90")
     given = checked(*words, "--bucket-location", "EU")
-    assert given["commands"][0] == "dataprep create-bucket gs://NEW-BUCKET --beside us-central1-a"
+    assert given["commands"][0] == "dataprep create-bucket gs://NEW-BUCKET --near us-central1-a"
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
     seen = checked(*words)
     assert (given["reading"].pop("is_dataset"), seen["reading"].pop("is_dataset")) == (None, False)
@@ -234,7 +234,7 @@ def test_costs_of_a_dataset_are_those_of_its_bytes(dataset):
     assert found["one_pass_usd"]["operations"] == pytest.approx(found["reading"]["gets"] * 0.0004 / 1000)
     assert found["copy"]["once"]["transfer"] == pytest.approx(transfer)
     assert found["commands"] == [
-        "dataprep create-bucket gs://NEW-BUCKET --beside us-central1-a",
+        "dataprep create-bucket gs://NEW-BUCKET --near us-central1-a",
         f"dataprep replicate {dataset} --to gs://NEW-BUCKET/imagenet",
     ]
 
@@ -395,7 +395,7 @@ def test_a_build_is_refused_before_anything_is_written(american_vm, originals, g
         ("gs://region-us/refused", "europe-west4-a", True),
         ("gs://multi-eu/refused", "europe-west4-a", True),
     ):
-        result = build(*arguments, "--output", output, *(["--beside", beside] if beside else []))
+        result = build(*arguments, "--output", output, *(["--near", beside] if beside else []))
         assert isinstance(result.exception, UsageError) == expected
         assert "per GiB" in str(result.exception)
         assert list(open_storage(output).list()) == []

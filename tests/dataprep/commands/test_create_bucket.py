@@ -43,7 +43,7 @@ def described(name: str) -> dict:
 
 
 def test_a_bucket_is_created_in_the_readers_region(name):
-    result = create(f"gs://{name}", "--beside", "us-central2-b", "--label", "team=vision", "--label", "run=7")
+    result = create(f"gs://{name}", "--near", "us-central2-b", "--label", "team=vision", "--label", "run=7")
     assert f"gs://{name} created in us-central2, class STANDARD" in result.stdout
     found = described(name)
     assert (found["location"], found["locationType"]) == ("US-CENTRAL2", "region")
@@ -65,7 +65,7 @@ def test_a_bucket_is_created_in_the_readers_region(name):
     ],
 )
 def test_objects_are_deleted_or_moved_at_the_given_age(name, options, rule):
-    create(name, "--beside", "europe-west4", *options, "--soft-delete-days", 0)
+    create(name, "--near", "europe-west4", *options, "--soft-delete-days", 0)
     assert described(name)["lifecycle"]["rule"][1] == rule
     assert int(described(name)["softDeletePolicy"]["retentionDurationSeconds"]) == 0
 
@@ -77,7 +77,7 @@ def test_a_bucket_is_created_in_the_region_of_a_tpu(name, cloud):
 
 
 def test_an_existing_bucket_with_the_given_settings_is_a_success(name, gcs):
-    arguments = [f"gs://{name}", "--beside", "us-central1", "--label", "a=b", "--lifecycle-days", 3]
+    arguments = [f"gs://{name}", "--near", "us-central1", "--label", "a=b", "--lifecycle-days", 3]
     create(*arguments)
     before = gcs.stats()["operations"]["A"]
     again = create(*arguments)
@@ -87,10 +87,10 @@ def test_an_existing_bucket_with_the_given_settings_is_a_success(name, gcs):
 
 
 def test_differences_of_an_existing_bucket_are_listed_and_nothing_is_changed(name):
-    create(f"gs://{name}", "--beside", "us-central1", "--label", "a=b")
+    create(f"gs://{name}", "--near", "us-central1", "--label", "a=b")
     before = described(name)
     with pytest.raises(VerificationError) as caught:
-        create(name, "--beside", "us-central1", "--storage-class", "nearline", "--label", "a=c", "--lifecycle-days", 9)
+        create(name, "--near", "us-central1", "--storage-class", "nearline", "--label", "a=c", "--lifecycle-days", 9)
     assert caught.value.exit_code == 1
     for part in (
         "storage class: STANDARD, requested was NEARLINE",
@@ -113,25 +113,25 @@ def test_differences_of_an_existing_bucket_are_listed_and_nothing_is_changed(nam
 def test_a_bucket_in_another_place_is_refused(name, gcs, place, said):
     gcs.create_bucket(name, **place)
     with pytest.raises(UsageError, match=said):
-        create(f"gs://{name}", "--beside", "us-central1-a")
+        create(f"gs://{name}", "--near", "us-central1-a")
 
 
 def test_a_bucket_of_somebody_else_is_refused(name, gcs):
     gcs.create_bucket(name, location="US-CENTRAL1", deny=["storage.buckets.get"])
     with pytest.raises(AccessError, match="may be somebody else's: choose another name"):
-        create(f"gs://{name}", "--beside", "us-central1-a")
+        create(f"gs://{name}", "--near", "us-central1-a")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gs://x-y-z"], "give --beside ZONE or --tpu NAME"),
-        (["gs://x-y-z/prefix", "--beside", "us-central1"], "expected only a bucket's name"),
-        (["gs://x-y-z", "--beside", "us-central"], "is no zone or region"),
-        (["gs://x-y-z", "--beside", "us-central1", "--label", "Team=x"], "expected KEY=VALUE"),
-        (["gs://x-y-z", "--beside", "us-central1", "--soft-delete-days", "3"], "takes 0, or 7 to 90"),
-        (["gs://x-y-z", "--beside", "us-central1", "--service-account", "trainer"], "add --project"),
-        (["x-y-z", "--beside", "us-central1", "--service-account", "x", "--project", "p"], "expected 6 to 30 of a-z"),
+        (["gs://x-y-z"], "give --near ZONE or --tpu NAME"),
+        (["gs://x-y-z/prefix", "--near", "us-central1"], "expected only a bucket's name"),
+        (["gs://x-y-z", "--near", "us-central"], "is no zone or region"),
+        (["gs://x-y-z", "--near", "us-central1", "--label", "Team=x"], "expected KEY=VALUE"),
+        (["gs://x-y-z", "--near", "us-central1", "--soft-delete-days", "3"], "takes 0, or 7 to 90"),
+        (["gs://x-y-z", "--near", "us-central1", "--service-account", "trainer"], "add --project"),
+        (["x-y-z", "--near", "us-central1", "--service-account", "x", "--project", "p"], "expected 6 to 30 of a-z"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_right_form(arguments, said):
@@ -145,7 +145,7 @@ def test_wrong_arguments_are_refused_with_the_right_form(arguments, said):
 
 @pytest.mark.parametrize(("role", "roles"), [("reader", READER), ("writer", WRITER)])
 def test_an_account_gets_least_rights_on_this_bucket_alone(name, cloud, role, roles):
-    arguments = [f"gs://{name}", "--beside", "us-central1", "--project", "proj"]
+    arguments = [f"gs://{name}", "--near", "us-central1", "--project", "proj"]
     arguments += ["--service-account", "my-trainer", "--role", role]
     result = create(*arguments)
     email = "my-trainer@proj.iam.gserviceaccount.com"
@@ -159,13 +159,13 @@ def test_an_account_gets_least_rights_on_this_bucket_alone(name, cloud, role, ro
 def test_a_refusal_of_gcloud_is_reported_and_not_retried(name, cloud):
     cloud.fail("add-iam-policy-binding", "PERMISSION_DENIED: Permission 'iam.serviceAccounts.create' denied")
     with pytest.raises(AccessError, match="this account may not do that"):
-        create(name, "--beside", "us-central1", "--project", "proj", "--service-account", "my-trainer")
+        create(name, "--near", "us-central1", "--project", "proj", "--service-account", "my-trainer")
     assert len(cloud.calls("add-iam-policy-binding")) == 1
 
 
 def test_a_dry_run_shows_the_commands_and_asks_nobody(name, cloud, gcs):
     before = gcs.stats()["requests"]
-    arguments = [f"gs://{name}", "--beside", "us-central1-a", "--project", "proj", "--service-account", "my-trainer"]
+    arguments = [f"gs://{name}", "--near", "us-central1-a", "--project", "proj", "--service-account", "my-trainer"]
     result = create(*arguments, "--dry-run")
     member = "--member=serviceAccount:my-trainer@proj.iam.gserviceaccount.com"
     bind = f"gcloud storage buckets add-iam-policy-binding gs://{name} {member}"
@@ -184,12 +184,12 @@ def test_a_dry_run_shows_the_commands_and_asks_nobody(name, cloud, gcs):
 
 
 def test_a_mistyped_region_gets_a_note_before_anything_is_created(name):
-    result = create(f"gs://{name}", "--beside", "us-cental2-b", "--project", "proj", "--dry-run")
+    result = create(f"gs://{name}", "--near", "us-cental2-b", "--project", "proj", "--dry-run")
     assert result.stderr == "note: us-cental2 is no region that dataprep knows; did you mean us-central2?\n"
 
 
 def test_a_cache_and_a_hierarchical_namespace_are_requested_and_named(name):
-    words = (f"gs://{name}", "--beside", "us-central1-ai1a", "--cache", "us-central1-ai1a", "--hns")
+    words = (f"gs://{name}", "--near", "us-central1-ai1a", "--cache", "us-central1-ai1a", "--hns")
     assert "cache       in us-central1-ai1a\n" in create(*words, "--dry-run").stdout
     out = create(*words).stdout
     assert "namespace   hierarchical" in out

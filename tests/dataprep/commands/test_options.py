@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from dataprep.commands.build_folder import command as build_folder
+from dataprep.commands.build import command as build
 from dataprep.commands.build_laion import command as build_laion
 from dataprep.commands.options import COUNT, MOST_COUNT, Bytes, Finite
 from tests.support.flags import numbers
@@ -53,7 +53,11 @@ def test_a_size_of_another_unit_is_refused_with_the_units_that_there_are():
 
 
 def test_defaults_in_words_are_shown_without_parentheses():
-    options = {option.opts[0]: option for command in (build_folder, build_laion) for option in command.params}
+    options = {
+        option.opts[0]: option
+        for command in (build.get_command(click.Context(build), "folder"), build_laion)
+        for option in command.params
+    }
     for name, shown in (("--workers", "cores of this machine"), ("--shard-bytes", "256MiB"), ("--max-body", "20MiB")):
         assert f"[default: {shown}" in str(options[name].get_help_record(click.Context(build_laion)))
 

@@ -170,7 +170,7 @@ def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, tm
     words = ["dataprep", "convert", plain, "--output", f"{plain}-256", "--format", "webdataset", "--resize", "256"]
     assert shlex.split(command) == words
     parsed = convert.make_context("convert", words[2:])
-    assert (parsed.params["url"], parsed.params["short_side"]) == (plain, 256)
+    assert (parsed.params["url"], parsed.params["resize"]) == (plain, 256)
 
 
 def test_a_loader_that_was_not_measured_at_this_size_is_undecided(plan_input):
@@ -258,7 +258,7 @@ def test_the_commands_that_make_the_priced_copy_are_those_of_check_region(plan_i
         "dataprep replicate gs://BUCKET/DATASET --to gs://NEW-BUCKET/DATASET --max-usd 8     # a dataset of dataprep"
     )
     commands = [
-        "dataprep create-bucket gs://NEW-BUCKET --beside europe-west4-b",
+        "dataprep create-bucket gs://NEW-BUCKET --near europe-west4-b",
         copying,
         "gcloud storage cp --recursive gs://BUCKET/DATASET gs://NEW-BUCKET/     # other data; the price needs "
         "--objects",

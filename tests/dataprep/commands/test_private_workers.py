@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.builder.claim import claim_place
 from dataprep.builder.job import BuildJob
-from dataprep.commands.private_workers import nat_cost, private_worker_lines, telling
+from dataprep.builder.output import claim_place
+from dataprep.commands.build_run import nat_cost, private_worker_lines, telling
 from dataprep.fetched.recipe import ALIVE_SHARE, IMAGE_BYTES
 from dataprep.storage import open_storage
 from tests.support.markdown import ROOT

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "card": ("{fetched}", "--overwrite"),
     "check-region": ("gs://promised", "--zone", "us-central1-a"),
     "convert": ("{dataset}", "--output", "{world}/converted", "--format", "tfrecord", "--workers", "1"),
-    "create-bucket": ("gs://promised-new", "--beside", "us-central2-b"),
+    "create-bucket": ("gs://promised-new", "--near", "us-central2-b"),
     "demo-data": ("coco", "{world}/demo", "--images", "20"),
     "diagnose": ("{dataset}", "--device", "simulated:1000", "--batch-size", "4", "--image-size", "32",
                  "--seconds", "0.3"),

@@ -1,47 +1,32 @@
 """Options for fetching become limits, and how rows ended becomes lines."""
 
-import ipaddress
-
-import click
 import pytest
-from click.testing import CliRunner
 
-from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
+from dataprep.commands.build_laion import WebRequest, count_lines, limits_of, network_lines
+from dataprep.errors import UsageError
 
 
-def called(*arguments):
-    found = []
-
-    @click.command()
-    @web_options
-    def command(**values):
-        found.append(limits_of(values))
-        assert set(values) == set(WebOptions.__annotations__)
-
-    run = CliRunner().invoke(command, ["--contact", "mailto:me@example.org", *arguments], standalone_mode=False)
-    if run.exception:
-        raise run.exception
-    return found[0]
+def called(**options):
+    return limits_of(WebRequest(contact="mailto:me@example.org", **options))
 
 
 def test_every_option_becomes_a_limit():
-    limits = called("--in-flight", "5", "--max-body", "1MiB", "--no-verify-tls", "--allow-network", "10.1.0.0/16")
+    limits = called(in_flight=5, max_body="1MiB", verify_tls=False, allow_network="10.1.0.0/16")
     assert (limits.in_flight, limits.body_bytes, limits.verify_tls) == (5, 1 << 20, False)
     assert [str(network) for network in limits.allow_networks] == ["10.1.0.0/16"]
     assert called().verify_tls
 
 
-@pytest.mark.parametrize("arguments", [["--in-flight", "0"], ["--row-seconds", "0"], ["--answer-seconds", "nan"]])
-def test_limits_that_allow_nothing_are_refused(arguments):
-    with pytest.raises(click.BadParameter):
-        called(*arguments)
+@pytest.mark.parametrize("option", [{"in_flight": 0}, {"row_seconds": 0}, {"answer_seconds": float("nan")}])
+def test_limits_that_allow_nothing_are_refused(option):
+    with pytest.raises(UsageError, match=f"`{next(iter(option))}` must be "):
+        called(**option)
 
 
-def test_allowed_networks_that_are_not_public_are_reported(capsys):
-    tell_networks(called())
-    assert capsys.readouterr().err == ""
-    tell_networks(called("--allow-network", str(ipaddress.ip_network("10.1.0.0/16"))))
-    assert "fetching from 10.1.0.0/16, too (--allow-network)" in capsys.readouterr().err
+def test_allowed_networks_that_are_not_public_are_reported():
+    assert list(network_lines(called())) == []
+    (line,) = network_lines(called(allow_network=["10.1.0.0/16"]))
+    assert line == "fetching from 10.1.0.0/16, too (`allow_network`); the manifest records it"
 
 
 def test_rows_are_counted_by_status_and_the_commonest_failures_by_reason():

@@ -93,7 +93,7 @@ import sys
 from dataprep.dataset import spill
 from dataprep.dataset.records import SampleRef
 from dataprep.dataset.spill import enumeration_sha256, spilled
-from dataprep.builder.order import order_split
+from dataprep.builder.archives import order_split
 from dataprep.builder.plan import BuildOptions
 from dataprep.sources.keys import refuse_duplicates
 spill.MEMORY_BYTES = spill.PART_BYTES = 1000

@@ -11,11 +11,10 @@ import pytest
 import dataprep.builder.plan as plans
 import dataprep.fetched.recipe as recipe
 from dataprep.builder.cards import write_cards
-from dataprep.builder.claim import claim_place
 from dataprep.builder.driver import refuse_nested, run_build
 from dataprep.builder.job import BuildJob, begin_shard, build_shard
-from dataprep.builder.open_build import open_build
-from dataprep.builder.request import BuildRequest
+from dataprep.builder.output import claim_place, open_build
+from dataprep.builder.plan import BuildRequest
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import BuildError, UsageError

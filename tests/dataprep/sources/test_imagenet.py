@@ -6,8 +6,7 @@ import random
 import pytest
 
 from dataprep.builder.driver import prepare
-from dataprep.builder.plan import BuildOptions
-from dataprep.builder.request import BuildRequest
+from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.records import SourceFile
 from dataprep.errors import SourceError

@@ -142,7 +142,7 @@ def test_pictures_that_would_be_missed_are_refused(tmp_path, name, text):
         tree_of(tmp_path)
     assert text.format(root=tmp_path) in str(error.value)
     suffix = name.rpartition(".")[2]
-    assert f"--pass-over {suffix}" in str(error.value)
+    assert f"--exclude {suffix}" in str(error.value)
     assert paths(tree_of(tmp_path, pass_over=(suffix,))) == ["1.jpg"]
 
 
@@ -198,10 +198,10 @@ def test_odd_names_and_links_matter_only_for_pictures(tmp_path):
     assert paths(tree) == ["a.jpg"]
     assert tree.passed_over == {"hidden or of the system": 3, ".txt": 2, ".md": 1}
     (tmp_path / "gone.jpg").symlink_to("nowhere")
-    with pytest.raises(SourceError, match=r"'gone.jpg': cannot be read: .*; put the file .* with --pass-over NAME"):
+    with pytest.raises(SourceError, match=r"'gone.jpg': cannot be read: .*; put the file .* with --exclude NAME"):
         tree_of(tmp_path)
     assert paths(tree_of(tmp_path, pass_over=("gone.jpg",))) == ["a.jpg"]
     (tmp_path / "line\nend.jpg").write_bytes(JPEG)
-    with pytest.raises(SourceError, match=r"backslash, NUL or line end; rename it, or .* with --pass-over NAME"):
+    with pytest.raises(SourceError, match=r"backslash, NUL or line end; rename it, or .* with --exclude NAME"):
         tree_of(tmp_path, pass_over=("gone.jpg",))
     assert paths(tree_of(tmp_path, pass_over=("gone.jpg", "line*"))) == ["a.jpg"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dataprep.builder.writeback import SYNC_BYTES, WritebackFile
+from dataprep.builder.shard import SYNC_BYTES, WritebackFile
 from dataprep.errors import StorageError
 from dataprep.storage import ObjectInfo
 from dataprep.storage.checksums import crc32c_of_bytes

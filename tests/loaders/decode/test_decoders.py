@@ -17,7 +17,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from dataprep.builder import restart
+from dataprep.builder import images
 from dataprep.errors import ImageError, UsageError
 from loaders.decode import decoders as decode
 from loaders.decode.crop import View, evaluation_view, train_views
@@ -175,7 +175,7 @@ def test_code_for_other_processors_equals_that_for_this_one(tmp_path, without):
 
 @needs_extension
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-@pytest.mark.parametrize("source", [SOURCE, Path(restart.__file__).with_name("_restart.c")], ids=lambda path: path.name)
+@pytest.mark.parametrize("source", [SOURCE, Path(images.__file__).with_name("_restart.c")], ids=lambda path: path.name)
 def test_the_extensions_use_only_pythons_stable_interface(source):
     """One wheel for all versions of Python rests on it."""
     include = sysconfig.get_paths()["include"]

@@ -86,7 +86,7 @@ def test_a_worker_process_with_another_pillow_is_refused_and_names_both_versions
     [
         ("Traceback\n  raise\ndataprep.errors.UsageError: a b [while running 'X/Y']\n\nmore", UsageError("a b")),
         ("failed: Traceback\ndataprep.errors.SourceError: gone", SourceError("gone")),
-        ("Traceback\ndataprep.builder.claim.OvertakenError: was overtaken", BuildError("was overtaken")),
+        ("Traceback\ndataprep.builder.output.OvertakenError: was overtaken", BuildError("was overtaken")),
     ],
 )
 def test_the_error_of_a_worker_is_found_in_the_text_that_a_service_returns(text, expected):

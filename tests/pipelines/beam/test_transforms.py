@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 import dataprep.builder.plan as plans
-from dataprep.builder.claim import OvertakenError
 from dataprep.builder.driver import run_build
 from dataprep.builder.job import BuildJob
-from dataprep.builder.open_build import open_build
+from dataprep.builder.output import OvertakenError, open_build
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Killed, Quiet, request

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from dataprep.builder.failures import Failure
+from dataprep.builder.pool import Failure
 from dataprep.errors import StorageError
 from tests.support.on_use import on_use
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dataprep import __version__
-from dataprep.builder.claim import OvertakenError, claim_place, goes_on, read_claim, refuse_overtaken, withdraw
+from dataprep.builder.output import OvertakenError, claim_place, read_claim, refuse_overtaken, withdraw
 from dataprep.dataset.paths import BUILD, OVERWRITING, PLAN_JSON
 from dataprep.errors import FormatError, UsageError
 from dataprep.storage import open_storage
@@ -21,7 +21,6 @@ def test_second_build_of_a_plan_joins_the_first(storage):
     first = claim_place(storage, planned(small_plan()))
     assert claim_place(storage, planned(small_plan())) == first == read_claim(storage)
     assert first.root.startswith(f"{BUILD}/{small_plan().plan_hash}/")
-    assert not first.begun_before_claims
     refuse_overtaken(storage, first)
 
 
@@ -31,13 +30,13 @@ def test_version_of_the_package_is_named_beside_the_plan_and_not_in_its_hash(sto
     assert document["version"] == __version__
     assert document["plan_hash"] == small_plan().plan_hash
     assert "version" not in small_plan().document()
-    monkeypatch.setattr("dataprep.builder.claim.__version__", "9.9.9")
+    monkeypatch.setattr("dataprep.builder.output.__version__", "9.9.9")
     assert claim_place(storage, planned(small_plan())) == first, "a newer version goes on with the same plan"
 
 
 def test_other_plan_is_refused_with_what_differs(storage):
     claim_place(storage, planned(small_plan()))
-    with pytest.raises(UsageError, match=r"another plan is under way there: --seed is 0 there, 7 here"):
+    with pytest.raises(UsageError, match=r"another plan is under way there: `seed` is 0 there, 7 here"):
         claim_place(storage, planned(small_plan(seed=7)))
 
 
@@ -71,12 +70,3 @@ def test_edited_plan_is_refused(storage, change):
     storage.replace(PLAN_JSON, json.dumps(json.loads(claim.pointer) | change).encode(), claim.pointer)
     with pytest.raises(FormatError, match=rf"{PLAN_JSON}.*start over with --overwrite"):
         read_claim(storage)
-
-
-def test_build_begun_by_the_first_version_is_continued(storage):
-    plan = small_plan()
-    storage.create(PLAN_JSON, json.dumps(plan.document()).encode())
-    before = read_claim(storage)
-    assert before.begun_before_claims
-    assert goes_on(plan, before)
-    assert not claim_place(storage, planned(plan)).begun_before_claims

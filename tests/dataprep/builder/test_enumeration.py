@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.builder.enumerations import (
+from dataprep.builder.enumeration import (
     enumeration_file,
     load_enumeration,
     load_splits,
@@ -171,7 +171,7 @@ def test_an_enumeration_with_missing_values_or_too_many_rows_is_removed(places, 
     keep(output, name_of(source), parquet(holes))
     assert load_enumeration(output, source, name_of(source), print) is None
     store_enumeration(output, name_of(source), found())
-    monkeypatch.setattr("dataprep.builder.enumerations.MAX_SAMPLES", 2)
+    monkeypatch.setattr("dataprep.builder.enumeration.MAX_SAMPLES", 2)
     assert load_enumeration(output, source, name_of(source), print) is None
     assert output.stat(name_of(source)) is None
 

@@ -1,0 +1,685 @@
+"""Answers what is at a build's output, claims it, and removes what `overwrite` may remove.
+
+    read_claim, claim_place   the build under way there, and the one that begins or joins it
+    open_build                that build, for workers
+    look, make_way, tidy_up   what `overwrite` finds and removes; what a finished build leaves
+    take_over, is_over_remains   files of a dataset whose manifest is gone
+
+The files in `<dataset>/_build/` while the build runs.
+
+    plan.json                        created only where there is none; the plan that owns the place, its hash, the id of
+                                     this build, the version of this package that began it, and size and CRC32C of
+                                     plan.parquet, for which it may be replaced; the hash covers none of the last three
+    <plan hash>/<id>/plan.parquet    references, one row group a shard; a table of URLs has none
+    <plan hash>/<id>/receipts/       create-only; 00007.parquet is shard 7's receipt with its index rows
+    <plan hash>/<id>/folder/         an image folder on disk before it is renamed into place
+    <plan hash>/<id>/tmp/            files being written, and those of fetched shards that wait to be put in place
+    source-<split>-<hash>.parquet    an enumeration, kept so that no rerun walks the archives again
+    source-<split>-<hash>.json       size and CRC32C of it, and when it was listed
+    listing-<hash>                   the files of a local folder at that time (dataprep/builder/enumeration.py)
+    unpacked-<hash>                  images of a parquet file, one after the other (dataprep/sources/unpacked.py)
+    overwriting                      the names that --overwrite removes; while it exists no build begins here
+    overwritten                      the removal is done; files that are left are not ours, and a build may begin
+
+An id is never used again. So whatever a late worker does after `--overwrite` has removed its build's folder, it cannot
+become a part of the next build, even if that has the same plan (docs/decisions/0006-one-plan-holds-the-place.md).
+
+While failed rows of a finished dataset are tried again, `_retry/<id>/` has receipts/ and tmp/ in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import chain
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from msgspec import Meta
+
+from dataprep import __version__
+from dataprep.builder.cards import CODECS_LINE, PLAN_LINE, own_cards, read_card
+from dataprep.builder.differing import plan_differences
+from dataprep.builder.finished import dataset_names, layout_faults, shape_faults
+from dataprep.builder.plan import (
+    FileDigest,
+    Plan,
+    other_versions,
+    plan_from_document,
+    refuse_other_codecs,
+    same_but_codecs,
+)
+from dataprep.builder.recipe import Planned, recipe_of
+from dataprep.dataset.documents import JsonObject, convert, decode
+from dataprep.dataset.index import index_names, index_ranges
+from dataprep.dataset.manifest import MANIFEST, built_as, read_manifest
+from dataprep.dataset.paths import (
+    BUILD,
+    CROISSANT,
+    OVERWRITING,
+    OVERWRITTEN,
+    PLAN_JSON,
+    README,
+    RETRY,
+    RETRY_JSON,
+    UNPACKED,
+)
+from dataprep.dataset.records import Manifest
+from dataprep.dataset.replicas import REPLICAS
+from dataprep.errors import ConflictError, DataprepError, FormatError, StorageError, UsageError
+from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage.base import TooLargeError, read_bounded
+from dataprep.storage.checksums import crc32c_of, crc32c_text
+
+MAX_PLAN_BYTES = 64 << 20
+"""Maximum size of `plan.json`; that of the 41,408 shards of LAION-400M has 0.5 MB."""
+MAX_MARK_BYTES = 1 << 30
+"""Maximum size of the marks of --overwrite: 20 million names. ImageNet's image folder has 1.3 million, 50 MB."""
+_EDITED = "it was edited or written by another version: start over with --overwrite"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A build that owns its output."""
+
+    plan: Plan = field(compare=False)
+    root: str
+    """Folder of the build's own files: `_build/<plan hash>/<id>`."""
+    pointer: bytes
+    """Content of `plan.json`."""
+    references: FileDigest | None = None
+    """Digest of `plan.parquet`; None for a table of URLs."""
+
+    @property
+    def pointer_crc32c(self) -> str:
+        """CRC32C of `plan.json` while this build owns the output."""
+        return crc32c_text(crc32c_of(self.pointer))
+
+
+class OvertakenError(ConflictError):
+    """Another build owns the output now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """How a process has come to a build."""
+
+    claim: Claim
+    has_begun: bool
+    """Whether this process has begun the build; otherwise it has joined it."""
+    is_fresh: bool
+    """Whether it has begun it, and there was no manifest afterwards: nothing can be built yet."""
+
+
+def claim_place(storage: Storage, planned: Planned) -> Claim:
+    """Make a build of a plan the owner of the output, or join a running build of the same plan.
+
+    Raises:
+        UsageError: Another build is running there; the error says what differs.
+    """
+    return begin_or_join(storage, planned, read_claim(storage)).claim
+
+
+def begin_or_join(storage: Storage, planned: Planned, owner: Claim | None) -> Entry:
+    """Do what `claim_place` does. `owner` was read before; None if the output had no owner then."""
+    if owner is not None:
+        refuse_other_plan(storage, planned.plan, owner.plan)
+        return Entry(claim=owner, has_begun=False, is_fresh=False)
+    entry = _begin(storage, planned)
+    refuse_other_plan(storage, planned.plan, entry.claim.plan)
+    return entry
+
+
+def _begin(storage: Storage, planned: Planned) -> Entry:
+    plan, build_id = planned.plan, uuid.uuid4().hex
+    root = f"{BUILD}/{plan.plan_hash}/{build_id}"
+    references = planned.store(storage, root)  # before plan.json: a process that finds plan.json finds these as well
+    claim = _claim(plan, root, plan.document() | {"build": build_id, "version": __version__}, references)
+    with storage.alone():
+        won = _put_pointer(storage, claim)
+        with ThreadPoolExecutor(2) as threads:  # over a network concurrently
+            # Looked for last: an --overwrite that begins later writes its mark first, and then looks for plan.json;
+            # and another build may have finished before plan.json was put.
+            overwriting, manifest = threads.map(storage.stat, (OVERWRITING, MANIFEST))
+        if overwriting is not None and won:
+            _delete_if(storage, PLAN_JSON, claim.pointer)
+    if won and overwriting is None:
+        return Entry(claim=claim, has_begun=True, is_fresh=manifest is None)
+    storage.delete_tree(claim.root)
+    theirs = read_claim(storage)
+    if overwriting is not None or theirs is None:
+        raise UsageError(f"{storage.url}: an --overwrite is under way there; wait for it, or run this with --overwrite")
+    return Entry(claim=theirs, has_begun=False, is_fresh=False)
+
+
+def _claim(plan: Plan, root: str, document: JsonObject, references: FileDigest | None) -> Claim:
+    if references is not None:
+        document = document | {"references": references.document()}
+    return Claim(plan, root, json.dumps(document, indent=1, sort_keys=True).encode() + b"\n", references)
+
+
+def with_references(storage: Storage, claim: Claim, references: FileDigest) -> Claim:
+    """Note in `plan.json` the digest of references that were stored again, and return the claim that names it.
+
+    Raises:
+        OvertakenError: Another build owns the output now.
+    """
+    if references == claim.references:
+        return claim
+    new = _claim(claim.plan, claim.root, json.loads(claim.pointer), references)
+    if not storage.replace(PLAN_JSON, new.pointer, claim.pointer):
+        raise OvertakenError(_overtaken(storage, claim))
+    return new
+
+
+def withdraw(storage: Storage, claim: Claim) -> None:
+    """Give up the output that was claimed, and remove the build's folder."""
+    with storage.alone():
+        _delete_if(storage, PLAN_JSON, claim.pointer)
+    storage.delete_tree(claim.root)
+
+
+def _put_pointer(storage: Storage, claim: Claim) -> bool:
+    """Put `plan.json`; return whether the claim owns the output."""
+    try:
+        storage.create(PLAN_JSON, claim.pointer)
+    except ConflictError:
+        return False
+    return True
+
+
+def _delete_if(storage: Storage, name: str, data: bytes) -> None:
+    """Remove a small object if its content is exactly `data`."""
+    info = storage.stat(name)
+    with suppress(FileNotFoundError):
+        if info is not None and info.num_bytes == len(data) and storage.read(name) == data:
+            storage.delete_exactly(info)
+
+
+def read_claim(storage: Storage) -> Claim | None:
+    """Return the build that owns the output, or None."""
+    data = read_bounded(storage, PLAN_JSON, MAX_PLAN_BYTES, advice=_EDITED)
+    return None if data is None else claim_in(storage, data)
+
+
+def claim_in(storage: Storage, data: bytes) -> Claim:
+    """Return the build that this content of `plan.json` names. Raises FormatError if it is malformed."""
+    where = storage.url_of(PLAN_JSON)
+    document = decode(data, JsonObject, where=where, advice=_EDITED)
+    pointer = convert(document, _Pointer, where=where, advice=_EDITED)
+    try:
+        plan = plan_from_document(document, where=where, advice=_EDITED)
+    except UsageError as error:
+        raise FormatError(f"{where}: {error}; {_EDITED}") from error
+    if plan.plan_hash != pointer.plan_hash:
+        raise FormatError(f"{where}: its hash does not match its content; {_EDITED}")
+    return Claim(plan, f"{BUILD}/{plan.plan_hash}/{pointer.build}", data, pointer.references)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointer:
+    """The part of `plan.json` that names the build, besides its plan."""
+
+    plan_hash: str
+    build: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z")]
+    """Name of the build's folder; it has no separator, so it cannot lead elsewhere."""
+    references: FileDigest | None = None
+
+
+def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
+    """Raise UsageError, naming what differs, unless both plans are the same."""
+    if ours.plan_hash == theirs.plan_hash:
+        return
+    advice = "Finish it with its own options, choose another --output, or start over with --overwrite"
+    if (ours.options, ours.codecs) == (theirs.options, theirs.codecs):
+        advice = "The originals have changed since: choose another --output, or begin again with --overwrite"
+    raise UsageError(
+        f"{storage.url}: a build with another plan is under way there: {plan_differences(ours, theirs)}. {advice}"
+    )
+
+
+def refuse_overtaken(storage: Storage, claim: Claim) -> None:
+    """Raise OvertakenError if another build owns the output now."""
+    if not _holds(storage, claim):
+        raise OvertakenError(_overtaken(storage, claim))
+
+
+def _holds(storage: Storage, claim: Claim) -> bool:
+    """Return whether plan.json still belongs to this claim; in a bucket its size and CRC32C suffice."""
+    if not storage.is_local:
+        info = storage.stat(PLAN_JSON)
+        return info is not None and (info.num_bytes, info.crc32c) == (len(claim.pointer), claim.pointer_crc32c)
+    try:
+        return storage.read(PLAN_JSON, len(claim.pointer)) == claim.pointer
+    except (FileNotFoundError, TooLargeError):
+        return False
+
+
+def _overtaken(storage: Storage, claim: Claim) -> str:
+    ours = claim.plan.plan_hash[:12]
+    try:
+        found = read_claim(storage)
+    except DataprepError:
+        found = None
+    if found is None:
+        whose = "it was removed, or another run has finished it"
+    elif found.plan.plan_hash == claim.plan.plan_hash:
+        whose = "another run has begun anew with the same plan"
+    else:
+        whose = f"plan {found.plan.plan_hash[:12]} owns the output"
+    return (
+        f"{storage.url}: the build of plan {ours} was overtaken: {whose}; this run ends here. "
+        "To build this one nevertheless, choose another --output or run it with --overwrite"
+    )
+
+
+def removed_names(storage: Storage) -> frozenset[str]:
+    """Return the names that `--overwrite` has removed here since the last whole dataset; none on disk, where a late
+    writer cannot bring a removed file back."""
+    advice = "remove it, and what is left of the dataset, yourself, or choose another --output"
+    data = read_bounded(storage, OVERWRITTEN, MAX_MARK_BYTES, advice=advice)
+    if data is None:
+        return frozenset()
+    return frozenset(decode(data, list[str], where=storage.url_of(OVERWRITTEN), advice=advice))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBuild:
+    """A running build that a process has opened."""
+
+    claim: Claim
+    storage: Storage
+    """Storage of the output; it publishes nothing more once the build was overtaken."""
+
+    @property
+    def plan(self) -> Plan:
+        """Plan of the build."""
+        return self.claim.plan
+
+    @property
+    def root(self) -> str:
+        """Folder of the build's own files."""
+        return self.claim.root
+
+    def check(self) -> None:
+        """Raise OvertakenError if another build owns the output now."""
+        refuse_overtaken(self.storage, self.claim)
+
+
+@lru_cache(maxsize=4)
+def open_build(output_url: str, root: str, pointer: bytes | None = None) -> OpenBuild:
+    """Open a running build, once in each process.
+
+    Args:
+        output_url: URL of the output.
+        root: Folder of the build's own files.
+        pointer: Content of `plan.json` that another process has read: nothing is read then, and whether the build was
+            overtaken shows when its files are read and before any is put in place. None reads it.
+
+    Raises:
+        OvertakenError: The build has been overwritten or is finished.
+        UsageError: This process has other codec versions than the plan.
+    """
+    storage = open_storage(output_url)
+    claim = read_claim(storage) if pointer is None else claim_in(storage, pointer)
+    if claim is None or claim.root != root:
+        raise OvertakenError(
+            f"{storage.url_of(PLAN_JSON)}: absent or of another build; expected plan {root.split('/')[1][:12]}, found "
+            f"{'none' if claim is None else claim.plan.plan_hash[:12]}: the build was overtaken, and this worker ends"
+        )
+    refuse_other_codecs(claim.plan.codecs)
+    return OpenBuild(claim, storage.staged(claim.root, partial(refuse_overtaken, storage, claim)))
+
+
+_POINTERS = (MANIFEST, PLAN_JSON, RETRY_JSON)
+"""Files without which the others have no meaning; they are removed first, in this order."""
+DELETES_IN_FLIGHT = 32
+_REMOVE_YOURSELF = "remove what is left yourself, or choose another --output"
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """What `--overwrite` finds in the output."""
+
+    manifest: Manifest | None
+    claim: Claim | None
+    pointers: tuple[ObjectInfo | None, ...]
+    mark: ObjectInfo | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither a dataset nor a build exists."""
+        return self.mark is None and not any(self.pointers)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether there is only an unfinished build."""
+        return self.claim is not None and self.manifest is None and self.mark is None
+
+
+def look(storage: Storage) -> Existing:
+    """Find out what is in the output.
+
+    Raises:
+        UsageError: The manifest describes adopted files of the user, or cannot be read.
+    """
+    from dataprep.dataset.adopted import is_adopted  # NumPy comes with it: half a second of every build's start
+
+    pointers = tuple(storage.stat(name) for name in _POINTERS)
+    try:
+        manifest = read_manifest(storage)
+    except FormatError as error:
+        raise UsageError(
+            f"{error}. --overwrite removes what the manifest lists, and cannot know that here: remove {storage.url} "
+            "yourself, or choose another --output"
+        ) from error
+    if manifest is not None and is_adopted(manifest):
+        raise UsageError(
+            f"{storage.url}: the files there are your own originals, which dataprep adopt has indexed, and --overwrite "
+            f"does not remove them; choose another --output, or remove {MANIFEST} and index/ yourself"
+        )
+    try:
+        claim = read_claim(storage)
+    except FormatError:  # damaged: only its folder is known to be ours
+        claim = None
+    return Existing(manifest, claim, pointers, storage.stat(OVERWRITING))
+
+
+def make_way(storage: Storage, found: Existing) -> None:
+    """Remove what was found. If anything has changed since, nothing is removed, and the caller looks again."""
+    with storage.alone():
+        if look(storage) == found:
+            _remove(storage, found)
+
+
+def remove_unfinished(storage: Storage, claim: Claim) -> None:
+    """Remove a build that failed, if it still owns the output and is unfinished."""
+    found = look(storage)
+    if found.claim == claim and found.is_under_way:
+        make_way(storage, found)
+        if next(leftovers(storage), None) is None:
+            storage.delete(OVERWRITTEN)
+            storage.prune([BUILD, f"{BUILD}/tmp"])
+
+
+def _remove(storage: Storage, found: Existing) -> None:
+    names = _own_names(storage, found)
+    mark = _put_mark(storage, names)
+    if mark is None:
+        return
+    for name, pointer in zip(_POINTERS, found.pointers, strict=True):
+        existing = storage.stat(name)
+        if existing is not None and not _is_same(existing, pointer):
+            storage.delete_exactly(mark)  # another build was quicker, and has begun anew
+            return
+        if existing is not None:
+            storage.delete_exactly(existing)
+    if storage.is_local:
+        _remove_on_disk(storage, names)
+    elif not _remove_in_bucket(storage, names, mark):
+        return  # another process has finished the removal, and may have begun anew
+    _note_removed(storage, names)
+    storage.delete_exactly(mark)
+
+
+def _note_removed(storage: Storage, names: list[str]) -> None:
+    """Store that the remaining files are not ours and, in a bucket, which names a late request may bring back."""
+    told = [] if storage.is_local else sorted(removed_names(storage).union(names))
+    before = read_bounded(storage, OVERWRITTEN, MAX_MARK_BYTES, advice=_REMOVE_YOURSELF)
+    # If this replaces nothing, another process that joined the removal has written the same.
+    storage.replace(OVERWRITTEN, json.dumps(told).encode(), before)
+
+
+def _is_same(existing: ObjectInfo, found: ObjectInfo | None) -> bool:
+    return found is not None and existing.generation == found.generation
+
+
+def _own_names(storage: Storage, found: Existing) -> list[str]:
+    """Return every name of the dataset and of the build, the manifest first."""
+    names: set[str] = set()
+    if found.mark is not None:
+        names.update(_marked_names(storage))
+    if found.manifest is not None:
+        for fault in chain.from_iterable(find(found.manifest) for find in (shape_faults, layout_faults)):
+            raise UsageError(
+                f"{storage.url_of(MANIFEST)}: {fault}. --overwrite removes only what a build writes: {_REMOVE_YOURSELF}"
+            )
+        names.update(dataset_names(storage, found.manifest))
+        if found.pointers[-1] is not None:
+            names.update(recipe_of(built_as(found.manifest)).added_files(storage, found.manifest))
+        names.update(own_cards(storage, found.manifest))
+    if found.claim is not None:
+        names.update(planned_names(storage, found.claim))
+    return sorted(names, key=lambda name: (name != MANIFEST, name))
+
+
+def planned_names(storage: Storage, claim: Claim) -> Iterator[str]:
+    """Yield the names that a build with this plan writes, whether they exist or not."""
+    yield MANIFEST
+    for split in claim.plan.splits:
+        yield from index_names(split.name, len(index_ranges(split.shard_samples)))
+        yield f"index/{split.name}-events.parquet"
+    yield from recipe_of(claim.plan.options.dataset).planned_files(storage, claim)
+
+
+def _marked_names(storage: Storage) -> list[str]:
+    data = read_bounded(storage, OVERWRITING, MAX_MARK_BYTES, advice=_REMOVE_YOURSELF, error=UsageError)
+    if data is None:
+        return []
+    try:
+        names = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{storage.url_of(OVERWRITING)}: an --overwrite was interrupted there, and its list of names is damaged "
+            f"or edited; {_REMOVE_YOURSELF}"
+        ) from error
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _put_mark(storage: Storage, names: list[str]) -> ObjectInfo | None:
+    """Put the mark of this removal, or find the mark of the removal that it joins; None if that is gone again."""
+    data = json.dumps(names).encode()
+    if len(data) > MAX_MARK_BYTES:
+        raise UsageError(
+            f"{storage.url}: {len(names):,} names to remove, {len(data):,} bytes of them, expected at most "
+            f"{MAX_MARK_BYTES:,}; {_REMOVE_YOURSELF}"
+        )
+    try:
+        storage.create(OVERWRITING, data)
+    except ConflictError:
+        known = set(_marked_names(storage))
+        if not known.issuperset(names):
+            existing = storage.stat(OVERWRITING)
+            expected = storage.read(OVERWRITING, MAX_MARK_BYTES) if existing is not None else None
+            if not storage.replace(OVERWRITING, json.dumps(sorted(known.union(names))).encode(), expected):
+                raise StorageError(
+                    f"{storage.url}: another --overwrite is running there; run the same command again"
+                ) from None
+    return storage.stat(OVERWRITING)
+
+
+def _remove_on_disk(storage: Storage, names: list[str]) -> None:
+    # Renamed first: from here on no worker of the build can put a file in place; earlier files are removed below.
+    for folder in _own_folders(storage):
+        storage.take_away(folder)
+    for name in names:
+        storage.delete(name)
+    parents = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    storage.prune(parents - {"."})
+
+
+def _own_folders(storage: Storage) -> list[str]:
+    """Return the folders of builds and retries."""
+    names = {info.name for prefix in (BUILD, RETRY) for info in storage.list(prefix)}
+    own = {"/".join(name.split("/")[:2]) for name in names if name.count("/") > 1}
+    return sorted((own - {f"{BUILD}/tmp"}) | {RETRY})  # in tmp/ others may be writing enumerations
+
+
+def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> bool:
+    """Remove the names in a bucket; return whether the mark still existed after the last listing."""
+    own = set(names)
+
+    def is_of_build(name: str) -> bool:
+        # Unpacked images are those of any build of the same originals, and perhaps of the one that overwrites.
+        kept = name in (OVERWRITING, OVERWRITTEN) or name.startswith(UNPACKED)
+        return name.startswith((f"{BUILD}/", f"{RETRY}/")) and not kept
+
+    # In this order: once the build's folder is gone nothing more is copied from it, and all copies are listed.
+    return _delete_listed(storage, mark, is_of_build) and _delete_listed(storage, mark, own.__contains__)
+
+
+def _delete_listed(storage: Storage, mark: ObjectInfo, is_own: Callable[[str], bool]) -> bool:
+    listed = [info for info in storage.list() if is_own(info.name)]
+    existing = storage.stat(OVERWRITING)
+    if existing is None or existing.generation != mark.generation:
+        return False
+    listed.sort(key=lambda info: info.name != MANIFEST)
+    for info in listed[:1]:
+        storage.delete_exactly(info)
+    with ThreadPoolExecutor(DELETES_IN_FLIGHT, thread_name_prefix="dataprep-delete") as threads:
+        deque(threads.map(storage.delete_exactly, listed[1:]), maxlen=0)
+    return True
+
+
+def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
+    """Remove the files of a finished build under `_build/`, but none of another build or of an --overwrite."""
+    with storage.alone():
+        listed = list(storage.list(f"{BUILD}/"))
+        if not listed and not storage.is_local:
+            return
+        with ThreadPoolExecutor(1) as threads:  # over a network concurrently; both after the listing
+            is_ours = threads.submit(_is_ours, storage, claim, plan_hash)
+            manifest = read_manifest(storage)
+        if manifest is None or manifest.plan_hash != plan_hash:
+            return
+        # On a disk `alone` waits for a running removal, and a killed one has removed the manifest first: if both a mark
+        # and a manifest exist, that removal has removed nothing.
+        if not storage.is_local and any(info.name == OVERWRITING for info in listed):
+            return
+        if not is_ours.result():
+            return
+        if storage.is_local:
+            storage.delete_tree(BUILD)
+            return
+        with ThreadPoolExecutor(DELETES_IN_FLIGHT, thread_name_prefix="dataprep-delete") as threads:
+            deque(threads.map(storage.delete_exactly, listed), maxlen=0)
+
+
+def _is_ours(storage: Storage, claim: Claim | None, plan_hash: str) -> bool:
+    try:
+        found = read_claim(storage)
+    except DataprepError:
+        return False
+    if found is None:
+        return True
+    return found == claim or (claim is None and found.plan.plan_hash == plan_hash)
+
+
+def leftovers(storage: Storage) -> Iterator[str]:
+    """Yield the names of files that belong neither to a build nor to an interrupted removal."""
+    for info in storage.list():
+        if not info.name.startswith(f"{BUILD}/"):
+            yield info.name
+
+
+_NOT_OF_PLAN = frozenset({README, CROISSANT, REPLICAS})
+"""Files of a dataset that no plan names, and no build replaces."""
+
+
+def may_be_left(storage: Storage) -> bool:
+    """Return whether files without a manifest may be those of a dataset; `take_over` compares them with a plan."""
+    return card_plan(storage) is not None or next(storage.list("index/"), None) is not None
+
+
+def card_plan(storage: Storage) -> str | None:
+    """Return the hash of the plan that the card `README.md` names; None if there is no card of this project."""
+    return _card_line(storage, PLAN_LINE)
+
+
+def card_codecs(storage: Storage) -> dict[str, str]:
+    """Return the versions of the codecs that the card `README.md` names; empty if it names none."""
+    pairs = (pair.partition(" ") for pair in (_card_line(storage, CODECS_LINE) or "").split(", "))
+    return {name: version for name, _, version in pairs if name}
+
+
+def _card_line(storage: Storage, pattern: str) -> str | None:
+    found = re.search(pattern, (read_card(storage, README) or b"").decode(errors="replace"), re.MULTILINE)
+    return found[1] if found else None
+
+
+def _is_named(storage: Storage, plan: Plan) -> bool:
+    """Return whether a card names this plan, or the same one with other versions of the codecs."""
+    named = card_plan(storage)
+    return named is not None and (named == plan.plan_hash or same_but_codecs(plan, card_codecs(storage), named))
+
+
+def is_over_remains(storage: Storage, plan: Plan) -> bool:
+    """Return whether an unfinished build of a plan began beside files of its dataset, which no `--overwrite` removed.
+
+    A build writes its cards last, so a card beside an unfinished one is that of a dataset whose manifest is gone.
+    """
+    return _is_named(storage, plan) and storage.stat(OVERWRITTEN) is None
+
+
+def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
+    """Claim a place for a plan in which files of its dataset are left; return whether it was cleared instead.
+
+    Args:
+        storage: The output, in which `may_be_left` found files.
+        planned: The plan of this build.
+        overwrite: Remove the files of the plan first, if a card names it.
+
+    Raises:
+        UsageError: The files are those of another plan, or some belong to none.
+    """
+    named = refuse_other_remains(storage, planned.plan, overwrite=overwrite)
+    claim = claim_place(storage, planned)
+    if named is None:
+        own = {*chain(planned_names(storage, claim), _NOT_OF_PLAN)}
+        foreign = next((name for name in leftovers(storage) if name not in own), None)
+        if foreign is not None:
+            withdraw(storage, claim)
+            raise UsageError(
+                f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another --output"
+            )
+    elif overwrite:  # claimed before: a plan that owns its place tells which files are its own
+        make_way(storage, look(storage))
+        return True
+    return False
+
+
+def refuse_other_remains(storage: Storage, plan: Plan, *, overwrite: bool) -> str | None:
+    """Refuse files without a manifest that a card calls another plan's; return the plan that it names, if any.
+
+    Raises:
+        UsageError: They are another plan's, and `overwrite` would not remove them.
+    """
+    named = card_plan(storage)
+    if named is not None and named != plan.plan_hash:
+        _refuse_other(storage, plan, named, overwrite=overwrite)
+    return named
+
+
+def _refuse_other(storage: Storage, plan: Plan, named: str, *, overwrite: bool) -> None:
+    """Raise UsageError about the files of another plan, unless only its codecs differ and `overwrite` removes them."""
+    codecs = card_codecs(storage)
+    versions = other_versions(codecs, plan.codecs) if codecs else ""
+    left = f"{storage.url}: files of a dataset are left there without its {MANIFEST}, of plan {named[:12]}"
+    if not _is_named(storage, plan):
+        raise UsageError(
+            f"{left}{f', {versions}' if versions else ''}, and this build has plan {plan.plan_hash[:12]}; build with "
+            f"the options{' and versions' if versions else ''} of that one, remove them yourself, or choose another "
+            "--output"
+        )
+    if not overwrite:
+        raise UsageError(
+            f"{left}, {versions}, and other versions may write other bytes: install those versions to repair it, or "
+            "build all of it anew with --overwrite"
+        )

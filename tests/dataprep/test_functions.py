@@ -1,0 +1,192 @@
+"""The Python functions: the same requests as the commands, typed, documented, with progress and clear errors."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+
+import dataprep
+from dataprep.commands.adopt import Adopt
+from dataprep.commands.build import BuildCoco, BuildCustom, BuildDataset, BuildFolder, BuildTable
+from dataprep.commands.build_laion import BuildLaion
+from dataprep.commands.card import Card
+from dataprep.commands.convert import Convert
+from dataprep.commands.retry_failed import RetryFailed
+from dataprep.commands.verify import Verify
+from tests.support.builds import dataprep as command
+from tests.support.builds import digests
+from tests.support.own_data import write_pets
+
+KINDS = {
+    "adopt": Adopt,
+    "build_coco": BuildCoco,
+    "build_custom": BuildCustom,
+    "build_dataset": BuildDataset,
+    "build_folder": BuildFolder,
+    "build_laion": BuildLaion,
+    "build_table": BuildTable,
+    "card": Card,
+    "convert": Convert,
+    "retry_failed": RetryFailed,
+    "verify": Verify,
+}
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pets")
+    write_pets(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def shards(pets, tmp_path_factory):
+    output = str(tmp_path_factory.mktemp("built") / "shards")
+    dataprep.build_folder(source=pets, output=output, format="webdataset", workers=1)
+    return output
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_help_says_the_meaning_of_every_argument(name):
+    function = getattr(dataprep, name)
+    signature = inspect.signature(function)
+    assert {*signature.parameters} == {each.name for each in fields(KINDS[name])}
+    documented = inspect.getdoc(function)
+    for argument in signature.parameters:
+        assert f"\n    {argument}: " in documented
+
+
+def test_public_names_exist_and_are_listed():
+    assert {*dataprep.__all__} <= {*dir(dataprep)}
+    assert all(getattr(dataprep, name) is not None for name in dataprep.__all__)
+
+
+def test_functions_and_commands_write_the_same_bytes(pets, shards, tmp_path):
+    run = command("build", "folder", "--source", pets, "--output", tmp_path / "out", "--format", "webdataset")
+    assert run.returncode == 0, run.stderr
+    assert digests(tmp_path / "out") == digests(shards)
+
+
+def test_a_callback_gets_the_progress_and_the_logger_the_messages(pets, tmp_path, caplog):
+    steps = []
+    with caplog.at_level(logging.INFO, "dataprep"):
+        dataset = dataprep.build_folder(
+            source=pets, output=tmp_path / "out", format="tfrecord", workers=1, progress=steps.append
+        )
+    last = [step for step in steps if step.step == "building"][-1]
+    assert last.done == last.total == dataset.samples
+    assert "writing index and manifest" in {step.step for step in steps}
+    assert any("classes, one per folder" in record.message for record in caplog.records)
+
+
+def test_a_dry_run_returns_the_planned_dataset_and_leaves_nothing(pets, shards, tmp_path):
+    planned = dataprep.build_folder(source=pets, output=tmp_path / "out", format="webdataset", dry_run=True)
+    built = dataprep.open(shards)
+    assert planned.is_planned
+    assert (planned.samples, planned.classes) == (built.samples, built.classes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataset_is_verified_converted_described_and_loaded(shards, tmp_path):
+    report = dataprep.verify(shards, deep=True, workers=1)
+    assert report.ok
+    assert "whole" in report._repr_html_()
+    small = dataprep.convert(shards, output=tmp_path / "small", format="tfrecord", resize=32, workers=1)
+    assert small.samples == dataprep.open(shards).samples
+    assert {*dataprep.card(shards, dry_run=True)} == {"README.md", "croissant.json"}
+    with dataprep.open_loader(small.url, batch_size=2, image_size=16) as loader:
+        assert next(iter(loader)).images.shape == (2, 16, 16, 3)
+
+
+def test_data_of_other_tools_are_adopted(pets, tmp_path):
+    adopted = dataprep.adopt(pets, index=tmp_path / "index", workers=1)
+    assert adopted.samples > 0
+    assert dataprep.open(str(tmp_path / "index")).classes == adopted.classes
+
+
+def test_build_takes_the_names_of_the_command(pets, tmp_path):
+    built = dataprep.build("folder", source=pets, output=tmp_path / "out", format="webdataset", workers=1)
+    assert built.samples > 0
+    with pytest.raises(dataprep.DataprepError, match=r"'foldr' is not one of .*; did you mean folder"):
+        dataprep.build("foldr", source=pets, output=tmp_path / "out", format="webdataset")
+
+
+WRONG = {
+    "an unknown argument": (
+        lambda: dataprep.build_folder(sorce="a", output="b", format="webdataset"),
+        "build_folder has no argument 'sorce'; did you mean source?",
+    ),
+    "a missing argument": (
+        lambda: dataprep.build_folder(source="a", format="webdataset"),
+        "build_folder needs `output`",
+    ),
+    "another choice": (
+        lambda: dataprep.convert("a", output="b", format="webdatset"),
+        "`format` must be one of imagefolder, tfrecord, webdataset, got 'webdatset'; did you mean webdataset?",
+    ),
+    "another type": (lambda: dataprep.verify("a", workers="two"), "`workers` must be a whole number, got 'two'"),
+    "a number out of its range": (
+        lambda: dataprep.adopt("a", workers=0),
+        "`workers` must be 1 or more, got 0",
+    ),
+    "a flag that is text": (
+        lambda: dataprep.card("a", overwrite="yes"),
+        "`overwrite` must be True or False, got 'yes'",
+    ),
+    "too many positions": (lambda: dataprep.verify("a", True), "verify takes 1 positional argument, got 2"),
+    "a size": (
+        lambda: dataprep.build_folder(source="a", output="b", format="webdataset", shard_bytes="2 XB"),
+        "`shard_bytes`: got '2 XB', expected a size such as 256MiB",
+    ),
+    "pairs": (
+        lambda: dataprep.build_folder(source="a", output="b", format="webdataset", default="a=1"),
+        "`default` must be a mapping of names to texts, got 'a=1'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_argument_gives_one_clear_error(case):
+    call, message = WRONG[case]
+    with pytest.raises(dataprep.DataprepError) as error:
+        call()
+    assert str(error.value).startswith(message)
+
+
+SCRIPT = """
+import dataprep
+built = dataprep.build_folder(source={source!r}, output={output!r}, format="webdataset", workers=2, num_shards=2)
+print(built.samples)
+"""
+
+
+def test_a_script_needs_no_guard_around_its_main_part(pets, tmp_path):
+    """Workers do not import the script again."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(source=pets, output=str(tmp_path / "out")))
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert (run.returncode, run.stdout.count("\n")) == (0, 1), run.stderr
+
+
+TYPED = """
+import dataprep
+dataprep.build_folder(source="a", output="b", format="webdataset", resize=256, split=["train"])
+dataprep.build_folder(sorce="a", output="b", format="webdataset")
+dataprep.build_folder(source="a", output="b", format="webdataset", resize="256")
+dataprep.verify("a", deep=1)
+dataprep.build_table(source="a", output="b", format="web")
+"""
+
+
+def test_a_type_checker_finds_misspelt_arguments_and_wrong_types(tmp_path):
+    from mypy import api
+
+    (tmp_path / "user.py").write_text(TYPED)
+    out, _, code = api.run([str(tmp_path / "user.py"), "--cache-dir", str(tmp_path / "cache")])
+    found = {int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line}
+    assert (code, found) == (1, {4, 5, 6, 7}), out
