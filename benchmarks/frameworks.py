@@ -83,7 +83,7 @@ def compiling(kind: str, model: str = LARGE) -> dict[str, float]:
     import numpy as np
 
     from train.batches.masks import MaskConfig
-    from train.loops.jax_arrays import open_mesh
+    from train.loops.jax import open_mesh
     from train.loops.jax_transformer_steps import Inputs, MAETask, Settings, TransformerSteps
     from train.models.jax_transformers import Computation, MaskedAutoencoder
     from train.models.sizes import mae_config

@@ -16,7 +16,7 @@ from loaders import LoaderConfig, Packs, open_loader, open_packs
 from loaders.decode.decoders import cut_patches
 from loaders.packs import lay_out
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
-from train.batches.pack_masks import PackMaskConfig, draw_pack_masks
+from train.batches.masks import PackMaskConfig, draw_pack_masks
 from train.models.mae import MAEConfig
 from train.models.packed import Packed, PackedMAE, normalize_patches
 from train.models.vit import BlockConfig

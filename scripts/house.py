@@ -44,7 +44,7 @@ LAYERS = (
 """Rooms of dataprep from the top; each imports only rooms below it."""
 HEIGHT = {f"dataprep.{room}": -level for level, rooms in enumerate(LAYERS) for room in rooms}
 MAX_PARAMETERS = 6
-MAX_AT_THE_TOP = 11  # loaders: the front door, order, packs, samples and the adapters; train: a file an entry
+MAX_AT_THE_TOP = 12  # loaders: the front door, order, packs, samples and the adapters; train: a file an entry
 MAX_LOADED = 35  # modules of dataprep that opening a loader may import
 NOT_FOR_LOADERS = ("sources", "fetched", "web", "adoption", "verification", "commands", "builder")
 

@@ -29,13 +29,13 @@ from train.checkpoints.encoder_weights import (
     SAFETENSORS_KEY,
     read_weights,
     source_digest,
+    to_vitmae,
     with_key_bias,
     without_key_bias,
 )
-from train.checkpoints.huggingface import to_vitmae
+from train.checkpoints.files import CLASSES
 from train.checkpoints.pretrained import folded_head
-from train.checkpoints.state import CLASSES
-from train.flags.entry import EntryCommand, run_entry
+from train.flags.options import EntryCommand, run_entry
 
 SUFFIXES = (SAFETENSORS, ".pth")
 NAMES: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {"timm": dict, "vitmae": to_vitmae}

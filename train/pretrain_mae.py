@@ -14,13 +14,22 @@ import click
 
 from loaders.loader import Loader
 from loaders.packs import Packs
-from train.batches.masks import MaskConfig
-from train.batches.pack_masks import PackMaskConfig
-from train.flags.entry import EntryCommand, run, run_entry
+from train.batches.masks import MaskConfig, PackMaskConfig
 from train.flags.jax import JaxRun, ShardingFlags, join_jax, open_jax_devices
-from train.flags.options import COUNT, COUNT_OR_UNSET, SHARE, SHARE_ABOVE_0, SIDE, flag, flags_of, redefined
-from train.flags.packs import PackFlags, check_packs
-from train.flags.shared import REFUSED, UNSET, RecipeFlags, fitted_warmup
+from train.flags.options import (
+    COUNT,
+    COUNT_OR_UNSET,
+    SHARE,
+    SHARE_ABOVE_0,
+    SIDE,
+    EntryCommand,
+    flag,
+    flags_of,
+    redefined,
+    run,
+    run_entry,
+)
+from train.flags.shared import REFUSED, UNSET, PackFlags, RecipeFlags, check_packs, fitted_warmup
 from train.loops.backend import Devices
 from train.loops.loop import Training
 from train.models.sizes import MAEConfig, mae_config
@@ -143,8 +152,7 @@ def _open_jax(flags: Flags, config: MAEConfig) -> Training[JaxBackend]:
 def _open_torch(flags: Flags, config: MAEConfig) -> Training[TorchBackend]:
     import torch
 
-    from train.loops.compiling import compile_network
-    from train.loops.torch import TorchBackend
+    from train.loops.torch import TorchBackend, compile_network
     from train.optim.optimizer import open_adamw
 
     runtime = flags.open_runtime()

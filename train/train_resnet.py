@@ -18,7 +18,6 @@ from dataprep.errors import DataprepError, UsageError
 from loaders.loader import Loader
 from train.batches.data import classes_of
 from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
-from train.flags.entry import EntryCommand, run, run_entry
 from train.flags.options import (
     COUNT,
     NOT_NEGATIVE,
@@ -26,10 +25,13 @@ from train.flags.options import (
     POSITIVE,
     SHARE_BELOW_1,
     SIDE,
+    EntryCommand,
     Range,
     flag,
     flags_of,
     redefined,
+    run,
+    run_entry,
 )
 from train.flags.shared import FAKE_DATA, RunFlags, check_fake_data
 from train.flags.shared import REFUSED as LAUNCHERS

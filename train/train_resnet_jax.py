@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -19,10 +20,9 @@ import click
 
 from dataprep.cloud.placement import POLICIES
 from dataprep.errors import UsageError, install_hint
+from dataprep.storage import open_storage
 from loaders.config import LoaderConfig, OnError, RegionPolicy
 from loaders.diagnosis.findings import Option, Options
-from train.batches.tfds import find_tfds
-from train.flags.entry import EntryCommand, run_entry
 from train.flags.options import (
     COUNT,
     COUNT_OR_NONE,
@@ -36,13 +36,15 @@ from train.flags.options import (
     SHARE_BELOW_1,
     SIDE,
     THREADS_OR_NONE,
+    EntryCommand,
     check_ranges,
     flag,
     flag_values,
     flags_of,
     given_flags,
+    run_entry,
 )
-from train.loops.config import AUTOMATIC, LoopConfig
+from train.loops.backend import AUTOMATIC, LoopConfig
 from train.optim.schedule import HalfCosine, scaled_lr
 from train.telemetry.profiling import parse_steps
 
@@ -403,3 +405,34 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+_TFDS_INFO = "dataset_info.json"
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+def find_tfds(root: str, name: str) -> str:
+    """Find the newest version of a dataset that tensorflow-datasets prepared.
+
+    Args:
+        root: Folder of the version, folder of the dataset, or folder that holds the dataset's.
+        name: Name of the dataset; may be empty.
+
+    Raises:
+        UsageError: There is no such dataset.
+    """
+    # The name comes first, so that other datasets in the root need not be listed.
+    for place in (f"{root.rstrip('/')}/{name}", root) if name else (root,):
+        storage = open_storage(place)
+        if storage.stat(_TFDS_INFO) is not None:
+            return place
+        parts = [info.name.split("/") for info in storage.list()]
+        versions = {
+            part[0] for part in parts if len(part) == 2 and part[1] == _TFDS_INFO and _VERSION.fullmatch(part[0])
+        }
+        if versions:
+            newest = max(versions, key=lambda version: [int(number) for number in version.split(".")])
+            return f"{place.rstrip('/')}/{newest}"
+    raise UsageError(
+        f"--config.dataset.root {root}: has no {_TFDS_INFO}, nor has a version of {name or 'the dataset'} below it; "
+        "give a folder that tensorflow-datasets prepared, or leave use_tfds out"
+    )

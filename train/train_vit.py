@@ -22,7 +22,6 @@ from loaders.order import Order
 from train.batches.data import classes_of
 from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
 from train.checkpoints.checkpoint import CheckpointFolder
-from train.flags.entry import EntryCommand, run, run_entry
 from train.flags.jax import JaxFlags, JaxRun, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
@@ -31,16 +30,25 @@ from train.flags.options import (
     POSITIVE,
     SHARE_BELOW_1,
     SIDE,
+    EntryCommand,
     flag,
     flags_of,
     redefined,
+    run,
+    run_entry,
 )
-from train.flags.packs import PackFlags, check_packs
-from train.flags.shared import FAKE_DATA, WARMUP_SHARE, RunFlags, check_fake_data, check_shares, tell_warmup
+from train.flags.shared import (
+    FAKE_DATA,
+    WARMUP_SHARE,
+    PackFlags,
+    RunFlags,
+    check_fake_data,
+    check_packs,
+    check_shares,
+    tell_warmup,
+)
 from train.flags.shared import REFUSED as LAUNCHERS
-from train.loops.backend import Devices
-from train.loops.config import LoopConfig
-from train.loops.fsdp import Plan, plan_of, plan_text
+from train.loops.backend import Devices, LoopConfig, Plan, plan_of, plan_text
 from train.loops.loop import Training
 from train.models.sizes import BlockConfig, ViTConfig
 from train.optim.schedule import HalfCosine
@@ -284,9 +292,8 @@ def _loop_config(flags: Flags) -> LoopConfig:
 
 def _open_torch(flags: Flags) -> Training[TorchBackend]:
     from train.loops.classify import ClassifierTask
-    from train.loops.compiling import compile_network
     from train.loops.packed import PackedClassifierTask
-    from train.loops.torch import TorchBackend
+    from train.loops.torch import TorchBackend, compile_network
     from train.optim.optimizer import moments_of, open_adamw, start_moments
 
     runtime = flags.open_runtime()
@@ -389,7 +396,7 @@ def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None
     """Open the folder of checkpoints, which are saved in parts if every host has its own pieces of the weights."""
     if not flags.output_dir or not runtime.is_sharded:
         return flags.open_checkpoints()
-    from train.checkpoints.part_folder import PartFolder
+    from train.checkpoints.parts import PartFolder
 
     return PartFolder(flags.output_dir, rank=runtime.rank, world_size=runtime.world_size, keep=flags.keep_checkpoints)
 

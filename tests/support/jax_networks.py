@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from train.loops.backend import Update
-from train.loops.jax import JaxBackend
-from train.loops.jax_arrays import named_leaves
+from train.loops.jax import JaxBackend, named_leaves
 from train.loops.jax_steps import Steps, all_devices, join_processes
 from train.models.jax_resnet import ARCHITECTURES, ResNet, create_resnet
 

@@ -29,7 +29,7 @@ from train.batches.mixing import MixConfig, Mixer, draw_mixes
 from train.checkpoints.encoder_weights import read_weights
 from train.checkpoints.jax_weights import from_torch, to_torch
 from train.loops.classify import mean_loss
-from train.loops.jax_arrays import named_leaves
+from train.loops.jax import named_leaves
 from train.loops.jax_finetune_steps import FinetuneTask
 from train.models import jax_transformers, mae, vit
 from train.models.sizes import POOLS, BlockConfig, MAEConfig, ViTConfig, mae_config

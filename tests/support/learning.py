@@ -26,8 +26,8 @@ from train.batches.masks import MaskConfig, draw_masks
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.finetune_mae import recipe_flags
 from train.loops.loop import Training
+from train.loops.mae import reconstruction_png
 from train.models.mae import MaskedAutoencoder
-from train.models.reconstruction import reconstruction_png
 from train.models.registry import mae_config
 from train.pretrain_mae import Flags as PretrainFlags
 from train.train_vit import Flags as ViTFlags

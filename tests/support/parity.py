@@ -19,7 +19,7 @@ import torch
 from tests.support.jax_transformers import tensors_of, weights_for
 from tests.support.markdown import ROOT
 from tests.support.vitmae_reference import SIZES, inputs, is_fixed, places, weight
-from train.checkpoints.huggingface import from_vitmae, to_vitmae
+from train.checkpoints.encoder_weights import from_vitmae, to_vitmae
 from train.models import jax_transformers, mae
 from train.models.sizes import BlockConfig, MAEConfig, ViTConfig, mae_config
 

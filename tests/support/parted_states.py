@@ -6,8 +6,7 @@ import threading
 
 import torch
 
-from train.checkpoints.part_folder import PartFolder
-from train.checkpoints.pieces import Pieces
+from train.checkpoints.parts import PartFolder, Pieces
 
 
 def state(step: int) -> dict:

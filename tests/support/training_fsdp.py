@@ -47,7 +47,7 @@ def held(data: str, folder: Path) -> dict[str, Any]:
     import torch
     import torch_xla.distributed.spmd as xs
 
-    from train.loops.fsdp import plan_of
+    from train.loops.backend import plan_of
     from train.models.vit import VisionTransformer
     from train.optim.optimizer import moments_of
     from train.train_vit import open_training

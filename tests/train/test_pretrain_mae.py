@@ -21,7 +21,7 @@ from loaders.diagnosis import diagnose as diagnosing
 from loaders.diagnosis.findings import Option
 from tests.support.adapters import run_module
 from tests.support.training import ENVIRONMENT, SMALL, flags_of, killed_and_resumed, log_lines, losses, start
-from train.flags.entry import run
+from train.flags.options import run
 from train.flags.shared import REFUSED, fitted_warmup
 from train.loops.mae import MAETask
 from train.optim.schedule import HalfCosine

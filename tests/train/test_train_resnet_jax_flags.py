@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
-from train.batches.tfds import find_tfds
 from train.flags.options import flag_values
-from train.train_resnet_jax import PRESETS, REFUSED, Config, command, config_of
+from train.train_resnet_jax import PRESETS, REFUSED, Config, command, config_of, find_tfds
 
 DATA = {"dataset.root": "/data"}
 

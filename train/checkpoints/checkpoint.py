@@ -21,12 +21,12 @@ from train.checkpoints.files import (
     TORCH,
     Checkpoint,
     Codec,
+    State,
     digest_of,
     find_checkpoint,
     load_file,
     on_disk,
 )
-from train.checkpoints.state import State
 
 _DAMAGED = "damaged"
 """Folder of checkpoints that were found damaged."""

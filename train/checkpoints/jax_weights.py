@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from dataprep.errors import FormatError, UsageError
 from train.checkpoints.files import ARRAYS
-from train.models.layers import layer_of
-from train.models.sizes import mae_config
+from train.models.sizes import layer_of, mae_config
 
 Arrays = Mapping[str, NDArray[Any]]
 _STACKED = ("blocks", "decoder_blocks")
@@ -46,7 +45,7 @@ class AdamWGroups:
     decay_vectors: bool = False
     """Whether vectors are in one group with matrices."""
     layered: bool = False
-    """Whether every layer has groups of its own, as in `train.optim.layer_decay`."""
+    """Whether every layer has groups of its own, as in `train.optim.optimizer`."""
 
     def ordered(self, model: Arrays, optimizer: Mapping[str, Any]) -> list[str]:
         """Return the names of the trained weights in the order of their moments."""

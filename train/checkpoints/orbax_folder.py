@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import FormatError, UsageError, install_hint
 from train.checkpoints.checkpoint import CheckpointFolder
-from train.checkpoints.files import ARRAYS, DOCUMENT, NUMPY, ORBAX, Checkpoint
-from train.checkpoints.state import State
+from train.checkpoints.files import ARRAYS, DOCUMENT, NUMPY, ORBAX, Checkpoint, State
 
 if TYPE_CHECKING:
     import jax

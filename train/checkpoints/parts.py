@@ -6,7 +6,8 @@
     checkpoint-000000600-0b7712ad5c3390fe.json          the names of the parts, the digest of that list
 
 The first host draws the digits anew for every save, so no part of another run, or of a branch that was left, is ever
-taken for one of this save. Any number of hosts and devices can read them, and each gets the whole state.
+taken for one of this save. Any number of hosts and devices can read them, and each gets the complete state. Each host
+saves its own pieces of a sharded tensor; they are joined when they are read.
 """
 
 from __future__ import annotations
@@ -16,16 +17,91 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeVar
+
+import torch
 
 from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.messages import quoted
-from dataprep.storage import Storage
+from dataprep.storage import Storage, disk_errors
 from dataprep.storage.base import read_bounded
-from train.checkpoints.files import Checkpoint, load_file, on_disk
-from train.checkpoints.pieces import whole_of
-from train.checkpoints.state import State
+from dataprep.storage.checksums import crc32c_of_file
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.files import TORCH, Checkpoint, State, digest_of, load_file, on_disk
+
+Path = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Pieces of a tensor that one host holds, in the host's memory."""
+
+    shape: tuple[int, ...]
+    found: list[tuple[tuple[int, ...], torch.Tensor]]
+    """Index at which each piece begins, and its values. If several hosts hold a copy of a piece, only one lists it."""
+
+
+def part_of(state: State, *, rank: int) -> State:
+    """Return a host's part as plain values, which `weights_only` can read; rank 0's also has what is not sharded."""
+    pieces = [
+        {"path": list(path), "shape": list(leaf.shape), "found": [(list(start), each) for start, each in leaf.found]}
+        for path, leaf in _leaves(state, ())
+    ]
+    return {"rest": _without_pieces(state) if rank == 0 else None, "pieces": pieces}
+
+
+def whole_of(parts: Iterable[State]) -> State:
+    """Join parts to the whole state, with one part at a time in memory besides the result.
+
+    Raises:
+        FormatError: Some values are in no part, or in two.
+    """
+    rest: State | None = None
+    whole: dict[Path, torch.Tensor] = {}
+    missing: dict[Path, int] = {}
+    for part in parts:
+        rest = part["rest"] if rest is None else rest
+        for entry in part["pieces"]:
+            path = tuple(entry["path"])
+            for start, values in entry["found"]:
+                if path not in whole:
+                    whole[path] = torch.empty(entry["shape"], dtype=values.dtype)
+                    missing[path] = prod(entry["shape"])
+                stops = (first + length for first, length in zip(start, values.shape, strict=True))
+                whole[path][tuple(map(slice, start, stops))] = values
+                missing[path] -= values.numel()
+    if rest is None:
+        raise FormatError("no part holds the values that are not sharded; the first host's part is missing")
+    for path, tensor in whole.items():
+        if missing[path]:
+            raise FormatError(f"{'/'.join(map(str, path))}: {missing[path]:,} values are in no part, or in two")
+        _put(rest, path, tensor)
+    return rest
+
+
+def _leaves(tree: Any, path: Path) -> Iterable[tuple[Path, Pieces]]:
+    if isinstance(tree, Pieces):
+        yield path, tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _leaves(value, (*path, key))
+
+
+def _without_pieces(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _without_pieces(value) for key, value in tree.items()}
+    return None if isinstance(tree, Pieces) else tree
+
+
+def _put(tree: dict[Any, Any], path: Path, tensor: torch.Tensor) -> None:
+    for key in path[:-1]:
+        tree = tree[key]
+    tree[path[-1]] = tensor
+
 
 FOLDER = "parts/"
 MAX_LIST_BYTES = 16 << 20
@@ -159,3 +235,90 @@ def _parts_of(storage: Storage, checkpoint: Checkpoint) -> list[str]:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+T = TypeVar("T")
+_FIRST_POLL_S, _POLL_S = 0.05, 1.0
+"""Shortest and longest pause between two looks at what other hosts have written."""
+
+
+class PartFolder(CheckpointFolder):
+    """Writes checkpoints in parts; all hosts of the run see the same folder.
+
+    Args:
+        url: As for `CheckpointFolder`.
+        rank: Number of this host.
+        world_size: Hosts of the run.
+        keep: As for `CheckpointFolder`.
+        wait_s: Longest wait for the slowest host's part, seconds; 10 GB at 10 MB/s take 1,000.
+    """
+
+    takes_parts = True
+
+    def __init__(self, url: str, *, rank: int, world_size: int, keep: int = 3, wait_s: float = 1800.0) -> None:
+        super().__init__(url, keep=keep)
+        self._rank, self._world_size, self._wait_s = rank, world_size, wait_s
+
+    def remove_unfinished(self) -> None:
+        """Remove parts that no list names. The first host does so before its first step, which every host needs before
+        it can save."""
+        if self._rank == 0:
+            remove_unlisted_parts(self._storage, self.list())
+
+    def save(self, step: int, state: State) -> Checkpoint | None:
+        """Write this host's part; the first host waits for the others' and writes the list.
+
+        Args:
+            step: Number of steps that were done; the same on all hosts.
+            state: As for `CheckpointFolder.save`, with `Pieces` for tensors that are sharded.
+
+        Returns:
+            The checkpoint on the first host, None on the others.
+
+        Raises:
+            DataprepError: The part of another host is not written in time.
+        """
+        storage, rank = self._storage, self._rank
+        storage.remove_stale_spools()
+        save = begin_save(storage, step) if rank == 0 else self._wait(lambda: self._begun(step))
+        spool = storage.spool_path("part.pth")
+        with disk_errors(spool):
+            TORCH.write(part_of(state, rank=rank), spool)
+            name = save.part_name(rank, self._world_size, digest_of(spool))
+        storage.publish(spool, name, crc32c_of_file(spool))
+        if rank:
+            storage.remove_stale_spools()  # and the folder of spool files, if no other host uses it
+            return None
+        checkpoint = end_save(storage, save, self._wait(lambda: self._written(save)))
+        storage.remove_stale_spools()  # likewise
+        self._forget_older(step)  # no host saves again before this one takes part in the next step
+        return checkpoint
+
+    def _begun(self, step: int) -> tuple[Save | None, str]:
+        return find_save(self._storage, step), f"host 0 has not begun to save step {step}"
+
+    def _written(self, save: Save) -> tuple[list[str] | None, str]:
+        """Return the names of all parts by rank, None while some are missing; and which ones."""
+        names = save.parts(self._storage)
+        missing = sorted(set(range(self._world_size)) - names.keys())
+        found = None if missing else [names[rank] for rank in range(self._world_size)]
+        return found, f"no part of step {save.step} of host {', '.join(map(str, missing))}"
+
+    def _wait(self, look: Callable[[], tuple[T | None, str]]) -> T:
+        """Wait for what other hosts write.
+
+        Args:
+            look: Function that returns it, or None, and what is missing.
+        """
+        deadline_s, pause_s = time.monotonic() + self._wait_s, _FIRST_POLL_S
+        while True:
+            found, missing = look()
+            if found is not None:
+                return found
+            if time.monotonic() > deadline_s:
+                raise DataprepError(
+                    f"{self._storage.url_of(FOLDER)}: {missing} after {self._wait_s:g} s; --output_dir must be a "
+                    "bucket or folder that all hosts see"
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S)

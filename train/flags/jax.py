@@ -12,7 +12,7 @@ from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import NUMPY
 from train.flags.options import COUNT, SHARE_BELOW_1, flag
 from train.flags.shared import RunFlags
-from train.loops.config import LoopConfig
+from train.loops.backend import LoopConfig
 from train.optim.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class JaxFlags:
         import jax
         from jax.sharding import NamedSharding, PartitionSpec
 
-        from train.loops.jax_arrays import DATA_AXIS
+        from train.loops.jax import DATA_AXIS
         from train.models.jax_transformers import Computation
 
         is_half = precision == "bfloat16" or (precision == "auto" and jax.default_backend() == "gpu")
@@ -113,7 +113,7 @@ class JaxDevices:
     @property
     def num_devices(self) -> int:
         """Number of devices, or groups of them that share heads, among which a batch is shared."""
-        from train.loops.jax_arrays import DATA_AXIS
+        from train.loops.jax import DATA_AXIS
 
         return int(self.mesh.shape[DATA_AXIS])
 
@@ -147,7 +147,7 @@ def open_jax_devices(tensor_parallel: int) -> JaxDevices:
         UsageError: The devices of a process cannot be divided so.
     """
     from loaders.jax import host_rank
-    from train.loops.jax_arrays import open_mesh
+    from train.loops.jax import open_mesh
 
     return JaxDevices(open_mesh(tensor_parallel), *host_rank())
 
@@ -217,7 +217,7 @@ class JaxRun:
         if not self._saves_parts:
             return CheckpointFolder(flags.output_dir, keep=flags.keep_checkpoints, codec=NUMPY)
         from train.checkpoints.orbax_folder import OrbaxFolder
-        from train.loops.jax_arrays import named_leaves
+        from train.loops.jax import named_leaves
 
         like = dict(named_leaves(values))
         return OrbaxFolder(flags.output_dir, keep=flags.keep_checkpoints, like=like)

@@ -1,31 +1,20 @@
 """The training loop and the devices that it drives.
 
 loop.py              the loop of all entries: steps, signals, log lines, checkpoints, diagnosis, profiles
-config.py            when it logs, evaluates, saves and stops
-backend.py           the protocol of a framework and its devices
+backend.py           the protocol of a framework and its devices; when a loop logs, saves and stops; plans of sharding
 torch.py             PyTorch: a `Task` turns a batch into losses
-runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py tpu_runtime.py drive them, fsdp.py plans sharded
-                     weights
-jax.py               JAX: functions of a network on a mesh of devices; jax_steps.py those of ResNets,
-                     jax_transformer_steps.py those of transformers, jax_finetune_steps.py those of fine-tuning and
-                     probing, jax_arrays.py where their arrays are
-compiling.py         networks that PyTorch compiles
-classify.py          the task of all classifiers
-mae.py               the task of masked autoencoders
-packed.py            the tasks over packs
-unread.py            losses that are still to be read from the device
-stopping.py          signals
+runtime.py           PyTorch's devices; torch_runtime.py and xla_runtime.py drive them
+classify.py          the task of all classifiers; mae.py that of masked autoencoders, packed.py both over packs
+jax.py               JAX: functions of a network on a mesh of devices, and where their arrays are; jax_steps.py has
+                     the functions of ResNets, jax_transformer_steps.py of transformers, jax_finetune_steps.py of
+                     fine-tuning and probing
 workload.py          one step of a named model, for `dataprep diagnose`
 """
 
 __all__ = [
     "backend",
     "classify",
-    "compiling",
-    "config",
-    "fsdp",
     "jax",
-    "jax_arrays",
     "jax_finetune_steps",
     "jax_steps",
     "jax_transformer_steps",
@@ -33,11 +22,8 @@ __all__ = [
     "mae",
     "packed",
     "runtime",
-    "stopping",
     "torch",
     "torch_runtime",
-    "tpu_runtime",
-    "unread",
     "workload",
     "xla_runtime",
 ]

@@ -5,21 +5,145 @@ Shapes: N images of this host, H x W pixels, C = 3 channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import inf, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dataprep.errors import DataprepError
+from dataprep.messages import counted
 from loaders.engine.batch import LoaderState
 from loaders.loader import Loader
-from train.checkpoints.state import State
+from loaders.order import Order
+from train.checkpoints.files import State
 from train.telemetry.logs import Logs
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torch import nn
+
+AUTOMATIC = "automatic"
+"""Value of --resume that means the newest valid checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopConfig:
+    """Settings of when a run logs, evaluates, saves and stops, and of how messages name the entry's flags.
+
+    An interval of 0 turns its reason off.
+    """
+
+    epochs: int
+    max_steps: int = 0
+    """Number of steps after which the run ends, without a change of the learning rate's schedule; 0: all epochs."""
+    log_interval_steps: int = 20
+    log_interval_epochs: int = 0
+    eval_interval: int = 1
+    """Epochs between evaluations; if this is not 0, the last epoch is always evaluated."""
+    ckpt_interval: int = 20
+    """Epochs between checkpoints; the end of the run is always saved."""
+    first_saved_epoch: int = 0
+    """Index of the first epoch that is saved, and then every `ckpt_interval`-th. long_seq_mae saves after its first
+    epoch (0), vit_10b_fsdp_example after its tenth (9)."""
+    ckpt_interval_steps: int = 0
+    ckpt_interval_minutes: float = 0.0
+    profile_steps: tuple[int, int] | None = None
+    """First step that is traced, and the first one after it that is not."""
+    flag_prefix: str = "--"
+    """Prefix of a flag's name on the entry's command line."""
+    resume_hint: str = "--resume automatic continues it"
+    """How to continue a stopped run, for its last message."""
+    anew_hint: str = (
+        "to begin a new run with the checkpoint's weights, give --init {words} in place of --resume, and another "
+        "--output_dir"
+    )
+    """What to do if the dataset was built anew since a checkpoint, whose path or URL takes the place of {words}."""
+    batch_hint: str = "a smaller batch"
+    """What to choose if there are too few images for a batch, for the message."""
+
+    def last_step(self, order: Order) -> int:
+        """Return the step after which the run ends."""
+        total_steps = order.first_batch(self.epochs)
+        return min(total_steps, self.max_steps or total_steps)
+
+    def is_log_due(self, step: int, ended: range) -> bool:
+        """Return whether a line is logged after a step.
+
+        Args:
+            step: Number of updates that were done.
+            ended: Epochs that ended with this step, as `ended_epochs` returns them.
+        """
+        return _is_multiple(step, self.log_interval_steps) or _any_multiple(ended, self.log_interval_epochs)
+
+    def is_evaluation_due(self, ended: range) -> bool:
+        """Return whether the model is evaluated when these epochs have ended."""
+        return _any_multiple(ended, self.eval_interval) or (self.eval_interval > 0 and self.epochs in ended)
+
+    def is_save_due(self, step: int, ended: range) -> bool:
+        """Return whether a checkpoint is due by the count of steps or epochs; arguments as for `is_log_due`."""
+        since_first = (epoch - 1 - self.first_saved_epoch for epoch in ended)
+        by_epoch = any(since >= 0 and since % self.ckpt_interval == 0 for since in since_first)
+        return by_epoch or self.epochs in ended or _is_multiple(step, self.ckpt_interval_steps)
+
+    def is_save_due_after(self, elapsed_s: float) -> bool:
+        """Return whether a checkpoint is due by the time since the last one."""
+        return self.ckpt_interval_minutes > 0 and elapsed_s >= 60 * self.ckpt_interval_minutes
+
+
+def ended_epochs(order: Order, step: int) -> range:
+    """Return the numbers of epochs, counted from 1, that end with a step: none in the middle of an epoch.
+
+    Where an epoch is shorter than a batch, several may end with the same step.
+    """
+    if step < 1 or order.first_batch(order.epoch_of(step)) != step:
+        return range(0)
+    return range(order.epoch_of(step - 1) + 1, order.epoch_of(step) + 1)
+
+
+def resumed_position(order: Order, epochs: int, step: int) -> str:
+    """Return the end of a message about a resumed run: how much of its epoch is done; empty where none is left."""
+    samples, position = order.epoch_samples, step * order.global_batch
+    epoch, done = divmod(position, samples)
+    last = order.first_batch(epochs) * order.global_batch
+    if position >= last:
+        return ""
+    end = min((epoch + 1) * samples, order.end or inf)
+    left_out = f", {end - last:,} at the end do not fill a batch" if end > last else ""
+    follow = min(end, last) - position
+    return f": {done:,} of the {samples:,} images of epoch {epoch} are done, {follow:,} follow{left_out}"
+
+
+def trained_images(order: Order, epochs: int, step: int, first_step: int = 0) -> str:
+    """Return a message at the end of a run: how many images were planned, trained, passed over and left out.
+
+    Args:
+        order: Order of the images.
+        epochs: Epochs of the run.
+        step: Step after which the run ended.
+        first_step: Step after which it began, above 0 where it began with a later epoch.
+    """
+    planned, steps, of = epochs * order.epoch_samples, order.first_batch(epochs), f"of {counted(epochs, 'epoch')}"
+    if order.end is not None and order.end < planned:
+        planned, of = order.end, "until the end of the mixture"
+    trained, before = (step - first_step) * order.global_batch, first_step * order.global_batch
+    text = f"trained {trained:,} of the {planned:,} images {of}"
+    if before:
+        text += f"; the run began after the first {before:,}"
+    left_out = planned - steps * order.global_batch
+    if step < steps or not left_out:
+        return text
+    return f"{text}; the last {left_out:,} did not fill a batch of {order.global_batch:,}"
+
+
+def _is_multiple(count: int, interval: int) -> bool:
+    return interval > 0 and count % interval == 0
+
+
+def _any_multiple(counts: range, interval: int) -> bool:
+    return any(_is_multiple(count, interval) for count in counts)
 
 
 DEVICES = ("xla", "tpu", "cuda", "cpu")
@@ -208,3 +332,121 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Close what was opened for evaluations."""
+
+
+COPIES_IN_TRAINING = 4
+"""Memory of training divided by that of the weights: weights, gradients and AdamW's two moments, sharded alike."""
+
+
+def sharded_dimension(shape: Sequence[int], num_devices: int) -> int | None:
+    """Return the (first) longest dimension that all devices can share equally; None if there is none."""
+    dividable = [dimension for dimension, length in enumerate(shape) if length and length % num_devices == 0]
+    return max(dividable, key=lambda dimension: shape[dimension], default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Share of one parameter that a device holds."""
+
+    name: str
+    shape: tuple[int, ...]
+    cut: int | None
+    """Dimension along which the parameter is sharded; None: every device holds all of it."""
+    bytes: int
+    """Size of the whole parameter."""
+    bytes_per_device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Plan of how a model is sharded among a number of devices."""
+
+    num_devices: int
+    shares: tuple[Share, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        return sum(prod(share.shape) for share in self.shares)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all weights."""
+        return sum(share.bytes for share in self.shares)
+
+    @property
+    def bytes_per_device(self) -> int:
+        """Size of the weights on one device."""
+        return sum(share.bytes_per_device for share in self.shares)
+
+    @property
+    def training_bytes_per_device(self) -> int:
+        """Size of weights, gradients and moments on one device; activations come on top."""
+        return COPIES_IN_TRAINING * self.bytes_per_device
+
+    def to_document(self) -> dict[str, object]:
+        """Return the plan as a JSON document."""
+        return {
+            "devices": self.num_devices,
+            "parameters": self.parameters,
+            "bytes": self.bytes,
+            "bytes_per_device": self.bytes_per_device,
+            "training_bytes_per_device": self.training_bytes_per_device,
+            "weights": [
+                {
+                    "name": share.name,
+                    "shape": list(share.shape),
+                    "cut": share.cut,
+                    "bytes": share.bytes,
+                    "bytes_per_device": share.bytes_per_device,
+                }
+                for share in self.shares
+            ],
+        }
+
+
+def plan_of(model: nn.Module, num_devices: int) -> Plan:
+    """Plan what each device would hold of a model, which may be on the `meta` device.
+
+    Args:
+        model: Model whose weights are planned; not wrapped for FSDP.
+        num_devices: One or more.
+    """
+    return Plan(num_devices, tuple(_share(name, each, num_devices) for name, each in model.named_parameters()))
+
+
+def _share(name: str, weight: nn.Parameter, num_devices: int) -> Share:
+    cut = sharded_dimension(weight.shape, num_devices)
+    held = weight.nbytes if cut is None else weight.nbytes // num_devices
+    return Share(name, tuple(weight.shape), cut, weight.nbytes, held)
+
+
+def plan_text(plan: Plan) -> str:
+    """Return a plan as a table with one line for each parameter."""
+    rows = [
+        (share.name, _shape_text(share, plan.num_devices), f"{share.bytes:,}", f"{share.bytes_per_device:,}")
+        for share in plan.shares
+    ]
+    header = ("weight", f"shape, cut by {plan.num_devices}", "bytes", "bytes per device")
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(4)]
+    lines = [
+        f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {whole:>{widths[2]}}  {held:>{widths[3]}}"
+        for name, shape, whole, held in (header, *rows)
+    ]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{plan.parameters:,} parameters, {plan.bytes:,} bytes; on each of {plan.num_devices:,} devices "
+            f"{plan.bytes_per_device:,}",
+            f"with gradients and AdamW's moments {plan.training_bytes_per_device:,}, before activations",
+        ]
+    )
+
+
+def _shape_text(share: Share, num_devices: int) -> str:
+    lengths = [
+        f"{length}/{num_devices}" if dimension == share.cut else str(length)
+        for dimension, length in enumerate(share.shape)
+    ]
+    return " x ".join(lengths) or "1"

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from loaders.jax import JaxBatch
 from train.batches.mixing import MixConfig, draw_mixes
 from train.checkpoints.jax_weights import from_torch, probe_state_from_torch, split_probe
-from train.loops.jax_arrays import named_leaves, normalised, on_devices, rows_on_devices
+from train.loops.jax import named_leaves, normalised, on_devices, rows_on_devices
 from train.loops.jax_transformer_steps import ClassifierTask, Inputs, TransformerSteps, judged, mean_loss
 from train.models.sizes import LAYER_NORM_EPSILON
-from train.optim.lars import MOMENTUM, TRUST
+from train.optim.optimizer import MOMENTUM, TRUST
 
 STATISTICS_SHARE = 0.1
 """Share of a batch in the running statistics after it, as in PyTorch's BatchNorm."""
@@ -139,7 +139,7 @@ class ProbeSteps(TransformerSteps):
         return ProbeValues({**values.params, "head": moved}, momentum, statistics), {"loss": loss}
 
     def _scaled(self, weight: jax.Array, gradient: jax.Array) -> jax.Array:
-        """Return a gradient with the length that LARS gives it, as in `train.optim.lars`."""
+        """Return a gradient with the length that LARS gives it, as in `train.optim.optimizer`."""
         if weight.ndim == 1:
             return gradient
         gradient = gradient + self._settings.weight_decay * weight

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dataprep.errors import UsageError, install_hint
 from loaders.jax import JaxBatch
 from train.loops.backend import Update
-from train.loops.jax_arrays import DATA_AXIS, normalised, on_devices
+from train.loops.jax import DATA_AXIS, normalised, on_devices
 from train.models.jax_resnet import ResNet
 
 _PROCESS_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")

@@ -23,9 +23,9 @@ from loaders.jax import JaxBatch
 from train.batches.masks import MaskConfig, draw_masks
 from train.checkpoints.jax_weights import AdamWGroups, from_torch, state_from_torch
 from train.loops.backend import Update
-from train.loops.jax_arrays import DATA_AXIS, named_leaves, normalised, on_devices, rows_on_devices, shardings_of
+from train.loops.jax import DATA_AXIS, named_leaves, normalised, on_devices, rows_on_devices, shardings_of
 from train.models.jax_transformers import MaskedAutoencoder, VisionTransformer
-from train.optim.jax_layer_decay import layer_scales
+from train.models.sizes import layer_of
 
 CLIP_EPSILON = 1e-6
 """Number that PyTorch adds to a gradient's norm before it divides by it."""
@@ -298,3 +298,23 @@ def judged(logits_BK: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict
 
 def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}
+
+
+def layer_scales(params: Any, layer_decay: float | None) -> Any:
+    """Return the factor of the learning rate for each weight, or an array of them, one for each block.
+
+    Args:
+        params: Weights of a vision transformer, in the layout of `train.models.jax_transformers`.
+        layer_decay: Learning rate of a layer, divided by the next layer's; None: all factors are 1.
+    """
+    if layer_decay is None:
+        return jax.tree.map(lambda _: 1.0, params)
+    depth = len(jax.tree.leaves(params["blocks"])[0])
+
+    def scale(path: tuple[Any, ...], weight: Any) -> Any:
+        if path[0].key != "blocks":
+            return layer_decay ** (depth + 1 - layer_of(path[0].key, depth + 1))
+        above = np.arange(depth, 0, -1, dtype=np.float64)  # layers between a block and the head, and the head
+        return (layer_decay**above).astype(np.float32).reshape(-1, *[1] * (weight.ndim - 1))
+
+    return jax.tree_util.tree_map_with_path(scale, params)

@@ -7,24 +7,40 @@ after an update is that of the backend (weights, optimiser, random generators) a
 from __future__ import annotations
 
 import contextlib
+import json
+import math
+import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from types import FrameType
+from typing import Any, Generic, NoReturn, TypeVar
 
-from dataprep.errors import UndecidedError, UsageError
+from dataprep.dataset.paths import named
+from dataprep.errors import DataprepError, UndecidedError, UsageError
 from dataprep.messages import counted, shell_words
 from loaders.diagnosis.findings import Options
 from loaders.engine.batch import LoaderState
 from loaders.loader import Loader
 from loaders.metrics.callback import MetricsCallback
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
-from train.checkpoints.state import CLASSES, STATE_VERSION, State, check_state, taking_position
-from train.loops.backend import Backend, DeviceBatch, Update, UpdateOverflowError
-from train.loops.config import AUTOMATIC, LoopConfig, ended_epochs, resumed_position, trained_images
-from train.loops.stopping import SIGNALS, STOPPED_EXIT_CODE, Stop, interrupt_as_sigterm, stop_signals
-from train.loops.unread import Unread
+from train.checkpoints.files import CLASSES, STATE_VERSION, State, check_state, taking_position
+from train.loops.backend import (
+    AUTOMATIC,
+    Backend,
+    DeviceBatch,
+    LoopConfig,
+    Update,
+    UpdateOverflowError,
+    ended_epochs,
+    resumed_position,
+    trained_images,
+)
 from train.optim.schedule import Schedule
 from train.telemetry.logs import Logs
 from train.telemetry.profiling import StepProfile
@@ -459,3 +475,179 @@ def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, An
     # The flags left out say how a run begins, which one that is resumed does not.
     both = sorted((theirs.keys() & ours.keys()) - {"init", "resume", _START_EPOCH})
     return [(name, theirs[name], ours[name]) for name in both if theirs[name] != ours[name]]
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOPPED_EXIT_CODE = 128 + signal.SIGTERM
+SAME_S = 1.0
+"""Time after the first signal in which others are the same one: a terminal sends Ctrl-C to all its processes, and one
+that started this process may pass it on."""
+_SHOW_CURSOR = b"\x1b[?25h\n"
+"""Sequence that undoes what a progress bar on a terminal does."""
+
+
+class Stop:
+    """Whether a signal came."""
+
+    asked = False
+
+
+@contextlib.contextmanager
+def stop_signals(
+    signals: Sequence[signal.Signals] = SIGNALS, announce: Callable[[], None] = lambda: None
+) -> Iterator[Stop]:
+    """Take the first signal as a request to stop; a second one ends the process at once, with code 128 + its number.
+
+    Python runs a handler only between two of the main thread's instructions, and compiling a network may be one of them
+    for minutes. So a thread reads the signals' numbers from a pipe, into which Python writes them as they come.
+
+    Args:
+        signals: The signals.
+        announce: Called by that thread after the first signal.
+    """
+    stop = Stop()
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        stop.asked = True
+
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    thread = threading.Thread(target=_watch, args=(reading, frozenset(signals), announce), daemon=True)
+    thread.start()
+    woken_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    before = {each: signal.signal(each, ask) for each in signals}
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        signal.set_wakeup_fd(woken_before)
+        os.close(writing)  # which ends the thread
+        thread.join()
+        os.close(reading)
+
+
+@contextlib.contextmanager
+def interrupt_as_sigterm(announce: Callable[[], None]) -> Iterator[Stop]:
+    """Send this process SIGTERM at the first Ctrl-C, for a framework that stops all processes at SIGTERM; a second
+    Ctrl-C ends this process at once. Whether they stop is the framework's to say, never that of the `Stop`."""
+
+    def pass_on() -> None:
+        announce()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with stop_signals((signal.SIGINT,), pass_on):
+        yield Stop()
+
+
+def _watch(pipe: int, signals: frozenset[int], announce: Callable[[], None]) -> None:
+    """Announce the first signal, and end the process after the second one."""
+    first_s = None
+    while number := os.read(pipe, 1):
+        if number[0] not in signals:
+            continue
+        if first_s is None:
+            first_s = time.monotonic()
+            announce()
+        elif time.monotonic() - first_s > SAME_S:
+            if sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), _SHOW_CURSOR)
+            os._exit(128 + number[0])
+
+
+_SHOWN_KEYS = 4
+"""Number of keys in the message about a batch."""
+_TO_TRY = "try a lower learning rate, a longer warm-up or a lower weight decay"
+
+
+@dataclass(slots=True)
+class Unread:
+    """Numbers of the updates since the last reading."""
+
+    folder: Path | None
+    """Folder for a file with the keys of a batch whose loss is not finite."""
+    saved_step: int = -1
+    """Step of the newest checkpoint of the run; -1: there is none."""
+    _updates: list[tuple[int, Mapping[str, Any], list[str]]] = field(default_factory=list)
+
+    def add(self, step: int, numbers: Mapping[str, Any], keys: list[str]) -> None:
+        """Note one update.
+
+        Args:
+            step: Number of the update.
+            numbers: Scalars on the device, including `loss`.
+            keys: Keys of the batch's samples.
+        """
+        self._updates.append((step, numbers, keys))
+
+    def check(self) -> None:
+        """Read the losses and check them, but do not forget the numbers.
+
+        Raises:
+            DataprepError: A loss is not finite.
+        """
+        for step, numbers, keys in self._updates:
+            if not math.isfinite(loss := float(numbers["loss"])):
+                self._report(step, loss, keys)
+
+    def take(self) -> dict[str, float]:
+        """Return the means since the last call, and forget the numbers.
+
+        Raises:
+            DataprepError: A loss is not finite.
+        """
+        self.check()
+        updates, self._updates = self._updates, []
+        names = updates[0][1] if updates else ()
+        return {name: math.fsum(float(numbers[name]) for _, numbers, _ in updates) / len(updates) for name in names}
+
+    def overflowed(self, step: int, keys: list[str], why: str) -> NoReturn:
+        """End the run because an update exceeds the range of numbers, unless an earlier loss is not finite.
+
+        Args:
+            step: Number of the update.
+            keys: Keys of the batch's samples.
+            why: What exceeds it.
+
+        Raises:
+            DataprepError: Always.
+        """
+        self.check()
+        self._end(step, f"{why}, expected finite weights", "overflow", keys)
+
+    def refuse(self, step: int, names: list[str]) -> None:
+        """End the run if arrays that are about to be saved have values that are not finite.
+
+        Args:
+            step: Number of updates that were done.
+            names: Names of these arrays.
+
+        Raises:
+            DataprepError: There is such an array.
+        """
+        if names:
+            more = f" and {counted(len(names) - 1, 'more array')}" if len(names) > 1 else ""
+            raise DataprepError(
+                f"step {step}: values that are not finite in {names[0]}{more}, expected finite ones in a checkpoint, "
+                f"so none is written; {self._kept}; {_TO_TRY}"
+            )
+
+    @property
+    def _kept(self) -> str:
+        if self.saved_step < 0:
+            return "nothing is kept, because no checkpoint was saved"
+        return f"nothing after the checkpoint of step {self.saved_step:,} is kept"
+
+    def _report(self, step: int, loss: float, keys: list[str]) -> NoReturn:
+        self._end(step, f"the loss is {loss}, expected a finite one", str(loss), keys)
+
+    def _end(self, step: int, what: str, loss: str, keys: list[str]) -> NoReturn:
+        where = ""
+        if self.folder is not None:
+            path = self.folder / f"not-finite-{step:09d}.json"
+            path.write_text(json.dumps({"step": step, "loss": loss, "keys": keys}) + "\n")
+            where = f", all of them in {path}"
+        raise DataprepError(
+            f"step {step}: {what}; of {len(keys):,} samples the first are "
+            f"{', '.join(map(named, keys[:_SHOWN_KEYS]))}{where}; {self._kept}; look at the samples, or {_TO_TRY}"
+        )

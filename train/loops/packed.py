@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from dataprep.errors import UsageError
 from loaders.torch import TorchBatch, TorchPackBatch
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
-from train.batches.pack_masks import PackMaskConfig, draw_pack_masks
+from train.batches.masks import PackMaskConfig, draw_pack_masks
 from train.loops.classify import NO_LABEL, ClassifierTask, mean_loss
 from train.loops.runtime import Runtime, open_autocast
 from train.loops.torch import Task, rows_of_part

@@ -16,8 +16,7 @@ from dataprep.errors import UsageError
 from loaders.loader import Loader
 from loaders.torch import TorchBatch
 from train.loops.backend import DEVICES
-from train.loops.torch_runtime import RandomState, TorchRuntime
-from train.loops.tpu_runtime import TPURuntime
+from train.loops.torch_runtime import RandomState, TorchRuntime, TPURuntime
 from train.loops.xla_runtime import XLARuntime
 
 

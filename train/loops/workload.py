@@ -18,9 +18,8 @@ from loaders.torch import normalize
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, draw_masks
 from train.loops.runtime import Runtime, open_autocast, open_runtime
-from train.models.classifiers import TinyCNN
 from train.models.mae import MaskedAutoencoder
-from train.models.registry import create_model
+from train.models.registry import TinyCNN, create_model
 from train.optim.optimizer import open_adamw
 
 if TYPE_CHECKING:

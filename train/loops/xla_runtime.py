@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_map
 from dataprep.errors import UsageError, install_hint
 from loaders.loader import Loader
 from loaders.torch import TorchBatch
-from train.checkpoints.pieces import Pieces
-from train.loops.fsdp import sharded_dimension
+from train.checkpoints.parts import Pieces
+from train.loops.backend import sharded_dimension
 from train.loops.torch_runtime import RandomState
 
 if TYPE_CHECKING:

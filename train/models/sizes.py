@@ -199,3 +199,15 @@ def check_dropout(name: str, share: float) -> None:
 def unknown_name(what: str, name: str, names: Sequence[str]) -> UsageError:
     """Return the error for a name that is not among those that there are."""
     return UsageError(f"no {what} {name!r}{there_are(name, names, cutoff=0.4)}")
+
+
+def layer_of(name: str, last: int) -> int:
+    """Return the layer of a weight: 0 for the patch embedding, from 1 on the blocks, `last` for the head.
+
+    Args:
+        name: Name of a weight of a vision transformer, as PyTorch's network has it.
+        last: Number of blocks plus one.
+    """
+    if name.startswith("blocks."):
+        return int(name.split(".")[1]) + 1
+    return 0 if name.startswith(("cls_token", "pos_embed", "patch_embed")) else last

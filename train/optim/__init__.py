@@ -1,10 +1,7 @@
 """Optimisers and learning rates.
 
 schedule.py          learning rates: pure functions of the epoch
-optimizer.py         AdamW for vision transformers
-layer_decay.py       AdamW for fine-tuning: layers near the pixels learn slower
-jax_layer_decay.py   the same shares of the learning rate in JAX
-lars.py              LARS, for linear probes
+optimizer.py         AdamW for vision transformers, also with layers near the pixels that learn slower; LARS for probes
 """
 
-__all__ = ["jax_layer_decay", "lars", "layer_decay", "optimizer", "schedule"]
+__all__ = ["optimizer", "schedule"]

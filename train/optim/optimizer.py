@@ -1,11 +1,20 @@
-"""AdamW for vision transformers: weights decay; biases, norms and tokens do not."""
+"""Optimisers for vision transformers.
+
+AdamW: weights decay; biases, norms and tokens do not. For fine-tuning, layers near the pixels learn slower. LARS, for
+linear probes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import overload
 
 import torch
 from torch import nn
+
+from dataprep.errors import UsageError
+from train.models.sizes import layer_of
+from train.models.vit import VisionTransformer
 
 BETAS = (0.9, 0.95)
 """Betas of the MAE recipe."""
@@ -51,3 +60,89 @@ def moments_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
         for each in state.values():
             if isinstance(each, torch.Tensor) and each.shape == parameter.shape and each.device == parameter.device:
                 yield each
+
+
+MOMENTUM = 0.9
+TRUST = 0.001
+"""Ratio of the length of a step, before the learning rate, to the length of the weight."""
+
+
+class LARS(torch.optim.Optimizer):
+    """LARS with decay for matrices, and plain SGD for biases and other vectors.
+
+    Args:
+        params: Parameters to train.
+        lr: Learning rate.
+        weight_decay: Factor of a matrix that is added to its gradient before the gradient is scaled.
+    """
+
+    def __init__(self, params: Iterable[nn.Parameter], *, lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Do one update; return the loss if a closure computes it."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():  # type: ignore[no-untyped-call]
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, lr=group["lr"], weight_decay=group["weight_decay"])
+        return loss
+
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, *, lr: float, weight_decay: float) -> None:
+        if parameter.ndim > 1:
+            gradient = gradient + weight_decay * parameter
+            length, step_length = parameter.norm(), gradient.norm()
+            is_scaled = (length > 0) & (step_length > 0)
+            gradient = gradient * torch.where(is_scaled, TRUST * length / step_length, torch.ones_like(length))
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        state["momentum"].mul_(MOMENTUM).add_(gradient)
+        parameter.add_(state["momentum"], alpha=-lr)
+
+
+FINETUNE_BETAS = (0.9, 0.999)
+"""Betas of the MAE paper's fine-tuning."""
+
+
+def open_layered_adamw(
+    model: VisionTransformer, *, lr: float, weight_decay: float, layer_decay: float
+) -> torch.optim.AdamW:
+    """Make an optimiser with one group per layer, each with an `lr_scale` that multiplies the learning rate.
+
+    Args:
+        model: Model of which all parameters are trained.
+        lr: Learning rate of the head.
+        weight_decay: Weight decay of matrices; vectors, tokens and positions have none.
+        layer_decay: Learning rate of a layer as a share of the next one's.
+
+    Raises:
+        UsageError: The layer decay is not above 0 and at most 1.
+    """
+    if not 0 < layer_decay <= 1:
+        raise UsageError(f"--layer_decay must be above 0 and at most 1, got {layer_decay}")
+    last = model.config.depth + 1
+    groups: dict[tuple[int, float], list[torch.nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        is_vector = parameter.ndim <= 1 or name in ("cls_token", "pos_embed")
+        groups.setdefault((layer_of(name, last), 0.0 if is_vector else weight_decay), []).append(parameter)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": parameters, "weight_decay": decay, "lr_scale": layer_decay ** (last - layer)}
+            for (layer, decay), parameters in sorted(groups.items(), key=lambda item: item[0])
+        ],
+        lr=lr,
+        betas=FINETUNE_BETAS,
+    )
+    start_moments(optimizer)
+    return optimizer

@@ -3,20 +3,107 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import socket
+import struct
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep.errors import UsageError
+from dataprep.formats.example import checksum, frame_head, message, varint
 from dataprep.messages import visible
 from dataprep.storage import disk_errors
-from train.telemetry.events import EventFile
-from train.telemetry.wandb_run import WandbRun
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+RUN_FILE = "wandb-run.txt"
+"""File in the folder of logs with the run's identifier."""
+
+
+class WandbRun:
+    """A run of a project; `WANDB_MODE=offline` keeps it in the folder until `wandb sync`.
+
+    Args:
+        project: Name of the project.
+        folder: Folder of the logs; None: the run has no files of its own, and cannot be gone on with.
+        resumed: Whether to go on with the run that the folder names.
+
+    Raises:
+        UsageError: The package is not installed.
+    """
+
+    def __init__(self, project: str, folder: Path | None, *, resumed: bool) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise UsageError(f"--wandb needs its package ({error}): pip install wandb") from error
+        kept = None if folder is None else folder / RUN_FILE
+        name = kept.read_text().strip() if resumed and kept is not None and kept.exists() else None
+        self._run = wandb.init(project=project, id=name, resume="allow" if name else None, dir=folder)
+        # Steps that were done again after a kill have smaller numbers, which wandb's own steps may not have.
+        self._run.define_metric("*", step_metric="step")
+        if kept is not None:
+            kept.write_text(f"{self._run.id}\n")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of a step."""
+        self._run.log({**values, "step": step})
+
+    def close(self) -> None:
+        """Send what was not sent yet."""
+        self._run.finish()
+
+
+# Tags of the wire format: field number x 8 + type.
+_DOUBLE_1, _VARINT_1, _VARINT_2, _VARINT_3 = b"\x09", b"\x08", b"\x10", b"\x18"
+_LEN_1, _LEN_3, _LEN_4, _LEN_5, _FLOAT_2 = b"\x0a", b"\x1a", b"\x22", b"\x2a", b"\x15"
+_RGB = 3
+
+
+class EventFile:
+    """A new file in a folder, to which each call appends, flushed."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (folder / name).open("ab")
+        self._write(0, message(_LEN_3, b"brain.Event:2"))
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """Write scalar values by their tags, as float32; larger ones become infinite."""
+        summary = b"".join(_value(tag, _FLOAT_2 + _float32(value)) for tag, value in values.items())
+        self._write(step, message(_LEN_5, summary))
+
+    def image(self, step: int, tag: str, png: bytes, *, height: int, width: int) -> None:
+        """Write an image in PNG; height and width are in pixels."""
+        content = _VARINT_1 + varint(height) + _VARINT_2 + varint(width) + _VARINT_3 + varint(_RGB)
+        self._write(step, message(_LEN_5, _value(tag, message(_LEN_4, content + message(_LEN_4, png)))))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, step: int, what: bytes) -> None:
+        event = _DOUBLE_1 + struct.pack("<d", time.time()) + _VARINT_2 + varint(step) + what
+        self._file.write(frame_head(len(event)) + event + checksum(event))
+        self._file.flush()
+
+
+def _float32(value: float) -> bytes:
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", math.copysign(math.inf, value))
+
+
+def _value(tag: str, content: bytes) -> bytes:
+    return message(_LEN_1, message(_LEN_1, tag.encode()) + content)
+
 
 LOG_FILE = "log.txt"
 ENDED = "ended"

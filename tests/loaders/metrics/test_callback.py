@@ -12,7 +12,7 @@ from loaders import MetricsCallback, open_loader
 from loaders.engine.stats import Snapshot, Stats
 from loaders.metrics.callback import FIELDS, differences
 from tests.support.markdown import ROOT
-from train.telemetry.events import EventFile
+from train.telemetry.logs import EventFile
 
 SMALL = {"batch_size": 12, "image_size": 32, "threads": 1}
 

@@ -14,7 +14,7 @@ from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from tests.support.on_use import on_use
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
-from train.batches.finetune_augment import Erasing, FinetuneAugment
+from train.finetune_mae import Erasing, FinetuneAugment
 
 ks_2samp = on_use("scipy.stats:ks_2samp")
 RandomErasing = on_use("timm.data.random_erasing:RandomErasing")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
 from loaders import Packs
-from train.batches.pack_masks import PackMaskConfig, draw_pack_masks
+from train.batches.masks import PackMaskConfig, draw_pack_masks
 
 PACKS = Packs(tokens=40, images=3, max_tokens=20)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dataprep.errors import UsageError
-from train.batches.tfds import find_tfds
+from train.train_resnet_jax import find_tfds
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from dataprep.errors import FormatError, UsageError
 from tests.support.markdown import ROOT
 from tests.support.vitmae_reference import SHOWN, SIZES, inputs, is_fixed, places, weight
-from train.checkpoints.encoder_weights import read_weights
-from train.checkpoints.huggingface import from_vitmae, is_vitmae, to_vitmae
+from train.checkpoints.encoder_weights import from_vitmae, is_vitmae, read_weights, to_vitmae
 from train.export import export
 from train.models.mae import MaskedAutoencoder
 from train.models.sizes import BlockConfig, MAEConfig

@@ -10,8 +10,7 @@ from dataprep.errors import DataprepError, FormatError
 from dataprep.storage import open_storage
 from tests.support.parted_states import cut_state, same, save, state
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
-from train.checkpoints.part_folder import PartFolder
-from train.checkpoints.parts import FOLDER, begin_save
+from train.checkpoints.parts import FOLDER, PartFolder, begin_save
 
 
 def test_a_checkpoint_saved_by_several_hosts_is_read_by_any_number(storage_url):

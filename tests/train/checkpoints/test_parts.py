@@ -8,8 +8,7 @@ import pytest
 from dataprep.errors import UsageError
 from tests.support.parted_states import same, save, state
 from train.checkpoints.checkpoint import CheckpointFolder
-from train.checkpoints.part_folder import PartFolder
-from train.checkpoints.parts import FOLDER
+from train.checkpoints.parts import FOLDER, PartFolder
 
 
 @pytest.mark.parametrize("what", ["list", "part"])

@@ -4,7 +4,7 @@ import pytest
 
 from dataprep.errors import FormatError
 from tests.support.parted_states import cut_state, same, state
-from train.checkpoints.pieces import part_of, whole_of
+from train.checkpoints.parts import part_of, whole_of
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])

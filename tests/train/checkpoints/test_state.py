@@ -3,7 +3,7 @@
 import pytest
 
 from dataprep.errors import FormatError, UsageError
-from train.checkpoints.state import STATE_VERSION, check_state, taking_position
+from train.checkpoints.files import STATE_VERSION, check_state, taking_position
 
 WHOLE = {"version": STATE_VERSION, "step": 1, "arrays": {}, "loader": {}, "description": {}}
 

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from dataprep.errors import UsageError
-from train.flags.entry import EntryCommand, run_entry
+from train.flags.options import EntryCommand, run_entry
 
 
 def ending(capsys, monkeypatch, what) -> tuple[int, str]:

@@ -4,7 +4,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from loaders import Packs
-from train.flags.packs import PackFlags, check_packs
+from train.flags.shared import PackFlags, check_packs
 from train.pretrain_mae import Flags as MAEFlags
 from train.train_vit import Flags as ViTFlags
 

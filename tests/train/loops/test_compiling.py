@@ -13,8 +13,7 @@ from tests.support.finetuning import SMALL as FINETUNE
 from tests.support.training import SMALL as MAE
 from tests.support.training import TINY_VIT, losses, trace_of
 from train import finetune_mae, pretrain_mae, train_vit
-from train.loops.compiling import compile_network
-from train.loops.torch import Task, TorchBackend
+from train.loops.torch import Task, TorchBackend, compile_network
 from train.loops.torch_runtime import TorchRuntime
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from loaders.mixtures.order import Change, Member, MixedOrder
 from loaders.order import Order
-from train.loops.config import LoopConfig, ended_epochs, resumed_position, trained_images
+from train.loops.backend import LoopConfig, ended_epochs, resumed_position, trained_images
 
 
 def order_of(images: int, batch: int, passes: int = 1) -> Order:

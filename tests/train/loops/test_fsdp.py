@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.memory_growth import MemoryGrowth
-from train.loops.fsdp import plan_of, sharded_dimension
+from train.loops.backend import plan_of, sharded_dimension
 from train.models.vit import BlockConfig, VisionTransformer, ViTConfig
 from train.train_vit import Flags, command, plan
 

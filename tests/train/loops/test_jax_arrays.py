@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from dataprep.errors import UsageError
-from train.loops.jax_arrays import check_shapes, named_leaves, shardings_of
+from train.loops.jax import check_shapes, named_leaves, shardings_of
 
 SHAPES = {
     "params": {

@@ -19,10 +19,8 @@ from tests.support.virtual_time import VirtualClock, batches_every
 from train.batches.fake_data import FakeLoader
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.loops import loop
-from train.loops.backend import Backend
-from train.loops.config import LoopConfig
-from train.loops.loop import StepMonitor, Training
-from train.loops.stopping import STOPPED_EXIT_CODE
+from train.loops.backend import Backend, LoopConfig
+from train.loops.loop import STOPPED_EXIT_CODE, StepMonitor, Training
 from train.optim.schedule import Steps
 from train.telemetry.logs import Logs
 

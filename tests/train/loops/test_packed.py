@@ -8,7 +8,7 @@ import torch
 from dataprep.errors import UsageError
 from loaders import Packs, open_loader, open_packs
 from loaders.torch import TorchBatches
-from train.batches.pack_masks import PackMaskConfig
+from train.batches.masks import PackMaskConfig
 from train.loops.packed import PackedClassifierTask, PackedMAETask, packs_of
 from train.loops.runtime import open_runtime
 from train.models.mae import MAEConfig

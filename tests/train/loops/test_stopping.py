@@ -9,11 +9,11 @@ import time
 import pytest
 
 from tests.support.waiting import LONGEST_S, wait_for
-from train.loops.stopping import SAME_S, STOPPED_EXIT_CODE, interrupt_as_sigterm, stop_signals
+from train.loops.loop import SAME_S, STOPPED_EXIT_CODE, interrupt_as_sigterm, stop_signals
 
 BUSY_IN_C = """
 import hashlib, sys
-from train.loops.stopping import stop_signals
+from train.loops.loop import stop_signals
 with stop_signals(announce=lambda: print("stopping", flush=True)) as stop:
     print("started", flush=True)
     {wait}hashlib.pbkdf2_hmac("sha256", b"", b"", {iterations})
@@ -31,7 +31,7 @@ def busy(iterations, wait=""):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_signal_requests_a_stop_and_afterwards_signals_act_as_before(number, monkeypatch):
-    monkeypatch.setattr("train.loops.stopping.SAME_S", 36_000.0)
+    monkeypatch.setattr("train.loops.loop.SAME_S", 36_000.0)
     seen = []
     before = signal.signal(number, lambda *_: seen.append("outside"))
     try:

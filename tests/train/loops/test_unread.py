@@ -6,7 +6,7 @@ import math
 import pytest
 
 from dataprep.errors import DataprepError
-from train.loops.unread import Unread
+from train.loops.loop import Unread
 
 
 def unread(losses: list[float], folder=None) -> Unread:

@@ -2,7 +2,7 @@
 
 import torch
 
-from train.models.classifiers import TinyCNN, classifier_names, torchvision_classifier
+from train.models.registry import TinyCNN, classifier_names, torchvision_classifier
 
 
 def test_torchvisions_models_with_one_loss_are_listed():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from train.models.layers import layer_of
+from train.models.sizes import layer_of
 
 
 @pytest.mark.parametrize(

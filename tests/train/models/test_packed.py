@@ -10,7 +10,7 @@ from dataprep.errors import UsageError
 from loaders import Packs
 from loaders.decode.decoders import cut_patches
 from loaders.packs import lay_out
-from train.batches.pack_masks import PackMaskConfig, draw_pack_masks
+from train.batches.masks import PackMaskConfig, draw_pack_masks
 from train.models.mae import MAEConfig
 from train.models.packed import FactorizedPositions, Packed, PackedMAE, PackedViT, normalize_patches, pooled
 from train.models.vit import BlockConfig, VisionTransformer, ViTConfig

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train.optim.jax_layer_decay import layer_scales
+from train.loops.jax_transformer_steps import layer_scales
 
 PARAMS = {
     "cls_token": np.zeros((1, 1, 4)),

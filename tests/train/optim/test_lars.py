@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from train.optim.lars import LARS
+from train.optim.optimizer import LARS
 
 RATES = (0.5, 2.0, 0.1, 1.0)
 """Rates of the steps, one after the other: a schedule changes them."""

@@ -4,7 +4,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from train.checkpoints.pretrained import ClassifierConfig, open_classifier
-from train.optim.layer_decay import open_layered_adamw
+from train.optim.optimizer import open_layered_adamw
 
 
 def model():

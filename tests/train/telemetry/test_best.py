@@ -2,7 +2,7 @@
 
 import json
 
-from train.telemetry.best import BestAccuracy
+from train.finetune_mae import BestAccuracy
 from train.telemetry.logs import LOG_FILE, Logs
 
 

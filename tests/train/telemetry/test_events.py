@@ -10,7 +10,7 @@ import sys
 import pytest
 from PIL import Image
 
-from train.telemetry.events import EventFile
+from train.telemetry.logs import EventFile
 
 READ = """
 import glob, json, sys

@@ -6,8 +6,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from tests.support.training import flags_of, start
-from train.telemetry.logs import Logs
-from train.telemetry.wandb_run import RUN_FILE, WandbRun
+from train.telemetry.logs import RUN_FILE, Logs, WandbRun
 
 SMALL = {"model": "mae_vit_micro_patch8", "input_size": 32, "batch_size": 8, "device": "cpu", "wandb": "mae"}
 
