@@ -30,7 +30,7 @@ ON_DISK = (
     "card small --dry-run",
     "replicate small --to copy",
     "adopt small/train --index index",
-    "bench shards --loader dataprep --batch-size 16 --image-size 64 --rounds 1 --batches 2",
+    "bench shards --batch-size 16 --image-size 64 --rounds 1 --batches 2",
     "diagnose shards --device simulated:20000 --batch-size 16 --seconds 0.5",
     "train pretrain-mae --data_path shards --output_dir runs --device cpu --batch_size 16 --epochs 1 --warmup_epochs 0 "
     + MICRO,
