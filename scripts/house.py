@@ -64,7 +64,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/sources/metadata.py": "a line of a user's table",
         "dataprep/sources/image_tables.py": "a line of a user's table",
         **dict.fromkeys(
-            ("dataprep/demo/annotations.py", "dataprep/sources/coco_"), "annotations of COCO as their JSON has them"
+            ("dataprep/demo/layouts.py", "dataprep/sources/coco_"), "annotations of COCO as their JSON has them"
         ),
         **dict.fromkeys(
             (
@@ -81,12 +81,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
             "the dataset itself says which values a sample has, and of which types",
         ),
         "dataprep/cloud/gcloud.py": "answers of gcloud",
-        "dataprep/cloud/tpu/find.py": "answers of gcloud",
         "dataprep/dataset/records.py": "options in a manifest are those of its recipe",
         "dataprep/dataset/manifest.py": "options in a manifest are those of its recipe",
         "dataprep/builder/plan.py": "details of a plan are those of its recipe",
         "dataprep/builder/output.py": "details of a plan are those of its recipe",
-        "dataprep/commands/inspect_html.py": "values that only a template reads",
+        "dataprep/commands/inspect.py": "values that only a template reads",
         "loaders/report/page.py": "values that only a template reads",
         **dict.fromkeys(
             (

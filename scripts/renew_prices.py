@@ -22,8 +22,7 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 
-from dataprep.cloud.prices import COLUMNS, TABLES, Key
-from dataprep.cloud.tables import rows
+from dataprep.cloud.prices import COLUMNS, TABLES, Key, rows
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "dataprep/data"

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dataprep.demo.web_table import demo_server, write_demo_laion
+from dataprep.demo.make import demo_server, write_demo_laion
 from tests.support.builds import dataprep
 from tests.support.interop import NO_LABEL, read_captions_with_tfds, read_with_hf_datasets, read_with_webdataset
 from tests.support.laion_builds import FAST, LOOPBACK, PATIENT, end_of, laion_arguments, rows_of

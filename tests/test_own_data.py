@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from dataprep.commands.inspect_html import class_caption
+from dataprep.commands.inspect import class_caption
 from dataprep.inspection.inspect import inspect_dataset
 from tests.support.builds import FORMATS, dataprep
 from tests.support.finished import details, kinds, verify_here

@@ -14,7 +14,7 @@ from functools import cache
 from math import prod
 from typing import Literal
 
-from dataprep.cloud.tables import table
+from dataprep.cloud.prices import table
 from dataprep.errors import UsageError
 
 SLICE_HOST_CHIPS = 4

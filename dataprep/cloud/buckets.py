@@ -1,14 +1,18 @@
-"""Creates buckets for training data: in the region of their readers, closed to the public, with a lifecycle.
+"""Creates buckets for training data, and service accounts with exactly the rights in one of them that a run needs.
 
-A request is a value; an existing bucket is compared with it, and never changed.
+A bucket is in the region of its readers, closed to the public, with a lifecycle. A request is a value; an existing
+bucket is compared with it, and never changed. Accounts are made through `gcloud`.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
+from dataprep.cloud.gcloud import Gcloud, meaning
 from dataprep.cloud.region import can_cache, describe
 from dataprep.errors import AccessError, UsageError
 from dataprep.messages import first_line
@@ -26,6 +30,17 @@ ABANDONED_UPLOAD_DAYS = 7
 _DAY_S = 86_400
 _CREATE = "storage.buckets.create"
 CREATE_CACHE = "storage.anywhereCaches.create"
+ROLES = {
+    "reader": ("roles/storage.objectViewer", "roles/storage.legacyBucketReader"),
+    "writer": ("roles/storage.objectUser", "roles/storage.legacyBucketReader"),
+}
+"""Roles on the bucket only. The first allows to read, or to read and write, objects; the second has
+storage.buckets.get, without which the cost of reading the bucket is not fully known."""
+_UNKNOWN_YET = re.compile(r"service account \S+ does not exist", re.IGNORECASE)
+_NAME = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
+BIND_TRIES = 12
+"""Maximum number of attempts to give a new account its roles: it may take a minute until it is known everywhere."""
+BIND_WAIT_S = 5.0
 
 
 class LifecycleAction(TypedDict):
@@ -223,3 +238,43 @@ def _differences(found: Bucket, request: BucketRequest) -> list[str]:
         pairs.append(("hierarchical namespace", bool(found.hierarchical_namespace_enabled), True))
     lines = [f"{what}: {got}, requested was {due}" for what, got, due in pairs if got != due]
     return lines + [f"lifecycle: no rule {rule}" for rule in request.rules if rule not in rules]
+
+
+def account_email(name: str, project: str) -> str:
+    """Return the email address of a service account.
+
+    Raises:
+        UsageError: No account could have this name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--service-account {name!r}: expected 6 to 30 of a-z, 0-9 and -, the first a letter")
+    return f"{name}@{project}.iam.gserviceaccount.com"
+
+
+def account_commands(bucket: str, name: str, project: str, role: str) -> list[list[str]]:
+    """Return the commands that create the account and then give it each role on the bucket."""
+    email = account_email(name, project)
+    shown = f"{role} of gs://{bucket}"
+    create = ["gcloud", "iam", "service-accounts", "create", name, f"--project={project}", f"--display-name={shown}"]
+    bind = ["gcloud", "storage", "buckets", "add-iam-policy-binding", f"gs://{bucket}"]
+    return [create] + [[*bind, f"--member=serviceAccount:{email}", f"--role={each}"] for each in ROLES[role]]
+
+
+def ensure_account(gcloud: Gcloud, bucket: str, name: str, project: str, role: str) -> None:
+    """Create the account unless it exists, and give it its roles; may be repeated.
+
+    Raises:
+        DataprepError: gcloud could not do it.
+    """
+    create, *bindings = account_commands(bucket, name, project, role)
+    ran = gcloud.run(create)
+    if ran.returncode and not re.search("ALREADY_EXISTS|already exists", ran.stderr):
+        raise meaning(create, ran.stderr)
+    for argv in bindings:
+        for left in reversed(range(BIND_TRIES)):
+            ran = gcloud.run(argv)
+            if not ran.returncode:
+                break
+            if not left or not _UNKNOWN_YET.search(ran.stderr):
+                raise meaning(argv, ran.stderr)
+            time.sleep(BIND_WAIT_S)

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from msgspec import Struct, field
 
 from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, machines, smallest_slice
-from dataprep.cloud.tables import rows, table
+from dataprep.cloud.prices import rows, table
 from dataprep.dataset.documents import convert
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import shell_words

@@ -1,4 +1,4 @@
-"""Computes the costs of reading and copying a dataset, in USD. Pure: amounts, a verdict and prices in, costs out.
+"""Costs of reading, writing and copying a dataset, in USD. Pure: amounts, places and prices in, costs out.
 
 1 GiB is 2^30 bytes, as Cloud Storage bills. Operations of class A are inserts, listings and copies; those of class B
 are reads.
@@ -10,9 +10,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataprep.cloud.prices import ANYWHERE, Prices
-from dataprep.cloud.region import CACHED, RAPID_CACHE, UNKNOWN, ZONE, Verdict, area_of, placement, region_of
-from dataprep.cloud.tables import fact
+from dataprep.cloud.prices import ANYWHERE, Prices, fact
+from dataprep.cloud.region import (
+    CACHED,
+    CO_LOCATED,
+    MULTI_REGION,
+    PAID,
+    RAPID_CACHE,
+    UNKNOWN,
+    ZONE,
+    Verdict,
+    area_of,
+    describe,
+    placement,
+    region_of,
+    verdict,
+)
 from dataprep.storage.gcs_location import BucketLocation
 
 GIB = 2**30
@@ -163,3 +176,42 @@ def _billed_class(storage_class: str, bucket: BucketLocation) -> str:
 
 def _kind(bucket: BucketLocation) -> str:
     return placement(bucket)[0] or "region"
+
+
+def copy_verdict(source: BucketLocation, target: BucketLocation, prices: Prices) -> Verdict:
+    """Return the transfer price of a copy from one bucket to another.
+
+    A copy out of a dual-region is billed even into one of its own regions. If a bucket has several regions, the most
+    expensive pair of regions counts.
+    """
+    (kind, regions), (_, target_regions) = placement(source), placement(target)
+    shown = f"from {describe(source)} to {describe(target)}"
+    if source.location.lower() == target.location.lower() and (kind, regions) == placement(target):
+        return Verdict(CO_LOCATED, 0.0, f"{shown}: the same location")
+    starts = [source]
+    if kind != MULTI_REGION and regions:
+        starts = [BucketLocation(location=region, location_type="region") for region in regions]
+    ends = target_regions or (target.location,)
+    found = [verdict(start, end, prices) for start in starts for end in ends]
+    unknown = next((each for each in found if each.usd_per_gib is None), None)
+    if unknown is not None:
+        return unknown
+    price = max(each.usd_per_gib or 0.0 for each in found)
+    return Verdict(PAID if price else CO_LOCATED, price, shown)
+
+
+def copying_cost(
+    amounts: Sequence[Amount], source: BucketLocation, target: BucketLocation, prices: Prices
+) -> Cost | None:
+    """Return the sum of the source's transfer and retrieval and the target's inserts and replication; None if a price
+    is unknown."""
+    read = reading_cost(amounts, source, copy_verdict(source, target, prices), prices)
+    if read is None:
+        return None
+    objects, num_bytes = sum(each.objects for each in amounts), sum(each.num_bytes for each in amounts)
+    written = writing_cost(objects, 0, target, num_bytes, prices)
+    return Cost(
+        transfer=read.transfer + written.transfer,
+        retrieval=read.retrieval,
+        operations=read.operations + written.operations,
+    )

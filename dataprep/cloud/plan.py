@@ -45,7 +45,7 @@ from dataprep.cloud.offers import (
     offers,
     storage_notes,
 )
-from dataprep.cloud.prices import price_dates, published_prices
+from dataprep.cloud.prices import fact, price_dates, published_prices
 from dataprep.cloud.region import (
     MULTI_REGION,
     Verdict,
@@ -55,7 +55,6 @@ from dataprep.cloud.region import (
     unknown_regions,
     verdict,
 )
-from dataprep.cloud.tables import fact
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import human_bytes, usd
 from dataprep.sources import DATASETS

@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dataprep.cloud.prices import Prices
-from dataprep.cloud.tables import table
+from dataprep.cloud.prices import Prices, table
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean
 from dataprep.storage.gcs_location import BucketLocation

@@ -28,8 +28,7 @@ from dataprep.builder.plan import BuildRequest, Plan
 from dataprep.builder.recipe import recipe_of
 from dataprep.builder.traffic import Traffic
 from dataprep.cloud.cost import GIB, Amount, Cost, reading_cost, writing_cost
-from dataprep.cloud.machine import this_zone
-from dataprep.cloud.placement import Placement, guard, is_bucket, placement_of
+from dataprep.cloud.placement import Placement, guard, is_bucket, placement_of, this_zone
 from dataprep.cloud.prices import ANYWHERE, published_prices
 from dataprep.commands.progress import BuildProgress, Callback, Viewer
 from dataprep.commands.region_options import named_place, place_of_workers, runs_here

@@ -15,7 +15,6 @@ import click
 from dataprep.arguments import StrictCommand
 from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.cost import Amount, CopyCost, Cost, copy_cost, reading_cost
-from dataprep.cloud.machine import this_machine
 from dataprep.cloud.offers import (
     CACHE,
     READ_BYTES,
@@ -28,8 +27,8 @@ from dataprep.cloud.offers import (
     offers,
     storage_notes,
 )
-from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of
-from dataprep.cloud.prices import Prices, price_dates, published_prices, read_prices
+from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of, this_machine
+from dataprep.cloud.prices import Prices, fact, price_dates, published_prices, read_prices
 from dataprep.cloud.region import (
     PAID,
     UNKNOWN,
@@ -44,7 +43,6 @@ from dataprep.cloud.region import (
     unknown_regions,
     verdict,
 )
-from dataprep.cloud.tables import fact
 from dataprep.commands.options import COUNT, Bytes, json_option
 from dataprep.commands.region_options import (
     echo_commands,

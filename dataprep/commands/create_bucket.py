@@ -7,8 +7,15 @@ import json
 import click
 
 from dataprep.arguments import StrictCommand
-from dataprep.cloud.accounts import ROLES, account_email, ensure_account
-from dataprep.cloud.buckets import LIFECYCLES, STORAGE_CLASSES, BucketRequest, ensure_bucket
+from dataprep.cloud.buckets import (
+    LIFECYCLES,
+    ROLES,
+    STORAGE_CLASSES,
+    BucketRequest,
+    account_email,
+    ensure_account,
+    ensure_bucket,
+)
 from dataprep.cloud.gcloud import Gcloud
 from dataprep.cloud.placement import is_bucket
 from dataprep.cloud.region import check_place, region_of

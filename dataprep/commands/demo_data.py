@@ -117,7 +117,7 @@ def command(
 
 
 def _serve_laion(directory: Path, images: int, seed: int, port: int, base_url: str | None, as_json: bool) -> None:
-    from dataprep.demo.web_table import demo_server
+    from dataprep.demo.make import demo_server
 
     with demo_server(directory, port) as server:  # first, because the URLs contain its port
         here = _loopback(server.server_port)
@@ -128,7 +128,7 @@ def _serve_laion(directory: Path, images: int, seed: int, port: int, base_url: s
 
 
 def _write_laion(directory: Path, images: int, seed: int, base_url: str, as_json: bool) -> None:
-    from dataprep.demo.web_table import EXPECTED, TABLE, write_demo_laion
+    from dataprep.demo.make import EXPECTED, TABLE, write_demo_laion
 
     with BuildProgress(quiet=as_json) as progress:
         ends = write_demo_laion(directory, base_url, images, seed, partial(progress.reading, "photographs"))

@@ -161,11 +161,15 @@ def _spelled(text: str) -> str:
     )
 
 
-def _spelled_all(document: dict[str, Any]) -> dict[str, Any]:
-    texts: dict[str, Any] = {name: _spelled(value) for name, value in document.items() if isinstance(value, str)}
-    if "not_counted" in document:
-        texts["not_counted"] = list(map(_spelled, document["not_counted"]))
-    return document | texts
+def _spelled_all(document: dict[str, object]) -> dict[str, object]:
+    """Return a document with the fields in its texts, and in its lists of texts, written as options."""
+
+    def spelled(value: object) -> object:
+        if isinstance(value, list):
+            return list(map(spelled, value))
+        return _spelled(value) if isinstance(value, str) else value
+
+    return {name: spelled(value) for name, value in document.items()}
 
 
 def _note(found: InputPlan | EnoughTpus | PricedPlaces) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +14,6 @@ from dataprep.cloud.prices import stale_tables
 from dataprep.cloud.region import check_place, unknown_regions
 from dataprep.commands.options import COUNT, Finite
 from dataprep.messages import printable
-
-if TYPE_CHECKING:
-    pass
 
 tpu_option = click.option(
     "--tpu", metavar="NAME", help="TPU that will read the data; its zone is looked up with gcloud."
@@ -68,7 +64,7 @@ def named_place(zone: str | None, tpu: str | None) -> str | None:
     checked = None if zone is None else _noted(check_place(zone))
     if tpu is None:
         return checked
-    from dataprep.cloud.tpu.find import find_zone
+    from dataprep.cloud.gcloud import find_zone
 
     return find_zone(tpu, checked)
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import click
 
-from dataprep.commands.tpu_jobs import exec_command, kill_command, run_command, status_command
+from dataprep.commands.tpu_jobs import (
+    copy_command,
+    exec_command,
+    kill_command,
+    manifest_command,
+    profile_command,
+    run_command,
+    setup_command,
+    status_command,
+)
 from dataprep.commands.tpu_machines import create_command, delete_command, plan_command
-from dataprep.commands.tpu_manifest import manifest_command
-from dataprep.commands.tpu_setup import copy_command, profile_command, setup_command
 
 EPILOG = """\b
 Examples:

@@ -7,17 +7,20 @@ class are crops of one photograph, so the data can test bytes, speed and program
 
 from __future__ import annotations
 
+import io
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from struct import pack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dataprep.dataset.randomness import philox_words
-from dataprep.demo.oddities import ODDITIES, encode
 from dataprep.errors import UsageError, install_hint
 
 if TYPE_CHECKING:
@@ -36,7 +39,6 @@ PHOTOGRAPHS = (
     ("sklearn", "datasets/images/flower.jpg"),
 )
 """Photographs in the wheels, each with its package; scikit-image downloads its other ones."""
-
 # Weight, width and height in pixels: ImageNet's most common sizes, and a few small and large ones.
 _SIZES = (
     (46, 500, 375),
@@ -54,6 +56,8 @@ _SIZES = (
 _QUALITIES = (90, 92, 94, 95, 95, 96, 96)
 _GRAIN_SIGMAS = (2, 5, 8, 10, 11, 12)  # grey levels; a JPEG's size is mostly its grain
 _GRAIN_SIDE = 701  # a prime, so that no image's width divides it
+Verdict = Literal["kept", "repaired", "rejected"]
+EXIF_ORIENTATION = 0x0112
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +153,118 @@ def _with_grain(image: Image.Image, draws: NDArray[np.float64]) -> Image.Image:
     grain_HW1 = (_grain_tile()[rows][:, columns] * np.float32(sigma)).round().astype(np.int16)[:, :, None]
     pixels_HWC = np.asarray(image).astype(np.int16) + grain_HW1
     return Image.fromarray(np.clip(pixels_HWC, 0, 255).astype(np.uint8), "RGB")
+
+
+@dataclass(frozen=True, slots=True)
+class Oddity:
+    """A kind of file that is not a plain JPEG."""
+
+    name: str
+    verdict: Verdict
+    """Result of a build with default options."""
+    reason: str
+    """Reason under which a build counts it; empty where the file is kept."""
+    make: Callable[[Image.Image, bytes], bytes]
+    """Function that makes the odd file from an RGB image and its plain JPEG."""
+
+
+def encode(image: Image.Image, file_format: str = "JPEG", **options: Any) -> bytes:
+    """Encode an image; `options` are those of Pillow's encoder."""
+    out = io.BytesIO()
+    image.save(out, file_format, **options)
+    return out.getvalue()
+
+
+def _png_16bit(image: Image.Image, _: bytes) -> bytes:
+    from PIL import Image
+
+    grey_HW = np.asarray(image.convert("L")).astype(np.uint16)
+    return encode(Image.fromarray(grey_HW * 257), "PNG")
+
+
+def _png_alpha(image: Image.Image, _: bytes) -> bytes:
+    from PIL import Image
+
+    alpha = Image.linear_gradient("L").resize(image.size)
+    return encode(Image.merge("RGBA", (*image.split(), alpha)), "PNG")
+
+
+def _ycck(image: Image.Image, _: bytes) -> bytes:
+    """Encode four planes as CMYK, and change the Adobe marker to YCCK, for which Pillow has no encoder."""
+    from PIL import Image, ImageChops
+
+    planes = image.convert("YCbCr").split()
+    black = Image.new("L", image.size, 255)
+    # Pillow inverts CMYK when it writes a file.
+    inverted = [ImageChops.invert(plane) for plane in (*planes, black)]
+    data = encode(Image.merge("CMYK", inverted), quality=92)
+    transform = data.index(b"Adobe") + 11
+    return data[:transform] + b"\2" + data[transform + 1 :]
+
+
+def _rotated(orientation: int) -> Callable[[Image.Image, bytes], bytes]:
+    def make(image: Image.Image, _: bytes) -> bytes:
+        from PIL import Image
+
+        exif = Image.Exif()
+        exif[EXIF_ORIENTATION] = orientation
+        return encode(image, quality=94, exif=exif)
+
+    return make
+
+
+def _one_pixel(image: Image.Image, _: bytes) -> bytes:
+    return encode(image.resize((1, 1)))
+
+
+def _not_an_image(_: Image.Image, __: bytes) -> bytes:
+    return b"<!DOCTYPE html><html><head><title>404 Not Found</title></head><body>Not Found</body></html>\n"
+
+
+def _bomb_jpeg(_: Image.Image, jpeg: bytes) -> bytes:
+    """Change the frame header to claim 65,500 x 65,500 pixels."""
+    side = pack(">HH", 65_500, 65_500)
+    frame = jpeg.index(b"\xff\xc0")
+    return jpeg[: frame + 5] + side + jpeg[frame + 9 :]
+
+
+def _bomb_png(_: Image.Image, __: bytes) -> bytes:
+    """Encode 20,000 x 20,000 white pixels in 76 kB: whole and valid, and 400 MB once decoded."""
+    side = 20_000
+    row = b"\0" + b"\xff" * (side // 8)
+    chunks = (
+        (b"IHDR", pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(row * side, 9)),
+        (b"IEND", b""),
+    )
+    body = b"".join(pack(">I", len(data)) + kind + data + pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+_ALL = (
+    Oddity("png", "repaired", "png", lambda image, _: encode(image, "PNG")),
+    Oddity("png-16bit", "repaired", "png", _png_16bit),
+    Oddity("png-palette", "repaired", "png", lambda image, _: encode(image.quantize(64), "PNG")),
+    Oddity("png-alpha", "repaired", "png", _png_alpha),
+    Oddity("gif", "repaired", "gif", lambda image, _: encode(image.quantize(128), "GIF")),
+    Oddity("bmp", "repaired", "bmp", lambda image, _: encode(image, "BMP")),
+    Oddity("webp", "repaired", "webp", lambda image, _: encode(image, "WEBP", quality=90)),
+    Oddity("cmyk", "repaired", "cmyk", lambda image, _: encode(image.convert("CMYK"), quality=92)),
+    Oddity("ycck", "repaired", "ycck", _ycck),
+    Oddity("exif-3", "kept", "", _rotated(3)),
+    Oddity("exif-6", "kept", "", _rotated(6)),
+    Oddity("exif-8", "kept", "", _rotated(8)),
+    Oddity("progressive", "kept", "", lambda image, _: encode(image, quality=94, progressive=True)),
+    Oddity("grey", "kept", "", lambda image, _: encode(image.convert("L"), quality=94)),
+    Oddity("one-pixel", "kept", "", _one_pixel),
+    Oddity("trailing-garbage", "kept", "", lambda _, jpeg: jpeg + b"\0garbage" * 100),
+    Oddity("extraneous-bytes", "kept", "", lambda _, jpeg: jpeg[:-2] + b"\0\0\0" + jpeg[-2:]),
+    Oddity("truncated", "rejected", "truncated", lambda _, jpeg: jpeg[: len(jpeg) * 2 // 3]),
+    Oddity("empty", "rejected", "empty", lambda _, __: b""),
+    Oddity("not-an-image", "rejected", "undecodable", _not_an_image),
+    Oddity("bomb-jpeg", "rejected", "too-large", _bomb_jpeg),
+    Oddity("bomb-png", "rejected", "too-large", _bomb_png),
+)
+
+
+ODDITIES = {oddity.name: oddity for oddity in _ALL}

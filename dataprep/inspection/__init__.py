@@ -1,4 +1,7 @@
 """Numbers and pictures of a dataset's content, for `dataprep inspect`.
 
-They come from the manifest, the index and a few images; `dataprep verify` is the command that reads everything.
+inspect.py        counts, histograms and rejected images, from the manifest, the index and the events
+contact_sheet.py  thumbnails: images spread evenly over a split, and those worth a look
+
+They read no shards, but for a few images; `dataprep verify` is the command that reads everything.
 """

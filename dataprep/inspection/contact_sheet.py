@@ -1,6 +1,7 @@
-"""Makes thumbnails of images of a split: some that are spread evenly over it, and those that are worth a look.
+"""Thumbnails of images of a split: some that are spread evenly over it, and those that are worth a look.
 
-Each image is read as one range of its shard.
+Worth a look are images with the same bytes, and images with extreme sides, shapes and sizes. Each image is read as one
+range of its shard, and shown with its caption and classes.
 """
 
 from __future__ import annotations
@@ -8,25 +9,32 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from dataprep.builder.images import ImagePolicy, check_image
-from dataprep.dataset.adopted import open_named_data
+from dataprep.dataset.adopted import is_adopted, open_named_data
+from dataprep.dataset.columns import numbers_or_zero
+from dataprep.dataset.features import annotation_values
+from dataprep.dataset.hashes import Prints
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Event, Manifest, SplitManifest, class_name_of
 from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import MAX_IMAGE_BYTES
-from dataprep.formats.imagefolder import image_file, image_suffix
-from dataprep.inspection.captions import caption_field, caption_of_record, captions_of_folder
-from dataprep.inspection.oddities import Oddities, find_oddities
-from dataprep.messages import one_line
+from dataprep.formats.fields import read_fields
+from dataprep.formats.imagefolder import annotations_of, image_file, image_suffix, metadata_file
+from dataprep.messages import one_line, shortened
 from dataprep.storage import Storage
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SHEET_IMAGES = 48
 NEIGHBOURS = 3
@@ -41,6 +49,15 @@ MAX_RECORD_BYTES = MAX_IMAGE_BYTES + 2**24
 """Maximum size of a record that is read for its caption; of a larger one only the image is read."""
 _COLUMNS = ("key", "image_offset", "image_bytes", "record_offset", "record_bytes", "label")
 _CHECK = ImagePolicy(check="decode", on_bad="reject")
+NAMES = ("caption", "captions", "txt", "text")
+"""Names of features that are captions, the first one that a dataset has is shown."""
+SHOWN_CHARACTERS = 300
+MAX_FILE_BYTES = 256 * 2**20
+"""Maximum size of an image folder's annotations that are read for captions: they are read from the start."""
+GROUPS = 12
+"""Number of groups of duplicates that are named."""
+SHOWN = 4
+"""Number of images that are named for each extreme, and in each group of duplicates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,3 +248,129 @@ def _thumbnail(data: bytes, pixels: int) -> bytes:
     out = io.BytesIO()
     small.save(out, "JPEG", quality=THUMBNAIL_QUALITY, optimize=True)
     return out.getvalue()
+
+
+def caption_field(manifest: Manifest, split: SplitManifest) -> str:
+    """Return the name of the field that holds captions; empty where there is none.
+
+    Samples that were fetched by a table of URLs, or written by other tools, have fields that the manifest does not
+    list: a caption is looked for in each of them.
+    """
+    found = next((name for name in NAMES if name in manifest.features and manifest.features[name].kind == "text"), "")
+    if found or FORMATS[manifest.format].one_file_per_image:
+        return found
+    return NAMES[0] if split.statuses or is_adopted(manifest) else ""
+
+
+def caption_of_record(manifest: Manifest, field: str, record: bytes) -> str:
+    """Return the caption in a sample's record; empty if it has none."""
+    try:
+        return _text(read_fields(manifest.format, record, (field,), manifest.features)[field])
+    except DataprepError:
+        return ""
+
+
+def captions_of_folder(
+    storage: Storage, manifest: Manifest, split: SplitManifest, positions: Collection[int]
+) -> Mapping[int, str]:
+    """Return the captions of an image folder's samples by their positions; none if its annotations cannot be read."""
+    field, name = caption_field(manifest, split), metadata_file(split.name)
+    num_bytes = next((entry["bytes"] for entry in manifest.files if entry["file"] == name), 0)
+    if not (field and positions and 0 < num_bytes <= MAX_FILE_BYTES):
+        return {}
+    found, last = {}, max(positions)
+    try:
+        with storage.open(name) as lines:
+            for position in range(last + 1):
+                line = lines.readline(num_bytes)
+                if position in positions:
+                    _, annotations = annotations_of(line, manifest.features)
+                    found[position] = _text(annotation_values(manifest.features, annotations)[field])
+    except (DataprepError, FileNotFoundError):
+        return {}
+    return found
+
+
+def _text(value: Any) -> str:
+    """Return a text, or the first one of a list, shortened; empty for anything else."""
+    first = value[0] if isinstance(value, list) and value else value
+    return shortened(first.strip(), SHOWN_CHARACTERS) if isinstance(first, str) else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Oddities:
+    """Images of a split that are worth a look."""
+
+    looked_at: int
+    """Number of images among which duplicates were looked for; 0 where the index has no checksums."""
+    is_partial: bool
+    """Whether the split has more images than these."""
+    duplicates: int
+    """Number of images whose size and CRC32C are those of an earlier one."""
+    groups: tuple[tuple[int, ...], ...]
+    """Positions of images with the same size and CRC32C, for the first groups."""
+    extremes: dict[str, tuple[int, ...]]
+    """Positions of the most extreme images by what they are, the most extreme one first; without measures in which all
+    images are the same."""
+
+
+class _Extreme:
+    """The positions of the smallest values so far; equal values keep their order."""
+
+    def __init__(self) -> None:
+        self.values: NDArray[np.float64] = np.empty(0)
+        self.positions: NDArray[np.int64] = np.empty(0, np.int64)
+        self.differs = False
+        """Whether two values differ."""
+
+    def add(self, values: NDArray[np.float64], positions: NDArray[np.int64]) -> None:
+        both, places = np.concatenate([self.values, values]), np.concatenate([self.positions, positions])
+        self.differs = self.differs or bool((both != both[:1]).any())
+        smallest = np.argsort(both, kind="stable")[:SHOWN]
+        self.values, self.positions = both[smallest], places[smallest]
+
+
+def find_oddities(storage: Storage, split: SplitManifest) -> Oddities:
+    """Look through the index of a split.
+
+    Raises:
+        FormatError: The index cannot be read.
+    """
+    extremes = {
+        name: _Extreme()
+        for name in (
+            "narrowest",
+            "widest",
+            "fewest pixels",
+            "most pixels",
+            "fewest bytes a pixel",
+            "most bytes a pixel",
+        )
+    }
+    prints, start = Prints(), 0
+    for batch in open_index(storage, split, compare=True).batches(["image_bytes", "height", "width", "image_crc32c"]):
+        num_bytes, height, width = (numbers_or_zero(batch.column(number), np.int64) for number in range(3))
+        positions = np.flatnonzero((height > 0) & (width > 0) & (num_bytes > 0))
+        sides, pixels = width[positions] / height[positions], (width * height)[positions]
+        density = num_bytes[positions] / pixels
+        for name, values in zip(extremes, (sides, -sides, pixels, -pixels, density, -density), strict=True):
+            extremes[name].add(values, start + positions)
+        prints.add(num_bytes, batch.column(3))
+        start += len(batch)
+    found = prints.numbers()
+    duplicates, groups = _groups(found)
+    return Oddities(
+        looked_at=len(found),
+        is_partial=len(found) < start,
+        duplicates=duplicates,
+        groups=groups,
+        extremes={name: tuple(extreme.positions.tolist()) for name, extreme in extremes.items() if extreme.differs},
+    )
+
+
+def _groups(prints: NDArray[np.uint64]) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Return how often an image repeats an earlier one, and the positions of the first groups of equal images."""
+    _, first, counts = np.unique(prints, return_index=True, return_counts=True)
+    starts = np.sort(first[counts > 1])[:GROUPS]
+    groups = tuple(tuple(np.flatnonzero(prints == prints[place])[:SHOWN].tolist()) for place in starts)
+    return int((counts - 1).sum()), groups

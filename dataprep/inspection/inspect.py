@@ -1,43 +1,59 @@
-"""Counts the content of a finished dataset, from its manifest and, column by column, its index. No shard is read."""
+"""Counts the content of a finished dataset, from its manifest and, column by column, its index. No shard is read.
+
+Histograms of sides and sizes are counted in one pass over the index. Rejected images come from the events, also of a
+build that ended without a dataset.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median_low
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dataprep.builder.finished import numbering_faults, readable_manifest
-from dataprep.builder.output import Claim, read_claim
-from dataprep.dataset.adopted import adopted_fields, is_adopted
+from dataprep.builder.output import Claim, OpenBuild, read_claim
+from dataprep.builder.receipts import finished_shards, read_receipts
+from dataprep.builder.references import original_names
+from dataprep.dataset.adopted import adopted_fields, is_adopted, open_named_data
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.features import described
 from dataprep.dataset.hashes import Prints, SharedImages, shared_images
 from dataprep.dataset.index import Index, open_events, open_index
 from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.paths import readable
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest, labelled
 from dataprep.errors import UsageError
-from dataprep.inspection.histograms import (
-    ASPECT_EDGES,
-    ASPECT_LABELS,
-    BYTE_EDGES,
-    BinCounts,
-    Histogram,
-    SideCounts,
-    Spread,
-    byte_labels,
-)
+from dataprep.formats.img2dataset import SUCCESS, reason_of, sidecars_of
 from dataprep.messages import shell_words
 from dataprep.sources import DATASETS
 from dataprep.sources.base import UNSTATED
 from dataprep.storage import Storage, open_storage
+from dataprep.storage.parquet import read_columns
 
 _EXAMPLES = 3
 """Number of events that are shown for each reason."""
 _EXTREMES = 3
 """Number of classes that are shown as the smallest, and as the largest."""
+MAX_SIDE = 65_535
+"""Longest side of a JPEG in pixels: its header has 16 bits for each side."""
+_COMMON_ASPECTS = (9 / 16, 2 / 3, 3 / 4, 1, 4 / 3, 3 / 2, 16 / 9)
+ASPECT_EDGES = (1 / 2, *(math.sqrt(low * high) for low, high in pairwise(_COMMON_ASPECTS)), 2)
+"""Edges of the bins for the ratio of width to height; each bin contains one common ratio, and the values nearest to
+it."""
+ASPECT_LABELS = (
+    "narrower than 1:2", "about 9:16", "about 2:3", "about 3:4", "about square", "about 4:3", "about 3:2",
+    "about 16:9", "2:1 and wider",
+)  # fmt: skip
+BYTE_EDGES = tuple(digit * 10**power for power in range(3, 9) for digit in (1, 2, 5))
+_STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1_000, 2_000, 2_500, 5_000, 10_000, 20_000)
+_BINS = 10
+_ROW_COLUMNS = ("key", "status", "error_message", "url")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -327,3 +343,173 @@ def _troubles(storage: Storage, split: SplitManifest) -> tuple[Trouble, ...]:
         Trouble(kind=kind, reason=reason, count=count, examples=tuple(examples[kind, reason]))
         for (kind, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts by bin, and the labels of the bins."""
+
+    labels: tuple[str, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Smallest, median and largest value of one measure over many images."""
+
+    smallest: int
+    median: int
+    largest: int
+
+
+class SideCounts:
+    """Exact counts of one side of the images, in pixels."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(MAX_SIDE + 1, np.int64)
+
+    def add(self, sides: NDArray[np.int64]) -> None:
+        """Count a batch; an impossible side counts as the nearest possible one."""
+        self._counts += np.bincount(np.clip(sides, 0, MAX_SIDE), minlength=MAX_SIDE + 1)
+
+    def spread(self) -> Spread | None:
+        """Return smallest, median and largest; None if nothing was counted."""
+        total = int(self._counts.sum())
+        if total == 0:
+            return None
+        sides = np.flatnonzero(self._counts)
+        return Spread(int(sides[0]), self._quantile(total, 0.5), int(sides[-1]))
+
+    def histogram(self) -> Histogram:
+        """Return about ten bins of equal, round width for 98 % of the images, and one bin at each end for the
+        rest."""
+        total = int(self._counts.sum())
+        if total == 0:
+            return Histogram((), ())
+        low, high = self._quantile(total, 0.01), self._quantile(total, 0.99)
+        step = next((step for step in _STEPS if (high - low) / step <= _BINS), _STEPS[-1])
+        edges = range(low // step * step, high + step + 1, step)
+        before = np.concatenate([[0], np.cumsum(self._counts)])  # number of images with a smaller side
+        before_edge = [int(before[min(edge, MAX_SIDE + 1)]) for edge in edges]
+        counts = [before_edge[0], *(high - low for low, high in pairwise(before_edge)), total - before_edge[-1]]
+        inner = [f"{low:,} to {high - 1:,}" if step > 1 else f"{low:,}" for low, high in pairwise(edges)]
+        labels = [f"under {edges[0]:,}", *inner, f"{edges[-1]:,} and more"]
+        first, last = 0 if counts[0] else 1, len(counts) if counts[-1] else -1
+        return Histogram(tuple(labels[first:last]), tuple(counts[first:last]))
+
+    def _quantile(self, total: int, share: float) -> int:
+        return int(np.searchsorted(np.cumsum(self._counts), max(1, share * total)))
+
+
+class BinCounts:
+    """Counts of values between fixed edges: below the first, between each two, from the last on."""
+
+    def __init__(self, edges: tuple[float, ...], labels: tuple[str, ...]) -> None:
+        self._edges, self._labels = np.asarray(edges), labels
+        self._counts = np.zeros(len(labels), np.int64)
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Count a batch."""
+        self._counts += np.bincount(np.searchsorted(self._edges, values, side="right"), minlength=len(self._labels))
+
+    def histogram(self, *, trim: bool) -> Histogram:
+        """Return all bins, or with `trim` those from the first to the last non-empty one."""
+        filled = np.flatnonzero(self._counts)
+        if not len(filled):
+            return Histogram((), ())
+        first, last = (int(filled[0]), int(filled[-1]) + 1) if trim else (0, len(self._labels))
+        return Histogram(self._labels[first:last], tuple(int(count) for count in self._counts[first:last]))
+
+
+def byte_labels() -> tuple[str, ...]:
+    """Return the labels of the bins between BYTE_EDGES."""
+    names = [f"{edge // 10**6} MB" if edge >= 10**6 else f"{edge // 10**3} kB" for edge in BYTE_EDGES]
+    middle = [f"{a} to {b}" for a, b in pairwise(names)]
+    return (f"under {names[0]}", *middle, f"{names[-1]} and more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejected:
+    """A row or an original that a dataset has no image of."""
+
+    split: str
+    key: str
+    status: str
+    """The row's newest status; `rejected` for an original from an archive, a folder or a table of files."""
+    reason: str
+    origin: str
+    """URL of the row, or path of the original; a finished dataset knows paths without the suffix only."""
+    detail: str = ""
+    """Details of the reason; empty for rows."""
+
+
+def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
+    """Yield everything that the dataset leaves out, from the sidecars of its shards or from its events; of a build that
+    is not finished, what its shards have left out so far.
+
+    Args:
+        url: URL of a dataset.
+        split: Split to list; None for all.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        UsageError: There is no such dataset or split.
+    """
+    storage = open_storage(url)
+    claim = unfinished_build(storage)
+    if claim is not None:
+        yield from _of_build(OpenBuild(claim, storage), split)
+        return
+    manifest = readable_manifest(storage)
+    for chosen in chosen_splits(manifest, split):
+        if chosen.statuses:
+            yield from _rows(storage, manifest, chosen)
+            continue
+        for batch in open_events(storage, chosen.name).batches(["key", "kind", "reason", "detail"]):
+            for event in batch.to_pylist():
+                if event["kind"] == "rejected":
+                    yield _of_event(chosen.name, Event(**event), readable(event["key"]))
+
+
+def _of_build(build: OpenBuild, split: str | None) -> Iterator[Rejected]:
+    """Yield the rejected images of the shards that a build has done; its references know their files."""
+    names = [planned.name for planned in build.plan.splits]
+    if split not in (None, *names):
+        raise UsageError(f"--split {split}: the build has {', '.join(names)}")
+    done = finished_shards(build.storage, build.root)
+    chosen = [name for name in names if split in (None, name)]
+    indexes = [(name, index) for name in chosen for index in build.plan.shards_of(name) if index in done]
+    receipts = read_receipts(build.storage, (index for _, index in indexes), build.root)
+    for (name, index), found in zip(indexes, receipts, strict=True):
+        events = [event for event in found[0].events if event.kind == "rejected"] if found is not None else []
+        if events:
+            originals = original_names(build, [index], (event.key for event in events))
+            for event in events:
+                yield _of_event(name, event, originals.get(event.key, readable(event.key)))
+
+
+def _of_event(split: str, event: Event, origin: str) -> Rejected:
+    return Rejected(
+        split=split, key=event.key, status="rejected", reason=event.reason, origin=origin, detail=event.detail
+    )
+
+
+def _rows(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[Rejected]:
+    from dataprep.fetched.existing import built_layout, rejected_rows
+
+    if is_adopted(manifest):
+        yield from _adopted_rows(open_named_data(storage, manifest), split)
+        return
+    for row in rejected_rows(storage, built_layout(manifest)):
+        yield Rejected(split=split.name, key=row.key, status=row.status, reason=row.reason, origin=row.url)
+
+
+def _adopted_rows(storage: Storage, split: SplitManifest) -> Iterator[Rejected]:
+    """Yield the rows without an image from the parquet files that img2dataset wrote next to its shards."""
+    for shard in split.shards:
+        table = read_columns(storage, sidecars_of(shard["file"])[0], _ROW_COLUMNS)
+        columns = (table.column(name).to_pylist() for name in _ROW_COLUMNS)
+        for key, status, message, url in zip(*columns, strict=True):
+            if status != SUCCESS:
+                reason = reason_of(message or "")
+                yield Rejected(split=split.name, key=key, status=status, reason=reason, origin=url or "")

@@ -1,10 +1,16 @@
-"""Builds the argument lists of `gcloud` for TPUs: for the TPU API, queued resources, and Compute Engine. Pure."""
+"""Argument lists of `gcloud` for TPUs, and the script that every worker runs at boot. Pure.
+
+The lists are for the TPU API, queued resources, and Compute Engine. The script installs packages and mounts shares,
+with retries.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Literal
 
 from dataprep.cloud.accelerators import Accelerator, zone_refusal
@@ -32,6 +38,10 @@ _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _ZONE = re.compile(rf"{_REGION.pattern}-[a-z0-9]+")
 _TPU_VM = ("compute", "tpus", "tpu-vm")
 _QUEUED = ("compute", "tpus", "queued-resources")
+PACKAGES = ("gcc", "libjpeg-dev", "python3-venv")
+"""Debian packages of every worker: the compiler of the loaders' decoder, and Python's virtual environments."""
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_SHARE = re.compile(r"([A-Za-z0-9.-]+:/[^\s=:]*)=(/[^\s=:]+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -374,3 +384,41 @@ def _square(chips: int) -> str:
 
 def _gcloud(*words: str) -> list[str]:
     return ["gcloud", *words]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """An NFS share and its mount point."""
+
+    source: str
+    """Server and share, such as `10.0.0.2:/vol1`."""
+    target: str
+    """Folder, such as `/mnt/data`."""
+
+
+def parse_share(text: str) -> Share:
+    """Parse `SERVER:/SHARE=/FOLDER`.
+
+    Raises:
+        UsageError: The text has another form.
+    """
+    match = _SHARE.fullmatch(text)
+    if match is None or ".." in match[2].split("/"):
+        raise UsageError(f"--nfs {text!r}: expected SERVER:/SHARE=/FOLDER, such as 10.0.0.2:/vol1=/mnt/data")
+    return Share(match[1], match[2].rstrip("/"))
+
+
+def startup_script(shares: Sequence[Share] = (), packages: Sequence[str] = ()) -> str:
+    """Return the bash script; every value in it is quoted.
+
+    Raises:
+        UsageError: A package's name is not valid.
+    """
+    for name in packages:
+        if not _PACKAGE.fullmatch(name):
+            raise UsageError(f"--package {name!r}: not a name of a Debian package")
+    names = dict.fromkeys((*PACKAGES, *(["nfs-common"] if shares else []), *packages))
+    install = f'try "${{apt[@]}}" install {shlex.join(names)}'
+    mounts = "\n".join(f"try share {shlex.join((share.source, share.target))}" for share in shares)
+    template = resources.files("dataprep").joinpath("data", "tpu_startup.sh").read_text(encoding="utf-8")
+    return template.replace("@packages@", install).replace("@shares@\n", f"{mounts}\n" if mounts else "")

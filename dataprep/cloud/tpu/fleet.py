@@ -1,25 +1,57 @@
-"""Runs shell lines and actions of `worker.py` on all workers of a TPU, and copies files to them."""
+"""Runs shell lines and actions of `worker.py` on all workers of a TPU, copies files to them, and fetches their traces.
+
+Code goes there as an archive: the same files give the same bytes, so the archive is named by its digest. Traces of all
+workers become a run that TensorBoard shows, `plugins/profile/<run>/<host>.xplane.pb`: every host names its folder by
+the start time on its own clock, and some tools leave out `plugins/profile`.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
+import os
 import re
 import shlex
+import subprocess
+import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from dataprep.cloud.gcloud import SAID_CHARACTERS, TIMEOUT_S, Gcloud, Sent, meaning
 from dataprep.cloud.tpu.command_lines import Target, copy_commands, ssh_command
 from dataprep.cloud.tpu.worker import REPLY, Holder, RunState
 from dataprep.dataset.documents import decode
-from dataprep.errors import StorageError, UndecidedError
+from dataprep.errors import StorageError, UndecidedError, UsageError
+from dataprep.storage.base import check_name
 
 AT_ONCE = 16
 """Maximum number of concurrent gcloud processes; each takes a second of CPU time and 100 MB."""
 _GCLOUD_FAILED = re.compile(r"^ERROR: \(gcloud\.", re.MULTILINE)
+MAX_BYTES = 256 * 2**20
+"""Maximum size of all files together. Larger folders contain data, which would be copied to every worker."""
+_LEFT_OUT = {
+    ".git",
+    ".hg",
+    ".venv",
+    "venv",
+    "__pycache__",
+    "node_modules",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+}
+_DIGEST_CHARACTERS = 12
+ONE_RUN_S = 120.0
+"""Time after the first folder's within which other folders belong to the same run."""
+_FORMAT = "%Y_%m_%d_%H_%M_%S"
+Trace = tuple[int, str]
+"""Number of a worker, and a path below its folder of logs."""
 
 
 class Reply(RunState, total=False):
@@ -171,3 +203,118 @@ def _judged(answer: Answer, *, replies: bool) -> Answer:
 def _last_line(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1][:SAID_CHARACTERS] if lines else "it said nothing"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Archive:
+    """A `.tar.gz` of a folder."""
+
+    name: str
+    """Unique name, made of the folder's name and the beginning of the digest."""
+    data: bytes
+    sha256: str
+    files: int
+
+
+def pack(folder: Path) -> Archive:
+    """Pack all files that git does not ignore; outside a repository all but environments and caches.
+
+    Raises:
+        UsageError: There are no files, more than MAX_BYTES, a link that leads outside, or a file that cannot be read or
+            is gone by then.
+    """
+    try:
+        return _packed(folder, _in_git(folder) or _in_folder(folder))
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}: {error.strerror}, while {folder} is packed; expected files that nobody changes "
+            "meanwhile: run it again, or name what other programs write in .gitignore"
+        ) from None
+
+
+def _packed(folder: Path, paths: list[str]) -> Archive:
+    sizes = {path: (folder / path).lstat().st_size for path in paths}
+    if not sizes:
+        raise UsageError(f"{folder}: no files; expected a folder of code")
+    if sum(sizes.values()) > MAX_BYTES:
+        largest = max(sizes, key=lambda path: sizes[path])
+        raise UsageError(
+            f"{folder}: {sum(sizes.values()) / 2**20:,.0f} MiB, expected code of at most {MAX_BYTES >> 20} MiB; the "
+            f"largest is {largest} ({sizes[largest] / 2**20:,.0f} MiB): name data in .gitignore, put them in a bucket"
+        )
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+        for path in paths:
+            _add(tar, folder, path)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", folder.resolve().name).strip("-.") or "code"
+    return Archive(
+        name=f"{stem}-{digest[:_DIGEST_CHARACTERS]}", data=buffer.getvalue(), sha256=digest, files=len(paths)
+    )
+
+
+def _in_git(folder: Path) -> list[str]:
+    command = ["git", "-C", str(folder), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        return []
+    names = set(os.fsdecode(listed.stdout).split("\0")) - {""} if listed.returncode == 0 else set()
+    return sorted(name for name in names if _is_packed(folder / name))
+
+
+def _in_folder(folder: Path) -> list[str]:
+    found = []
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(set(folders) - _LEFT_OUT)
+        found += [path.relative_to(folder).as_posix() for name in files if _is_packed(path := Path(root) / name)]
+    return sorted(found)
+
+
+def _is_packed(path: Path) -> bool:
+    return path.is_symlink() or path.is_file()
+
+
+def _add(tar: tarfile.TarFile, folder: Path, path: str) -> None:
+    source = folder / path
+    member = tarfile.TarInfo(path)
+    if source.is_symlink():
+        if not source.resolve().is_relative_to(folder.resolve()) or source.readlink().is_absolute():
+            raise UsageError(f"{source}: a link to {source.readlink()}, outside the folder; expected no such links")
+        member.type, member.linkname = tarfile.SYMTYPE, str(source.readlink())
+        tar.addfile(member)
+        return
+    content = source.read_bytes()
+    member.size, member.mode = len(content), 0o755 if os.access(source, os.X_OK) else 0o644
+    tar.addfile(member, io.BytesIO(content))
+
+
+def arrange(traces: Iterable[Trace]) -> dict[Trace, str]:
+    """Return the path of each trace below TensorBoard's log folder.
+
+    Raises:
+        UsageError: A trace is in a folder whose name is not a time, or its path leaves the folder of logs.
+    """
+    by_time = sorted((_time_of(path), worker, path) for worker, path in traces)
+    runs: dict[Trace, str] = {}
+    first: datetime | None = None
+    for time, worker, path in by_time:
+        if first is None or time - first > timedelta(seconds=ONE_RUN_S):
+            first = time
+        runs[worker, path] = first.strftime(_FORMAT)
+    named = Counter((run, PurePosixPath(path).name) for (_, path), run in runs.items())
+    placed = {}
+    for (worker, path), run in runs.items():
+        name = PurePosixPath(path).name
+        if named[run, name] > 1:  # hosts of the same name, or two traces of one host within the time
+            name = f"worker-{worker:02d}.{PurePosixPath(path).parent.name}.{name}"
+        placed[worker, path] = f"plugins/profile/{run}/{name}"
+    return placed
+
+
+def _time_of(path: str) -> datetime:
+    folder = PurePosixPath(check_name(path)).parent.name
+    try:
+        return datetime.strptime(folder, _FORMAT)
+    except ValueError:
+        raise UsageError(f"{path}: expected a trace in a folder such as plugins/profile/2026_11_21_12_30_00") from None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataprep.cloud.copy_price import copy_verdict, copying_cost
-from dataprep.cloud.cost import GIB, Amount
+from dataprep.cloud.cost import GIB, Amount, copy_verdict, copying_cost
 from dataprep.cloud.prices import published_prices
 from dataprep.cloud.region import CO_LOCATED, PAID, UNKNOWN
 from dataprep.storage.gcs_location import BucketLocation

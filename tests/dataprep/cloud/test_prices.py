@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import resources
+
 import pytest
 
-from dataprep.cloud.prices import ANYWHERE, Prices, published_prices, read_prices
+from dataprep.cloud.prices import ANYWHERE, Prices, published_prices, read_prices, rows, table
 from dataprep.cloud.region import verdict
 from dataprep.errors import UsageError
 from dataprep.storage.gcs_location import BucketLocation
@@ -58,3 +60,26 @@ def test_published_prices_are_amounts_of_money_by_names_in_lower_case():
     assert len(usd) > 100
     assert all(0 <= price < 1000 for price in usd.values())
     assert all(name == name.lower() for key in usd for name in key[1:])
+
+
+TABLES = sorted(
+    path.name for path in resources.files("dataprep").joinpath("data").iterdir() if path.name.endswith("csv")
+)
+
+
+def test_comments_and_blank_lines_are_skipped():
+    assert rows(["# a comment", "", "a,b", "1,2", "# another", "3,4"]) == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_row_of_a_table_is_whole(name):
+    found = table(name)
+    assert found
+    assert all(None not in row and None not in row.values() for row in found)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_begins_with_its_source_or_date(name):
+    text = resources.files("dataprep").joinpath("data", name).read_text(encoding="utf-8")
+    assert text.startswith("#")
+    assert "20" in text.partition("\n\n")[0]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.cloud.prices import Prices, published_prices
+from dataprep.cloud.prices import Prices, published_prices, table
 from dataprep.cloud.region import (
     CACHED,
     CO_LOCATED,
@@ -22,7 +22,6 @@ from dataprep.cloud.region import (
     unknown_regions,
     verdict,
 )
-from dataprep.cloud.tables import table
 from dataprep.errors import UsageError
 from dataprep.storage.gcs_location import BucketLocation
 

@@ -8,7 +8,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from dataprep.cloud import accounts as bucket_accounts
+from dataprep.cloud import buckets as bucket_accounts
 from dataprep.commands.create_bucket import command
 from dataprep.errors import AccessError, DataprepError, UsageError, VerificationError
 from dataprep.storage import gcs_client

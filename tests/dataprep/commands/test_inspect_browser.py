@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from dataprep.builder.finished import readable_manifest
-from dataprep.commands.inspect_html import render_html
+from dataprep.commands.inspect import render_html
 from dataprep.inspection.contact_sheet import Sheet, open_sheet
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.storage import open_storage

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dataprep.cli import group
-from dataprep.demo.web_table import demo_server, write_demo_laion
+from dataprep.demo.make import demo_server, write_demo_laion
 from dataprep.errors import UndecidedError
 from tests.support.builds import dataprep
 from tests.support.fake_gcloud import fake_gcloud

@@ -10,7 +10,7 @@ from dataprep.builder.finished import shape_faults
 from dataprep.cloud.prices import Prices, published_prices
 from dataprep.cloud.region import CO_LOCATED, PAID, UNKNOWN
 from dataprep.cloud.replicate import Copying, dataset_phases, plan_copy
-from dataprep.commands.replicate_price import PlannedCopy, planned_copy
+from dataprep.commands.replicate import PlannedCopy, planned_copy
 from dataprep.errors import AccessError
 from dataprep.messages import human_bytes, usd
 from dataprep.storage import open_storage

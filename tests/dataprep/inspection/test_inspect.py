@@ -1,18 +1,40 @@
+"""What a dataset leaves out: rows of a table of URLs by their newest status, and originals from events."""
+
+from __future__ import annotations
+
 import io
 import statistics
 from collections import Counter
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
+from dataprep.dataset.paths import readable
 from dataprep.dataset.records import Event
 from dataprep.errors import BuildError, FormatError, UsageError
-from dataprep.inspection.histograms import Spread
-from dataprep.inspection.inspect import inspect_dataset
+from dataprep.inspection.inspect import (
+    ASPECT_EDGES,
+    ASPECT_LABELS,
+    BYTE_EDGES,
+    MAX_SIDE,
+    BinCounts,
+    Histogram,
+    SideCounts,
+    Spread,
+    byte_labels,
+    inspect_dataset,
+    rejected,
+)
 from tests.support.faults import Damaged
+from tests.support.fetched import FAULTS, ROWS, SHARD_ROWS, adopt_here, build_table, retry
 from tests.support.finished import build_here
+from tests.support.img2dataset import write_img2dataset
 from tests.support.own_data import annotated, build_own, picture, write_files
+from tests.support.picture_web import picture_web
 
 NAMES = ("imagenet-webdataset", "imagenet-tfrecord", "imagenet-imagefolder", "coco-links")
 
@@ -143,3 +165,172 @@ def test_features_are_described(finished, tmp_path):
     assert features["tags"] == "lists of text"
     assert list(features) == sorted(features)
     assert inspect_dataset(str(finished("imagenet-webdataset"))).features == {}
+
+
+examples = settings(deadline=None, derandomize=True, max_examples=200)
+
+
+def counted(sides):
+    counts = SideCounts()
+    for start in range(0, len(sides), 7):
+        counts.add(np.asarray(sides[start : start + 7], np.int64))
+    return counts
+
+
+def bounds(label):
+    """The smallest and largest side that a bin's label names."""
+    numbers = [int(word.replace(",", "")) for word in label.split() if word[0].isdigit()]
+    if label.startswith("under"):
+        return 0, numbers[0] - 1
+    if label.endswith("more"):
+        return numbers[0], MAX_SIDE
+    return numbers[0], numbers[-1]
+
+
+@examples
+@given(st.lists(st.integers(1, MAX_SIDE), min_size=1, max_size=60) | st.lists(st.integers(300, 520), min_size=1))
+def test_every_side_is_in_the_bin_that_names_it(sides):
+    histogram = counted(sides).histogram()
+    assert len(histogram.labels) <= 14
+    expected = [sum(low <= side <= high for side in sides) for low, high in map(bounds, histogram.labels)]
+    assert list(histogram.counts) == expected
+    assert sum(expected) == len(sides)
+
+
+@examples
+@given(st.lists(st.integers(1, MAX_SIDE), min_size=1, max_size=60))
+def test_smallest_median_and_largest_are_exact(sides):
+    ranked = sorted(sides)
+    assert counted(sides).spread() == Spread(ranked[0], ranked[(len(ranked) - 1) // 2], ranked[-1])
+
+
+def test_outliers_share_a_bin():
+    histogram = counted([500] * 500 + [375] * 490 + [20] * 4 + [6_000] * 6).histogram()
+    assert histogram.labels[0] == "under 360"
+    assert histogram.counts[0] == 4
+    assert (histogram.labels[-1], histogram.counts[-1]) == ("520 and more", 6)
+
+
+def test_a_histogram_of_nothing_is_empty():
+    assert SideCounts().spread() is None
+    assert SideCounts().histogram() == Histogram((), ())
+    assert BinCounts(ASPECT_EDGES, ASPECT_LABELS).histogram(trim=False) == Histogram((), ())
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "label"),
+    [
+        (500, 375, "about 4:3"),
+        (375, 500, "about 3:4"),
+        (1920, 1080, "about 16:9"),
+        (1080, 1920, "about 9:16"),
+        (640, 427, "about 3:2"),
+        (427, 640, "about 2:3"),
+        (299, 300, "about square"),
+        (2000, 1000, "2:1 and wider"),
+        (100, 201, "narrower than 1:2"),
+    ],
+)
+def test_aspects_of_cameras_have_a_bin_each(width, height, label):
+    counts = BinCounts(ASPECT_EDGES, ASPECT_LABELS)
+    counts.add(np.asarray([width / height]))
+    histogram = counts.histogram(trim=False)
+    assert histogram.labels == ASPECT_LABELS
+    assert dict(zip(histogram.labels, histogram.counts, strict=True))[label] == 1
+
+
+def test_empty_bins_at_the_end_are_trimmed():
+    counts = BinCounts(BYTE_EDGES, byte_labels())
+    counts.add(np.asarray([999, 4_999, 5_000, 2_000_000], np.float64))
+    histogram = counts.histogram(trim=True)
+    assert histogram.labels[:4] == ("under 1 kB", "1 kB to 2 kB", "2 kB to 5 kB", "5 kB to 10 kB")
+    assert histogram.labels[-1] == "2 MB to 5 MB"
+    assert histogram.counts == (1, 0, 1, 1, *[0] * 7, 1)
+
+
+def key_of(row: int) -> str:
+    return f"{row // SHARD_ROWS:05d}{row % SHARD_ROWS}"
+
+
+def test_each_failed_row_is_listed_once_with_its_newest_reason(tmp_path):
+    url = str(tmp_path / "out")
+    with picture_web() as web:
+        web.faults = dict(FAULTS)
+        build_table(web, tmp_path, url, "webdataset")
+        at = f"http://127.0.0.1:{web.port}"
+        expected = {key_of(row): (f"http {code}", f"{at}/{row}.jpg") for row, code in FAULTS.items()}
+        found = list(rejected(url))
+        assert {row.key: (row.reason, row.origin) for row in found} == expected
+        assert len(found) == len(FAULTS)
+        assert {(row.split, row.status, row.detail) for row in found} == {("train", "failed_to_download", "")}
+        web.faults = {2: 404}
+        retry(url)
+        left = dict.fromkeys((2, 5, 30), 404)
+    assert sorted((row.key, row.reason) for row in rejected(url, "train")) == [
+        (key_of(row), f"http {code}") for row, code in left.items()
+    ]
+
+
+def test_rejected_originals_are_listed_with_their_paths(finished):
+    url = str(finished("imagenet-webdataset"))
+    counts = {
+        (split.name, trouble.reason): trouble.count
+        for split in inspect_dataset(url).splits
+        for trouble in split.troubles
+        if trouble.kind == "rejected"
+    }
+    found = list(rejected(url))
+    assert Counter((image.split, image.reason) for image in found) == counts
+    assert counts
+    assert all(image.status == "rejected" and image.origin == readable(image.key) and image.detail for image in found)
+
+
+def test_a_build_that_was_not_finished_is_listed_with_files_and_splits(tmp_path):
+    good = {f"{split}/dog/{number}.jpg": picture(number) for split in ("train", "test") for number in range(4)}
+    bad = {"train/dog/broken_html.jpg": b"<html>", "test/dog/b.png": b"no picture"}
+    source = write_files(tmp_path / "in", good | bad)
+    with pytest.raises(BuildError):
+        build_own(source, tmp_path / "out")
+    found = list(rejected(str(tmp_path / "out")))
+    assert {(image.split, image.key, image.origin) for image in found} == {
+        ("train", "dog/broken_html", "train/dog/broken_html.jpg"),
+        ("test", "dog/b", "test/dog/b.png"),
+    }
+    assert all(image.status == "rejected" and image.reason == "undecodable" and image.detail for image in found)
+    assert [image.split for image in rejected(str(tmp_path / "out"), "test")] == ["test"]
+    with pytest.raises(UsageError, match="--split val: the build has train, test"):
+        list(rejected(str(tmp_path / "out"), "val"))
+
+
+def test_a_place_without_a_dataset_or_a_build_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no dataset there"):
+        list(rejected(str(tmp_path)))
+
+
+def test_an_unknown_split_is_refused(fetched):
+    with pytest.raises(UsageError, match="--split val: the dataset has train"):
+        list(rejected(str(fetched("webdataset")), "val"))
+
+
+def test_rows_that_img2dataset_failed_to_fetch_have_their_urls_and_our_reasons(tmp_path):
+    folder = tmp_path / "cc3m"
+    with picture_web() as web:
+        write_img2dataset(web, folder, "webdataset", ROWS, messages={2: "<urlopen error timed out>", 5: "weird"})
+    adopt_here(folder, index_url=str(tmp_path / "index"))
+    found = {row.key: row for row in rejected(str(tmp_path / "index"))}
+    assert {key: row.reason for key, row in found.items()} == {"000002": "timeout", "000005": "weird"}
+    assert found["000002"].status == "failed_to_download"
+    assert found["000002"].origin.endswith("/2.jpg")
+
+
+def test_the_rows_of_each_split_are_listed_once_and_with_it(tmp_path):
+    folder = tmp_path / "two"
+    with picture_web() as web:
+        web.faults = dict(FAULTS)
+        for split in ("train", "val"):
+            write_img2dataset(web, folder / split, "webdataset", ROWS)
+        adopt_here(folder)
+    found = list(rejected(str(folder)))
+    keys = sorted(row.key for row in rejected(str(folder), "val"))
+    assert sorted((row.split, row.key) for row in found) == [(split, key) for split in ("train", "val") for key in keys]
+    assert len(set(keys)) == len(keys) > 0

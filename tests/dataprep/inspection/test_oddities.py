@@ -5,9 +5,8 @@ import pytest
 
 from dataprep.builder.finished import readable_manifest
 from dataprep.dataset import hashes
-from dataprep.inspection import oddities
-from dataprep.inspection.contact_sheet import NEIGHBOURS, open_sheet
-from dataprep.inspection.oddities import find_oddities
+from dataprep.inspection import contact_sheet
+from dataprep.inspection.contact_sheet import NEIGHBOURS, find_oddities, open_sheet
 from dataprep.storage import open_storage
 from tests.support.builds import build
 from tests.support.jpeg_forms import by_pillow, picture
@@ -88,7 +87,9 @@ def test_a_sheet_has_duplicates_extremes_and_neighbours(built):
 def test_equal_checksums_of_different_bytes_are_no_duplicates(built, monkeypatch):
     """CRC32C says only where to look."""
     storage, manifest, split = opened(built)
-    everything = oddities.Oddities(looked_at=8, is_partial=False, duplicates=1, groups=(tuple(range(2)),), extremes={})
+    everything = contact_sheet.Oddities(
+        looked_at=8, is_partial=False, duplicates=1, groups=(tuple(range(2)),), extremes={}
+    )
     index = rows(built)
     assert index[0]["image_crc32c"] != index[1]["image_crc32c"]
     monkeypatch.setattr("dataprep.inspection.contact_sheet.find_oddities", lambda *_: everything)
@@ -100,7 +101,7 @@ def test_an_index_without_checksums_has_no_duplicates(monkeypatch, built):
         def batches(self, columns):
             yield pa.record_batch([[5, 5], [4, 4], [4, 4], pa.array([None, 1], pa.uint32())], names=columns)
 
-    monkeypatch.setattr(oddities, "open_index", lambda *_, **__: Index())
+    monkeypatch.setattr(contact_sheet, "open_index", lambda *_, **__: Index())
     storage, _, split = opened(built)
     found = find_oddities(storage, split)
     assert (found.looked_at, found.groups) == (0, ())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.cloud.tpu import worker
-from dataprep.cloud.tpu.staging import pack
+from dataprep.cloud.tpu.fleet import pack
 
 SOURCE = Path(worker.__file__)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone sees all processes")
