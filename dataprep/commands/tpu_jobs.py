@@ -1,4 +1,4 @@
-"""Programs on the workers of a TPU: `dataprep tpu setup`, `run`, `exec`, `copy`, `status`, `kill`, `profile`, `manifest`."""
+"""Programs on the workers of a TPU: `dataprep tpu setup`, `run`, `exec`, `copy`, `status`, `kill`, `profile`, …"""
 
 from __future__ import annotations
 
