@@ -63,8 +63,7 @@ def entered(program: str, folder: Path) -> list[str]:
 
 def ways() -> dict[str, list[str]]:
     """Return the files that each way enters, on small originals made for it."""
-    from dataprep.demo.make import write_demo
-    from dataprep.demo.web_table import demo_server, write_demo_laion
+    from dataprep.demo.make import demo_server, write_demo, write_demo_laion
     from tests.support.own_data import write_pets
 
     with tempfile.TemporaryDirectory(prefix="dataprep-entered-") as name:
