@@ -59,7 +59,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/dataset/documents.py": "named once, as JsonObject, and documents of any kind are compared",
         "dataprep/adoption/records.py": "the .json beside an image holds what its writer liked",
         "dataprep/formats/fields.py": "fields of a sample hold what its writer liked",
-        **dict.fromkeys(("dataprep/arguments.py", "dataprep/commands/plan_input.py"), "values of a command line"),
+        "dataprep/arguments.py": "values of a command line",
         "dataprep/sources/tables.py": "a line of a user's table",
         "dataprep/sources/metadata.py": "a line of a user's table",
         "dataprep/sources/image_tables.py": "a line of a user's table",
