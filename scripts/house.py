@@ -61,7 +61,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/formats/fields.py": "fields of a sample hold what its writer liked",
         "dataprep/arguments.py": "values of a command line",
         "dataprep/sources/tables.py": "a line of a user's table",
-        "dataprep/sources/metadata.py": "a line of a user's table",
         "dataprep/sources/image_tables.py": "a line of a user's table",
         **dict.fromkeys(
             ("dataprep/demo/layouts.py", "dataprep/sources/coco_"), "annotations of COCO as their JSON has them"

@@ -25,8 +25,7 @@ from dataprep.sources.coco_annotations import CocoAnnotations, coco_features
 from dataprep.sources.coco_files import top_level_items
 from dataprep.sources.image_tables import ImageTable, columns_of, table_rows
 from dataprep.sources.imagenet_labels import _class_of_boxes
-from dataprep.sources.metadata import MetadataFile, rows_of
-from dataprep.sources.tables import measure_table, read_part
+from dataprep.sources.tables import MetadataFile, measure_table, read_part, rows_of
 from dataprep.storage import open_storage
 from dataprep.web.politeness import rules_of
 from loaders.mixtures.dataset import read_spec

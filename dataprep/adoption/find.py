@@ -32,8 +32,8 @@ from dataprep.formats.img2dataset import IMG2DATASET, is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.messages import counted, shell_words, shown
 from dataprep.sources.archives import refuse_pointer
+from dataprep.sources.image_tables import other_data
 from dataprep.sources.keys import key_of
-from dataprep.sources.table_files import other_data
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import FORBIDDEN, read_bounded
 from dataprep.storage.checksums import crc32c_of

@@ -19,7 +19,7 @@ from dataprep.dataset.features import MAX_ANNOTATION_BYTES, Feature, Kind, Value
 from dataprep.errors import SourceError
 from dataprep.messages import quoted, shell_words
 from dataprep.sources.keys import Refuse, at_once
-from dataprep.sources.metadata import Row
+from dataprep.sources.tables import Row
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _REAL = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?")

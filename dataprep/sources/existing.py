@@ -49,8 +49,8 @@ from dataprep.sources.base import (
     split_fault,
 )
 from dataprep.sources.columns import ColumnError, Columns
-from dataprep.sources.metadata import Row
 from dataprep.sources.pictures import OpenedDataset, empty_split, in_val, uneven_classes
+from dataprep.sources.tables import Row
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
 

@@ -32,7 +32,6 @@ from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.messages import counted, shell_words, shown
 from dataprep.sources.base import READ_ALL, SPLIT_FOLDERS, SPLITS, UNSTATED, OwnData, OwnDataset, Reading, SplitFacts
 from dataprep.sources.keys import IMAGE_SUFFIXES, SHOWN_PROBLEMS, Problems, is_hidden, key_of, name_bytes
-from dataprep.sources.metadata import FILE_COLUMN, rows_of
 from dataprep.sources.pictures import (
     FOLDER_LABELS,
     LABEL_COLUMN,
@@ -46,6 +45,7 @@ from dataprep.sources.pictures import (
     Together,
     listed,
 )
+from dataprep.sources.tables import FILE_COLUMN, rows_of
 from dataprep.sources.tree import (
     ARCHIVES,
     ORIGINALS,

@@ -15,10 +15,13 @@ must lead to a file inside the source, or inside the folder to which a link dire
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -27,11 +30,21 @@ from dataprep.dataset.records import MISSING, SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import did_you_mean, one_line, quoted, shell_words, shown
-from dataprep.sources.archives import Progress
-from dataprep.sources.base import MAX_IMAGE_BYTES
-from dataprep.sources.keys import Refuse, at_once, name_parts
-from dataprep.sources.metadata import MetadataFile, holds_texts, numbered, text_rows
-from dataprep.sources.tables import table_sha256
+from dataprep.sources.archives import Progress, refuse_pointer
+from dataprep.sources.base import MAX_IMAGE_BYTES, SPLITS
+from dataprep.sources.folders import MAX_DEPTH, folder_files, tree_files
+from dataprep.sources.keys import IMAGE_SUFFIXES, Problems, Refuse, at_once, is_hidden, name_parts
+from dataprep.sources.tables import (
+    TABLES,
+    MetadataFile,
+    holds_texts,
+    is_table,
+    largest_group,
+    numbered,
+    parquet_errors,
+    table_sha256,
+    text_rows,
+)
 from dataprep.sources.unpacked import NO_IMAGE, PARQUET, unpacked_list, unpacked_name, unpacking
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_of
@@ -64,6 +77,20 @@ _BUFFER_BYTES = 2**22
 _PREFETCH_BYTES = 2**26
 """Maximum size of a row group that is read from a bucket in one request."""
 _WEB = ("http://", "https://", "ftp://")
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""Split by a word in the name of a table or of its folder, in lower case, as on the Hugging Face Hub."""
+_LISTED = 10_000
+"""Maximum number of files by whose names `other_data` judges."""
+_NO_LETTERS = re.compile(r"[^a-z]+")
 
 
 class TableRow(NamedTuple):
@@ -113,9 +140,6 @@ class TableColumns:
     """Types as messages name them."""
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names of the classes, by column; the column has positions in them."""
-
-
-# Columns
 
 
 def columns_of(table: ImageTable) -> TableColumns:
@@ -198,9 +222,6 @@ def choose_image_column(
 def named_url(root: Storage, only: str) -> str:
     """Return the URL of the only table, or folder of tables, that the user names; that of the source if empty."""
     return root.url_of(only) if only else root.url
-
-
-# Rows
 
 
 def table_rows(
@@ -435,6 +456,88 @@ class LocatedImages:
         return self._folders[top]
 
 
+def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, list[ImageTable]]:
+    """Find tables, and sort them into splits by their names; all into train if no name has the word of a split.
+
+    Args:
+        root: The source.
+        only: Name of the only table, or folder of tables, to read; empty for all.
+        notes: Messages for the user are appended here.
+
+    Raises:
+        SourceError: There is no table, or they are of different kinds, or of no split where others are of one.
+    """
+    tables = _tables(root, only, notes)
+    for table in tables:
+        refuse_pointer(root, table.name, table.num_bytes)
+    suffixes = sorted({PurePosixPath(table.name).suffix.lower() for table in tables})
+    if len(suffixes) > 1:
+        raise SourceError(
+            f"{root.url}: tables of different kinds, {' and '.join(suffixes)}; expected one: name the table, or the "
+            f"folder of tables, to build with --table, such as --table {shell_words(tables[0].name)}"
+        )
+    splits = {table.name: _splits_of(table.name) for table in tables}
+    if not any(splits.values()):
+        return {"train": tables}
+    found: dict[str, list[ImageTable]] = {}
+    problems = Problems(root.url)
+    for table in tables:
+        if len(splits[table.name]) != 1:
+            which = " and ".join(sorted(splits[table.name])) or "none"
+            problems.add(
+                SourceError(
+                    f"{table.url}: its name says {which} of the splits train, val and test, where other tables name "
+                    "one; rename it, or name the table, or the folder of tables, to build with --table"
+                )
+            )
+            continue
+        (split,) = splits[table.name]
+        found.setdefault(split, []).append(table)
+    problems.refuse()
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+def other_data(root: Storage) -> str:
+    """Return what lies in a source in which nothing was found that is read, and the command that reads it; empty if
+    that is not known."""
+    names = [info.name for info in islice(root.list(), _LISTED)]
+    kinds = {_suffix(name) for name in names}
+    saved = [name for name in names if f"/{name}".endswith("/state.json")]
+    if saved and ".arrow" in kinds:
+        folder = (
+            root.url if {"state.json", "dataset_dict.json"} & set(names) else root.url_of(saved[0].rpartition("/")[0])
+        )
+        name, quoted = folder.rstrip("/").rpartition("/")[2], json.dumps(folder, ensure_ascii=False)
+        if "dataset_dict.json" in names:
+            code = f'[data.to_parquet(f"{{split}}.parquet") for split, data in load_from_disk({quoted}).items()]'
+            where, table = "in an empty folder with", "."
+        else:
+            where, table = "with", f"{name}.parquet"
+            code = f"load_from_disk({quoted}).to_parquet({json.dumps(table, ensure_ascii=False)})"
+        code = shell_words("python", "-c", f"from datasets import load_from_disk; {code}")
+        return (
+            f"what save_to_disk of datasets wrote is not read; write parquet files {where}: {code}; then: "
+            f"dataprep build table --source {shell_words(table)}"
+        )
+    if ".mds" in kinds:
+        return (
+            "shards of MosaicML's streaming (.mds) are not read; write their rows as parquet for dataprep build table"
+        )
+    if PARQUET in kinds:
+        return f"tables are built with: dataprep build table --source {shell_words(root.url)}"
+    return ""
+
+
+def stems(tables: Sequence[ImageTable]) -> dict[str, str]:
+    """Return a short name for each table by its name: without suffix and without the folders that hold all."""
+    paths = {table.name: PurePosixPath(table.name).with_suffix("") for table in tables}
+    folders = [path.parts[:-1] for path in paths.values()]
+    depth = 0
+    while depth < min(map(len, folders)) and len({parts[depth] for parts in folders}) == 1:
+        depth += 1
+    return {name: "/".join(path.parts[depth:]) for name, path in paths.items()}
+
+
 def _kind_of(arrow: pa.DataType) -> Kind:
     import pyarrow.types as types
 
@@ -523,33 +626,20 @@ def _rows_at_once(table: ImageTable, file: ParquetFile) -> int:
             f"{table.url}: {metadata.num_rows:,} rows in a file of {table.num_bytes:,} bytes; expected a byte for each "
             "row at least: write it again with pyarrow or pandas"
         )
-    largest = max(1, _largest_group(file))
+    largest = max(1, largest_group(metadata))
     least = max(1, min(_LEAST_ROWS, _LEAST_BYTES // largest))
     return max(least, min(_MOST_ROWS, _ROW_BYTES // largest))
 
 
-def _largest_group(file: ParquetFile) -> int:
-    metadata = file.metadata
-    groups = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    return max(groups, default=0)
-
-
 @contextmanager
 def _opened(table: ImageTable) -> Iterator[ParquetFile]:
-    import pyarrow as pa
-
-    try:
+    with parquet_errors(table.url):
         with open_parquet(table.root, table.name, window_bytes=_BUFFER_BYTES, buffer_bytes=_BUFFER_BYTES) as file:
-            if table.root.is_local or _largest_group(file) > _PREFETCH_BYTES:
+            if table.root.is_local or largest_group(file.metadata) > _PREFETCH_BYTES:
                 yield file
                 return
         with open_parquet(table.root, table.name) as file:
             yield file
-    except FileNotFoundError as error:
-        raise SourceError(f"{table.url} does not exist; check --source") from error
-    # Damaged thrift, pages, offsets and dictionaries raise any of these.
-    except (pa.ArrowException, ValueError, OSError, IndexError, KeyError, MemoryError, OverflowError) as error:
-        raise SourceError(f"{table.url}: no readable parquet file ({one_line(error)}); fetch it again") from error
 
 
 def _text_file(table: ImageTable) -> MetadataFile:
@@ -560,3 +650,48 @@ def _packed(row: TableRow, offset: int, num_bytes: int, crc32c: int) -> PackedIm
     if num_bytes == NO_IMAGE:
         return PackedImage(row, MISSING, 0, crc32c)
     return PackedImage(row, offset, num_bytes, crc32c)
+
+
+def _splits_of(name: str) -> set[str]:
+    """Return the splits that a table's name and its folders name."""
+    words = _NO_LETTERS.split(PurePosixPath(name).with_suffix("").as_posix().lower())
+    return {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
+
+
+def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:
+    info = root.stat(only) if only else None
+    if info is not None:
+        if not is_table(only):
+            raise UsageError(f"{root.url_of(only)} is no table by its name; expected one of {', '.join(TABLES)}")
+        return [ImageTable(root, only, info.num_bytes)]
+    odd: Counter[str] = Counter()
+
+    def is_odd(name: str) -> bool:
+        odd["hidden or of the system" if is_hidden((name,)) else _suffix(name)] += not is_table(name)
+        return not is_table(name)
+
+    files = folder_files(root, only, depth=MAX_DEPTH) if only else tree_files(root, is_odd)
+    prefix = (only,) if only else ()
+    tables = [
+        ImageTable(root, "/".join((*prefix, *file.parts)), file.num_bytes) for file in files if is_table(file.parts[-1])
+    ]
+    others = odd + Counter(_suffix(file.parts[-1]) for file in files if not is_table(file.parts[-1]))
+    if not tables:
+        if other := "" if only else other_data(root):
+            raise SourceError(f"{root.url}: no table: {other}")
+        where, known = root.url_of(only) if only else root.url, _counts(others.most_common(5))
+        raise SourceError(
+            f"{where}: no table (found {known or 'no file'}); expected one of {', '.join(TABLES)}: check --source"
+            + (f", or build the pictures with: dataprep build folder --source {shell_words(root.url)}" if known else "")
+        )
+    if passed := _counts((suffix, others[suffix]) for suffix in sorted(others) if suffix[1:] not in IMAGE_SUFFIXES):
+        notes.append(f"passed over, because they are not tables: {passed}")
+    return tables
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower() or "without suffix"
+
+
+def _counts(found: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{count:,} {suffix}" for suffix, count in found)

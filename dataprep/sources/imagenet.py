@@ -44,6 +44,7 @@ from dataprep.sources.image_tables import (
     image_path,
     packed_source,
     table_rows,
+    tables_by_split,
 )
 from dataprep.sources.imagenet_labels import (
     BBOX,
@@ -58,7 +59,6 @@ from dataprep.sources.imagenet_labels import (
     read_val_labels,
 )
 from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden, is_image
-from dataprep.sources.table_files import tables_by_split
 from dataprep.sources.unpacked import PARQUET
 from dataprep.storage.base import ObjectInfo, Storage
 

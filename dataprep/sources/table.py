@@ -53,7 +53,9 @@ from dataprep.sources.image_tables import (
     named_url,
     packed_source,
     row_name,
+    stems,
     table_rows,
+    tables_by_split,
 )
 from dataprep.sources.keys import (
     IMAGE_SUFFIXES,
@@ -65,7 +67,6 @@ from dataprep.sources.keys import (
     name_parts,
     same_items,
 )
-from dataprep.sources.metadata import Row, numbered
 from dataprep.sources.pictures import (
     FOLDER_LABELS,
     LABEL_COLUMN,
@@ -80,7 +81,7 @@ from dataprep.sources.pictures import (
     Together,
     listed,
 )
-from dataprep.sources.table_files import stems, tables_by_split
+from dataprep.sources.tables import Row, numbered
 from dataprep.sources.tree import unpack_command
 from dataprep.sources.unpacked import IMAGE_FILES
 from dataprep.storage.base import Storage

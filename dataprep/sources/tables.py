@@ -1,8 +1,13 @@
-"""Tables of any length in parquet, CSV, TSV or JSON lines: how many rows a file has, and the rows of one part of it.
+"""Tables in parquet, CSV, TSV or JSON lines: read in parts of many rows, or row by row as metadata of a user's images.
 
-A file is divided into parts of equally many rows, the last one shorter. The footer of a parquet file has the number of
-its rows, and a part is read from the row groups that hold it. A text file is streamed once, to count the rows and to
-note at which byte each part begins. At most one part is in memory.
+In parts, for tables of any length: a file is divided into parts of equally many rows, the last one shorter. The footer
+of a parquet file has the number of its rows, and a part is read from the row groups that hold it. A text file is
+streamed once, to count the rows and to note at which byte each part begins. At most one part is in memory.
+
+Row by row: `metadata.csv`, `.jsonl` or `.parquet`, as Hugging Face's ImageFolder reads them, and a user's own tables.
+Each row describes one image, whose path is in the column `file_name`. Rows are read once, in order, and the size of
+values is checked before they are kept. A file is hostile input: no field, line or row may be larger than a sample's
+annotations, and no name may lead out of the folder.
 """
 
 from __future__ import annotations
@@ -18,12 +23,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
 from dataprep.dataset.documents import JsonObject
+from dataprep.dataset.features import MAX_ANNOTATION_BYTES, MAX_FEATURES, Values
 from dataprep.errors import SourceError, UsageError
-from dataprep.messages import one_line
+from dataprep.messages import one_line, quoted, shown
 from dataprep.sources.archives import Progress, refuse_pointer
+from dataprep.sources.keys import Refuse, at_once, name_parts
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import digests_of
 from dataprep.storage.parquet import ParquetFile, open_parquet
@@ -33,10 +40,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+
 Kind = Literal["int", "float", "string"]
 Value: TypeAlias = str | int | float | None
 """A value of a table; None where there is none."""
-
 MAX_PART_BYTES = 2**30
 """Maximum size of one part of a text file, which is held in memory. 10,000 rows of LAION have 3 MB."""
 MAX_HEADER_BYTES = 2**20
@@ -49,6 +56,18 @@ _SCAN_BYTES = 2**20
 # One request reads this much of a parquet column in a bucket.
 TABLE_WINDOW_BYTES = 2**22
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
+FILE_NAMES = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
+FILE_COLUMN = "file_name"
+MAX_LINE_BYTES = 4 * MAX_ANNOTATION_BYTES
+"""Maximum size of a line of text: JSON may need several bytes for one that is kept."""
+MAX_GROUP_BYTES = 2**29
+"""Maximum size of a row group of a parquet file, uncompressed."""
+_BATCH_BYTES = 2**26
+"""Maximum memory of a batch of rows, if each row is as large as its row group: a single value can be so large."""
+_BATCH_ROWS = 1024
+_LEAST_ROWS = 8
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_UNPARQUET = "write it again with pyarrow or pandas"
 
 
 class Column(NamedTuple):
@@ -81,11 +100,6 @@ class TableFile:
     def rows_of(self, part: int) -> int:
         """Return the number of rows of one part."""
         return min(self.part_rows, self.rows - part * self.part_rows)
-
-
-class _TableFormat(NamedTuple):
-    measure: Callable[[Storage, str, int, Progress | None], TableFile]
-    read: Callable[[Storage, TableFile, int], list[tuple[Any, ...]]]
 
 
 def is_table(name: str) -> bool:
@@ -158,6 +172,101 @@ def table_sha256(storage: Storage, name: str, num_bytes: int) -> str:
         raise SourceError(f"{storage.url_of(name)} does not exist; check --source") from error
 
 
+@contextmanager
+def parquet_errors(url: str, advice: str = "fetch it again") -> Iterator[None]:
+    """Turn the errors of a parquet file that is missing or damaged into SourceError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceError(f"{url} does not exist; check --source") from error
+    # Damaged thrift, pages, offsets and dictionaries raise any of these.
+    except (pa.ArrowException, ValueError, OSError, IndexError, KeyError, MemoryError, OverflowError) as error:
+        raise SourceError(f"{url}: no readable parquet file ({one_line(error)}); {advice}") from error
+
+
+def largest_group(metadata: Any) -> int:
+    """Return the size of the largest row group of a parquet file, uncompressed, as the file claims it.
+
+    Only the sizes of row groups are read: if the metadata of a column are damaged, pyarrow ends the process.
+    """
+    groups = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return max(groups, default=0)
+
+
+class MetadataFile(NamedTuple):
+    """One file of metadata."""
+
+    folder: tuple[str, ...]
+    """Path of the folder to which its file names are relative."""
+    url: str
+    """URL or path, for messages."""
+    num_bytes: int
+    open: Callable[[], BinaryIO]
+    """Opens the file as a seekable stream."""
+
+
+class Row(NamedTuple):
+    """One row of a metadata file."""
+
+    parts: tuple[str, ...]
+    """Path of the image, below the root."""
+    where: str
+    """File and row, for messages."""
+    values: Values
+    is_text: bool
+    """Whether all values are texts, as in a CSV file; only all rows together show their types."""
+
+
+def rows_of(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[Row]:
+    """Yield the rows of a file of metadata.
+
+    Args:
+        file: The file.
+        refuse: Takes each row that cannot be read, or whose `file_name` leads out of the folder, and at the end one
+            problem for all rows without `file_name`.
+
+    Raises:
+        SourceError: The file cannot be read.
+    """
+    if _suffix(file.url) == ".parquet":
+        with file.open() as stream:
+            yield from _named_rows(file, _metadata_parquet_rows(file, stream), refuse, is_text=False)
+    else:
+        yield from _named_rows(file, text_rows(file, refuse), refuse, is_text=holds_texts(file.url))
+
+
+def holds_texts(url: str) -> bool:
+    """Return whether all values of a file are texts, by its suffix."""
+    return _suffix(url) in _DELIMITERS
+
+
+def numbered(url: str, number: int) -> str:
+    """Return the name of a row in messages: `line 3` of a text, in which a header is line 1, or `row 3` of parquet."""
+    return f"{'row' if _suffix(url) == '.parquet' else 'line'} {number}"
+
+
+def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[int, Values]]:
+    """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line.
+
+    Args:
+        file: The file.
+        refuse: Takes each row with another number of fields than the header, or a line that is no JSON object.
+
+    Raises:
+        SourceError: The file cannot be read, or a line is too large.
+    """
+    read = _csv_rows if holds_texts(file.url) else _jsonl_rows
+    with file.open() as stream:
+        yield from read(file, stream, refuse)
+
+
+class _TableFormat(NamedTuple):
+    measure: Callable[[Storage, str, int, Progress | None], TableFile]
+    read: Callable[[Storage, TableFile, int], list[tuple[Any, ...]]]
+
+
 def _footer(storage: Storage, name: str, num_bytes: int) -> bytes:
     tail = storage.read_range(name, max(0, num_bytes - FOOTER_TAIL_BYTES), min(num_bytes, FOOTER_TAIL_BYTES))
     footer_bytes = int.from_bytes(tail[:4], "little") + FOOTER_TAIL_BYTES
@@ -168,9 +277,6 @@ def _footer(storage: Storage, name: str, num_bytes: int) -> bytes:
 
 def _suffix(name: str) -> str:
     return "." + name.rpartition(".")[2].lower()
-
-
-# Parquet
 
 
 def _measure_parquet(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
@@ -219,19 +325,12 @@ def _read_parquet(storage: Storage, table: TableFile, part: int) -> list[tuple[A
 
 @contextmanager
 def _parquet(storage: Storage, name: str) -> Iterator[ParquetFile]:
-    import pyarrow as pa
-
     buffer_bytes = _SCAN_BYTES if storage.is_local else TABLE_WINDOW_BYTES
-    try:
-        with open_parquet(storage, name, window_bytes=FOOTER_TAIL_BYTES * 2**13, buffer_bytes=buffer_bytes) as file:
-            yield file
-    except FileNotFoundError as error:
-        raise SourceError(f"{storage.url_of(name)} does not exist; check --source") from error
-    # Damaged thrift, pages and dictionaries raise any of these.
-    except (pa.ArrowException, ValueError, OSError, IndexError, MemoryError, OverflowError) as error:
-        raise SourceError(
-            f"{storage.url_of(name)} is no readable parquet file ({one_line(error)}); fetch it again"
-        ) from error
+    with (
+        parquet_errors(storage.url_of(name)),
+        open_parquet(storage, name, window_bytes=FOOTER_TAIL_BYTES * 2**13, buffer_bytes=buffer_bytes) as file,
+    ):
+        yield file
 
 
 def _kind_of(arrow: pa.DataType) -> Kind:
@@ -268,9 +367,6 @@ def _text(value: Any) -> str | None:
 
 
 _CAST: dict[Kind, Callable[[Any], Any]] = {"int": _integer, "float": _real, "string": _text}
-
-
-# Text
 
 
 def _measure_csv(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
@@ -387,7 +483,7 @@ def _parsed(storage: Storage, name: str) -> Iterator[None]:
 
 def _csv_columns(head: bytes, name: str) -> tuple[Column, ...]:
     lines = io.StringIO(head[:MAX_HEADER_BYTES].decode("utf-8-sig", "replace"), newline="")
-    header = next((row for row in csv.reader(lines, delimiter=_delimiter(name), strict=False) if row), [])
+    header = next((row for row in csv.reader(lines, delimiter=_DELIMITERS[_suffix(name)], strict=False) if row), [])
     return tuple(Column(column.strip(), "string") for column in header)
 
 
@@ -401,7 +497,9 @@ def _read_csv(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, 
     width = len(table.columns)
     rows: list[tuple[Any, ...]] = []
     with _parsed(storage, table.name):
-        for fields in csv.reader(_part_text(storage, table, part), delimiter=_delimiter(table.name), strict=True):
+        for fields in csv.reader(
+            _part_text(storage, table, part), delimiter=_DELIMITERS[_suffix(table.name)], strict=True
+        ):
             if not fields:
                 continue
             if len(fields) != width:
@@ -426,6 +524,15 @@ def _read_jsonl(storage: Storage, table: TableFile, part: int) -> list[tuple[Any
     return rows
 
 
+TABLES: dict[str, _TableFormat] = {
+    ".parquet": _TableFormat(_measure_parquet, _read_parquet),
+    ".csv": _TableFormat(_measure_csv, _read_csv),
+    ".tsv": _TableFormat(_measure_csv, _read_csv),
+    ".jsonl": _TableFormat(_measure_jsonl, _read_jsonl),
+}
+"""Functions that measure and read each kind of table, by suffix."""
+
+
 def _object(line: str, number: int) -> JsonObject:
     values = json.loads(line)
     if not isinstance(values, dict):
@@ -444,14 +551,140 @@ def _part_text(storage: Storage, table: TableFile, part: int) -> io.StringIO:
     return io.StringIO(text, newline="" if not table.name.lower().endswith(".jsonl") else "\n")
 
 
-def _delimiter(name: str) -> str:
-    return "\t" if name.lower().endswith(".tsv") else ","
+def _named_rows(
+    file: MetadataFile, rows: Iterator[tuple[int, Values]], refuse: Refuse, *, is_text: bool
+) -> Iterator[Row]:
+    nameless, first = 0, ""
+    for number, values in rows:
+        row = numbered(file.url, number)
+        where = f"{file.url} {row}"
+        name = values.pop(FILE_COLUMN, None)
+        if not isinstance(name, str) or not name:
+            nameless += 1
+            if nameless == 1:
+                columns = ", ".join(sorted(map(str, values)))[:200]
+                first = f"{row} has no {FILE_COLUMN}, the path of the image relative to the folder of this file"
+                first += f"; it has {columns or 'nothing'}: rename the column with the path"
+            continue
+        try:
+            parts = name_parts(name)
+        except SourceError as error:
+            refuse(SourceError(f"{where}: {FILE_COLUMN} {shown(name)}: {error}"))
+            continue
+        yield Row((*file.folder, *parts), where, values, is_text)
+    if nameless:
+        refuse(SourceError(f"{file.url}: {f'{nameless:,} rows like this: ' if nameless > 1 else ''}{first}"))
 
 
-TABLES: dict[str, _TableFormat] = {
-    ".parquet": _TableFormat(_measure_parquet, _read_parquet),
-    ".csv": _TableFormat(_measure_csv, _read_csv),
-    ".tsv": _TableFormat(_measure_csv, _read_csv),
-    ".jsonl": _TableFormat(_measure_jsonl, _read_jsonl),
-}
-"""Functions that measure and read each kind of table, by suffix."""
+def _csv_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:
+    delimiter = _DELIMITERS[_suffix(file.url)]
+    # strict: else a quote that is not closed takes the rows up to the next one, or to the end, into its field.
+    reader = csv.reader(_text_lines(file, stream), delimiter=delimiter, strict=True)
+    with _parsed_metadata(file, 1):
+        header = next(reader, [])
+    names = [name.strip() for name in header]
+    is_spaced = names != header  # "path, label": values have blanks, too
+    _refuse_columns(file, names)
+    while True:
+        with _parsed_metadata(file, reader.line_num + 1):
+            fields = next(reader, None)
+        if fields is None:
+            return
+        if not fields:
+            continue
+        if len(fields) != len(header):
+            refuse(
+                SourceError(
+                    f"{file.url} line {reader.line_num}: {len(fields):,} fields, the header names {len(header):,}; put "
+                    "fields with commas into double quotes"
+                )
+            )
+            continue
+        yield reader.line_num, dict(zip(names, map(str.strip, fields) if is_spaced else fields, strict=True))
+
+
+def _jsonl_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:
+    for number, line in enumerate(_text_lines(file, stream), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line, object_pairs_hook=_json_object)
+        except SourceError as error:
+            refuse(SourceError(f"{file.url} line {number}: {error}"))
+            continue
+        except (ValueError, RecursionError) as error:
+            refuse(SourceError(f"{file.url} line {number}: not JSON ({one_line(error)}); expected an object"))
+            continue
+        if not isinstance(values, dict):
+            refuse(SourceError(f"{file.url} line {number}: {type(values).__name__}, expected an object: {{...}}"))
+            continue
+        _refuse_columns(file, list(values))
+        yield number, values
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> Values:
+    """Return the fields of a JSON object. Raises SourceError if one occurs twice; the message is a clause."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise SourceError(f"the field {quoted(twice)} occurs twice; remove one")
+    return values
+
+
+def _metadata_parquet_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with parquet_errors(file.url, _UNPARQUET):
+        table = pq.ParquetFile(pa.PythonFile(stream, mode="r"), pre_buffer=False)
+        rows = _refuse_bomb(file, table.metadata)
+        _refuse_columns(file, list(table.schema_arrow.names))
+        number = 0
+        for batch in table.iter_batches(rows, use_threads=False):
+            batch.validate(full=True)
+            for values in batch.to_pylist():
+                number += 1
+                yield number, values
+
+
+def _refuse_bomb(file: MetadataFile, metadata: Any) -> int:
+    """Return how many rows may be read at once. Raises SourceError for a small file that claims to be large."""
+    largest = largest_group(metadata)
+    if largest > MAX_GROUP_BYTES or metadata.num_rows > file.num_bytes:
+        raise SourceError(
+            f"{file.url}: {metadata.num_rows:,} rows, a row group of {largest:,} bytes, in a file of "
+            f"{file.num_bytes:,}; expected row groups of at most {MAX_GROUP_BYTES:,}: write it again with smaller ones"
+        )
+    return max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))
+
+
+def _text_lines(file: MetadataFile, stream: BinaryIO) -> Iterator[str]:
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise SourceError(f"{file.url} line {number}: over {MAX_LINE_BYTES:,} bytes; expected the row of an image")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{file.url} line {number}: not UTF-8; save the file as UTF-8") from error
+
+
+@contextmanager
+def _parsed_metadata(file: MetadataFile, number: int) -> Iterator[None]:
+    """Turn errors of the row that begins at a line into one that names it."""
+    try:
+        yield
+    except csv.Error as error:  # a field over 131,072 characters, a quote that is not closed
+        raise SourceError(
+            f"{file.url} line {number}: {one_line(error)}; expected a CSV file with a header, in which a field that "
+            'begins with a quote ends with one, and quotes inside are doubled: "5"" disc"'
+        ) from error
+
+
+def _refuse_columns(file: MetadataFile, names: list[str]) -> None:
+    if len(names) > MAX_FEATURES:
+        raise SourceError(f"{file.url}: {len(names):,} columns, expected at most {MAX_FEATURES:,}")
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise SourceError(f"{file.url}: the column {quoted(twice[0])} occurs twice; rename one")

@@ -28,9 +28,9 @@ from dataprep.messages import shell_words, shown
 from dataprep.sources.archives import ArchiveReader, Progress, open_archive, refuse_pointer, zip_members
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, SPLIT_FOLDERS, OwnData, member_parts
 from dataprep.sources.folders import tree_files
+from dataprep.sources.image_tables import other_data
 from dataprep.sources.keys import PAPERS, Problems, is_hidden, name_bytes
-from dataprep.sources.metadata import FILE_NAMES, MetadataFile
-from dataprep.sources.table_files import other_data
+from dataprep.sources.tables import FILE_NAMES, MetadataFile
 from dataprep.storage.base import Storage
 
 ARCHIVES = frozenset({"tar", "zip"})

@@ -9,7 +9,7 @@ import pytest
 from dataprep.dataset.features import Feature, annotations_json
 from dataprep.errors import SourceError
 from dataprep.sources.columns import Columns
-from dataprep.sources.metadata import Row
+from dataprep.sources.tables import Row
 
 
 def found(*rows, is_text=False, drop=(), **defaults):

@@ -17,7 +17,7 @@ from dataprep.sources.image_tables import (
     image_bytes,
     table_rows,
 )
-from dataprep.sources.metadata import MAX_LINE_BYTES
+from dataprep.sources.tables import MAX_LINE_BYTES
 from dataprep.storage import open_originals, open_storage
 from tests.support.tables import BREEDS, IMAGE, hub_rows, write_hub
 

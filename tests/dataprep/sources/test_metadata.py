@@ -12,7 +12,7 @@ import pytest
 
 from dataprep.dataset.features import MAX_FEATURES
 from dataprep.errors import SourceError
-from dataprep.sources.metadata import MAX_LINE_BYTES, MetadataFile, Row, rows_of, text_rows
+from dataprep.sources.tables import MAX_LINE_BYTES, MetadataFile, Row, rows_of, text_rows
 
 
 def rows(name, data, folder=()):

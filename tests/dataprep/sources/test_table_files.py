@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dataprep.errors import SourceError, UsageError
-from dataprep.sources.table_files import stems, tables_by_split
+from dataprep.sources.image_tables import stems, tables_by_split
 from dataprep.storage import open_originals
 from tests.support.builds import command, dataprep
 from tests.support.own_data import write_files
