@@ -1,4 +1,13 @@
-"""Conversion of samples to the bytes of a dataset's files, and back."""
+"""Conversion of samples to the bytes of a dataset's files, and back.
+
+base.py                     the interface of a format, and what each requires of a sample
+webdataset.py, tars.py      shards that are tars; members of any tar
+tfrecord.py, example.py     shards of tf.train.Example messages; the messages themselves. tfds.py describes them to TFDS
+imagefolder.py              images in files of their own
+fields.py                   fields of one record, such as a caption, for readers
+pictures.py                 what a picture must be, and how it is decoded
+img2dataset.py              names, statuses and reasons of img2dataset
+"""
 
 from __future__ import annotations
 

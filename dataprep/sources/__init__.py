@@ -3,6 +3,16 @@
 Nothing is unpacked: a tar in a tar, and a stored member of a zip, are byte ranges of the archive. A reference names the
 archive, offset and size of one image, its key and its label.
 
+base.py                             what a dataset is, published or a user's own; archives.py, folders.py and keys.py
+                                    read archives and folders, and make keys of names
+coco.py                             COCO 2017; coco_files.py opens its annotations, coco_annotations.py groups them
+imagenet.py, fake.py                ImageNet and ImageNet-21k; imagenet_labels.py has the labels of val
+folder.py                           a user's tree, listed by tree.py; pictures.py and columns.py make rows of metadata
+                                    into labels and features
+table.py                            a user's tables: image_tables.py finds columns, rows and images, tables.py reads
+                                    files, unpacked.py unpacks images
+custom.py, existing.py, laion.py    a user's own class; a dataset that is converted; tables of URLs
+
 Archives are hostile input. Names of members never become paths outside the target, because keys have an alphabet
 (`keys.py`). Sizes are compared with the archive's before anything is allocated. Compressed members of zips are refused
 instead of inflated, and so are links in archives; links in folders are followed only where they stay inside, except for
