@@ -40,8 +40,6 @@ IMAGES_A_SHARD = 40
 """Images of a shard that is measured."""
 CORES = 16
 """Cores of a machine."""
-WINDOW = 2
-"""Shards in flight for each core where a driver hands them out ahead."""
 PAGE_S = 0.05
 """Assumed time for listing a page of 1,000 receipts in a bucket."""
 LAION_CORE_HOURS = 206
@@ -155,8 +153,7 @@ def parts(shard_s: Sequence[float], machines: Machines) -> float:
 
 PARTS = f"parts of {CORES} cores"
 SCHEDULES: dict[str, Callable[[Sequence[float], Machines, random.Random], float]] = {
-    "local pool, one queue": lambda shard_s, machines, _: dynamic(shard_s, machines),
-    f"Ray, {WINDOW} shards in flight a core": lambda shard_s, machines, _: window(shard_s, machines, WINDOW),
+    "local pool, Ray, Spark: one queue": lambda shard_s, machines, _: dynamic(shard_s, machines),
     PARTS: lambda shard_s, machines, _: parts(shard_s, machines),
     "static, dealt in turn": lambda shard_s, machines, _: dealt(shard_s, machines),
     "Reshuffle, random keys": reshuffled,

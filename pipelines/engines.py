@@ -1,63 +1,222 @@
-"""The table of engines, by the name that `--runner` gives; each is imported when it is named."""
+"""Engines: what `dataprep build` asks of one, their table by the name of `--runner`, and the part of `--part`.
+
+An engine is a module with the three functions of `EngineModule`. It is imported when it is named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import import_module
+from typing import NoReturn, Protocol, cast
 
+from dataprep.builder.job import Engine
 from dataprep.errors import UsageError, install_hint
-from pipelines.protocol import EngineModule
 
 LOCAL = "local"
+AUTO = "auto"
+
+_WORD = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part `number`, from 1, of `count` parts."""
+
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"part {self.number} of {self.count}"
+
+    def owner(self, index: int) -> int:
+        """Return the number of the part to which a shard belongs."""
+        return index % self.count + 1
+
+    def ordered(self, indexes: Iterable[int]) -> list[int]:
+        """Return indexes in the order in which their part begins them: as if shuffled, another for each `count`."""
+        return sorted(indexes, key=self._mixed)
+
+    def _mixed(self, index: int) -> int:
+        """Return a word of 64 bits that looks random: SplitMix64, Steele et al., OOPSLA 2014."""
+        word = (self.count << 32) + index + 1 & _WORD
+        word = word * 0x9E3779B97F4A7C15 & _WORD
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+        word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD
+        return word ^ word >> 31
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineChoice:
+    """What a command line says of the engine of a build; it changes no byte of the dataset."""
+
+    runner: str
+    """Value of --runner."""
+    options: tuple[str, ...] = ()
+    """Arguments after `--`, which belong to the engine."""
+    workers: int
+    """Number of processes, if the engine starts them on this machine."""
+    part: Part | None = None
+    """Part of the dataset that this run builds, beside others; None: all of it."""
+    detach: bool = False
+    """Whether to submit the job and leave it running, without waiting for its end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineWork:
+    """What an engine is told of the build before it is planned."""
+
+    dataset: str
+    source_url: str
+    output_url: str
+    stall_s: float
+    """Time without progress after which a worker counts as hanging, or a job that finishes no shard."""
+    log: Callable[[str], None]
+    """Receives lines for the user."""
+    warn: Callable[[str], None]
+    """Receives warnings for the user, which are shown even where nothing else is."""
+
+
+class EngineModule(Protocol):
+    """An engine: a module with these three functions."""
+
+    def check(self, choice: EngineChoice, /) -> None:
+        """Refuse a choice with which no build can run; no cluster is contacted. Raises UsageError."""
+
+    def shards_at_once(self, choice: EngineChoice, urls: tuple[str, ...], /) -> int:
+        """Return the largest number of shards in progress, by which the limits for web hosts are divided.
+
+        Args:
+            urls: URLs of originals and dataset.
+
+        Raises:
+            UsageError: The choice does not limit it, or the engine cannot be reached.
+        """
+
+    def open_engine(self, choice: EngineChoice, work: EngineWork, /) -> AbstractContextManager[Engine]:
+        """Open the engine for `dataprep.builder.driver`; it is closed when the build ends, for any reason.
+
+        The engine raises `DetachedJob` when it has submitted a job that goes on without this process.
+
+        Raises:
+            UsageError: At once, if a worker could not work, or something is missing.
+        """
+
+
+class DetachedJob(Exception):
+    """A job was submitted, or is still running, and goes on without this process.
+
+    Args:
+        name: Name of the job in its cluster.
+        text: What runs, how to look at it, and how to end it.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    load: Callable[[], EngineModule]
-    """Imports the engine's module."""
+    module: str
     library: str = ""
     """Name of the library that it needs."""
     extra: str = ""
     """Extra of this package that installs the library."""
 
 
-def _local() -> EngineModule:
-    import pipelines.local
-
-    return pipelines.local
-
-
-def _ray() -> EngineModule:
-    import pipelines.ray.engine
-
-    return pipelines.ray.engine
-
-
-def _beam() -> EngineModule:
-    import pipelines.beam.engine
-
-    return pipelines.beam.engine
-
-
-def _spark() -> EngineModule:
-    import pipelines.spark.engine
-
-    return pipelines.spark.engine
-
-
 ENGINES: dict[str, _Entry] = {
-    LOCAL: _Entry(_local),
-    "ray": _Entry(_ray, "Ray", "ray"),
-    "spark": _Entry(_spark, "PySpark", "spark"),
+    LOCAL: _Entry("pipelines.local"),
+    "ray": _Entry("pipelines.ray.engine", "Ray", "ray"),
+    "spark": _Entry("pipelines.spark.engine", "PySpark", "spark"),
 }
-"""Engines with a name of their own. Every other name is that of a Beam runner."""
-BEAM = _Entry(_beam, "Apache Beam", "beam")
+"""Engines with a name of their own. Every other name is a Beam runner."""
+BEAM = _Entry("pipelines.beam.engine", "Apache Beam", "beam")
 
 
 def engine_module(runner: str) -> EngineModule:
     """Import the engine that `--runner` names. Raises UsageError if its library is not installed."""
     entry = ENGINES.get(runner, BEAM)
     try:
-        return entry.load()
+        return cast(EngineModule, import_module(entry.module))
     except ImportError as error:
         raise UsageError(f"--runner {runner} needs {entry.library} ({error}): {install_hint(entry.extra)}") from error
+
+
+class EngineParser(argparse.ArgumentParser):
+    """Parser of an engine's options after `--`; each error is a UsageError."""
+
+    def __init__(self, runner: str) -> None:
+        super().__init__(prog=runner, add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        known = [f"{action.option_strings[0]}={action.metavar}" for action in self._actions]
+        raise UsageError(f"--runner {self.prog}: {message} after --; the options are {' '.join(known)}")
+
+
+def part_of(text: str, environment: Mapping[str, str]) -> Part:
+    """Return the part that a user names, as `2/8`, or leaves to the variables of a scheduler, as `auto` or `auto/8`.
+
+    Raises:
+        UsageError: The text names no part, or no scheduler's variables are there.
+    """
+    named = re.fullmatch(r"(\d{1,6}|auto)(?:/(\d{1,6}))?", text)
+    if named is None or (named[1] != AUTO and named[2] is None):
+        raise UsageError(f"--part {text}: expected K/N such as 2/8, or auto or auto/N in a task of a job array")
+    if named[1] == AUTO:
+        return _scheduled(text, named[2], environment)
+    return _checked(text, int(named[1]), int(named[2]))
+
+
+def _scheduled(text: str, count: str | None, environment: Mapping[str, str]) -> Part:
+    for scheduler in _SCHEDULERS:
+        if scheduler.index in environment:
+            break
+    else:
+        names = ", ".join(scheduler.index for scheduler in _SCHEDULERS)
+        raise UsageError(f"--part {text}: none of {names} is set; say --part K/N")
+
+    def value(name: str | None, otherwise: int) -> int:
+        found = environment.get(name, "") if name is not None else ""
+        return int(found) if re.fullmatch(r"\d{1,9}", found) else otherwise
+
+    total = int(count) if count is not None else value(scheduler.count, 0)
+    if total == 0:
+        raise UsageError(f"--part {text}: {scheduler.index} does not tell the number of parts; say --part auto/N")
+    place, rest = divmod(value(scheduler.index, 0) - value(scheduler.first, 0), max(1, value(scheduler.step, 1)))
+    if rest or not 0 <= place < total:
+        raise UsageError(
+            f"--part {text}: {scheduler.index}={environment[scheduler.index]} is none of {total} tasks in equal steps; "
+            "say --part K/N"
+        )
+    return _checked(text, place + 1, total)
+
+
+def _checked(text: str, number: int, count: int) -> Part:
+    if not 1 <= number <= count:
+        raise UsageError(f"--part {text}: expected K from 1 to N, such as 1/8 to 8/8")
+    return Part(number, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheduler:
+    """Variables in which a scheduler tells a task its place among others."""
+
+    index: str
+    first: str | None = None
+    """Variable with the index of the first task, which is 0 otherwise."""
+    step: str | None = None
+    count: str | None = None
+
+
+_SCHEDULERS = (
+    _Scheduler("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", count="SLURM_ARRAY_TASK_COUNT"),
+    _Scheduler("BATCH_TASK_INDEX", count="BATCH_TASK_COUNT"),
+    _Scheduler("JOB_COMPLETION_INDEX"),
+    _Scheduler("DATAPREP_WORKER", count="DATAPREP_WORKERS"),
+)
+"""Slurm's job arrays, Google Batch, Indexed Jobs of Kubernetes, which do not tell their number, and `dataprep tpu run`.
+"""

@@ -1,21 +1,46 @@
-"""The engine of `--runner local`: a supervised pool of processes of this machine, for all shards or for one part."""
+"""The engine of `--runner local`: a pool of processes of this machine, for all shards or for one part of them.
+
+A part needs no scheduler:
+
+    own shards (every N-th) -> shards that other parts have left -> until every shard has a receipt
+
+The parts run anywhere, in any number and at any time. They know of each other only by the receipts in the output, so
+the dataset becomes complete if one part remains. A shard may be built twice: both builds have the same bytes, and one
+of their receipts counts.
+
+The order in which a part takes its shards depends on N. So parts of another N, begun next to these, rarely take a shard
+that is just being built, and they leave out what is finished.
+"""
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 
 from dataprep.builder.job import BuildJob, Engine, begin_shard
+from dataprep.builder.output import OpenBuild, open_build
 from dataprep.builder.pool import Pool
+from dataprep.builder.receipts import POLL_S, ReceiptWatch
 from dataprep.builder.recipe import recipe_of
+from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import UsageError
+from dataprep.host.heartbeat import beat
 from dataprep.storage import open_storage
-from pipelines.parts import part_engine
-from pipelines.protocol import EngineChoice, EngineWork
+from pipelines.engines import EngineChoice, EngineWork, Part
 
+MIN_PATIENCE_S = 2.0
+PATIENCE_SHARDS = 4
+"""A part is silent when it finishes no shard while this part could have built so many in one process."""
 _BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
+
+_Build = Callable[[BuildJob, Iterable[int], Callable[[int], bool]], Iterator[ShardReceipt]]
+"""Function that builds the shards of some indexes, in their order, and yields their receipts. Before it begins a shard
+it asks whether that is still left."""
 
 
 def check(choice: EngineChoice) -> None:
@@ -48,3 +73,160 @@ def open_engine(choice: EngineChoice, work: EngineWork) -> Iterator[Engine]:
             return pool.run(partial(begin_shard, job), indexes, is_left)
 
         yield build if choice.part is None else part_engine(choice.part, choice.workers, build, work.log)
+
+
+@dataclass(slots=True)
+class Helper:
+    """Decides which shards of others a part builds when its own are done. Times are seconds of any clock.
+
+    Two rules, so that little is built twice. All shards of a part that has been silent for `patience_s` may be taken.
+    Of any other part only those are taken that it will begin last: all but its next `2 * workers`.
+    """
+
+    part: Part
+    workers: int
+    patience_s: float
+    _seen: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Number of missing shards of each part, and when it last changed."""
+    _silent: set[int] = field(default_factory=set)
+    """Parts of which every shard may be taken."""
+
+    def shards_to_take(self, missing: Iterable[int], now_s: float) -> list[int]:
+        """Return at most `workers` shards to build next; none while the other parts are at work on all that are left.
+
+        Args:
+            missing: Indexes of the shards without a receipt.
+            now_s: The time.
+        """
+        left: dict[int, list[int]] = defaultdict(list)
+        for index in self.part.ordered(missing):
+            left[self.part.owner(index)].append(index)
+        free: list[int] = []
+        for owner, indexes in left.items():
+            count, since_s = self._seen.get(owner, (-1, now_s))
+            if count != len(indexes):
+                since_s = now_s
+            self._seen[owner] = len(indexes), since_s
+            if owner == self.part.number or now_s - since_s >= self.patience_s:
+                self._silent.add(owner)  # for good: what others build of its shards does not bring it back
+            free += indexes if owner in self._silent else indexes[2 * self.workers :]
+        return self._share(sorted(free))
+
+    def _share(self, free: list[int]) -> list[int]:
+        """Return what this part takes of shards that all parts may take: each begins at a place of its own."""
+        first = (self.part.number - 1) * len(free) // self.part.count
+        most = -(-len(free) // self.part.count)
+        return (free[first:] + free[:first])[: min(self.workers, most)]
+
+
+def patience_s(shard_s: float) -> float:
+    """Return the seconds after which a part is silent, where one process takes `shard_s` seconds for a shard."""
+    return max(MIN_PATIENCE_S, PATIENCE_SHARDS * shard_s)
+
+
+def part_engine(part: Part, workers: int, build: _Build, log: Callable[[str], object]) -> Engine:
+    """Make an engine for dataprep.builder.driver, which yields the receipts of the shards that this part has built.
+
+    Args:
+        part: The part.
+        workers: Number of shards that `build` has in flight.
+        build: Builds the shards of some indexes; it is called several times.
+        log: Receives lines for the user.
+    """
+
+    def engine(job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
+        own = part.ordered(index for index in indexes if part.owner(index) == part.number)
+        log(f"{part}: {len(own)} of {len(indexes)} shards that are missing")
+        work = _Work(open_build(job.output_url, job.root, job.pointer), indexes, partial(build, job), workers)
+        yield from work.build(own)
+        yield from _help(work, Helper(part, workers, work.patience_s), log)
+
+    return engine
+
+
+class _Work:
+    """The shards of a build that are left, as its receipts show, and the time that this part takes for one.
+
+    Args:
+        opened: The build.
+        indexes: Indexes of the shards that are missing.
+        build: Builds shards; it is asked for some of them at a time.
+        workers: Number of shards that `build` has in flight.
+    """
+
+    def __init__(
+        self,
+        opened: OpenBuild,
+        indexes: Iterable[int],
+        build: Callable[[Iterable[int], Callable[[int], bool]], Iterator[ShardReceipt]],
+        workers: int,
+    ) -> None:
+        self._opened, self._build, self._workers = opened, build, workers
+        self._receipts = ReceiptWatch(opened.storage, opened.root, indexes)
+        self._built, self._building_s = 0, 0.0
+        self.is_whole = False
+        """Whether there is a manifest; the receipts may be gone then."""
+
+    @property
+    def missing(self) -> set[int]:
+        """Indexes of the shards without a receipt, as of the last look."""
+        return self._receipts.missing
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next look is due."""
+        return self._receipts.wait_s
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds after which another part is silent."""
+        return patience_s(self._workers * self._building_s / max(1, self._built))
+
+    def look(self) -> None:
+        """Look for receipts and manifest. Raises OvertakenError if another build owns the output."""
+        self._receipts.look()
+        self.is_whole = self._opened.storage.stat(MANIFEST) is not None
+        if not self.is_whole:
+            self._opened.check()
+
+    def build(self, indexes: list[int]) -> Iterator[ShardReceipt]:
+        """Build shards, but for those that others finish before they are begun."""
+        started_s = time.monotonic()
+        for receipt in self._build(indexes, self._is_left):
+            self._built += 1
+            yield receipt
+        self._building_s += time.monotonic() - started_s
+
+    def await_manifest(self) -> None:
+        """Leave the manifest to the part that built the last shard, unless that one does not write it."""
+        until_s = time.monotonic() + self.patience_s
+        while time.monotonic() < until_s and self._opened.storage.stat(MANIFEST) is None:
+            beat()
+            time.sleep(POLL_S)
+
+    def _is_left(self, index: int) -> bool:
+        if not self._receipts.wait_s:
+            self.look()
+        return not self.is_whole and index in self._receipts.missing
+
+
+def _help(work: _Work, helper: Helper, log: Callable[[str], object]) -> Iterator[ShardReceipt]:
+    """Build what others have left, until no shard is missing; then wait a while for another part's manifest."""
+    built_last = True
+    while True:
+        beat()
+        work.look()
+        if work.is_whole:
+            return
+        if not work.missing:
+            break
+        helper.patience_s = work.patience_s
+        taken = helper.shards_to_take(work.missing, time.monotonic())
+        if taken:
+            log(f"{helper.part}: building {len(taken)} of {len(work.missing)} shards that other parts have left")
+            yield from work.build(taken)
+        else:
+            time.sleep(work.wait_s)
+        built_last = bool(taken)
+    if not built_last:
+        work.await_manifest()

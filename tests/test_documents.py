@@ -15,8 +15,7 @@ from dataprep.cli import COMMANDS, group
 from dataprep.commands.train import ENTRIES
 from dataprep.sources import DATASETS
 from dataprep.sources.coco import PARTS
-from pipelines.engines import engine_module
-from pipelines.protocol import EngineChoice
+from pipelines.engines import EngineChoice, engine_module
 from tests.support.markdown import DOCUMENTS, ROOT, blocks, commands, links, shows, words_of
 
 DATA = (ROOT / "DATA.md").read_text()

@@ -19,7 +19,7 @@ from tests.support.markdown import ROOT
 from tests.test_setup import SETUP, all_needed, pins_of, requirements_of
 
 IMAGE = read_image()
-GRAPH = "pipelines.beam.transforms"
+GRAPH = "pipelines.beam.engine"
 """Module of the transform that Beam's workers run."""
 
 

@@ -16,7 +16,7 @@ from google.protobuf import json_format
 
 from dataprep.commands.build import command as build_command
 from dataprep.commands.tpu_jobs import run_command
-from pipelines.parts import Part, part_of
+from pipelines.engines import Part, part_of
 from tests.support.kubernetes import fields, fits_kubernetes, misspelt
 from tests.support.markdown import ROOT, blocks, commands, words_of
 from tests.support.on_use import on_use

@@ -1,8 +1,8 @@
 """One shard of a build as a task: idempotent and picklable, for any engine on any machine.
 
 An engine builds a shard any number of times, on any machine that reaches source and output. A shard is done when its
-receipt exists. Beam and Spark call `build_shard`; the local pool and Ray's processes call only its first part,
-`begin_shard`, so that a worker begins the next shard while the last one is being finished.
+receipt exists. Beam, Ray and Spark call `build_shard`; the local pool calls only its first part, `begin_shard`, so that
+a worker begins the next shard while the last one is being finished.
 """
 
 from __future__ import annotations

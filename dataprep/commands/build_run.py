@@ -39,9 +39,7 @@ from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import MAX_STALL_MINUTES, STALL_S
 from dataprep.messages import counted, human_bytes, shell_words, usd
 from dataprep.storage import open_storage
-from pipelines.engines import LOCAL, engine_module
-from pipelines.parts import Part, part_of
-from pipelines.protocol import DetachedJob, EngineChoice, EngineWork
+from pipelines.engines import LOCAL, DetachedJob, EngineChoice, EngineWork, Part, engine_module, part_of
 
 if TYPE_CHECKING:
     from dataprep.dataset.opened import Dataset

@@ -40,7 +40,7 @@ DOORS = {
     "dataprep.storage": Door("disks and buckets", ("ObjectInfo", "Storage", "open_storage")),
     "dataprep.verification.run": Door("comparing a dataset with its manifest", ("Progress", "Report", "verify")),
     "dataprep.errors": Door("errors and their exit codes"),
-    "pipelines.protocol": Door("engines of builds"),
+    "pipelines.engines": Door("engines of builds"),
 }
 """The modules, in the order of the side bar."""
 SCRIPTS = {

@@ -6,11 +6,14 @@ runner.
 
 A pipe connects the two. The pipeline's process reports the state and the result of its job. When the driver's end of
 the pipe is closed, also by a signal or the driver's death, the job is cancelled, unless it was submitted to be left
-alone (--detach).
+alone (--detach). Then the build's folder has a note of it:
+
+    <build>/detached.json   runner and id of the job that the last run left behind
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 import multiprocessing
@@ -23,30 +26,52 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
+import msgspec
+from apache_beam.options.pipeline_options import PipelineOptions
+
 from dataprep import errors
-from dataprep.builder.job import BuildJob, Engine
+from dataprep.builder.job import BuildJob, Engine, build_shard
 from dataprep.builder.receipts import POLL_S, ReceiptWatch, finished_shards
+from dataprep.dataset.documents import decode
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, DataprepError, UsageError
 from dataprep.host.processes import WORKER_ENVIRONMENT, environment
 from dataprep.messages import one_line
-from dataprep.storage import open_storage
+from dataprep.storage import Storage, open_storage
+from dataprep.storage.base import read_bounded
 from pipelines.beam import runners
-from pipelines.beam.jobs import DETACHABLE, LeftJob, has_ended, left_job, remember, state_elsewhere, state_of
-from pipelines.beam.options import pipeline_options
-from pipelines.protocol import DetachedJob, EngineChoice, EngineWork
-from pipelines.watching import JobWatch
+from pipelines.engines import DetachedJob, EngineChoice, EngineWork
 
 STATE_POLL_S = 5.0
 # Cancelling a remote job takes some seconds; a job that is just being submitted must get a name first.
 CANCEL_S = 30.0
+WITHOUT_WORKERS = "WAITING FOR WORKERS"
+"""State of a job that has begun and has no machine, yet or at present."""
+_WAITING = ("STARTING", "STOPPED", "PENDING", "QUEUED", "UNRECOGNIZED", WITHOUT_WORKERS)
+"""States of a job that has no workers, and may wait for them for hours. Beam shows Dataflow's JOB_STATE_QUEUED as
+UNRECOGNIZED."""
+DETACHABLE = ("DataflowRunner", "PortableRunner")
+"""Runners whose jobs go on without the process that submitted them."""
+_ENDED = ("CANCELLED", "DONE", "FAILED", "DRAINED", "UPDATED", "UNKNOWN")
+_VCPUS = "CurrentVcpuCount"
+"""Dataflow's metric of the vCPUs that a job has at present; it is absent before the first machine."""
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class LeftJob:
+    """A job that goes on without the process that submitted it."""
+
+    runner: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +110,7 @@ class _End:
 
 
 def check(choice: EngineChoice) -> None:
-    """Refuse a runner that is unknown or loses data, and options that are none of Beam's. Raises UsageError."""
+    """Refuse a runner that is unknown or loses data, and options that Beam does not know. Raises UsageError."""
     pipeline_options(choice.runner, choice.options)
     if choice.detach and choice.runner not in DETACHABLE:
         raise UsageError(f"--detach with --runner {choice.runner}: its job ends with this command; leave one out")
@@ -107,6 +132,39 @@ def open_engine(choice: EngineChoice, work: EngineWork) -> AbstractContextManage
     pipeline_options(choice.runner, choice.options)
     prepared = tuple(_prepared(choice, (work.source_url, work.output_url)))
     return nullcontext(partial(_run, replace(choice, options=prepared), work))
+
+
+def pipeline_options(runner: str, arguments: Sequence[str]) -> PipelineOptions:
+    """Make Beam's options for a runner.
+
+    Args:
+        runner: A Beam runner's name.
+        arguments: The user's arguments after `--`, or the result of `prepare_arguments` for them.
+
+    Raises:
+        UsageError: The runner is unknown or loses data, or an argument is not an option of Beam.
+    """
+    runners.check_name(runner)
+    unknown = _unknown_arguments(arguments)
+    if unknown:
+        raise UsageError(f"not options of Beam: {' '.join(unknown)}; see the runner's own documentation")
+    return PipelineOptions(list(arguments), runner=runner)
+
+
+def _unknown_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return arguments that Beam does not know, such as misspelt options, which it would ignore silently."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for options in [PipelineOptions, *_subclasses(PipelineOptions)]:
+        add = getattr(options, "_add_argparse_args", None)
+        if add is not None:
+            with contextlib.suppress(argparse.ArgumentError):  # two of Beam's option classes share a flag
+                add(parser)
+    return parser.parse_known_args(list(arguments))[1]
+
+
+def _subclasses(kind: type) -> list[type]:
+    direct: list[type] = kind.__subclasses__()
+    return direct + [grandchild for child in direct for grandchild in _subclasses(child)]
 
 
 def _prepared(choice: EngineChoice, urls: tuple[str, ...]) -> list[str]:
@@ -191,6 +249,47 @@ def _end_group(process: BaseProcess) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     process.join()
+
+
+class JobWatch:
+    """State of a job and the time of its last progress, as known to the driver.
+
+    Args:
+        name: Name of the engine in messages.
+        stall_s: Seconds after which a running job that finishes no shard counts as hanging.
+        log: Receives lines for the user.
+    """
+
+    def __init__(self, name: str, stall_s: float, log: Callable[[str], object]) -> None:
+        self._name, self._stall_s, self._log = name, stall_s, log
+        self._state = "RUNNING"
+        self._progress_s = time.monotonic()
+        self._warned = False
+
+    def entered(self, state: str) -> None:
+        """Record a change of the job's state, in the engine's words: RUNNING, PENDING, …"""
+        self._state = state
+        self._log(f"{self._name}: the job is {state}")
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Record that a shard was finished, or that the job's state has changed."""
+        self._progress_s, self._warned = time.monotonic(), False
+
+    def verdict(self, missing: int) -> str | None:
+        """Warn after half of the stall time; after all of it, return the reason why the job is to be cancelled."""
+        idle_s = time.monotonic() - self._progress_s
+        if self._state in _WAITING:
+            return None
+        if idle_s > self._stall_s:
+            return f"no shard was finished for {idle_s:.0f} s, the job is {self._state}; it was cancelled"
+        if idle_s > self._stall_s / 2 and not self._warned:
+            self._warned = True
+            self._log(
+                f"{self._name}: no shard was finished for {idle_s:.0f} s, {missing} are left, the job is "
+                f"{self._state}; it is cancelled after {self._stall_s:.0f} s (--stall-minutes)"
+            )
+        return None
 
 
 def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
@@ -291,10 +390,6 @@ def run_pipeline(
     Args:
         submitted: Called with Beam's handle of the job when it exists.
     """
-    import apache_beam as beam
-
-    from pipelines.beam.transforms import build_graph
-
     options = pipeline_options(runner, arguments)
     pipeline = beam.Pipeline(runner=_runner(runner, options), options=options)
     build_graph(pipeline, job, indexes)
@@ -323,6 +418,119 @@ def _runner(name: str, options: Any) -> Any:
     }
     info = provision.ProvisionInfo(pipeline_options=proto_utils.pack_Struct(**texts))
     return FnApiRunner(provision_info=ExtendedProvisionInfo(info))
+
+
+def build_graph(pipeline: beam.Pipeline, job: BuildJob, indexes: list[int]) -> beam.PCollection[str]:
+    """Build the complete graph of a build; the driver merges the receipts when it has run."""
+    return (
+        pipeline
+        | "ShardIndexes" >> beam.Create(indexes, reshuffle=False)  # int
+        | "BuildShards" >> BuildShards(job)  # str
+    )
+
+
+class BuildShards(beam.PTransform):  # type: ignore[misc]
+    """PCollection[int] of shard indexes -> PCollection[str] of the files that exist afterwards.
+
+    The graph is linear and without tagged outputs, so that every runner that loses no elements can run it. An element
+    is retried as a whole, which build_shard allows.
+    """
+
+    def __init__(self, job: BuildJob) -> None:
+        super().__init__()
+        self._job = job
+
+    def expand(self, indexes: beam.PCollection[int]) -> beam.PCollection[str]:
+        return (
+            indexes
+            | "SpreadShards" >> beam.Reshuffle()  # int
+            | "BuildShard" >> beam.ParDo(_BuildShardFn(self._job))  # str
+        )
+
+
+class _BuildShardFn(beam.DoFn):  # type: ignore[misc]
+    def __init__(self, job: BuildJob) -> None:
+        self._job = job
+
+    def process(self, index: int) -> Iterator[str]:
+        receipt: ShardReceipt = build_shard(self._job, index)
+        yield receipt.file
+
+
+def left_job(storage: Storage, root: str) -> LeftJob | None:
+    """Return the job that an earlier run of this build left behind, whether it still runs or not."""
+    data = read_bounded(storage, _file(root), _MAX_BYTES, advice="remove it")
+    if data is None:
+        return None
+    return decode(data, LeftJob, where=storage.url_of(_file(root)), advice="remove it")
+
+
+def remember(storage: Storage, root: str, job: LeftJob) -> None:
+    """Store which job is left behind, in place of an earlier one."""
+    storage.delete(_file(root))
+    storage.create(_file(root), msgspec.json.encode(asdict(job)))
+
+
+def _file(root: str) -> str:
+    return f"{root}/detached.json"
+
+
+def has_ended(state: str) -> bool:
+    """Return whether a job in this state builds nothing more."""
+    return state in _ENDED
+
+
+def state_of(runner: str, result: Any) -> str:
+    """Return the state of a job that this process has submitted; one without machines waits for workers."""
+    if runner != "DataflowRunner":
+        return str(result.state)
+    # `result.state` would store the answer in `result`, where an older one may then follow that of the thread which
+    # waits for the end: Beam fails when this hides that the job is done.
+    job = result._runner.dataflow_client.get_job(result.job_id())
+    state = str(result.api_jobstate_to_pipeline_state(job.current_state))
+    return WITHOUT_WORKERS if state == "RUNNING" and not _has_vcpus(result) else state
+
+
+def _has_vcpus(result: Any) -> bool:
+    found = result._runner.dataflow_client.get_job_metrics(result.job_id())
+    return any(metric.name.name == _VCPUS and float(metric.scalar or 0) > 0 for metric in found.metrics)
+
+
+def state_elsewhere(job: LeftJob, options: Any) -> str:
+    """Ask for the state of a job that another process has submitted; UNKNOWN if its service does not know it."""
+    ask = _dataflow_state if job.runner == "DataflowRunner" else _service_state
+    return ask(job.id, options)
+
+
+def _dataflow_state(job_id: str, options: Any) -> str:
+    from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult
+    from apache_beam.runners.dataflow.internal.apiclient import DataflowApplicationClient
+    from google.api_core.exceptions import NotFound
+
+    try:
+        job = DataflowApplicationClient(options).get_job(job_id)
+    except NotFound:
+        return "UNKNOWN"
+    return str(DataflowPipelineResult.api_jobstate_to_pipeline_state(job.current_state))
+
+
+def _service_state(job_id: str, options: Any) -> str:
+    import grpc
+    from apache_beam.options.pipeline_options import PortableOptions
+    from apache_beam.portability.api import beam_job_api_pb2 as messages
+    from apache_beam.portability.api import beam_job_api_pb2_grpc as service
+
+    endpoint = options.view_as(PortableOptions).job_endpoint
+    with contextlib.closing(grpc.insecure_channel(endpoint)) as channel:
+        try:
+            answer = service.JobServiceStub(channel).GetState(messages.GetJobStateRequest(job_id=job_id), timeout=60)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.UNAVAILABLE:
+                raise BuildError(
+                    f"{endpoint}: no job service answers, so the state of job {job_id} is unknown"
+                ) from error
+            return "UNKNOWN"  # a service that was started again knows no earlier job
+    return str(messages.JobState.Enum.Name(answer.state))
 
 
 def _cause(error: BaseException) -> object:

@@ -1,39 +1,173 @@
-"""Starts or joins Spark: refuses what cannot work at once, and counts what the cluster has."""
+"""Starts or joins Spark: options after `--`, settings, and what Spark's errors mean for the user."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataprep.errors import UsageError, install_hint
-from dataprep.messages import one_line
-from pipelines.spark.failures import explained
-from pipelines.spark.options import SparkOptions, environment_of, settings_of
+from dataprep import __version__
+from dataprep.errors import DISTRIBUTION, BuildError, DataprepError, UsageError, install_hint
+from dataprep.host.processes import BUILD_ENVIRONMENT
+from dataprep.messages import one_line, shortened
+from pipelines.engines import EngineParser
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-POLL_S = 0.1
-TELL_S = 5.0
-"""Time after which the user is told that no executor has come yet."""
-SETTLED_READS = 20
-"""The executors of a cluster count as complete when their number was the same so often, POLL_S apart."""
-EXECUTOR_S = 300.0
-"""Time to wait for the first executor: a cluster that grows on demand may have to start a machine."""
+LOG_SETTINGS = "-Dlog4j2.configurationFile"
 REACH_S = 10.0
 GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Variable that spark-submit sets for the program that it runs."""
+_LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OURS = "spark.dataprep.started"
 """Setting that marks contexts started here, which are stopped at the end."""
 _LOG_FILE = Path(__file__).with_name("log4j2.properties")
+_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+_LONGEST = 300
+_PYTHONS = (
+    (
+        r"different version: (?P<found>\S+) than that in driver",
+        f"the workers' Python is {{found}}, this command's is {_HERE}; set PYSPARK_PYTHON to a Python {_HERE} that is "
+        "on every node, with {package}",
+    ),
+    (
+        r'Cannot run program "(?P<found>[^"\n]{1,200})"',
+        f"a worker cannot start {{found}}; set PYSPARK_PYTHON to a Python {_HERE} that is on every node, with "
+        "{package}",
+    ),
+    (
+        r"Error from python worker:\s*(?P<found>\S[^\n]*)",
+        f"a worker's Python does not start: {{found}}; set PYSPARK_PYTHON to a Python {_HERE} that is on every node, "
+        "with {package}",
+    ),
+    (
+        r"ModuleNotFoundError: No module named '(?P<found>[\w.]{1,100})'",
+        "the workers' Python has no module {found}; install {package} and the packages that this build needs on every "
+        "node, and set PYSPARK_PYTHON to that Python",
+    ),
+)
+"""Patterns of the errors of workers that cannot build, and what each means."""
+_CAUSES = (
+    r"most recent failure: .*?\(TID \d+\) \([^)]*\): (.+)",
+    r"Job aborted due to stage failure: (.+)",
+    r"(Job \d+ cancelled.*)",
+    r"An error occurred while calling [^\n]*\n: (.+)",
+)
+"""Patterns of the line that names the cause, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """The user's options after `--`."""
+
+    master: str | None = None
+    """URL of the cluster; None: that of spark-submit or of the running session."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark by name."""
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each master of a standalone cluster; only one of several is active."""
+        if self.master is None or not self.master.startswith("spark://"):
+            return []
+        found = []
+        for address in self.master.removeprefix("spark://").split(","):
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit() or int(port) > 65535:
+                raise UsageError(f"--master {self.master}: expected spark://HOST:PORT, such as spark://HOST:7077")
+            found.append((host, int(port)))
+        return found
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether the master listens on this machine's loopback interface, so that all nodes are this machine."""
+        return bool(self.addresses) and all(host in _LOOPBACK_HOSTS for host, _ in self.addresses)
+
+
+def spark_options(arguments: Sequence[str]) -> SparkOptions:
+    """Parse the arguments after `--`: `--master URL` and any number of `--conf NAME=VALUE`, as for spark-submit.
+
+    Raises:
+        UsageError: An argument is unknown or malformed, or Spark has no tasks for Python at that master.
+    """
+    parser = EngineParser("spark")
+    parser.add_argument("--master", metavar="URL")
+    parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
+    found = parser.parse_args(list(arguments))
+    for pair in found.conf:
+        if not re.match(r"spark\.[^=]+=", pair):
+            parser.error(f"--conf {pair}: expected NAME=VALUE with a name that begins with spark.")
+    options = SparkOptions(found.master, dict(pair.split("=", 1) for pair in found.conf))
+    if (
+        options.master is not None
+        and options.master != "yarn"
+        and not options.master.startswith(("spark://", "k8s://"))
+    ):
+        raise UsageError(
+            f"--master {options.master}: expected spark://HOST:PORT, yarn or k8s://URL; use --runner local for this "
+            "machine, and spark-submit where there is only Spark Connect, which runs no tasks of a Python program"
+        )
+    _ = options.addresses  # refuses malformed ones
+    return options
+
+
+def settings_of(options: SparkOptions, known: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a context that is started for these options.
+
+    Args:
+        options: The user's options, which come before all others.
+        known: Settings of spark-submit, which come before the defaults here.
+    """
+    chosen = {
+        _OURS: "true",
+        "spark.app.name": "dataprep",
+        "spark.ui.showConsoleProgress": "false",
+        # One process fetches all rows of a table of URLs that come to its core, so that it knows the hosts.
+        "spark.python.worker.reuse": "true",
+        **{f"spark.executorEnv.{name}": value for name, value in BUILD_ENVIRONMENT.items()},
+    }
+    if options.on_loopback:  # nothing listens on other interfaces, and this machine's own name may lead anywhere
+        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    chosen |= {**known, **options.settings}
+    if options.master is not None:
+        chosen["spark.master"] = options.master
+    java_options = chosen.get(_JAVA_OPTIONS, "")
+    if LOG_SETTINGS not in java_options:
+        chosen[_JAVA_OPTIONS] = f"{LOG_SETTINGS}={_LOG_FILE.as_uri()} {java_options}".strip()
+    return chosen
+
+
+def cores_at_most(settings: Mapping[str, str]) -> int:
+    """Return the largest number of tasks that run at the same time, for the settings of a running context.
+
+    Raises:
+        UsageError: They do not limit it: executors that join later would add to the requests that a host gets.
+    """
+
+    def number(name: str, otherwise: int) -> int:
+        value = settings.get(name, "").strip()
+        return int(value) if re.fullmatch(r"\d{1,9}", value) else otherwise
+
+    is_dynamic = settings.get("spark.dynamicAllocation.enabled", "false").lower() == "true"
+    executors = number(f"spark.{'dynamicAllocation.maxExecutors' if is_dynamic else 'executor.instances'}", 0)
+    cores = number("spark.cores.max", executors * number("spark.executor.cores", 1))
+    if not cores:
+        raise UsageError(
+            "--runner spark with a table of URLs needs --conf spark.cores.max=N after --, or spark.executor.instances "
+            "or spark.dynamicAllocation.maxExecutors with spark.executor.cores, so that all executors together keep to "
+            "the limits of a host"
+        )
+    return max(1, cores // number("spark.task.cpus", 1))
 
 
 def open_context(options: SparkOptions) -> SparkContext:
@@ -53,13 +187,12 @@ def open_context(options: SparkOptions) -> SparkContext:
         refuse_unreachable(options, os.environ)
         # The same Python as here, unless the user knows better: Spark refuses other minor versions.
         os.environ.setdefault("PYSPARK_PYTHON", options.settings.get("spark.pyspark.python", sys.executable))
-        for name, value in environment_of(options).items():
-            os.environ.setdefault(name, value)
+        if options.on_loopback:  # its web page listens there, too, for which Spark has no setting
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     interrupted = signal.getsignal(signal.SIGINT)
     try:
         known = dict(SparkConf().getAll()) if submitted else {}
-        settings = settings_of(options, _LOG_FILE.as_uri(), known) | {_OURS: "true"}
-        return SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+        return SparkContext.getOrCreate(SparkConf().setAll(list(settings_of(options, known).items())))
     except Exception as error:
         raise _not_started(options, error) from error
     finally:
@@ -72,11 +205,6 @@ def close_context(context: SparkContext) -> None:
     """Stop a context that was started here; a session that was joined goes on."""
     if context.getConf().contains(_OURS):
         context.stop()
-
-
-def settings(context: SparkContext) -> dict[str, str]:
-    """Return the settings of a running context."""
-    return dict(context.getConf().getAll())
 
 
 def refuse_unreachable(options: SparkOptions, environment: Mapping[str, str]) -> None:
@@ -119,33 +247,23 @@ def _not_started(options: SparkOptions, error: Exception) -> UsageError:
     return UsageError(f"--runner spark: Spark was not started for {options.master or 'this session'}: {why}")
 
 
-def num_executors(context: SparkContext) -> int:
-    """Return the number of executors. All of them store blocks, and so does a driver that is no executor."""
-    spark = context._jsc.sc()
-    return int(spark.getExecutorMemoryStatus().size()) - (0 if spark.isLocal() else 1)
+def explained(text: str) -> DataprepError:
+    """Return the error to show, of one line, for the text of an exception of PySpark or of its gateway to Java."""
+    for pattern, meaning in _PYTHONS:
+        if found := re.search(pattern, text):
+            shown = shortened(found["found"], _LONGEST)
+            return UsageError("--runner spark: " + meaning.format(found=shown, package=f"{DISTRIBUTION} {__version__}"))
+    gone = "Answer from Java side is empty" in text or "Connection refused" in text
+    line = shortened(" ".join(("Spark's Java process has ended" if gone else _cause(text)).split()), _LONGEST)
+    return BuildError(f"--runner spark: {line}. Run the same command again: it goes on where it stopped")
 
 
-def await_executor(context: SparkContext, log: Callable[[str], object]) -> None:
-    """Wait for the first executor. Raises UsageError if none comes within EXECUTOR_S."""
-    started_s, told = time.monotonic(), False
-    while not num_executors(context):
-        waited_s = time.monotonic() - started_s
-        if waited_s > EXECUTOR_S:
-            raise UsageError(
-                f"--runner spark: {context.master} has started no executor within {waited_s:.0f} s; it has no free "
-                "cores, or no worker with the memory of one (spark.executor.memory, spark.executor.cores)"
-            )
-        if waited_s > TELL_S and not told:
-            told = True
-            log(f"spark: waiting for {context.master} to start an executor")
-        time.sleep(POLL_S)
-
-
-def settled(read: Callable[[], int], reads: int = SETTLED_READS, wait_s: float = POLL_S) -> int:
-    """Return a number that grows while executors register, when it was the same for so many reads in a row."""
-    found, same = read(), 1
-    while same < reads:
-        time.sleep(wait_s)
-        before, found = found, read()
-        same = same + 1 if found == before else 1
-    return found
+def _cause(text: str) -> str:
+    """Return the line that names the cause: of a Python traceback its last line, of a Java one its first."""
+    if "Traceback (most recent call last)" in text:
+        traceback = re.split(r"\n\s*SQLSTATE|\n\tat ", text.partition("Traceback (most recent call last)")[2])[0]
+        return traceback.strip().rpartition("\n")[2]
+    for pattern in _CAUSES:
+        if found := re.search(pattern, text):
+            return found[1]
+    return text.strip().partition("\n")[0]

@@ -19,7 +19,7 @@ from tests.support.markdown import ROOT
 
 SHARDS = st.lists(st.floats(0.5, 50), min_size=1, max_size=60)
 MACHINES = st.builds(Machines, st.integers(1, 4), st.lists(st.sampled_from([0.7, 1.0, 2.0]), min_size=1, max_size=4))
-LOCAL, RAY, PARTS, DEALT, RESHUFFLED = SCHEDULES
+LOCAL, PARTS, DEALT, RESHUFFLED = SCHEDULES
 
 
 def first_free(shard_s: list[float], machines: Machines) -> float:

@@ -16,23 +16,25 @@ from pathlib import Path
 import pytest
 import ray
 
-from dataprep.errors import BuildError, StorageError
-from pipelines.ray.options import ray_options
-from pipelines.ray.supervisor import RayRun, supervise
+from dataprep.builder.job import BuildJob
+from dataprep.errors import BuildError, StorageError, UsageError
+from pipelines.ray.cluster import connect, ray_options
+from pipelines.ray.engine import ADVICE, Run
+from pipelines.task import NodeTask, ShardTask, receipts_in
 from tests.conftest import BUCKET
 from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of
 from tests.support.other_environment import OTHER_PILLOW, other_environment
 from tests.support.picture_web import laion_arguments, picture_web
 from tests.support.ray_cluster import ray_cluster
-from tests.support.ray_shards import FAILING, POISONOUS, failing, hanging, numbered
+from tests.support.ray_shards import FAILING, POISONOUS, hanging, numbered, refused, slow, tired
 
 KILLS = int(os.environ.get("KILLS", "1"))
 SHARDS = ("--split", "train", "--num-shards", 12)
 ROWS = 96
 LATENCY_MS = 100
 """Latency of the bucket, so that a build is still at work when something is killed."""
-BUILD_S = 240
+BUILD_S = 900
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +119,7 @@ def test_a_build_survives_the_death_of_a_worker(kill, cluster, imagenet, bucket_
     if await_receipts(process, bucket_url, some_receipts(kill)):
         cluster.kill_worker()
     errors = finish(process, bucket_url, expected)
-    assert kill or "died" in errors
+    assert kill or "the task will be retried" in errors
 
 
 @pytest.mark.parametrize("kill", range(KILLS))
@@ -171,6 +173,22 @@ def test_a_driver_that_is_killed_takes_its_workers_along_and_one_rerun_finishes(
     finish(start(line(bucket_url), cluster), bucket_url, expected)
 
 
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_a_build_whose_head_is_killed_ends_and_one_rerun_finishes(kill, gcs, imagenet, bucket_url, monkeypatch):
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
+    line, expected = imagenet
+    gcs.set_latency(LATENCY_MS)
+    with ray_cluster(nodes=1) as cluster:
+        process = start(line(bucket_url), cluster)
+        await_receipts(process, bucket_url, some_receipts(kill))
+        cluster.kill_head()
+        process.communicate(timeout=BUILD_S)
+        assert kill or process.returncode != 0
+        assert kill or not is_finished(bucket_url)
+    with ray_cluster(nodes=1) as cluster:
+        finish(start(line(bucket_url), cluster), bucket_url, expected)
+
+
 def test_ctrl_c_ends_the_workers(cluster, imagenet, bucket_url):
     line, _expected = imagenet
     process = start(line(bucket_url), cluster)
@@ -183,7 +201,9 @@ def test_ctrl_c_ends_the_workers(cluster, imagenet, bucket_url):
     assert not is_finished(bucket_url)
 
 
-def test_a_detached_job_goes_on_and_the_same_command_later_finishes_the_dataset(cluster, imagenet, bucket_url):
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_a_detached_job_goes_on_when_its_driver_is_killed(kill, cluster, imagenet, bucket_url):
+    """The same command later finishes the dataset."""
     line, expected = imagenet
     for _ in range(2):  # the second finds the first one's job
         process = start(line(bucket_url), cluster, "--detach")
@@ -191,43 +211,84 @@ def test_a_detached_job_goes_on_and_the_same_command_later_finishes_the_dataset(
         assert process.returncode == 0, errors[-2000:]
         said = json.loads(out)
         assert (said["url"], said["job"][:9]) == (bucket_url, "dataprep-")
-    assert not is_finished(bucket_url)
-    finish(start(line(bucket_url), cluster), bucket_url, expected)
+    assert kill or not is_finished(bucket_url)
+    process = start(line(bucket_url), cluster)
+    await_receipts(process, bucket_url, some_receipts(kill))
+    cluster.kill_driver()
+    finish(process, bucket_url, expected)
 
 
 @pytest.fixture
 def connected(cluster):
-    ray.init(cluster.cluster.address, log_to_driver=False, logging_level="ERROR", namespace="tests")
-    yield cluster
+    """The lines that the user gets."""
+    lines = []
+    connect(ray_options(cluster.options), lines.append)
+    yield lines
     ray.shutdown()
 
 
-def run_of(begin, indexes, stall_s=60.0):
-    return RayRun(begin, tuple(indexes), ray_options(()), stall_s)
+def run_of(task, indexes, *options, most=None):
+    return Run(task, tuple(indexes), ray_options(options), most)
+
+
+def shard_task(build, output="", stall_s=60.0):
+    return ShardTask(BuildJob(str(output), "", "", "archives"), NodeTask((), "ray"), stall_s, build)
+
+
+def indexes_of(run, lines):
+    return sorted(receipt.index for receipt in receipts_in(run.answers(), lines.append, ADVICE))
 
 
 def test_a_shard_that_kills_its_workers_is_set_aside_and_named_at_the_end(connected):
-    lines, built = [], []
-    with pytest.raises(BuildError, match=rf"1 of the shards .*: shard {POISONOUS}: killed its worker 3 times, last"):
-        built.extend(supervise(run_of(numbered, range(8)), lines.append))
+    built = []
+    said = rf"1 of the shards .*: shard {POISONOUS}: lost its worker 3 times, last: .*; if it ran .* --memory=GIB"
+    with pytest.raises(BuildError, match=said):
+        built.extend(
+            receipt.index for receipt in receipts_in(run_of(numbered, range(8)).answers(), connected.append, ADVICE)
+        )
     assert sorted(built) == [index for index in range(8) if index != POISONOUS]
-    assert sum(f"shard {POISONOUS}: its worker died" in line for line in lines) == 2
-    assert any("set aside" in line for line in lines)
+    assert sum("the task will be retried" in line for line in connected) == 2
+    assert any("set aside" in line for line in connected)
+
+
+def test_a_shard_whose_workers_ray_kills_for_want_of_memory_is_set_aside(cluster, connected):
+    """Ray would try it again for ever."""
+    low = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
+    cluster.add_node(env_vars=low, resources={"low": 1})
+    with pytest.raises(BuildError, match=r"shard 0: lost its worker 3 times, .*running low on memory.*--memory=GIB"):
+        indexes_of(run_of(slow, [0], "--resource=low=1"), connected)
+    cluster.nodes.insert(0, cluster.nodes.pop())
+    cluster.kill_node()
+    assert sum("due to oom" in line for line in connected) == 2
 
 
 def test_an_error_that_may_pass_is_tried_again_and_then_ends_the_build(connected):
-    lines = []
     with pytest.raises(StorageError, match="the disk is tired"):
-        list(supervise(run_of(failing, range(4)), lines.append))
-    assert [line.rpartition("; ")[2] for line in lines if line.startswith(f"shard {FAILING}:")] == [
-        "trying again in 0.5 s", "trying again in 1 s", "trying again in 2 s",
+        indexes_of(run_of(shard_task(tired), range(4)), connected)
+    assert [line.rpartition("; ")[2] for line in connected if line.startswith(f"shard {FAILING}:")] == [
+        "tried again after 0.5 s", "tried again after 1 s", "tried again after 2 s",
     ]  # fmt: skip
 
 
+def test_an_error_of_the_user_is_not_tried_again(connected, tmp_path):
+    with pytest.raises(UsageError, match="the images are damaged"):
+        indexes_of(run_of(shard_task(refused, tmp_path), range(4)), connected)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_shard_that_hangs_is_set_aside(connected):
-    lines = []
-    with pytest.raises(BuildError, match="shard 0: hung its worker 3 times"):
-        list(supervise(run_of(hanging, range(4), stall_s=2.0), lines.append))
+    with pytest.raises(BuildError, match="shard 0: lost its worker 3 times"):
+        indexes_of(run_of(shard_task(hanging, stall_s=2.0), range(4)), connected)
+
+
+def test_a_build_of_many_shards_has_few_tasks_in_flight(connected, monkeypatch):
+    counts, wait = [], ray.wait
+    monkeypatch.setattr(ray, "wait", lambda refs, **options: counts.append(len(refs)) or wait(refs, **options))
+    indexes = [index + POISONOUS + 1 for index in range(300)]
+    assert indexes_of(run_of(numbered, indexes), connected) == indexes
+    assert max(counts) == 64
+    assert indexes_of(run_of(numbered, indexes, most=3), connected) == indexes
+    assert max(counts[-100:]) <= 3
 
 
 def test_a_node_with_another_pillow_is_refused(cluster, imagenet, bucket_url, tmp_path):

@@ -1,4 +1,4 @@
-"""Parts of a build on a simulated clock, with the decisions of `pipelines.parts`: who builds what, and how often."""
+"""Parts of a build on a simulated clock, with the decisions of `pipelines.local`: who builds what, and how often."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dataprep.builder.receipts import LISTING_SHARE, POLL_S
-from pipelines.parts import Helper, Part, patience_s
+from pipelines.engines import Part
+from pipelines.local import Helper, patience_s
 
 PAGE_RECEIPTS = 1000
 """Receipts of one answer when a bucket is listed."""

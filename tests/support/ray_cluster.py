@@ -16,9 +16,9 @@ STORE_BYTES = 80 << 20
 """Memory of a node's object store; receipts need none of it."""
 # So that a node that was killed is found dead after seconds; Ray waits half a minute.
 HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
-TITLE = "ray::Worker"
-"""Title of a process that runs an actor of the engine."""
-IDLE_S = 60.0
+TITLES = "ray::run_task", "ray::DetachedDriver"
+"""Titles of processes that build a shard, and of the driver of a detached job."""
+IDLE_S = 300.0
 
 
 @dataclass(slots=True)
@@ -47,15 +47,27 @@ class RayCluster:
                 process.kill()
         self.cluster.remove_node(node, allow_graceful=False)
 
-    def workers(self, *nodes: Any) -> list[int]:
-        """Return the processes that build shards, on these nodes or on all."""
+    def kill_head(self) -> None:
+        """Kill all processes of the head. The nodes end, too, when they have tried to reach it for a while."""
+        head = self.cluster.head_node
+        for kind in ("gcs_server", "raylet"):
+            for found in head.all_processes[kind]:
+                os.kill(found.process.pid, signal.SIGKILL)
+
+    def workers(self, *nodes: Any, title: str = TITLES[0]) -> list[int]:
+        """Return the processes that build shards, on these nodes or on all; or those of another title."""
         found = []
         for node in nodes or self.nodes:
             for process in psutil.Process(_raylet_pid(node)).children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    if any(TITLE in word for word in process.cmdline()):
+                    if any(title in word for word in process.cmdline()):
                         found.append(process.pid)
         return found
+
+    def kill_driver(self) -> None:
+        """Kill the process that drives a detached job."""
+        for pid in self.workers(self.cluster.head_node, title=TITLES[1]):
+            os.kill(pid, signal.SIGKILL)
 
     def kill_worker(self) -> None:
         """Kill a process that builds shards, if there is one."""

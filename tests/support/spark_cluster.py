@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.support.job_service import free_port
 
-START_S = 60
+START_S = 300
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of each Java process: they compile less, so that a build on two cores starts in half of the time."""
 DAEMON = b"pyspark.daemon"
@@ -70,6 +70,7 @@ class SparkCluster:
             "spark.executor.memory": "480m",
             "spark.driver.memory": "480m",
             "spark.ui.enabled": "false",
+            "spark.cores.max": str(2 * self.cores),
             "spark.executor.extraJavaOptions": SMALL_JAVA,
             "spark.driver.extraJavaOptions": SMALL_JAVA,
         }

@@ -1,20 +1,38 @@
+"""Builds on a Beam runner: the graph, options, states of jobs, jobs left behind, and when a job counts as hanging."""
+
+import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dataprep.errors import BuildError, SourceError, UsageError
-from pipelines.protocol import EngineChoice
+import dataprep.builder.plan as plans
+from dataprep.builder.driver import run_build
+from dataprep.builder.job import BuildJob
+from dataprep.builder.output import OvertakenError, open_build
+from dataprep.errors import BuildError, FormatError, SourceError, UsageError
+from dataprep.storage import open_storage
+from pipelines.beam.runners import RUNNERS
+from pipelines.engines import EngineChoice
+from tests.support.build_here import Killed, Quiet, request
 from tests.support.builds import build_arguments, build_warm, command, dataprep, dataprep_anew, digests, is_finished
+from tests.support.memory_growth import MemoryGrowth
 from tests.support.on_use import on_use
 from tests.support.other_codecs import other_pillow
 
+engine = on_use("pipelines.beam.engine")
 cause = on_use("pipelines.beam.engine:_cause")
-check = on_use("pipelines.beam.engine:check")
+DataflowPipelineResult = on_use("apache_beam.runners.dataflow.dataflow_runner:DataflowPipelineResult")
+dataflow = on_use("google.cloud.dataflow_v1beta3")
+Pipeline = on_use("apache_beam:Pipeline")
+beam_runner_api_pb2 = on_use("apache_beam.portability.api:beam_runner_api_pb2")
+DataflowRunner = on_use("apache_beam.runners.dataflow.dataflow_runner:DataflowRunner")
 
 
 @pytest.mark.long
@@ -100,4 +118,295 @@ def test_other_errors_of_a_service_are_shown_in_one_line():
 
 def test_a_job_of_this_machine_cannot_be_left_behind():
     with pytest.raises(UsageError, match="--detach with --runner FnApiRunner: its job ends with this command"):
-        check(EngineChoice(runner="FnApiRunner", workers=2, detach=True))
+        engine.check(EngineChoice(runner="FnApiRunner", workers=2, detach=True))
+
+
+def test_options_of_the_command_line_reach_beam():
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    options = engine.pipeline_options(
+        "DataflowRunner", ["--project=p", "--region=us-central1", "--temp_location=gs://b/t"]
+    )
+    cloud = options.view_as(GoogleCloudOptions)
+    assert (cloud.project, cloud.region, cloud.temp_location) == ("p", "us-central1", "gs://b/t")
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_misspelt_option_is_refused(runner):
+    with pytest.raises(UsageError, match="not options of Beam: --regoin=x"):
+        engine.pipeline_options(runner, ["--regoin=x"])
+
+
+ROOT = "_build/hash/id"
+
+
+def test_the_last_job_that_was_left_behind_is_remembered(storage_url):
+    storage = open_storage(storage_url)
+    storage.create(f"{ROOT}/begun", b"")
+    assert engine.left_job(storage, ROOT) is None
+    for name in ("first", "second"):
+        engine.remember(storage, ROOT, engine.LeftJob("DataflowRunner", name))
+    assert engine.left_job(storage, ROOT) == engine.LeftJob("DataflowRunner", "second")
+
+
+def test_a_damaged_note_of_a_job_is_refused(tmp_path):
+    storage = open_storage(str(tmp_path))
+    storage.create(f"{ROOT}/detached.json", b"[1]")
+    with pytest.raises(FormatError, match=r"detached\.json.*remove it"):
+        engine.left_job(storage, ROOT)
+
+
+class Service:
+    """Beam's client of Dataflow, with one job and one metric of it."""
+
+    def __init__(self, state, metric, value):
+        self.job = dataflow.Job(id="job", current_state=dataflow.JobState[f"JOB_STATE_{state}"])
+        name = SimpleNamespace(name=metric)
+        self.metrics = SimpleNamespace(metrics=[SimpleNamespace(name=name, scalar=value)])
+
+    def get_job(self, job_id):
+        return self.job
+
+    def get_job_metrics(self, job_id):
+        return self.metrics
+
+
+def submitted(service):
+    """Beam's handle of a job that was just submitted."""
+    return DataflowPipelineResult(dataflow.Job(id="job"), SimpleNamespace(dataflow_client=service))
+
+
+@pytest.mark.parametrize(
+    ("state", "metric", "value", "expected"),
+    [
+        ("RUNNING", "CurrentVcpuCount", 0.0, "WAITING FOR WORKERS"),
+        ("RUNNING", "TotalVcpuTime", 9.0, "WAITING FOR WORKERS"),
+        ("RUNNING", "CurrentVcpuCount", 8.0, "RUNNING"),
+        ("QUEUED", "CurrentVcpuCount", 0.0, "UNRECOGNIZED"),
+        ("DONE", "CurrentVcpuCount", 0.0, "DONE"),
+    ],
+)
+def test_a_job_on_dataflow_runs_from_when_it_has_machines(state, metric, value, expected):
+    assert engine.state_of("DataflowRunner", submitted(Service(state, metric, value))) == expected
+
+
+def test_asking_for_the_state_leaves_the_answers_of_the_thread_that_waits_for_the_end_alone():
+    service = Service("RUNNING", "CurrentVcpuCount", 8.0)
+    result = submitted(service)
+    result._job = dataflow.Job(id="job", current_state=dataflow.JobState.JOB_STATE_DONE)
+    assert engine.state_of("DataflowRunner", result) == "RUNNING"
+    assert result.is_in_terminal_state(), "an older answer has taken the place of the last one"
+
+
+def test_a_job_elsewhere_has_the_state_that_its_handle_says():
+    assert engine.state_of("PortableRunner", SimpleNamespace(state="RUNNING")) == "RUNNING"
+
+
+@pytest.mark.parametrize("state", ["DONE", "FAILED", "UNKNOWN"])
+def test_a_job_that_ended_or_is_unknown_builds_nothing_more(state):
+    assert engine.has_ended(state)
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "UNRECOGNIZED", "CANCELLING"])
+def test_a_job_that_may_build_more_has_not_ended(state):
+    assert not engine.has_ended(state)
+
+
+JOB = BuildJob("gs://bucket/out", "gs://bucket/originals", "0" * 64, "archives")
+IMAGE = "registry/dataprep:1"
+DATAFLOW = (
+    "--no_auth",
+    "--sdk_location=container",
+    f"--sdk_container_image={IMAGE}",
+    "--project=project",
+    "--region=us-central1",
+    "--machine_type=n2-standard-4",
+)
+LAION_SHARDS = 41_408
+"""Shards of LAION-400M, of 10,000 images each."""
+IMAGENET_SHARDS = 5_005
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch):
+    """Beam looks for credentials five times, 20 s in all; there are none, and it goes on without.
+
+    While it looks, it gives all new sockets a timeout, which those of other tests must not have.
+    """
+    from apache_beam.utils.retry import Clock
+
+    monkeypatch.setattr(Clock, "sleep", lambda _self, _seconds: None)
+    before = socket.getdefaulttimeout()
+    yield
+    socket.setdefaulttimeout(before)
+
+
+@pytest.fixture
+def secrets(monkeypatch):
+    """What stands in the environment and must not travel."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/home/someone/key.json")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    return "key.json", "hf_secret", f"{Path.home()}/"
+
+
+def dataflow_graph(bucket_url, indexes):
+    """The pipeline that Dataflow would be sent and the template of its job, made as the command line makes them."""
+    places = [f"--temp_location={bucket_url}/tmp", f"--template_location={bucket_url}/template.json"]
+    runner = DataflowRunner()
+    pipeline = Pipeline(runner=runner, options=engine.pipeline_options("DataflowRunner", [*DATAFLOW, *places]))
+    engine.build_graph(pipeline, JOB, indexes)
+    pipeline.run()
+    return runner.proto_pipeline, json.loads(open_storage(bucket_url).read("template.json"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_dataflow_gets_the_image_the_options_and_no_secret(secrets, bucket_url):
+    proto, template = dataflow_graph(bucket_url, list(range(IMAGENET_SHARDS)))
+    assert {env.urn for env in proto.components.environments.values()} == {"beam:env:docker:v1"}
+    payloads = [env.payload for env in proto.components.environments.values()]
+    assert {beam_runner_api_pb2.DockerPayload.FromString(payload).container_image for payload in payloads} == {IMAGE}
+    options = template["environment"]["sdkPipelineOptions"]["options"]
+    assert (options["region"], options["project"]) == ("us-central1", "project")
+    [workers] = template["environment"]["workerPools"]
+    assert workers["machineType"] == "n2-standard-4"
+    assert [image["containerImage"] for image in workers["sdkHarnessContainerImages"]] == [IMAGE]
+    staged = open_storage(options["pipelineUrl"].rpartition("/")[0]).read("pipeline.pb")
+    assert beam_runner_api_pb2.Pipeline.FromString(staged) == proto
+    for secret in secrets:
+        assert secret.encode() not in staged
+        assert secret not in json.dumps(template)
+    assert_linear(proto)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_graph_of_the_largest_plan_is_small(bucket_url):
+    growth = MemoryGrowth()
+    proto, template = dataflow_graph(bucket_url, list(range(LAION_SHARDS)))
+    num_bytes = len(proto.SerializeToString())
+    more_mib = growth.bytes() >> 20
+    few, _ = dataflow_graph(bucket_url, [0, 1, 2])
+    print(f"{LAION_SHARDS:,} shards: {num_bytes:,} bytes, {more_mib} MiB")
+    assert len(proto.components.transforms) == len(few.components.transforms)
+    assert num_bytes < 1_000_000
+    assert len(json.dumps(template)) < 1_000_000
+    assert more_mib < 200
+
+
+def assert_linear(proto):
+    """One input and one output a step."""
+    leaves = [step for step in proto.components.transforms.values() if not step.subtransforms]
+    assert len(leaves) >= 3
+    assert all(len(step.inputs) <= 1 and len(step.outputs) <= 1 for step in leaves)
+    names = {step.unique_name for step in proto.components.transforms.values()}
+    assert {"ShardIndexes", "BuildShards/SpreadShards", "BuildShards/BuildShard"} <= names
+
+
+def beam_workers(job, indexes):
+    """Let Beam's workers build these shards; they are threads of this process."""
+    engine.run_pipeline("FnApiRunner", (), job, indexes)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_beam_worker_with_other_codecs_refuses_naming_both_versions(originals, tmp_path, monkeypatch):
+    def engine(job, indexes):
+        here = plans.codec_versions()
+        monkeypatch.setattr(plans, "codec_versions", lambda *more: here | {"pillow": "0.0.1"})
+        open_build.cache_clear()  # a worker is a process of its own
+        with pytest.raises(
+            UsageError, match=f"this worker has pillow 0.0.1, the plan was made with .*{here['pillow']}"
+        ):
+            beam_workers(job, indexes)
+        raise Killed
+        yield
+
+    with pytest.raises(Killed):
+        run_build(request(originals, tmp_path / "out"), engine, Quiet())
+    assert not list((tmp_path / "out").glob("val/*"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+def test_a_beam_worker_of_a_build_that_was_overwritten_puts_nothing_in_place(originals, tmp_path, fmt):
+    """The worker comes late twice: while the other build runs, and when that build is whole."""
+    output, jobs = tmp_path / "out", []
+
+    def killed(job, indexes):
+        jobs.append(job)
+        beam_workers(job, [0])
+        raise Killed
+        yield
+
+    def other(job, indexes):
+        before = digests(output)
+        assert_overtaken(jobs[0], 1)
+        assert digests(output) == before
+        beam_workers(job, indexes)
+        return iter(())
+
+    with pytest.raises(Killed):
+        run_build(request(originals, output, fmt, seed=1), killed, Quiet())
+    run_build(request(originals, output, fmt, overwrite=True), other, Quiet())
+    whole = digests(output)
+    assert_overtaken(jobs[0], 2)
+    assert digests(output) == whole
+
+
+def assert_overtaken(job, index):
+    """Neither a worker that has opened the build before builds this shard, nor one that has just been started."""
+    for _ in range(2):
+        with pytest.raises(OvertakenError, match="was overtaken"):
+            beam_workers(job, [index])
+        open_build.cache_clear()
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+
+def watch(monkeypatch, lines):
+    clock = Clock()
+    monkeypatch.setattr("pipelines.beam.engine.time", clock)
+    return engine.JobWatch("Engine", 100, lines.append), clock
+
+
+def test_a_running_job_without_progress_is_warned_of_once_and_then_given_up(monkeypatch):
+    lines = []
+    job, clock = watch(monkeypatch, lines)
+    clock.now_s = 51
+    assert job.verdict(7) is None
+    clock.now_s = 52
+    assert job.verdict(7) is None
+    assert lines == [
+        "Engine: no shard was finished for 51 s, 7 are left, the job is RUNNING; it is cancelled after 100 s "
+        "(--stall-minutes)"
+    ]
+    clock.now_s = 101
+    assert job.verdict(7) == "no shard was finished for 101 s, the job is RUNNING; it was cancelled"
+
+
+def test_progress_and_a_new_state_begin_the_time_anew(monkeypatch):
+    lines = []
+    job, clock = watch(monkeypatch, lines)
+    clock.now_s = 90
+    job.progressed()
+    clock.now_s = 180
+    assert job.verdict(7) is None
+    job.entered("UPDATING")
+    clock.now_s = 280
+    assert job.verdict(7) is None
+    clock.now_s = 281
+    assert "the job is UPDATING" in job.verdict(7)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "QUEUED", "UNRECOGNIZED", "WAITING FOR WORKERS"])
+def test_a_job_that_waits_for_workers_is_never_given_up(monkeypatch, state):
+    lines = []
+    job, clock = watch(monkeypatch, lines)
+    job.entered(state)
+    clock.now_s = 1e6
+    assert job.verdict(7) is None
+    assert lines == [f"Engine: the job is {state}"]

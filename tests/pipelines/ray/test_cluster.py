@@ -1,31 +1,103 @@
-"""What is said when the connection to a cluster is lost; tests/cluster/test_ray.py connects to one."""
+"""Options of a Ray cluster, its room, and what is said when it cannot be reached; tests/cluster/test_ray.py has one."""
+
+import socket
 
 import pytest
 
-from dataprep.errors import BuildError, StorageError
+from dataprep.errors import BuildError, StorageError, UsageError
 from tests.support.on_use import on_use
 
-explained = on_use("pipelines.ray.cluster:explained")
-_WithoutCurrentFolder = on_use("pipelines.ray.cluster:_WithoutCurrentFolder")
+cluster = on_use("pipelines.ray.cluster")
+folders_of_workers = on_use("pipelines.ray.cluster:_WithoutCurrentFolder")
+refuse_silence = on_use("pipelines.ray.cluster:_refuse_silence")
+tell = on_use("pipelines.ray.cluster:_tell")
 RayError = on_use("ray.exceptions:RayError")
+
+
+def test_without_options_a_process_takes_a_cpu_of_this_nodes_cluster():
+    options = cluster.ray_options(())
+    assert (options.address, options.need, options.processes) == ("auto", {"CPU": 1.0}, None)
+
+
+def test_all_options_are_understood():
+    words = "--address=10.0.0.1:6379 --cpus 0.5 --memory=2 --resource=fast=1 --resource=spot=0.5 --processes=64"
+    options = cluster.ray_options(words.split())
+    assert options.address == "10.0.0.1:6379"
+    assert options.need == {"CPU": 0.5, "memory": float(2 << 30), "fast": 1.0, "spot": 0.5}
+    assert options.need_text == "CPU 0.5, memory 2.14748e+09, fast 1, spot 0.5"
+    assert options.processes == 64
+
+
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    [
+        ("--adress=auto", "unrecognized arguments: --adress=auto after --; the options are --address=HOST:PORT"),
+        ("--cpus=0", "argument --cpus: invalid"),
+        ("--memory=much", "argument --memory: invalid"),
+        ("--processes=0", "argument --processes: invalid"),
+        ("--processes=1.5", "argument --processes: invalid"),
+        ("--resource=fast", "argument --resource: invalid"),
+        ("--address=ray://head:10001", "run this command on a node of the cluster"),
+        ("--address=local", "expected auto, or HOST:PORT of the cluster's head"),
+    ],
+)
+def test_other_options_and_values_are_refused(word, fault):
+    with pytest.raises(UsageError) as error:
+        cluster.ray_options([word])
+    assert fault in str(error.value)
+
+
+def test_an_address_where_nothing_listens_is_refused_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        refuse_silence(address)
+    for silent in (address, "127.0.0.1:99999"):
+        with pytest.raises(UsageError, match=f"nothing answers at --address={silent}"):
+            refuse_silence(silent)
+    refuse_silence("auto")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words", "room"),
+    [
+        ([], "", 0),
+        ([{"CPU": 4.0}, {"CPU": 3.0}], "", 7),
+        ([{"CPU": 4.0}, {"CPU": 3.0}], "--cpus=2", 3),
+        ([{"CPU": 4.0, "memory": 5e9}], "--cpus=0.5 --memory=2", 2),
+        ([{"CPU": 4.0}, {"CPU": 4.0, "fast": 2.0}], "--resource=fast=1", 2),
+    ],
+)
+def test_the_room_of_nodes_counts_whole_processes_on_each(nodes, words, room):
+    states = [{"Alive": True, "Resources": node} for node in nodes]
+    lost = {"Alive": False, "Resources": {"CPU": 9.0, "fast": 9.0}}
+    assert cluster.room(cluster.ray_options(words.split()), [*states, lost]) == room
 
 
 def test_workers_do_not_look_for_modules_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folders = _WithoutCurrentFolder()
+    folders = folders_of_workers()
     folders.extend(["/opt/bin", str(tmp_path)])
     assert folders == ["/opt/bin"]
+
+
+def test_tasks_that_ray_tries_again_are_told_in_one_line_and_nothing_else():
+    lines = []
+    retried = "Task run_task failed. There are 1 retries remaining, so the task will be retried. Error: \n" + "x" * 900
+    tell(lines.append, {"lines": [retried, "A worker died\n or was killed"], "pid": "raylet"}, ignore_prefix=False)
+    assert len(lines) == 1
+    assert lines[0].startswith("ray: Task run_task failed. There are 1 retries remaining, so the task will be retried.")
+    assert len(lines[0]) < 220
 
 
 def test_a_lost_connection_is_explained_in_one_line():
     for error in (ConnectionError("no route\nto the host"), RayError("no route\nto the host")):
         with (
             pytest.raises(BuildError, match=r"^ray: the cluster cannot be reached any more \(.*no route.*\); run "),
-            explained(),
+            cluster.explained(),
         ):
             raise error
 
 
 def test_errors_of_the_build_pass():
-    with pytest.raises(StorageError, match="the disk is tired"), explained():
+    with pytest.raises(StorageError, match="the disk is tired"), cluster.explained():
         raise StorageError("the disk is tired")

@@ -7,7 +7,7 @@ import pytest
 from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.cloud.tpu.manifest import MODES, BuildParts, ManifestRequest, job_set, new_queue
 from dataprep.errors import UsageError
-from pipelines.parts import Part, part_of
+from pipelines.engines import Part, part_of
 from tests.support.kubernetes import fields, fits_kubernetes, misspelt
 
 BUILD = BuildParts(argv=["dataprep", "build", "coco-dup5"], parts=8, cpu="4", memory="3Gi", disk="4Gi")
