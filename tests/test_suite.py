@@ -142,7 +142,7 @@ LONG_TESTS = {
     "loaders/test_packs.py": "a count of compilations that the training on packs has, too",
     "loaders/test_views.py": "adapters of frameworks that take seconds to come up",
     "pipelines/beam/test_engine.py": "codecs and kills as in test_overwriting.py and test_crash.py",
-    "pipelines/test_parts.py": "parts that are killed, as in make cluster-test",
+    "pipelines/test_local.py": "parts that are killed, as in make cluster-test",
     "test_crash.py": "TFRecord, written as WebDataset is, a second format for some faults, and two builds at once",
     "test_crash_laion.py": "what is killed at random, retries of img2dataset's output, and two builds at once",
     "test_interop.py": "ImageNet, whose formats are those of COCO",
