@@ -26,10 +26,12 @@ Each function has the options of the command of its name. Messages go to the log
 lists the rooms of this package.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+# Imports nothing when it runs: `python -m dataprep` comes here before it has left the current folder, whose modules,
+# such as a typing.py in a downloaded dataset, must not be imported.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from dataprep.commands.adopt import adopt
     from dataprep.commands.build import (
         build,
@@ -94,13 +96,15 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a public name when it is first used, so that `import dataprep` is cheap."""
     if name not in _PLACES:
         raise AttributeError(f"module 'dataprep' has no attribute {name!r}")
+    from importlib import import_module
+
     module, _, attribute = _PLACES[name].partition(":")
     return getattr(import_module(module), attribute or name)
 
 
-def __dir__() -> list[str]:
+def __dir__() -> "list[str]":
     return sorted({*globals(), *__all__})

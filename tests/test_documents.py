@@ -235,7 +235,7 @@ def test_docstrings_of_rooms_name_only_files_that_exist(package):
 
 
 def test_a_missing_file_in_a_map_is_detected():
-    text = "`dataprep/sources/coco.py`, `zips.py`, `nothing.py`\n`zips.py`, `nowhere/`"
+    text = "`dataprep/sources/coco.py`, `archives.py`, `nothing.py`\n`zips.py`, `nowhere/`"
     assert missing_files(text) == ["nothing.py", "zips.py", "nowhere/"]
 
 

@@ -34,7 +34,7 @@ def jpegs(rng: np.random.Generator, height: int, width: int) -> Iterator[tuple[s
     forms = list(encoded(rng, height, width))
     yield from forms
     if find_spec("dataprep.builder._restart"):
-        from dataprep.builder.images import with_restarts
+        from dataprep.builder._restart import with_restarts
 
         for index in rng.choice(len(forms), RESTARTED, replace=False):
             kind, data = forms[index]

@@ -102,7 +102,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
+def web_rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     handler = functools.partial(_Quiet, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -120,16 +120,16 @@ def _limits() -> Limits:
     return Limits(contact="mailto:tests@example.org", allow_networks=(loopback,), host_per_s=1000.0, **patient)
 
 
-def test_every_row_ends_as_the_demo_says(demo):
-    rows, expected = demo
+def test_every_row_ends_as_the_demo_says(web_rows):
+    rows, expected = web_rows
     with tempfile.TemporaryFile() as spool:
         results = collect(rows, web_fetch(_limits()), RowOptions(), spool)
     assert [(result.status, result.reason) for result in results] == [(end.status, end.reason) for end in expected]
     assert len({(end.status, end.reason) for end in expected}) >= 7
 
 
-def test_each_option_changes_the_status_of_its_rows(demo):
-    rows, expected = demo
+def test_each_option_changes_the_status_of_its_rows(web_rows):
+    rows, expected = web_rows
     options = RowOptions(row_filter=RowFilter(max_punsafe=0.9, nsfw=("UNLIKELY",)), verify_hash="md5")
     with tempfile.TemporaryFile() as spool:
         results = collect(rows, web_fetch(_limits()), options, spool)
@@ -147,8 +147,8 @@ def test_each_option_changes_the_status_of_its_rows(demo):
     ]
 
 
-def test_a_consumer_that_stops_ends_the_thread(demo):
-    rows, _ = demo
+def test_a_consumer_that_stops_ends_the_thread(web_rows):
+    rows, _ = web_rows
     from dataprep.web.requests import Request
 
     outcomes = web_fetch(_limits())([Request(0, rows[0].roles["url"]), Request(1, rows[1].roles["url"])])
@@ -157,7 +157,7 @@ def test_a_consumer_that_stops_ends_the_thread(demo):
     assert "dataprep-web" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_an_error_while_fetching_is_raised_here(demo):
+def test_an_error_while_fetching_is_raised_here(web_rows):
     def broken():
         raise RuntimeError("the table broke")
         yield
