@@ -186,26 +186,40 @@ def _or_both(name: str, values: list[Any]) -> str:
 # Fields of a request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Spec:
-    """The option that a field is."""
+    """The option that a field is, as `option` gets it."""
 
     help: str
-    group: str
-    metavar: str | None
-    low: float | None
-    high: float | None
-    open_low: bool
-    open_high: bool
-    size: bool
-    choices: tuple[str, ...]
-    shown: str
-    example: str
-    flag: str
-    either: bool
-    rare: bool
-    rest: bool
-    only: Literal["", "cli", "python"]
+    """Meaning in one line, with its unit."""
+    group: str = OTHER
+    """One of GROUPS."""
+    metavar: str | None = None
+    """Name of its value in help."""
+    low: float | None = None
+    """Smallest number, itself allowed unless `open_low`."""
+    high: float | None = None
+    """Largest number, itself allowed unless `open_high`."""
+    open_low: bool = False
+    open_high: bool = False
+    size: bool = False
+    """Whether it is a number of bytes that may be written as `256MiB`."""
+    choices: tuple[str, ...] = ()
+    """All values of a repeated option; a single one has a Literal as type."""
+    shown: str = ""
+    """Default in words."""
+    example: str = ""
+    """Value for an error that says what is expected."""
+    flag: str = ""
+    """Spelling on the command line, where it is not the field's name."""
+    either: bool = False
+    """Whether a boolean also has `--no-NAME`."""
+    rare: bool = False
+    """Whether only `--help-all` shows it."""
+    rest: bool = False
+    """Whether it takes all further words of the command line."""
+    only: Literal["", "cli", "python"] = ""
+    """The one door that has the option; empty for both."""
 
 
 def option(
@@ -214,65 +228,22 @@ def option(
     default: Any = dataclasses.MISSING,
     default_factory: Any = dataclasses.MISSING,
     kw_only: bool = True,
-    group: str = OTHER,
-    metavar: str | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    open_low: bool = False,
-    open_high: bool = False,
-    size: bool = False,
-    choices: Sequence[str] = (),
-    shown: str = "",
-    example: str = "",
-    flag: str = "",
-    either: bool = False,
-    rare: bool = False,
-    rest: bool = False,
-    only: Literal["", "cli", "python"] = "",
+    **about: Any,
 ) -> Any:
     """Make a field that is an option of a request.
 
     Args:
-        text: Line of help: the meaning, with its unit.
+        text: Line of help.
         default: Value if the option is not given; without one the option is required.
         default_factory: Function that returns that value.
         kw_only: Whether Python callers name it; otherwise it is a positional argument of function and command line.
-        group: One of GROUPS.
-        metavar: Name of its value in help.
-        low: Smallest number, itself allowed unless `open_low`.
-        high: Largest number, itself allowed unless `open_high`.
-        open_low: Whether `low` itself is refused.
-        open_high: Whether `high` itself is refused.
-        size: Whether it is a number of bytes that may be written as `256MiB`.
-        choices: All values of a repeated option; a single one has a Literal as type.
-        shown: Default in words.
-        example: Value for an error that says what is expected.
-        flag: Spelling on the command line, where it is not the field's name.
-        either: Whether a boolean also has `--no-NAME`.
-        rare: Whether only `--help-all` shows it.
-        rest: Whether it takes all further words of the command line.
-        only: `cli` or `python` for an option that only one of the two doors has.
+        about: Fields of `_Spec`.
     """
-    spec = _Spec(
-        help=text,
-        group=group,
-        metavar=metavar,
-        low=low,
-        high=high,
-        open_low=open_low,
-        open_high=open_high,
-        size=size,
-        choices=tuple(choices),
-        shown=shown,
-        example=example,
-        flag=flag,
-        either=either,
-        rare=rare,
-        rest=rest,
-        only=only,
-    )
     return dataclasses.field(
-        default=default, default_factory=default_factory, kw_only=kw_only, metadata={"option": spec}
+        default=default,
+        default_factory=default_factory,
+        kw_only=kw_only,
+        metadata={"option": _Spec(help=text, **about)},
     )
 
 
@@ -424,14 +395,13 @@ def _key(field: dataclasses.Field[Any], hint: Any) -> _Key:
 # The door of Python
 
 
-def function_of(kind: Callable[P, R], run: Callable[[R], T], name: str, *, adapt: Any = None) -> Callable[P, T]:
+def function_of(kind: Callable[P, R], run: Callable[[R], T], name: str) -> Callable[P, T]:
     """Make a function whose arguments are the fields of a request.
 
     Args:
         kind: Class of the request.
         run: Does what it asks for.
         name: Name of the function.
-        adapt: Function that gets the arguments first and returns those of the request; None to pass them on.
     """
 
     def called(*arguments: P.args, **values: P.kwargs) -> T:
@@ -500,7 +470,6 @@ class RequestCommand(StrictCommand):
     """A command whose options are the fields of a request, shown in groups."""
 
     kind: type = object
-    also: tuple[click.Option, ...] = ()
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options group by group; rare ones only where --help-all asks."""
@@ -531,30 +500,29 @@ def command_of(
     name: str,
     *,
     epilog: str,
-    has_json: bool = True,
+    opening: str = "",
     **fixed: Any,
-) -> RequestCommand:
+) -> click.Command:
     """Make a command whose options are the fields of a request.
 
     Args:
         kind: Class of the request; its docstring is the command's help.
-        run: Gets the request, and `as_json` if `has_json`; returns an exit code, or None for 0.
+        run: Gets the request and `as_json`; returns an exit code, or None for 0.
         name: Name of the command.
         epilog: Examples, and exit codes.
-        has_json: Whether the command has `--json`.
+        opening: First line of help, in place of the docstring's.
         fixed: Values of fields that the command's name says.
     """
 
     def callback(**values: Any) -> object:
-        as_json = {"as_json": values.pop("as_json")} if has_json else {}
+        as_json = values.pop("as_json")
         with spelled_as_options(kind):
-            return run(kind(**_collected(kind, values), **fixed), **as_json)
+            return run(kind(**_collected(kind, values), **fixed), as_json=as_json)
 
     keys = [key for key in _keys(kind).values() if key.spec.only != "python" and key.name not in fixed]
     parameters: list[click.Parameter] = [_click_parameter(key) for key in keys]
     parameters.sort(key=lambda each: isinstance(each, click.Option))
-    if has_json:
-        parameters.append(click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."))
+    parameters.append(click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."))
     if any(key.spec.rare for key in keys):
         parameters.append(
             click.Option(
@@ -566,9 +534,10 @@ def command_of(
                 help="Show this message with all options and exit.",
             )
         )
-    command = RequestCommand(
-        name, params=parameters, callback=callback, help=inspect.cleandoc(kind.__doc__ or ""), epilog=epilog
-    )
+    text = inspect.cleandoc(kind.__doc__ or "")
+    if opening:
+        text = opening + "\n\n" + text.partition("\n\n")[2]
+    command = RequestCommand(name, params=parameters, callback=callback, help=text, epilog=epilog)
     command.kind = kind
     return command
 

@@ -43,6 +43,7 @@ LAYERS = (
 )
 """Rooms of dataprep from the top; each imports only rooms below it."""
 HEIGHT = {f"dataprep.{room}": -level for level, rooms in enumerate(LAYERS) for room in rooms}
+MAX_MODULES = 300
 MAX_PARAMETERS = 6
 MAX_AT_THE_TOP = 12  # loaders: the front door, order, packs, samples and the adapters; train: a file an entry
 MAX_LOADED = 35  # modules of dataprep that opening a loader may import
@@ -53,7 +54,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/commands/demo_data.py": "the demo of a dataset is chosen by its name",
         "dataprep/commands/progress.py": "rows are reported by how they ended where rows were fetched",
     },
-    "functions of more than 6 parameters": {"dataprep/arguments.py option": "what an option may say about itself"},
     "words of printed commands that no shell_words quotes": {"dataprep/errors.py": "names of extras are ours"},
     "dict[str, Any]": {
         "dataprep/dataset/documents.py": "named once, as JsonObject, and documents of any kind are compared",
@@ -99,7 +99,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
 }
 """Beginnings of findings that are accepted, with the reasons, by row."""
-LEFT: dict[str, int] = {}
+LEFT: dict[str, int] = {"lines below commands that name an option of the command line": 439}
 """Number of findings that are still to be removed, by row."""
 
 
@@ -348,6 +348,18 @@ def of_docstrings() -> list[str]:
     ]
 
 
+def spelled_options() -> list[str]:
+    """List the lines of dataprep, outside of its commands, that name an option of the command line."""
+    found = []
+    for module in modules().values():
+        if module.file.startswith("dataprep/") and not module.file.startswith(
+            ("dataprep/commands/", "dataprep/cli.py", "dataprep/arguments.py")
+        ):
+            lines = enumerate(module.path.read_text().splitlines(), start=1)
+            found += [f"{module.file}:{number}" for number, line in lines if re.search(r"--[a-z][a-z-]+", line)]
+    return found
+
+
 def long_signatures() -> list[str]:
     """List functions with too many parameters, except for commands, whose parameters are their options."""
     found = []
@@ -487,6 +499,19 @@ def lines_by_room() -> dict[str, int]:
 
 
 ROWS = (
+    Row(
+        name="modules",
+        before="–",
+        goal=f"at most {MAX_MODULES}",
+        find=lambda: sorted(modules())[MAX_MODULES:],
+        measure=lambda: str(len(modules())),
+    ),
+    Row(
+        name="lines below commands that name an option of the command line",
+        before="–",
+        goal="none: errors name a field",
+        find=spelled_options,
+    ),
     Row(
         name="modules at the top of dataprep, loaders, pipelines, train",
         before="41, 51, 4, 47",

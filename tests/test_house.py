@@ -80,7 +80,7 @@ def test_docstrings_of_modules_functions_and_constants_are_read():
     ("program", "is_command"),
     [
         ("@click.command()\ndef f(a): pass", True),
-        ("@workers_option\ndef f(a): pass", True),
+        ("@stall_option\ndef f(a): pass", True),
         ("@group.command('x')\ndef f(a): pass", True),
         ("@cache\ndef f(a): pass", False),
         ("def f(a): pass", False),

@@ -85,6 +85,9 @@ MAX_MARK_BYTES = 1 << 30
 _EDITED = "it was edited or written by another version: start over with --overwrite"
 
 
+# The claim
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A build that owns its output."""
@@ -290,6 +293,9 @@ def removed_names(storage: Storage) -> frozenset[str]:
     return frozenset(decode(data, list[str], where=storage.url_of(OVERWRITTEN), advice=advice))
 
 
+# The build under way, for workers
+
+
 @dataclass(frozen=True, slots=True)
 class OpenBuild:
     """A running build that a process has opened."""
@@ -337,6 +343,8 @@ def open_build(output_url: str, root: str, pointer: bytes | None = None) -> Open
     refuse_other_codecs(claim.plan.codecs)
     return OpenBuild(claim, storage.staged(claim.root, partial(refuse_overtaken, storage, claim)))
 
+
+# What `overwrite` removes
 
 _POINTERS = (MANIFEST, PLAN_JSON, RETRY_JSON)
 """Files without which the others have no meaning; they are removed first, in this order."""
@@ -588,6 +596,8 @@ def leftovers(storage: Storage) -> Iterator[str]:
         if not info.name.startswith(f"{BUILD}/"):
             yield info.name
 
+
+# Files of a dataset whose manifest is gone
 
 _NOT_OF_PLAN = frozenset({README, CROISSANT, REPLICAS})
 """Files of a dataset that no plan names, and no build replaces."""

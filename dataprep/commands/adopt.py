@@ -129,7 +129,7 @@ def _adopted(asked: Adopt) -> Dataset:
     """Adopt what a request names, and return the dataset; a dry run returns what was found."""
     if not asked.dry_run:
         adoption = _run(asked, asked.viewer())
-        return Dataset(url=adoption.url, manifest=adoption.manifest)
+        return Dataset(url=adoption.url, known=adoption.manifest)
     summary = _looked_at(asked, asked.viewer())
     first = summary.get("first_shard")
     planned = Planned(
@@ -138,7 +138,7 @@ def _adopted(asked: Adopt) -> Dataset:
         splits={split["name"]: (split.get("samples", 0), split["shards"]) for split in summary["splits"]},
         notes=() if first is None else (f"in {first['file']}: {first['samples']} images, labels: {first['labels']}",),
     )
-    return Dataset(url=str(asked.url), manifest=None, planned=planned)
+    return Dataset(url=str(asked.url), known=planned)
 
 
 def _run(asked: Adopt, viewer: Viewer) -> Adoption:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import Finite, NamedDefaultOption, StrictCommand
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.commands.options import COUNT, Finite, NamedDefaultOption, json_option
+from dataprep.commands.options import COUNT, json_option
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import human_bytes, printable

@@ -30,7 +30,6 @@ from dataprep.arguments import (
     WRITE,
     Pairs,
     Place,
-    RequestCommand,
     Texts,
     command_of,
     function_of,
@@ -139,10 +138,6 @@ class ImageBuild(Run):
             **more,
         )
 
-    def job(self) -> Job:
-        """Return the build that is asked for. Raises UsageError if the options do not fit together."""
-        raise NotImplementedError
-
     def image_job(
         self,
         options: BuildOptions,
@@ -180,7 +175,19 @@ class ImageBuild(Run):
 
 
 @request
-class BuildDataset(ImageBuild):
+class PublishedBuild(ImageBuild):
+    """Options of datasets whose archives have published counts and digests."""
+
+    allow_partial: bool = option(
+        "Accept other counts than the published ones, and record that.", default=False, group=READ
+    )
+    check_source: bool = option(
+        "First compare size and MD5 of the archives with the published ones.", default=False, group=READ
+    )
+
+
+@request
+class BuildDataset(PublishedBuild):
     """Build a published dataset from its original files.
 
     Images are read as byte ranges of the archives, which are not unpacked.
@@ -202,12 +209,6 @@ class BuildDataset(ImageBuild):
         group=WRITE,
         rare=True,
     )
-    allow_partial: bool = option(
-        "Accept other counts of images than the published ones, and record that.", default=False, group=READ
-    )
-    check_source: bool = option(
-        "First compare size and MD5 of the archives with the published ones.", default=False, group=READ
-    )
 
     def job(self) -> Job:
         facts = configured(self.dataset, fake_images=self.images)
@@ -217,7 +218,6 @@ class BuildDataset(ImageBuild):
                 raise UsageError(f"{self.dataset} has no split {split!r}; it has {', '.join(facts.splits)}")
         if self.repeat == "physical" and all(facts.repeats(split) == 1 for split in splits):
             raise UsageError(f"`repeat` physical: {self.dataset} {'+'.join(splits)} is not repeated; leave it out")
-        self.choice()
         options = self.options(
             self.dataset,
             splits,
@@ -230,7 +230,7 @@ class BuildDataset(ImageBuild):
 
 
 @request
-class BuildCoco(ImageBuild):
+class BuildCoco(PublishedBuild):
     """Build COCO 2017: images with captions, objects, person keypoints and panoptic segments.
 
     Images are read as byte ranges of the archives, which are not unpacked. A valid RGB or grey JPEG keeps its bytes.
@@ -246,19 +246,10 @@ class BuildCoco(ImageBuild):
         shown="all whose files are there",
         group=READ,
     )
-    allow_partial: bool = option(
-        "Accept other counts of images and annotations than the published ones, and record that.",
-        default=False,
-        group=READ,
-    )
-    check_source: bool = option(
-        "First compare size and MD5 of the archives with the published ones.", default=False, group=READ
-    )
 
     def job(self) -> Job:
         from dataprep.sources.coco import COCO
 
-        self.choice()
         splits = texts(self.split) or COCO.default_splits
         for split in splits:
             if split not in COCO.splits:
@@ -331,7 +322,6 @@ class OwnBuild(ImageBuild):
             only: The only file or folder to read below it, or an empty text.
             own: Fields of OwnData that this kind has.
         """
-        self.choice()
         splits = texts(self.split)
         for split in splits:
             if split not in SPLITS:
@@ -502,7 +492,6 @@ class BuildCustom(ImageBuild):
     def job(self) -> Job:
         from dataprep.sources.custom import custom_dataset
 
-        self.choice()
         dataset = custom_dataset(self.dataset)
         for split in texts(self.split):
             dataset.split_facts(split)
@@ -647,16 +636,11 @@ def _reasons(counts: dict[str, int]) -> str:
 # The Python functions
 
 
-def _built(asked: ImageBuild) -> Opened:
-    """Build what a request asks for."""
-    return dataset_of(asked.job())
-
-
-build_folder = function_of(BuildFolder, _built, "build_folder")
-build_table = function_of(BuildTable, _built, "build_table")
-build_coco = function_of(BuildCoco, _built, "build_coco")
-build_dataset = function_of(BuildDataset, _built, "build_dataset")
-build_custom = function_of(BuildCustom, _built, "build_custom")
+build_folder = function_of(BuildFolder, dataset_of, "build_folder")
+build_table = function_of(BuildTable, dataset_of, "build_table")
+build_coco = function_of(BuildCoco, dataset_of, "build_coco")
+build_dataset = function_of(BuildDataset, dataset_of, "build_dataset")
+build_custom = function_of(BuildCustom, dataset_of, "build_custom")
 
 
 def build(dataset: str | type, /, **options: Any) -> Opened:
@@ -676,13 +660,8 @@ def build(dataset: str | type, /, **options: Any) -> Opened:
         module = import_module(_ELSEWHERE[dataset])
         opened: Opened = getattr(module, f"build_{dataset}")(**options)
         return opened
-    of_their_own: dict[str, Callable[..., Opened]] = {
-        "folder": build_folder,
-        "table": build_table,
-        "coco": build_coco,
-    }
-    if dataset in of_their_own:
-        return of_their_own[dataset](**options)
+    if dataset in _OF_THEIR_OWN:
+        return _OF_THEIR_OWN[dataset][1](**options)
     if dataset in DATASETS:
         return build_dataset(dataset, **options)
     if _is_custom(dataset):
@@ -783,8 +762,12 @@ docs/own-dataset.md has a complete class.
 """
 
 
-def _print(asked: ImageBuild, *, as_json: bool) -> None:
-    run_and_print(asked.job(), as_json=as_json)
+_OF_THEIR_OWN: dict[str, tuple[type[ImageBuild], Callable[..., Opened], str]] = {
+    "coco": (BuildCoco, build_coco, COCO_EPILOG),
+    "folder": (BuildFolder, build_folder, FOLDER_EPILOG),
+    "table": (BuildTable, build_table, TABLE_EPILOG),
+}
+"""Request, function and examples of the datasets that have options of their own."""
 
 
 def _command_named(name: str) -> click.Command | None:
@@ -792,30 +775,19 @@ def _command_named(name: str) -> click.Command | None:
     if name in _ELSEWHERE:
         found: click.Command = import_module(_ELSEWHERE[name]).command
         return found
-    kinds: dict[str, tuple[type[ImageBuild], str]] = {
-        "coco": (BuildCoco, COCO_EPILOG),
-        "folder": (BuildFolder, FOLDER_EPILOG),
-        "table": (BuildTable, TABLE_EPILOG),
-    }
-    if name in kinds:
-        kind, epilog = kinds[name]
-        return command_of(kind, _print, name, epilog=epilog)
+    if name in _OF_THEIR_OWN:
+        kind, _, epilog = _OF_THEIR_OWN[name]
+        return command_of(kind, run_and_print, name, epilog=epilog)
     if name in DATASETS:
-        return _of_name(command_of(BuildDataset, _print, name, epilog=EPILOG, dataset=name), f"Build {name}")
+        opening = f"Build {name} from its original files."
+        return command_of(BuildDataset, run_and_print, name, epilog=EPILOG, opening=opening, dataset=name)
     return command_named(name) if _is_custom(name) else None
 
 
 def command_named(name: str) -> click.Command:
     """Return the command that builds with one's own class, `module:NAME`."""
-    made = command_of(BuildCustom, _print, name, epilog=CUSTOM_EPILOG, dataset=name)
-    return _of_name(made, f"Build with your own dataset class {name}")
-
-
-def _of_name(command: RequestCommand, sentence: str) -> click.Command:
-    """Return a command whose help begins with the name of its dataset."""
-    first, _, rest = (command.help or "").partition(".")
-    command.help = sentence + ("" if "class" in first else first[first.index(" from") :]) + "." + rest
-    return command
+    opening = f"Build with your own dataset class {name}."
+    return command_of(BuildCustom, run_and_print, name, epilog=CUSTOM_EPILOG, opening=opening, dataset=name)
 
 
 def _is_custom(name: str) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Literal
 
 from dataprep.arguments import (
@@ -26,7 +25,6 @@ from dataprep.arguments import (
 from dataprep.builder.plan import Plan
 from dataprep.commands.build_run import Job, Run, dataset_of, run_and_print, shards_at_once
 from dataprep.commands.progress import LaionProgress
-from dataprep.dataset.opened import Dataset
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import DataprepError, UsageError, install_hint
 from dataprep.fetched.collect import DuplicateAction, DuplicatePolicy, RowOptions
@@ -263,31 +261,32 @@ class BuildLaion(WebRequest, Run):
         group=WHERE,
     )
 
+    def tables(self) -> tuple[str, ...]:
+        """Return all tables: a shell writes those of a pattern such as `laion/*.parquet` behind --source."""
+        return (*texts(self.source), *takewhile(_is_no_option, texts(self.engine_options)))
+
+    def engine_words(self) -> tuple[str, ...]:
+        return tuple(dropwhile(_is_no_option, texts(self.engine_options)))
+
     def job(self) -> Job:
-        """Return the build that is asked for. Raises UsageError if the options do not fit together."""
-        words = texts(self.engine_options)
-        more = tuple(takewhile(lambda word: not word.startswith("-"), words))
-        run = replace(self, source=(*texts(self.source), *more), engine_options=words[len(more) :])
-        run.choice()
-        limits = limits_of(run)
-        sources = texts(run.source)
+        limits, sources = limits_of(self), self.tables()
         source_url = open_tables(sources)[0].url
-        is_planned = run.dry_run and not run.is_local  # a plan asks no cluster
-        at_once = None if is_planned else shards_at_once(run, (source_url, str(run.output)))
+        is_planned = self.dry_run and not self.is_local  # a plan asks no cluster
+        at_once = None if is_planned else shards_at_once(self, (source_url, str(self.output)))
         asked = FetchRequest(
-            options=build_options(run.format, _own_data(run)),
+            options=build_options(self.format, _own_data(self)),
             source_url=source_url,
-            output_url=str(run.output),
+            output_url=str(self.output),
             max_reject_ratio=1.0,
-            overwrite=run.overwrite,
+            overwrite=self.overwrite,
             tables=TableRequest(
                 sources=sources,
-                columns=dict(run.column),
-                rows_per_shard=run.rows_per_shard,
+                columns=dict(self.column),
+                rows_per_shard=self.rows_per_shard,
                 limits=limits,
                 workers=at_once or 1,
-                one_fetches_a_shard=run.is_local and run.part is None,
-                rows=_row_options(run),
+                one_fetches_a_shard=self.is_local and self.part is None,
+                rows=_row_options(self),
             ),
         )
 
@@ -300,25 +299,21 @@ class BuildLaion(WebRequest, Run):
             yield from (f"  {line}" for line in fetch_lines(plan, plan.num_shards))
 
         return Job(
-            run=run,
+            run=self,
             request=asked,
             plan_lines=plan_lines,
-            split_line=partial(_split_lines, str(run.output)),
+            split_line=partial(_split_lines, str(self.output)),
             open_progress=partial(LaionProgress, lines=fetch_lines),
-            warnings=() if run.dry_run else tuple(network_lines(limits)),
+            warnings=() if self.dry_run else tuple(network_lines(limits)),
         )
 
 
-def _built(asked: BuildLaion) -> Dataset:
-    return dataset_of(asked.job())
+build_laion = function_of(BuildLaion, dataset_of, "build_laion")
+command = command_of(BuildLaion, run_and_print, "laion", epilog=EPILOG)
 
 
-def _print(asked: BuildLaion, *, as_json: bool) -> None:
-    run_and_print(asked.job(), as_json=as_json)
-
-
-build_laion = function_of(BuildLaion, _built, "build_laion")
-command = command_of(BuildLaion, _print, "laion", epilog=EPILOG)
+def _is_no_option(word: str) -> bool:
+    return not word.startswith("-")
 
 
 def _own_data(values: BuildLaion) -> OwnData | None:

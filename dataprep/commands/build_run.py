@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import click
 
@@ -33,16 +33,14 @@ from dataprep.cloud.prices import ANYWHERE, published_prices
 from dataprep.commands.progress import BuildProgress, Callback, Viewer
 from dataprep.commands.region_options import named_place, place_of_workers, runs_here
 from dataprep.dataset.manifest import manifest_document
+from dataprep.dataset.opened import Dataset, Planned
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
-from dataprep.errors import DataprepError, SourceError, StorageError, UsageError
+from dataprep.errors import BuildError, DataprepError, SourceError, StorageError, UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import MAX_STALL_MINUTES, STALL_S
 from dataprep.messages import counted, human_bytes, shell_words, usd
 from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, DetachedJob, EngineChoice, EngineWork, Part, engine_module, part_of
-
-if TYPE_CHECKING:
-    from dataprep.dataset.opened import Dataset
 
 _OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with `near` or `tpu`"
 _RUNNER_HELP = (
@@ -124,6 +122,7 @@ class Run(LocalRun):
         default=False,
         group=WHERE,
         rare=True,
+        only="cli",
     )
     near: str | None = option(
         "Zone or region in which --output will be read.", default=None, metavar="ZONE", group=WHERE
@@ -163,6 +162,10 @@ class Run(LocalRun):
         """Part of the dataset that this run builds, next to others; None for all of it."""
         return None if self.part is None else part_of(self.part, os.environ)
 
+    def engine_words(self) -> tuple[str, ...]:
+        """Return the options of the engine."""
+        return texts(self.engine_options)
+
     def choice(self) -> EngineChoice:
         """Return the engine that is asked for.
 
@@ -172,7 +175,7 @@ class Run(LocalRun):
         """
         choice = EngineChoice(
             runner=self.runner,
-            options=texts(self.engine_options),
+            options=self.engine_words(),
             workers=self.workers,
             part=self.chosen_part,
             detach=self.detach,
@@ -202,6 +205,16 @@ class Job:
     """Function that checks the originals, before anything else is read."""
     warnings: tuple[str, ...] = ()
     """Warnings about the request itself."""
+
+
+class Asked(Protocol):
+    """A request for a build: a `Run` that also says what is built."""
+
+    def choice(self) -> EngineChoice:
+        """See `Run.choice`."""
+
+    def job(self) -> Job:
+        """Return the build that is asked for. Raises UsageError if the options do not fit together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,18 +249,18 @@ class Submitted:
 Outcome = Built | Drafted | Submitted
 
 
-def run_job(job: Job, viewer: Viewer) -> Outcome:
+def run_job(job: Job, choice: EngineChoice, viewer: Viewer) -> Outcome:
     """Build a dataset, or plan it in a dry run.
 
     Args:
         job: The build.
+        choice: The engine.
         viewer: Receiver of progress and messages.
 
     Raises:
         DataprepError: The build is refused or not finished; the same request continues it.
     """
     run, request = job.run, job.request
-    choice = run.choice()
     reader, builder = named_place(run.near, run.tpu), place_of_workers(choice.options)
     if not run.dry_run:
         guard(request.output_url, run.region_policy, where=reader, advice=_OUTPUT_ADVICE)
@@ -272,19 +285,19 @@ def run_job(job: Job, viewer: Viewer) -> Outcome:
         return Built(result=result, elapsed_s=time.monotonic() - started_s, notes=progress.notes)
 
 
-def dataset_of(job: Job) -> Dataset:
-    """Run a job for a Python function, and return its dataset; after a dry run the planned one.
+def dataset_of(asked: Asked) -> Dataset:
+    """Build for a Python function, and return the dataset; after a dry run the planned one.
 
     Raises:
         DataprepError: The build is refused or not finished.
     """
-    from dataprep.dataset.opened import Dataset, Planned
-
-    outcome = run_job(job, job.run.viewer())
+    choice, job = asked.choice(), asked.job()
+    outcome = run_job(job, choice, job.run.viewer())
+    url = job.request.output_url
     if isinstance(outcome, Built):
-        return Dataset(manifest=outcome.result.manifest, url=job.request.output_url)
+        return Dataset(url=url, known=outcome.result.manifest)
     if isinstance(outcome, Submitted):
-        raise UsageError(f"{outcome.text}; the job runs without this process, and no dataset is there yet")
+        raise BuildError(outcome.text)
     if outcome.refusal is not None:
         raise outcome.refusal
     plan = outcome.plan
@@ -296,17 +309,18 @@ def dataset_of(job: Job) -> Dataset:
         features=plan.features,
         notes=tuple(outcome.notes),
     )
-    return Dataset(url=job.request.output_url, manifest=None, planned=planned)
+    return Dataset(url=url, known=planned)
 
 
-def run_and_print(job: Job, *, as_json: bool) -> None:
-    """Run a job for a command, and print what comes of it.
+def run_and_print(asked: Asked, *, as_json: bool) -> None:
+    """Build for a command, and print what comes of it.
 
     Raises:
         DataprepError: The build is refused or not finished, or a dry run shows that it would be.
     """
+    choice, job = asked.choice(), asked.job()
     with _missing_listed(as_json=as_json):
-        outcome = run_job(job, people(job.run, quiet=as_json))
+        outcome = run_job(job, choice, people(job.run, quiet=as_json))
     if isinstance(outcome, Submitted):
         words = json.dumps({"url": job.request.output_url, "job": outcome.name}) if as_json else outcome.text
         click.echo(words)
@@ -319,16 +333,15 @@ def run_and_print(job: Job, *, as_json: bool) -> None:
 def _draft(
     job: Job, choice: EngineChoice, progress: BuildProgress, *, reader: str | None, builder: str | None
 ) -> Drafted:
-
     run, request = job.run, job.request
     plan = prepare(request, progress, keep=False).plan
-    buckets = planned_buckets(plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers)
     refusal, unknown = _refusal(request, plan)
+    unknowns = [unknown] if unknown else []
     return Drafted(
         plan=plan,
-        buckets=buckets,
-        worker_lines=private_worker_lines(plan, choice.options) + ([unknown] if unknown else []),
-        notes=[*progress.notes, *([unknown] if unknown else [])],
+        buckets=planned_buckets(plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers),
+        worker_lines=[*private_worker_lines(plan, choice.options), *unknowns],
+        notes=[*progress.notes, *unknowns],
         refusal=refusal,
     )
 
@@ -378,7 +391,7 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
         written = write_cards(storage, result.manifest)
         if len(written) == len(CARDS):
             return
-        # The cards of a dataset that was whole already may be edited; those of a repaired one tell of its old files.
+        # The cards of a dataset that was whole already may be edited; those of a repaired one describe its old files.
         if result.assembled or card_plan(storage) not in (None, result.manifest.plan_hash):
             stale = set(CARDS) - own_cards(storage, result.manifest).keys()
             if stale:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import Bytes, StrictCommand
 from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.cost import Amount, CopyCost, Cost, copy_cost, reading_cost
 from dataprep.cloud.offers import (
@@ -43,7 +43,7 @@ from dataprep.cloud.region import (
     unknown_regions,
     verdict,
 )
-from dataprep.commands.options import COUNT, Bytes, json_option
+from dataprep.commands.options import COUNT, json_option
 from dataprep.commands.region_options import (
     echo_commands,
     echo_stale_prices,
@@ -185,9 +185,9 @@ def command(
 ) -> None:
     """Show where each bucket is, where it is read from, and what reading it costs.
 
-    Of a bucket are read its settings, the listing of its objects, and of a dataset its manifest, part of its index
-    and its list of copies; of a zonal bucket also the first byte of an object. With --bucket-location nothing is
-    read, and prices are those of class Standard, for a zone of class Rapid.
+    Reads the bucket's settings, its object listing and, for datasets, the manifest, part of the index and the list of
+    copies; in a zonal bucket also the first byte of an object. With --bucket-location nothing is read, and prices are
+    for class Standard, in a zone for class Rapid.
     """
     if bucket_location is not None and replicas:
         raise UsageError("--replicas reads the dataset's list of copies; leave --bucket-location out")

@@ -16,7 +16,6 @@ from dataprep.commands.build import ImageBuild
 from dataprep.commands.build_run import Job, dataset_of, run_and_print
 from dataprep.dataset.adopted import adopted_fields, check_named, is_adopted, links_of, open_data
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.opened import Dataset
 from dataprep.dataset.records import Manifest
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
@@ -95,7 +94,6 @@ class Convert(ImageBuild):
     )
 
     def job(self) -> Job:
-        self.choice()
         index = open_storage(str(self.url))
         guard(index.url, self.region_policy)
         manifest = _manifest(index)
@@ -123,16 +121,8 @@ class Convert(ImageBuild):
         return job
 
 
-def _converted(asked: Convert) -> Dataset:
-    return dataset_of(asked.job())
-
-
-def _print(asked: Convert, *, as_json: bool) -> None:
-    run_and_print(asked.job(), as_json=as_json)
-
-
-convert = function_of(Convert, _converted, "convert")
-command = command_of(Convert, _print, "convert", epilog=EPILOG)
+convert = function_of(Convert, dataset_of, "convert")
+command = command_of(Convert, run_and_print, "convert", epilog=EPILOG)
 
 
 def _manifest(index: Storage) -> Manifest:

@@ -12,8 +12,8 @@ from typing import Literal
 
 import click
 
-from dataprep.arguments import StrictCommand
-from dataprep.commands.options import MOST_COUNT, MOST_SEED, json_option
+from dataprep.arguments import MOST_COUNT, MOST_SEED, StrictCommand
+from dataprep.commands.options import json_option
 from dataprep.commands.progress import BuildProgress
 from dataprep.demo.make import write_demo
 from dataprep.errors import UsageError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import click
 
-from dataprep.arguments import StrictCommand
-from dataprep.commands.options import COUNT, COUNT_OR_NONE, Bytes, Finite, json_option
+from dataprep.arguments import Bytes, Finite, StrictCommand
+from dataprep.commands.options import COUNT, COUNT_OR_NONE, json_option
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.host.processes import find_modules_here
 

@@ -8,12 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from dataprep.arguments import MOST_COUNT, MOST_SEED, Bytes, Finite, NamedDefaultOption, Whole
+from dataprep.arguments import MOST_COUNT, Finite, Whole
 from dataprep.errors import UsageError
-from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import MAX_STALL_MINUTES, STALL_S
 
-__all__ = ["MOST_COUNT", "MOST_SEED", "Bytes", "Finite", "NamedDefaultOption", "Whole"]
 Command = TypeVar("Command", bound=Callable[..., Any])
 COUNT, COUNT_OR_NONE = Whole(1, MOST_COUNT), Whole(0, MOST_COUNT)
 WHOLE = Whole(max=MOST_COUNT)
@@ -21,14 +19,6 @@ WHOLE = Whole(max=MOST_COUNT)
 _LABEL = re.compile(r"([a-z][-_a-z0-9]{0,62})=([-_a-z0-9]{0,63})")
 
 
-workers_option = click.option(
-    "--workers",
-    cls=NamedDefaultOption,
-    type=COUNT,
-    default=available_cores,
-    show_default="cores of this machine",
-    help="Number of worker processes.",
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
 
@@ -36,11 +26,6 @@ def stall_option(what: str) -> Callable[[Command], Command]:
     """Return the option for the limit on time without progress; `what` is its help."""
     kind = Finite(0, MAX_STALL_MINUTES, min_open=True)
     return click.option("--stall-minutes", type=kind, default=STALL_S / 60, show_default=True, help=what)
-
-
-workers_stall_option = stall_option(
-    "Minutes without progress after which a worker is killed and its shard is tried again."
-)
 
 
 label_option = click.option(

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import Bytes, Finite, StrictCommand
 from dataprep.cloud.accelerators import zone_note
 from dataprep.cloud.capacity import USABLE_SHARE, VCPU_SPEED, CapacityPlan, Resource, WhatIf
 from dataprep.cloud.offers import gib, months_text
@@ -35,7 +35,7 @@ from dataprep.cloud.plan import (
     plan_input,
 )
 from dataprep.cloud.region import placement
-from dataprep.commands.options import COUNT, Bytes, Finite, json_option
+from dataprep.commands.options import COUNT, json_option
 from dataprep.commands.region_options import echo_commands, echo_stale_prices, note_unknown_regions, objects_option
 from dataprep.errors import DataprepError
 from dataprep.host.piped import open_console, print_table

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 
+from dataprep.arguments import Finite
 from dataprep.cloud.placement import POLICIES
 from dataprep.cloud.prices import stale_tables
 from dataprep.cloud.region import check_place, unknown_regions
-from dataprep.commands.options import COUNT, Finite
+from dataprep.commands.options import COUNT
 from dataprep.messages import printable
 
 tpu_option = click.option(

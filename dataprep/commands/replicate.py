@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import Finite, StrictCommand
 from dataprep.builder.finished import shape_faults
 from dataprep.cloud.cost import Amount, Cost, copy_verdict, copying_cost, epochs_to_pay, reading_cost
 from dataprep.cloud.placement import bucket_name, guard, is_bucket
@@ -18,7 +18,7 @@ from dataprep.cloud.prices import Prices, published_prices, read_prices
 from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe, placement, verdict
 from dataprep.cloud.replicate import Copying, copy_dataset, dataset_phases, plan_copy, record_copies
 from dataprep.commands.check_region import Training, examine
-from dataprep.commands.options import Finite, json_option, stall_option
+from dataprep.commands.options import json_option, stall_option
 from dataprep.commands.progress import CopyProgress
 from dataprep.commands.region_options import prices_option, region_policy_option
 from dataprep.dataset.replicas import Replica

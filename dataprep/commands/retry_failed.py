@@ -66,7 +66,7 @@ class RetryFailed(WebRequest, LocalRun):
 def _dataset(asked: RetryFailed) -> Dataset:
     """Fetch failed rows again, and return the dataset; a dry run returns it as it is."""
     found = _retried(asked, asked.viewer())
-    return Dataset(url=str(asked.url), manifest=found[0].manifest)
+    return Dataset(url=str(asked.url), known=found[0].manifest)
 
 
 def _retried(asked: RetryFailed, viewer: Viewer) -> tuple[Retried | FetchedDataset, dict[str, int]]:

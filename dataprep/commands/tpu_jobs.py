@@ -18,7 +18,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import Finite, StrictCommand
 from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.cloud.tpu.command_lines import fetch_command, parse_share
 from dataprep.cloud.tpu.fleet import Answer, Archive, Fleet, Trace, arrange, pack, require_all
@@ -36,7 +36,7 @@ from dataprep.cloud.tpu.jobs import (
 from dataprep.cloud.tpu.manifest import MODES, BuildParts, ManifestRequest, job_set
 from dataprep.cloud.tpu.manifest import new_queue as queue_of
 from dataprep.cloud.tpu.worker import Holder
-from dataprep.commands.options import COUNT, COUNT_OR_NONE, WHOLE, Finite, json_option
+from dataprep.commands.options import COUNT, COUNT_OR_NONE, WHOLE, json_option
 from dataprep.commands.tpu_machines import Done, TpuState, Where, examples, note, on_workers, state_of
 from dataprep.errors import StorageError, UsageError
 from dataprep.host.piped import open_console, print_table

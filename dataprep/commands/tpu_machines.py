@@ -12,7 +12,7 @@ from typing import Any, NotRequired, TypedDict
 
 import click
 
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import MOST_COUNT, StrictCommand
 from dataprep.cloud.accelerators import Accelerator, known_zones, parse_accelerator, zone_note
 from dataprep.cloud.gcloud import Gcloud, find_target
 from dataprep.cloud.tpu.command_lines import (
@@ -32,7 +32,7 @@ from dataprep.cloud.tpu.command_lines import (
     startup_script,
 )
 from dataprep.cloud.tpu.fleet import Fleet
-from dataprep.commands.options import MOST_COUNT, json_option, label_option, parsed_labels
+from dataprep.commands.options import json_option, label_option, parsed_labels
 from dataprep.errors import UsageError
 from dataprep.messages import shell_words
 

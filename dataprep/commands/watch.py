@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from dataprep.arguments import StrictCommand
-from dataprep.commands.options import Finite
+from dataprep.arguments import Finite, StrictCommand
 from dataprep.errors import UsageError
 from dataprep.watching import ABSENT, BuildSnapshot, RunWatch, Snapshot
 

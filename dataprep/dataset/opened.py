@@ -9,7 +9,7 @@ from html import escape
 from dataprep.dataset.features import Feature, Features, described
 from dataprep.dataset.manifest import no_dataset, read_manifest
 from dataprep.dataset.records import Manifest
-from dataprep.messages import counted, human_bytes
+from dataprep.messages import counted, human_bytes, printable
 from dataprep.storage import open_storage
 
 
@@ -46,43 +46,46 @@ class Dataset:
 
     url: str
     """Root of the dataset, for `open_loader`, `verify` and the other functions."""
-    manifest: Manifest | None = field(repr=False)
-    """All that its `dataset.json` says; None if it is only planned."""
-    planned: Planned | None = field(default=None, repr=False)
+    known: Manifest | Planned
+    """Its manifest, or the plan of a dry run."""
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """All that its `dataset.json` says; None if it is only planned."""
+        return self.known if isinstance(self.known, Manifest) else None
 
     @property
     def is_planned(self) -> bool:
         """Whether nothing is built: a dry run returned it."""
-        return self.manifest is None
+        return isinstance(self.known, Planned)
 
     @property
     def name(self) -> str:
         """Name of the dataset."""
-        return self._known.name
+        return self.known.name
 
     @property
     def format(self) -> str:
         """`imagefolder`, `tfrecord` or `webdataset`."""
-        return self._known.format
+        return self.known.format
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes; label n is the n-th."""
-        return tuple(self._known.classes)
+        return tuple(self.known.classes)
 
     @property
     def features(self) -> Mapping[str, Feature]:
         """Types of the values that each sample has besides image, key and label."""
-        return self._known.features
+        return self.known.features
 
     @property
     def splits(self) -> dict[str, Split]:
         """Splits by name."""
-        if self.manifest is None:
-            shapes = {} if self.planned is None else self.planned.splits
-            return {name: Split(name, samples, shards, None) for name, (samples, shards) in shapes.items()}
+        if isinstance(self.known, Planned):
+            return {name: Split(name, samples, shards, None) for name, (samples, shards) in self.known.splits.items()}
         return {
-            each.name: Split(each.name, each.samples, len(each.shards), each.num_bytes) for each in self.manifest.splits
+            each.name: Split(each.name, each.samples, len(each.shards), each.num_bytes) for each in self.known.splits
         }
 
     @property
@@ -93,24 +96,17 @@ class Dataset:
     @property
     def licence(self) -> str:
         """Licence of the images, as it was stated."""
-        return "" if self.manifest is None else self.manifest.licence
+        return "" if isinstance(self.known, Planned) else self.known.licence
 
     @property
     def origin(self) -> str:
         """Where the images come from, as it was stated."""
-        return "" if self.manifest is None else self.manifest.origin
+        return "" if isinstance(self.known, Planned) else self.known.origin
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Messages of a dry run."""
-        return () if self.planned is None else self.planned.notes
-
-    @property
-    def _known(self) -> Manifest | Planned:
-        known = self.manifest or self.planned
-        if known is None:
-            raise ValueError("a Dataset needs a manifest or a plan")
-        return known
+        return self.known.notes if isinstance(self.known, Planned) else ()
 
     def __str__(self) -> str:
         kind = "planned, nothing is built" if self.is_planned else self.url
@@ -121,7 +117,7 @@ class Dataset:
                 f"  {split.name}: {counted(split.samples, 'sample')} in {counted(split.shards, 'shard')}{size}"
             )
         lines += [f"  {name}: {value}" for name, value in self._facts()]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))  # names may be of others: no control character reaches a terminal
 
     __repr__ = __str__
 
@@ -161,4 +157,4 @@ def open_dataset(url: str) -> Dataset:
     manifest = read_manifest(storage)
     if manifest is None:
         raise no_dataset(storage)
-    return Dataset(url=storage.url, manifest=manifest)
+    return Dataset(url=storage.url, known=manifest)

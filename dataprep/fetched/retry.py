@@ -175,7 +175,7 @@ def retry_failed(
 
 
 def check_reasons(choice: Choice, manifest: Manifest) -> None:
-    """Refuse a reason for which no row can have failed.
+    """Raise UsageError for an unknown failure reason.
 
     Args:
         choice: The chosen reasons.

@@ -23,7 +23,7 @@ from pathlib import Path
 import click
 
 from dataprep import cli
-from dataprep.commands.options import Bytes
+from dataprep.arguments import Bytes
 
 HOSTILE = ("nan", "-1", "0", str(2**70), "", "1e400", "\N{SNOWMAN}")
 """For any parameter, whatever its type; besides there is a file, a folder, and a path below a file."""

@@ -1,9 +1,10 @@
 import click
 import pytest
 
+from dataprep.arguments import MOST_COUNT, Bytes, Finite
 from dataprep.commands.build import command as build
 from dataprep.commands.build_laion import command as build_laion
-from dataprep.commands.options import COUNT, MOST_COUNT, Bytes, Finite
+from dataprep.commands.options import COUNT
 from tests.support.flags import numbers
 
 

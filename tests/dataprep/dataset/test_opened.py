@@ -23,13 +23,18 @@ def test_a_planned_dataset_says_that_nothing_is_built():
     planned = Planned(
         name="<pets>", format="webdataset", splits={"train": (1200, 3)}, features={"caption": Feature("text")}
     )
-    dataset = Dataset(url="out", manifest=None, planned=planned)
+    dataset = Dataset(url="out", known=planned)
     assert str(dataset).splitlines() == [
         "<pets> (webdataset): 1,200 samples; planned, nothing is built",
         "  train: 1,200 samples in 3 shards",
         "  features: caption (text)",
     ]
     assert "<b>&lt;pets&gt;</b>" in dataset._repr_html_()
+
+
+def test_control_characters_of_names_reach_no_terminal():
+    planned = Planned(name="pets", format="tfrecord", splits={"train": (1, 1)}, classes=("\x1b]0;owned\x07", "dog"))
+    assert "\x1b" not in str(Dataset(url="out", known=planned))
 
 
 def test_a_place_without_a_dataset_is_refused(tmp_path):
