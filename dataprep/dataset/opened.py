@@ -47,7 +47,7 @@ class Dataset:
     url: str
     """Root of the dataset, for `open_loader`, `verify` and the other functions."""
     known: Manifest | Planned
-    """Its manifest, or the plan of a dry run."""
+    """Manifest of the dataset, or the plan of a dry run."""
 
     @property
     def manifest(self) -> Manifest | None:
