@@ -16,10 +16,14 @@ open             Open a finished dataset: splits, samples, classes, features, li
 verify           Compare every byte of a dataset with its manifest.
 convert          Make a dataset of another: another format, smaller images, other shards.
 adopt            Index data that other tools wrote, so that the loaders read them as they are.
+inspect          Summarise a finished dataset: counts, sizes, classes, duplicates, rejections.
 card             Write the cards of a dataset.
+replicate        Copy a dataset to other regions, near its readers.
+check_region     Calculate what reading a bucket costs from where it is read.
+plan_input       Calculate whether the hosts of a TPU can feed it.
 retry_failed     Fetch failed rows of a table of URLs again.
 open_loader      Open a loader; loaders/ has the others.
-Dataset, Report, Progress  Results of these functions, and the argument of their callback `progress`.
+Dataset, Report, Summary, Progress  Results of these functions, and the argument of their callback `progress`.
 DataprepError    Base of all errors; UsageError and the others are in dataprep.errors.
 
 Each function has the options of the command of its name. Messages go to the logger `dataprep`. docs/architecture.md
@@ -43,13 +47,18 @@ if TYPE_CHECKING:
     )
     from dataprep.commands.build_laion import build_laion
     from dataprep.commands.card import card
+    from dataprep.commands.check_region import check_region
     from dataprep.commands.convert import convert
+    from dataprep.commands.inspect import inspect
+    from dataprep.commands.plan_input import plan_input
     from dataprep.commands.progress import Progress
+    from dataprep.commands.replicate import replicate
     from dataprep.commands.retry_failed import retry_failed
     from dataprep.commands.verify import verify
     from dataprep.dataset.opened import Dataset
     from dataprep.dataset.opened import open_dataset as open
     from dataprep.errors import DataprepError
+    from dataprep.inspection.inspect import Summary
     from dataprep.verification.run import Report
     from loaders.loader import open_loader
 
@@ -59,6 +68,7 @@ __all__ = [
     "Dataset",
     "Progress",
     "Report",
+    "Summary",
     "adopt",
     "build",
     "build_coco",
@@ -68,9 +78,13 @@ __all__ = [
     "build_laion",
     "build_table",
     "card",
+    "check_region",
     "convert",
+    "inspect",
     "open",
     "open_loader",
+    "plan_input",
+    "replicate",
     "retry_failed",
     "verify",
 ]
@@ -79,6 +93,7 @@ _PLACES = {
     "Dataset": "dataprep.dataset.opened",
     "Progress": "dataprep.commands.progress",
     "Report": "dataprep.verification.run",
+    "Summary": "dataprep.inspection.inspect",
     "adopt": "dataprep.commands.adopt",
     "build": "dataprep.commands.build",
     "build_coco": "dataprep.commands.build",
@@ -88,9 +103,13 @@ _PLACES = {
     "build_laion": "dataprep.commands.build_laion",
     "build_table": "dataprep.commands.build",
     "card": "dataprep.commands.card",
+    "check_region": "dataprep.commands.check_region",
     "convert": "dataprep.commands.convert",
+    "inspect": "dataprep.commands.inspect",
     "open": "dataprep.dataset.opened:open_dataset",
     "open_loader": "loaders.loader",
+    "plan_input": "dataprep.commands.plan_input",
+    "replicate": "dataprep.commands.replicate",
     "retry_failed": "dataprep.commands.retry_failed",
     "verify": "dataprep.commands.verify",
 }

@@ -10,8 +10,8 @@
     verify = function_of(Verify, run)            # verify("shards", deep=True); help(verify) says every meaning
     command = command_of(Verify, run_and_print)  # dataprep verify shards --deep
 
-A field's name is its option's with underscores. Errors write it as `field`; the command line spells that --field. Plain
-click commands, such as those of the training programs, use StrictCommand alone.
+A field's name is its option's with underscores. Help and errors write it as `field`; the command line spells that
+--field. Plain click commands use StrictCommand alone, which spells errors alike.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, dataclass_transform
@@ -55,6 +55,8 @@ Texts = str | Sequence[str]
 """Type of an option that may be repeated; `texts` makes a tuple of it."""
 Place = str | PathLike[str]
 """Type of a folder, a file or a URL; the request holds a str."""
+Places = str | PathLike[str] | Sequence[str | PathLike[str]]
+"""Type of such an option that may be repeated."""
 Pairs = Mapping[str, str]
 """Type of an option NAME=VALUE that may be repeated."""
 MOST_COUNT = 2**31 - 1
@@ -135,10 +137,24 @@ class NamedDefaultOption(click.Option):
 
 
 class StrictCommand(click.Command):
-    """A command whose options for one value may not be given twice with different values.
+    """A command whose errors name its options, and whose options for one value may not have two different values.
 
-    Click takes the last value and says nothing of the others.
+    Click alone takes the last value and says nothing of the others.
     """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error that names `shard_bytes` leaves it with --shard-bytes."""
+        try:
+            return super().invoke(ctx)
+        except DataprepError as error:
+            error.args = (self.spelled(str(error)), *error.args[1:])
+            raise
+
+    def spelled(self, text: str) -> str:
+        """Write the fields that a text names as options: `shard_bytes` becomes --shard-bytes."""
+        names = {str(each.name): each.opts[0] for each in self.params if isinstance(each, click.Option)}
+        names |= {name[2:].replace("-", "_"): name for name in list(names.values())}
+        return _FIELD.sub(lambda match: names.get(match[1], match[0]), text)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments, and refuse those that contradict each other.
@@ -350,9 +366,10 @@ class _Key:
         return dict(value)
 
 
-def texts(value: Texts) -> tuple[str, ...]:
+def texts(value: Places) -> tuple[str, ...]:
     """Return the values of a repeated option."""
-    return (value,) if isinstance(value, str) else tuple(value)
+    several = (value,) if isinstance(value, str | PathLike) else value
+    return tuple(fspath(each) if isinstance(each, PathLike) else each for each in several)
 
 
 _KEYS: dict[type, dict[str, _Key]] = {}
@@ -380,6 +397,8 @@ def _key(field: dataclasses.Field[Any], hint: Any) -> _Key:
         plain, choices = str, typing.get_args(plain)
     if spec.size:
         plain = int
+    elif plain == Places:
+        plain = Texts
     elif plain == Place or {str, PathLike[str]} <= {*parts}:
         plain = str
     elif is_union and Path in parts:
@@ -452,15 +471,10 @@ def _function_doc(text: str, fields: Mapping[str, _Key]) -> str:
         found = [key for key in fields.values() if key.spec.group == heading]
         for key in found:
             lines += textwrap.wrap(
-                f"{key.name}: {_plain(key.spec.help)}", 100, initial_indent="    ", subsequent_indent="        "
+                f"{key.name}: {key.spec.help}", 100, initial_indent="    ", subsequent_indent="        "
             )
     lines += ["", "Raises:", "    DataprepError: It could not be done; the text says why, and what to do."]
     return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    """Return a help text for Python: options as names of arguments."""
-    return re.sub(r"--([a-z][a-z0-9-]*)", lambda match: f"`{match[1].replace('-', '_')}`", text)
 
 
 # The door of the command line
@@ -470,6 +484,10 @@ class RequestCommand(StrictCommand):
     """A command whose options are the fields of a request, shown in groups."""
 
     kind: type = object
+
+    def spelled(self, text: str) -> str:
+        """Write the fields that a text names as options: `shard_bytes` becomes --shard-bytes."""
+        return spelled(self.kind, text)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options group by group; rare ones only where --help-all asks."""
@@ -491,7 +509,7 @@ class RequestCommand(StrictCommand):
                     formatter.write_dl(found)
         if hidden:
             formatter.write_paragraph()
-            formatter.write_text(f"--help-all shows {hidden} more options.")
+            formatter.write_text(f"--help-all shows {counted(hidden, 'rare option')}.")
 
 
 def command_of(
@@ -516,11 +534,13 @@ def command_of(
 
     def callback(**values: Any) -> object:
         as_json = values.pop("as_json")
-        with spelled_as_options(kind):
-            return run(kind(**_collected(kind, values), **fixed), as_json=as_json)
+        code = run(kind(**_collected(kind, values), **fixed), as_json=as_json)
+        if isinstance(code, int) and code:
+            click.get_current_context().exit(code)
+        return code
 
     keys = [key for key in _keys(kind).values() if key.spec.only != "python" and key.name not in fixed]
-    parameters: list[click.Parameter] = [_click_parameter(key) for key in keys]
+    parameters: list[click.Parameter] = [_click_parameter(key, partial(spelled, kind)) for key in keys]
     parameters.sort(key=lambda each: isinstance(each, click.Option))
     parameters.append(click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."))
     if any(key.spec.rare for key in keys):
@@ -534,7 +554,7 @@ def command_of(
                 help="Show this message with all options and exit.",
             )
         )
-    text = inspect.cleandoc(kind.__doc__ or "")
+    text = spelled(kind, inspect.cleandoc(kind.__doc__ or ""))
     if opening:
         text = opening + "\n\n" + text.partition("\n\n")[2]
     command = RequestCommand(name, params=parameters, callback=callback, help=text, epilog=epilog)
@@ -568,31 +588,30 @@ def _pair(key: _Key, text: str) -> tuple[str, str]:
     return name, value
 
 
-def _click_parameter(key: _Key) -> click.Parameter:
-    spec = key.spec
+def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:
+    spec, text, shown = key.spec, spell(key.spec.help), spell(key.spec.shown)
     if spec.rest:
         return click.Argument([key.name], nargs=-1, type=click.UNPROCESSED, metavar=spec.metavar)
     if key.is_positional:
-        return click.Argument([key.name], type=_click_type(key), metavar=spec.metavar)
+        count = -1 if key.kind is Texts else 1
+        return click.Argument([key.name], type=_click_type(key), metavar=spec.metavar, nargs=count, required=True)
     is_many, default = key.kind in (Texts, Pairs), key.default
     if key.kind is bool:
         if spec.either:
             words = [f"{key.spelling}/--no-{key.spelling[2:]}", key.name]
-            return click.Option(words, default=default, show_default=True, help=spec.help)
-        return click.Option(
-            [key.spelling, key.name], is_flag=True, flag_value=not default, default=default, help=spec.help
-        )
+            return click.Option(words, default=default, show_default=True, help=text)
+        return click.Option([key.spelling, key.name], is_flag=True, flag_value=not default, default=default, help=text)
     is_required = default is dataclasses.MISSING
-    shows = spec.shown or not (is_required or is_many or (default in (None, "", 0.0) and not isinstance(default, int)))
+    shows = shown or not (is_required or is_many or (default in (None, "", 0.0) and not isinstance(default, int)))
     return NamedDefaultOption(
         [key.spelling, key.name],
         type=_click_type(key),
         required=is_required,
         multiple=is_many,
         default=None if is_required or is_many else default,
-        show_default=spec.shown or bool(shows),
+        show_default=shown or bool(shows),
         metavar=spec.metavar,
-        help=spec.help,
+        help=text,
     )
 
 
@@ -612,17 +631,16 @@ def _click_type(key: _Key) -> Any:
     return str
 
 
-@contextmanager
-def spelled_as_options(kind: type) -> Iterator[None]:
-    """Write the fields that an error names as options of the command line: `shard_bytes` becomes --shard-bytes."""
-    try:
-        yield
-    except DataprepError as error:
-        error.args = (spelled(kind, str(error)), *error.args[1:])
-        raise
-
-
 def spelled(kind: type, text: str) -> str:
     """Write the fields of a request in a text as options of its command: `shard_bytes` becomes --shard-bytes."""
     keys = _keys(kind)
     return _FIELD.sub(lambda match: keys[match[1]].spelling if match[1] in keys else match[0], text)
+
+
+def spelled_document(kind: type, value: Any) -> Any:
+    """Return a JSON value in whose texts the fields of a request are written as options of its command."""
+    if isinstance(value, Mapping):
+        return {name: spelled_document(kind, each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled_document(kind, each) for each in value]
+    return spelled(kind, value) if isinstance(value, str) else value

@@ -35,7 +35,7 @@ ON_DISK = (
     "train pretrain-mae --data_path shards --output_dir runs --device cpu --batch_size 16 --epochs 1 --warmup_epochs 0 "
     + MICRO,
     "plan-input --bucket-location US --zone europe-west4-b --epochs 90",
-    "check-region gs://my-data/coco --bucket-location us-central1 --zone us-central1-a --bytes 100GB",
+    "check-region gs://my-data/coco --bucket-location us-central1 --zone us-central1-a --dataset-bytes 100GB",
     "create-bucket gs://my-data --near us-central2-b --project my-project --dry-run",
     "tpu plan v4-32",
     "tpu manifest mae --type v6e-16 --image IMAGE -- python train.py",

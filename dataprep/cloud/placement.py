@@ -28,7 +28,7 @@ from dataprep.storage.gcs_location import DEADLINES, BucketLocation, bucket_loca
 POLICIES = ("refuse", "warn", "off")
 """What to do when the transfer is charged: the verdict is PAID."""
 SCHEME = "gs://"
-ADVICE = "read it from its own region or copy it beside the reader (dataprep check-region {words} shows what both cost)"
+ADVICE = "read it from its own region or copy it near the reader (dataprep check-region {words} shows what both cost)"
 _log = logging.getLogger("dataprep")
 # A bucket never moves, so its location is cached. A failure is not cached: the next caller tries again.
 _location = functools.cache(bucket_location)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+from dataprep.arguments import IMAGES, OTHER, READ, WHERE, Request, option, request
 from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator, there_are_tpus
 from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.capacity import (
@@ -62,7 +63,7 @@ from dataprep.sources import DATASETS
 SCHEMA_VERSION = 1
 ALL = "all"
 """Name that means every TPU."""
-LOADERS = ("dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain")
+Loader = Literal["dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain"]
 STORED_SIDES = {"imagenet": 387, "imagenet-21k": None, "coco": 480, "coco-dup5": 480}
 """Shorter side of the images of each dataset with a published number of them, in pixels; None if it is not known.
 ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
@@ -77,41 +78,85 @@ _AS_MEASURED = "assumed, because the core that measured is not known"
 """Basis of the speed of the hosts' cores where the cost of an image is the user's."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InputRequest:
-    """What is known of the input of a training; None for what is not given."""
+@request
+class InputRequest(Request):
+    """Compare what an accelerator needs with what its hosts have: cores, network, bucket.
 
-    accelerator: str | None = None
-    """Name of a TPU, or `all`."""
-    images_per_s: float | None = None
-    """Rate that the accelerator takes on all hosts together."""
-    image_size: int = 224
-    """Side of the delivered images, pixels."""
-    dataset: str = "imagenet"
-    """Dataset whose published figures are assumed where none are given."""
-    dataset_bytes: int | None = None
-    """Size of another dataset's images."""
-    images: int | None = None
-    """Number of another dataset's images."""
-    objects: int | None = None
-    """Number of objects that the data are; None for shards."""
-    loader: str = "dataprep"
-    measured: Path | None = None
-    """JSON of `dataprep bench` or `dataprep diagnose`."""
-    host_gbps: float | None = None
-    """Rate at which a host was seen to read, Gbit/s."""
-    bucket_gbps: float | None = None
-    """Bandwidth of the bucket for all hosts together, Gbit/s."""
-    bucket_location: str | None = None
-    zone: str | None = None
-    """Zone or region of the reader."""
-    epochs: int = 1
+    The cost of an image comes from dataprep's own measurements unless yours are given. `dataprep diagnose` measures on
+    one host how many images a second the accelerator takes; multiply that by the number of hosts.
+    """
+
+    accelerator: str | None = option(
+        "TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4; or all, which lists the smallest TPU of each kind "
+        "whose hosts deliver the rate. Without one, only the reading is priced.",
+        default=None,
+        metavar="TYPE",
+        group=WHERE,
+    )
+    images_per_s: float | None = option(
+        "Images a second that the accelerator takes on all hosts together: the global batch, divided by the seconds "
+        "of a step that does not wait for data.",
+        default=None,
+        low=0,
+        open_low=True,
+        group=WHERE,
+    )
+    image_size: int = option("Side of the cropped images, pixels.", default=224, low=1, group=IMAGES)
+    dataset: Literal["imagenet", "imagenet-21k", "coco", "coco-dup5"] = option(
+        "Dataset whose size and image sizes are assumed; for imagenet-21k only the number of images is known.",
+        default="imagenet",
+        group=READ,
+    )
+    dataset_bytes: int | str | None = option(
+        "Size of another dataset's images, as 500GB.", default=None, size=True, low=1, group=READ
+    )
+    images: int | None = option("Number of another dataset's images.", default=None, low=1, metavar="N", group=READ)
+    objects: int | None = option(
+        "Number of objects that hold the data, such as loose pictures; each costs a request when it is read or copied.",
+        default=None,
+        low=1,
+        metavar="N",
+        shown="objects of 256 MiB",
+        group=READ,
+    )
+    loader: Loader = option("Loader that is used.", default="dataprep", group=IMAGES)
+    measured: Path | None = option(
+        "JSON of dataprep bench or diagnose, from which CPU time and bytes of an image are taken.",
+        default=None,
+        metavar="FILE",
+        group=IMAGES,
+    )
+    host_gbps: float | None = option(
+        "Measured bandwidth of a host, in Gbit/s; all of it is counted.",
+        default=None,
+        low=0,
+        open_low=True,
+        group=WHERE,
+    )
+    bucket_gbps: float | None = option(
+        "Bandwidth of the bucket for all hosts together, in Gbit/s.", default=None, low=0, open_low=True, group=READ
+    )
+    bucket_location: str | None = option(
+        "Region, zone, dual-region or multi-region of the bucket, to price the reading; also REGION+REGION.",
+        default=None,
+        metavar="PLACE",
+        group=READ,
+    )
+    zone: str | None = option(
+        "Zone of the TPU, to price the reading; a note says if it is not known to have this TPU.",
+        default=None,
+        group=WHERE,
+    )
+    epochs: int = option("Epochs to time and to price.", default=1, low=1, group=OTHER)
 
     @property
     def data(self) -> PlannedData:
         """What the request says of the data."""
         return PlannedData(
-            dataset=self.dataset, given_bytes=self.dataset_bytes, images=self.images, objects=self.objects
+            dataset=self.dataset,
+            given_bytes=None if self.dataset_bytes is None else int(self.dataset_bytes),
+            images=self.images,
+            objects=self.objects,
         )
 
 
@@ -572,7 +617,7 @@ def _price_alone(request: InputRequest) -> PricedPlaces:
             "give `accelerator`, or `bucket_location` and `zone` for the price of reading alone; " + there_are_tpus()
         )
     data = request.data
-    return priced_places(request, request.dataset_bytes or data.num_bytes(data.image_bytes[0]))
+    return priced_places(request, data.given_bytes or data.num_bytes(data.image_bytes[0]))
 
 
 def _all_tpus(request: InputRequest, images_per_s: float) -> EnoughTpus:
@@ -616,7 +661,7 @@ def _host_cost(request: InputRequest, generation: str) -> HostCost:
         )
     bytes_per_image, bytes_source = request.data.image_bytes
     costs = {}
-    for name in LOADERS:
+    for name in get_args(Loader):
         try:
             costs[name] = cost_on_host(cost_from_table(name, request.image_size, bytes_per_image), hosts.speed)
         except UndecidedError:

@@ -63,7 +63,7 @@ class Adopt(LocalRun):
     """Index the data at URL, which other tools wrote, so that the loaders read them as they are.
 
     The data may be an image folder (<class>/* or {train,val}/<class>/*; links are followed), tars of webdataset, a
-    TFDS directory, or the output of img2dataset, on disk or in a bucket. On disk no image is read without --digest;
+    TFDS directory, or the output of img2dataset, on disk or in a bucket. On disk no image is read without `digest`;
     shards in a bucket are streamed. Afterwards TFDS can read img2dataset's TFRecords.
     """
 

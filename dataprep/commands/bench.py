@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dataprep.arguments import Finite, NamedDefaultOption, StrictCommand
+from dataprep.arguments import command_of, option, request
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.commands.options import COUNT, json_option
-from dataprep.errors import UsageError
-from dataprep.host.cpu import available_cores
 from dataprep.messages import human_bytes, printable
+from loaders.bench.run import BenchRequest, run_bench
+from loaders.bench.table import BenchSection, BenchTable, Comparison, compare, read_table, to_document
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-    from loaders.bench.table import BenchSection, BenchTable, Comparison
 
 EPILOG = """\b
 Examples:
@@ -33,7 +30,6 @@ Examples:
 \b
 Exit codes: 0 measured; 1 the loader failed; 2 usage, or no such data.
 """
-_DEFAULT_SECONDS = 5.0
 
 
 class BenchProgress(AdoptProgress):
@@ -44,75 +40,29 @@ class BenchProgress(AdoptProgress):
         self._show(what, done, total, "")
 
 
-@click.command("bench", cls=StrictCommand, epilog=EPILOG)
-@click.argument("urls", metavar="URL...", nargs=-1, required=True)
-@click.option("--split", default="train", show_default=True, help="Split that is read.")
-@click.option("--batch-size", type=COUNT, default=128, show_default=True, help="Images in a batch.")
-@click.option(
-    "--image-size", type=COUNT, default=224, show_default=True, help="Sides of the cropped images, in pixels."
-)
-@click.option(
-    "--workers",
-    cls=NamedDefaultOption,
-    type=COUNT,
-    default=available_cores,
-    show_default="cores of this machine",
-    help="Threads of the loader, and cores that it may use.",
-)
-@click.option("--seconds", type=Finite(min=0, min_open=True), help="Length of each round, in seconds.  [default: 5]")
-@click.option("--batches", type=COUNT, help="Length of each round, in batches, instead of --seconds.")
-@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Number of rounds.")
-@click.option(
-    "--compare",
-    "compared",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Show the rates next to those of an earlier run, whose --json is in this file.",
-)
-@json_option
-def command(
-    urls: tuple[str, ...],
-    split: str,
-    batch_size: int,
-    image_size: int,
-    workers: int,
-    seconds: float | None,
-    batches: int | None,
-    rounds: int,
-    compared: Path | None,
-    as_json: bool,
-) -> None:
-    """Measure how fast the loader delivers the images of each URL.
-
-    A URL is a dataset of dataprep, an image folder, tars (several tars are one dataset), or a TFDS directory. Each
-    round is a process of its own; the table shows medians. The scripts in benchmarks/ compare other loaders with ours.
-    """
-    from loaders.bench.run import BenchRequest, run_bench
-    from loaders.bench.table import compare, read_table, to_document
-
-    if seconds is not None and batches is not None:
-        raise UsageError("--seconds and --batches both set the length of a round; give one of them")
-    request = BenchRequest(
-        urls=urls,
-        split=split,
-        batch_size=batch_size,
-        image_size=image_size,
-        workers=workers,
-        seconds=0.0 if batches else seconds or _DEFAULT_SECONDS,
-        batches=batches or 0,
-        rounds=rounds,
+@request
+class Bench(BenchRequest):
+    __doc__ = BenchRequest.__doc__
+    compare: Path | None = option(
+        "Show the rates next to those of an earlier run, whose --json is in this file.", default=None, metavar="FILE"
     )
-    before = None if compared is None else read_table(compared)
+
+
+def _bench(asked: Bench, *, as_json: bool) -> None:
+    before = None if asked.compare is None else read_table(asked.compare)
     with BenchProgress(quiet=as_json) as progress, tempfile.TemporaryDirectory(prefix="dataprep-bench-") as work:
-        table = run_bench(request, Path(work), progress)
+        table = run_bench(asked, Path(work), progress)
     comparison = None if before is None else compare(before, table)
     if as_json:
-        beside = {} if comparison is None else {"comparison": comparison}
-        click.echo(json.dumps(to_document(table) | beside))
+        found = {} if comparison is None else {"comparison": comparison}
+        click.echo(json.dumps(to_document(table) | found))
         return
     _print(table)
     if comparison is not None:
         _print_comparison(comparison)
+
+
+command = command_of(Bench, _bench, "bench", epilog=EPILOG)
 
 
 def _print(table: BenchTable) -> None:

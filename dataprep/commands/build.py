@@ -72,7 +72,7 @@ class ImageBuild(Run):
         "Bytes of original images in a shard.", default=DEFAULT_SHARD_BYTES, size=True, shown="256MiB", group=WRITE
     )
     num_shards: int | None = option(
-        "Number of shards in each split, instead of --shard-bytes.", default=None, group=WRITE
+        "Number of shards in each split, instead of `shard_bytes`.", default=None, group=WRITE
     )
     seed: int = option("Seed of the order of the samples.", default=0, high=MOST_SEED, group=WRITE)
     resize: int | None = option(
@@ -292,7 +292,7 @@ class OwnBuild(ImageBuild):
         group=LABELS,
     )
     val_fraction: float = option(
-        "Share of train that becomes val. A picture's key and --seed decide, so new pictures move no others.",
+        "Share of train that becomes val. A picture's key and `seed` decide, so new pictures move no others.",
         default=0.0,
         low=0,
         high=1,
@@ -300,7 +300,7 @@ class OwnBuild(ImageBuild):
         group=LABELS,
     )
     group_by: str | None = option(
-        "With --val-fraction, keep pictures with the same value in this column together.",
+        "With `val_fraction`, keep pictures with the same value in this column together.",
         default=None,
         metavar="COLUMN",
         group=LABELS,
@@ -408,7 +408,7 @@ class BuildTable(OwnBuild):
     """Build the images of your own tables: their bytes in parquet files, or paths in any table.
 
     A valid RGB or grey JPEG keeps its bytes. Other images (PNG, WebP, GIF, BMP) are re-encoded as JPEG; those that
-    cannot be decoded are rejected and listed, and with --max-reject-ratio so are those that do not exist or are of a
+    cannot be decoded are rejected and listed, and with `max_reject_ratio` so are those that do not exist or are of a
     type that is not read, such as TIFF.
     """
 
@@ -419,7 +419,7 @@ class BuildTable(OwnBuild):
         group=READ,
     )
     table: str | None = option(
-        "Table, or folder of tables, below --source.", default=None, metavar="PATH", shown="all", group=READ
+        "Table, or folder of tables, below `source`.", default=None, metavar="PATH", shown="all", group=READ
     )
     image_column: str | None = option(
         "Column of the images.", default=None, metavar="COLUMN", shown="the only one that may hold them", group=READ

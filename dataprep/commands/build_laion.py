@@ -180,7 +180,7 @@ FEW_SHARDS = 4
 class BuildLaion(WebRequest, Run):
     """Fetch the images of a table of URLs, and build shards of them.
 
-    Requests go to public addresses only, unless --allow-network names others, and are limited for each host; robots.txt
+    Requests go to public addresses only, unless `allow_network` names others, and are limited for each host; robots.txt
     and opt-out headers are respected (docs/fetching.md). Every row ends with one status and, unless it succeeded, a
     reason, in the shard's sidecar parquet file. Keys, names and columns are those of img2dataset. The rows stay in the
     table's order.
@@ -194,10 +194,10 @@ class BuildLaion(WebRequest, Run):
     format: Literal["webdataset", "tfrecord"] = option("Format of the shards.", group=WRITE)
     name: str | None = option("Name of the dataset, if the table is not LAION's.", default=None, group=WRITE)
     licence: str | None = option(
-        "Licence of the images, for the manifest; needs --name.", default=None, shown="unknown", group=WRITE
+        "Licence of the images, for the manifest; needs `name`.", default=None, shown="unknown", group=WRITE
     )
     origin: str | None = option(
-        "Where the table comes from, for the manifest; needs --name.", default=None, shown="unknown", group=WRITE
+        "Where the table comes from, for the manifest; needs `name`.", default=None, shown="unknown", group=WRITE
     )
     column: Pairs = option(
         "Name of the column for a role (url, caption, width, …), if it is not a usual one; may be repeated.",
@@ -232,7 +232,7 @@ class BuildLaion(WebRequest, Run):
     )
     image_size: int = option("Size to which images are resized.", default=256, metavar="PIXELS", group=IMAGES)
     resize_mode: ResizeMode = option(
-        "How images get the size of --image-size; see docs/laion.md.", default="keep_ratio", group=IMAGES
+        "How images get the size of `image_size`; see docs/laion.md.", default="keep_ratio", group=IMAGES
     )
     encode_format: EncodeFormat = option("Format of the stored images.", default="jpg", group=IMAGES)
     encode_quality: int | None = option(
@@ -262,7 +262,7 @@ class BuildLaion(WebRequest, Run):
     )
 
     def tables(self) -> tuple[str, ...]:
-        """Return all tables: a shell writes those of a pattern such as `laion/*.parquet` behind --source."""
+        """Return all tables: a shell writes those of a pattern such as `laion/*.parquet` behind `source`."""
         return (*texts(self.source), *takewhile(_is_no_option, texts(self.engine_options)))
 
     def engine_words(self) -> tuple[str, ...]:

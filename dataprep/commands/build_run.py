@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Protocol
 
 import click
 
@@ -31,7 +31,7 @@ from dataprep.cloud.cost import GIB, Amount, Cost, reading_cost, writing_cost
 from dataprep.cloud.placement import Placement, guard, is_bucket, placement_of, this_zone
 from dataprep.cloud.prices import ANYWHERE, published_prices
 from dataprep.commands.progress import BuildProgress, Callback, Viewer
-from dataprep.commands.region_options import named_place, place_of_workers, runs_here
+from dataprep.commands.region_options import Guarded, NamedTpu, named_place, place_of_workers, runs_here
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.opened import Dataset, Planned
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
@@ -50,18 +50,12 @@ _RUNNER_HELP = (
 
 
 @request
-class LocalRun(Request):
-    """Options of work in processes of this machine."""
+class Watched(Request):
+    """Options of work that shows its progress and ends when there is none."""
 
-    workers: int = option(
-        "Number of worker processes.",
-        default_factory=available_cores,
-        low=1,
-        shown="cores of this machine",
-        group=WHERE,
-    )
     stall_minutes: float = option(
-        "Minutes without progress after which a worker is killed and its shard is tried again.",
+        "Minutes without progress after which hanging work is ended: a worker is killed and its shard tried again, a "
+        "job of a Beam runner is cancelled, a copy fails.",
         default=STALL_S / 60,
         low=0,
         high=MAX_STALL_MINUTES,
@@ -82,18 +76,31 @@ class LocalRun(Request):
 
 
 @request
-class Run(LocalRun):
+class LocalRun(Watched):
+    """Options of work in processes of this machine."""
+
+    workers: int = option(
+        "Number of worker processes.",
+        default_factory=available_cores,
+        low=1,
+        shown="cores of this machine",
+        group=WHERE,
+    )
+
+
+@request
+class Run(Guarded, NamedTpu, LocalRun):
     """Options of a build that change no byte of its dataset."""
 
     output: Place = option("Folder or gs:// prefix for the dataset.", metavar="URL", group=WRITE)
     overwrite: bool = option(
-        "Delete the dataset at --output, then build. Readers find none there until the build has finished, and "
-        "those that still read the old one fail; to keep it, choose another --output.",
+        "Delete the dataset at `output`, then build. Readers find none there until the build has finished, and "
+        "those that still read the old one fail; to keep it, choose another `output`.",
         default=False,
         group=WRITE,
     )
     dry_run: bool = option(
-        "Print the plan, and leave nothing behind; where the build would refuse --output, say why and end with "
+        "Print the plan, and leave nothing behind; where the build would refuse `output`, say why and end with "
         "its exit code.",
         default=False,
     )
@@ -106,16 +113,6 @@ class Run(LocalRun):
         group=WHERE,
         rare=True,
     )
-    stall_minutes: float = option(
-        "Minutes without progress after which a worker is killed and its shard tried again, and minutes without a "
-        "finished shard after which a job of a Beam runner is cancelled.",
-        default=STALL_S / 60,
-        low=0,
-        high=MAX_STALL_MINUTES,
-        open_low=True,
-        group=WHERE,
-        rare=True,
-    )
     detach: bool = option(
         "Submit the job to the engine's cluster, print its name, and end. The same command later finishes the "
         "dataset, or says how far the job is.",
@@ -125,13 +122,7 @@ class Run(LocalRun):
         only="cli",
     )
     near: str | None = option(
-        "Zone or region in which --output will be read.", default=None, metavar="ZONE", group=WHERE
-    )
-    tpu: str | None = option(
-        "TPU that will read the data; its zone is looked up with gcloud.", default=None, metavar="NAME", group=WHERE
-    )
-    region_policy: Literal["refuse", "warn", "off"] = option(
-        "Action when the transfer from a bucket is charged.", default="refuse", group=WHERE
+        "Zone or region in which `output` will be read.", default=None, metavar="ZONE", group=WHERE
     )
     engine_options: Texts = option(
         "Options of the engine, as they follow after -- on the command line.",
@@ -261,7 +252,8 @@ def run_job(job: Job, choice: EngineChoice, viewer: Viewer) -> Outcome:
         DataprepError: The build is refused or not finished; the same request continues it.
     """
     run, request = job.run, job.request
-    reader, builder = named_place(run.near, run.tpu), place_of_workers(choice.options)
+    note = viewer.note
+    reader, builder = named_place(run.near, run.tpu, note), place_of_workers(choice.options, note)
     if not run.dry_run:
         guard(request.output_url, run.region_policy, where=reader, advice=_OUTPUT_ADVICE)
         if runs_here(run.runner) or builder is not None:

@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dataprep.arguments import Bytes, StrictCommand
+from dataprep.arguments import (
+    READ,
+    WHERE,
+    Texts,
+    command_of,
+    function_of,
+    option,
+    request,
+    spelled,
+    spelled_document,
+    texts,
+)
 from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.cost import Amount, CopyCost, Cost, copy_cost, reading_cost
 from dataprep.cloud.offers import (
@@ -28,7 +38,7 @@ from dataprep.cloud.offers import (
     storage_notes,
 )
 from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of, this_machine
-from dataprep.cloud.prices import Prices, fact, price_dates, published_prices, read_prices
+from dataprep.cloud.prices import Prices, fact, price_dates
 from dataprep.cloud.region import (
     PAID,
     UNKNOWN,
@@ -43,16 +53,16 @@ from dataprep.cloud.region import (
     unknown_regions,
     verdict,
 )
-from dataprep.commands.options import COUNT, json_option
+from dataprep.commands.build_run import people
+from dataprep.commands.progress import Viewer
 from dataprep.commands.region_options import (
+    MOST_MONTHS,
+    NamedTpu,
+    Note,
+    Priced,
     echo_commands,
     echo_stale_prices,
-    months_option,
     named_place,
-    note_unknown_regions,
-    objects_option,
-    prices_option,
-    tpu_option,
 )
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
@@ -71,8 +81,8 @@ Examples:
   dataprep check-region gs://bucket/imagenet
   dataprep check-region gs://bucket/imagenet --tpu my-v4-32 --epochs 90
   dataprep check-region gs://bucket/imagenet --zone us-central1-a --replicas
-  dataprep check-region gs://bucket --zone us-central1-a --bytes 138GiB --epochs 90
-  dataprep check-region gs://bucket --zone us-central1-a --bucket-location US --bytes 138GiB
+  dataprep check-region gs://bucket --zone us-central1-a --dataset-bytes 138GiB --epochs 90
+  dataprep check-region gs://bucket --zone us-central1-a --bucket-location US --dataset-bytes 138GiB
   dataprep check-region gs://a gs://b --zone europe-west4-a --json | jq '.urls[].verdict'
 
 \b
@@ -131,102 +141,132 @@ class RegionReport:
     notes: list[str] = field(default_factory=list)
 
 
-@click.command("check-region", cls=StrictCommand, epilog=EPILOG)
-@click.argument("urls", metavar="BUCKET_OR_URL...", nargs=-1, required=True)
-@click.option("--zone", help="Zone or region of the reader.  [default: this machine's, from its metadata server]")
-@tpu_option
-@click.option("--epochs", type=COUNT, default=1, show_default=True, help="Epochs of the whole training.")
-@click.option(
-    "--hosts",
-    type=COUNT,
-    help="Hosts that share the reading.  [default: 1, or without --zone and --tpu those of this machine's TPU]",
-)
-@click.option(
-    "--hosts-read-all", is_flag=True, help="Assume that every host reads the whole dataset, not just its share."
-)
-@click.option("--split", help="Split that is read.  [default: train, else the first]")
-@click.option(
-    "--bytes",
-    "--dataset-bytes",
-    "num_bytes",
-    type=Bytes(),
-    help="Size of the data that will be read, instead of looking it up.",
-)
-@objects_option
-@click.option(
-    "--bucket-location",
-    metavar="PLACE",
-    help="Location of the buckets, instead of looking it up: Cloud Storage gets no request, and no credentials are "
-    "needed.",
-)
-@months_option
-@click.option(
-    "--replicas",
-    is_flag=True,
-    help="Examine the copy that a loader would read instead, if there is a cheaper one.",
-)
-@prices_option
-@json_option
-def command(
-    urls: tuple[str, ...],
-    zone: str | None,
-    tpu: str | None,
-    epochs: int,
-    hosts: int | None,
-    hosts_read_all: bool,
-    split: str | None,
-    num_bytes: int | None,
-    objects: int | None,
-    bucket_location: str | None,
-    months: float,
-    replicas: bool,
-    prices_file: Path | None,
-    as_json: bool,
-) -> None:
+@request
+class CheckRegion(Priced, NamedTpu):
     """Show where each bucket is, where it is read from, and what reading it costs.
 
     Reads the bucket's settings, its object listing and, for datasets, the manifest, part of the index and the list of
-    copies; in a zonal bucket also the first byte of an object. With --bucket-location nothing is read, and prices are
+    copies; in a zonal bucket also the first byte of an object. With `bucket_location` nothing is read, and prices are
     for class Standard, in a zone for class Rapid.
     """
-    if bucket_location is not None and replicas:
-        raise UsageError("--replicas reads the dataset's list of copies; leave --bucket-location out")
-    if objects is not None and num_bytes is None:
-        raise UsageError("--objects is the number of objects of the data whose size --bytes gives; add --bytes")
-    located = None if bucket_location is None else parse_location(bucket_location)
-    if located is not None:
-        note_unknown_regions(placement(located)[1])
-    prices = published_prices() if prices_file is None else read_prices(prices_file)
-    where = named_place(zone, tpu)
+
+    urls: Texts = option(
+        "Buckets, or gs:// prefixes of datasets.", metavar="BUCKET_OR_URL...", kw_only=False, group=READ
+    )
+    zone: str | None = option(
+        "Zone or region of the reader.", default=None, shown="this machine's, from its metadata server", group=WHERE
+    )
+    epochs: int = option("Epochs of the complete training.", default=1, low=1)
+    hosts: int | None = option(
+        "Hosts that share the reading.",
+        default=None,
+        low=1,
+        shown="1, or without `zone` and `tpu` the hosts of this machine's TPU",
+        group=WHERE,
+    )
+    hosts_read_all: bool = option(
+        "Assume that every host reads the complete dataset, not just its share.", default=False, group=WHERE
+    )
+    split: str | None = option("Split that is read.", default=None, shown="train, else the first", group=READ)
+    dataset_bytes: int | str | None = option(
+        "Size of the data that will be read, instead of looking it up.", default=None, size=True, group=READ
+    )
+    objects: int | None = option(
+        "Number of objects that hold the data, such as loose pictures; each costs a request when it is read or copied.",
+        default=None,
+        low=1,
+        metavar="N",
+        shown="objects of 256 MiB",
+        group=READ,
+    )
+    bucket_location: str | None = option(
+        "Location of the buckets, instead of looking it up: Cloud Storage gets no request, and no credentials are "
+        "needed.",
+        default=None,
+        metavar="PLACE",
+        group=READ,
+    )
+    months: float = option(
+        "Months for which a cache or a copy would be kept.", default=1.0, low=0, high=MOST_MONTHS, rare=True
+    )
+    replicas: bool = option(
+        "Examine the copy that a loader would read instead, if there is a cheaper one.", default=False, group=READ
+    )
+
+    def __post_init__(self) -> None:
+        """Check the values, and that they go together."""
+        super().__post_init__()
+        if self.bucket_location is not None and self.replicas:
+            raise UsageError("`replicas` reads the dataset's list of copies; leave `bucket_location` out")
+        if self.objects is not None and self.dataset_bytes is None:
+            raise UsageError("`objects` is the number of objects with `dataset_bytes` bytes together; give both")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegionCheck:
+    """Result of `check_region`."""
+
+    reader: str | None
+    """Zone or region of the reader; None if it is not known."""
+    training: Training
+    reports: tuple[RegionReport, ...]
+    """A report for each URL."""
+    notes: tuple[str, ...]
+    """Notes on regions that dataprep does not know."""
+
+    @property
+    def verdict(self) -> str:
+        """`paid` if reading one of the URLs is charged, else `unknown` if one is not known, else `free`."""
+        verdicts = {report.placement.verdict.kind for report in self.reports}
+        return PAID if PAID in verdicts else UNKNOWN if UNKNOWN in verdicts else "free"
+
+
+def _checked(asked: CheckRegion) -> RegionCheck:
+    """Examine what a request names."""
+    return _examined(asked, Viewer(is_python=True).note)
+
+
+def _examined(asked: CheckRegion, note: Note) -> RegionCheck:
+    located = None if asked.bucket_location is None else parse_location(asked.bucket_location)
+    named = () if located is None else placement(located)[1]
+    for line in unknown_regions(named):
+        note(line)
+    prices, hosts = asked.table(), asked.hosts
+    where = named_place(asked.zone, asked.tpu, note)
     machine = this_machine() if where is None else None
     if machine is not None:
         where, hosts = machine.zone, hosts or len(machine.hosts)
     training = Training(
-        epochs=epochs,
+        epochs=asked.epochs,
         hosts=hosts or 1,
-        hosts_read_all=hosts_read_all,
-        split=split,
-        months=months,
-        num_bytes=num_bytes,
-        objects=objects,
+        hosts_read_all=asked.hosts_read_all,
+        split=asked.split,
+        months=asked.months,
+        num_bytes=None if asked.dataset_bytes is None else int(asked.dataset_bytes),
+        objects=asked.objects,
     )
-    named = () if located is None else placement(located)[1]
-    unknown = unknown_regions(named if where is None else (*named, where))
-    reports = [examine(url, where, training, prices, replicas=replicas, located=located) for url in urls]
+    reports = tuple(
+        examine(url, where, training, prices, replicas=asked.replicas, located=located) for url in texts(asked.urls)
+    )
+    unknown = tuple(unknown_regions(named if where is None else (*named, where)))
+    return RegionCheck(reader=where, training=training, reports=reports, notes=unknown)
+
+
+def _print(asked: CheckRegion, *, as_json: bool) -> int:
+    found = _examined(asked, people(asked, quiet=as_json).note)
     if as_json:
-        found = {"reader": where, "training": asdict(training), "urls": [_json(each, unknown) for each in reports]}
+        urls = [_json(each, found.notes) for each in found.reports]
+        document = {"reader": found.reader, "training": asdict(found.training), "urls": urls}
         dates = {name: read.isoformat() for name, read in price_dates().items()}
-        click.echo(json.dumps({**found, "prices_as_of": dates}))
+        click.echo(json.dumps({**spelled_document(CheckRegion, document), "prices_as_of": dates}))
     else:
-        for report in reports:
-            _print(report, training)
+        for report in found.reports:
+            _print_report(report, found.training)
         echo_stale_prices()
-    verdicts = {report.placement.verdict.kind for report in reports}
-    code = _PAID_CODE if PAID in verdicts else _UNKNOWN_CODE if UNKNOWN in verdicts else 0
-    click.get_current_context().exit(code)
+    return {PAID: _PAID_CODE, UNKNOWN: _UNKNOWN_CODE}.get(found.verdict, 0)
 
 
-def _json(report: RegionReport, unknown: list[str]) -> dict[str, object]:
+def _json(report: RegionReport, unknown: Sequence[str]) -> dict[str, object]:
     found, reading = report.placement.verdict, report.reading
     return {
         "url": report.placement.url,
@@ -254,7 +294,7 @@ def _cost(cost: Cost | None) -> dict[str, float] | None:
     return None if cost is None else {**asdict(cost), "total": cost.total}
 
 
-def _print(report: RegionReport, training: Training) -> None:
+def _print_report(report: RegionReport, training: Training) -> None:
     placed, found = report.placement, report.placement.verdict
     price = f" at ${found.usd_per_gib:g} per GiB" if found.usd_per_gib else ""
     click.echo(placed.url)
@@ -266,7 +306,7 @@ def _print(report: RegionReport, training: Training) -> None:
         _line("bucket", f"{describe(placed.bucket)}{storage_class}{autoclass}{hierarchy}{caches}")
     if report.copy_of is not None:
         _line("copy of", report.copy_of)
-    _line("reader", placed.where or "not known: no metadata server; give --zone or --tpu")
+    _line("reader", placed.where or "not known: no metadata server; give `zone` or `tpu`")
     _line("verdict", f"{found.kind}{price}: {found.reason}")
     _print_costs(report, training)
     _print_advice(report, training)
@@ -295,7 +335,7 @@ def _print_advice(report: RegionReport, training: Training) -> None:
     pays = f"it pays off after {epochs:,} epoch{'s' if epochs > 1 else ''}" if epochs else "it never pays off"
     _line(
         "do",
-        f"copy it beside the reader: {usd(report.copy.once.total)} once, then "
+        f"copy it near the reader: {usd(report.copy.once.total)} once, then "
         f"{usd(report.copy.storage_per_month)} a month to keep it; {pays}",
     )
     echo_commands(report.commands)
@@ -315,7 +355,7 @@ def _shown(cost: Cost | None) -> str:
 
 
 def _line(label: str, text: str) -> None:
-    click.echo(f"  {label:<10}  {printable(text)}")
+    click.echo(f"  {label:<10}  {printable(spelled(CheckRegion, text))}")
 
 
 # Examination of one URL
@@ -379,7 +419,7 @@ def _placement(url: str, where: str | None, prices: Prices) -> Placement:
     try:
         return placement_of(url, where, prices, every_cache=True)
     except CredentialsError as error:
-        reason = f"it is not known where the bucket is: {error}; --bucket-location PLACE needs none"
+        reason = f"it is not known where the bucket is: {error}; `bucket_location` needs none"
         return Placement(url, where, None, Verdict(UNKNOWN, None, reason))
 
 
@@ -387,7 +427,7 @@ def _examine_given(found: Placement, training: Training, prices: Prices) -> Regi
     """Examine a bucket whose location is given, without a request to Cloud Storage."""
     report = RegionReport(placement=found)
     if training.num_bytes is None:
-        report.notes.append("no cost: nothing is looked up in a bucket whose location is given; give --bytes")
+        report.notes.append("no cost: nothing is looked up in a bucket whose location is given; give `dataset_bytes`")
     else:
         storage_class = None if found.bucket is None else found.bucket.storage_class
         report.reading = given_reading(training.num_bytes, storage_class, training.objects)
@@ -576,3 +616,7 @@ def ranks_per_piece(world_size: int, samples: float, num_streams: int) -> float:
     sharing = world_size // math.gcd(world_size, num_streams)
     without: float = (1 - 1 / sharing) ** samples
     return sharing * (1 - without)
+
+
+check_region = function_of(CheckRegion, _checked, "check_region")
+command = command_of(CheckRegion, _print, "check-region", epilog=EPILOG)

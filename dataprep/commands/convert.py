@@ -59,7 +59,7 @@ class Convert(ImageBuild):
     )
     name: str | None = option("Name of the new dataset.", default=None, shown="the name of the old one", group=WRITE)
     shuffle: bool = option(
-        "Put the samples into the random order of --seed, or keep the order of the old shards.",
+        "Put the samples into the random order of `seed`, or keep the order of the old shards.",
         default=True,
         either=True,
         group=WRITE,
@@ -86,7 +86,7 @@ class Convert(ImageBuild):
         rare=True,
     )
     val_fraction: float = option(
-        "Share of train that becomes val. A sample's key and --seed decide, so new samples move no others.",
+        "Share of train that becomes val. A sample's key and `seed` decide, so new samples move no others.",
         default=0.0,
         low=0,
         high=1,

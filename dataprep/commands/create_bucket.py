@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import click
 
-from dataprep.arguments import StrictCommand
-from dataprep.cloud.buckets import (
-    LIFECYCLES,
-    ROLES,
-    STORAGE_CLASSES,
-    BucketRequest,
-    account_email,
-    ensure_account,
-    ensure_bucket,
-)
+from dataprep.arguments import WHERE, WRITE, Pairs, Texts, command_of, option, request, texts
+from dataprep.cloud.buckets import BucketRequest, account_email, ensure_account, ensure_bucket
 from dataprep.cloud.gcloud import Gcloud
 from dataprep.cloud.placement import is_bucket
 from dataprep.cloud.region import check_place, region_of
-from dataprep.commands.options import COUNT, WHOLE, json_option, label_option, parsed_labels
-from dataprep.commands.region_options import named_place, tpu_option
+from dataprep.commands.build_run import people
+from dataprep.commands.options import checked_labels
+from dataprep.commands.region_options import NamedTpu, Note, named_place
 from dataprep.errors import UsageError, VerificationError
 from dataprep.messages import printable
 from dataprep.storage import open_storage
@@ -38,96 +32,80 @@ it exists in another place, or a permission is missing.
 """
 
 
-@click.command("create-bucket", cls=StrictCommand, epilog=EPILOG)
-@click.argument("url", metavar="gs://NAME")
-@click.option("--near", "near", metavar="ZONE", help="Zone or region in which the bucket will be read.")
-@tpu_option
-@click.option(
-    "--storage-class", type=click.Choice(STORAGE_CLASSES, case_sensitive=False), default="STANDARD", show_default=True,
-    help="Class of new objects; reading any but STANDARD costs money for each GiB.",
-)  # fmt: skip
-@label_option
-@click.option(
-    "--lifecycle-days", type=COUNT, help="Age in days at which --lifecycle acts on an object.  [default: never]"
-)
-@click.option(
-    "--lifecycle",
-    type=click.Choice(LIFECYCLES),
-    default="delete",
-    show_default=True,
-    help="What happens to an object of that age.",
-)
-@click.option(
-    "--soft-delete-days",
-    type=WHOLE,
-    default=7,
-    show_default=True,
-    help="Days for which deleted objects can be restored, and are paid for; 0: none.",
-)
-@click.option(
-    "--cache",
-    "caches",
-    metavar="ZONE",
-    multiple=True,
-    help="Zone of the region that gets a Rapid Cache, which costs money while it holds data; may be repeated.",
-)
-@click.option(
-    "--hns",
-    "hierarchical",
-    is_flag=True,
-    help="Create a hierarchical namespace: more requests a second from the start, dearer operations.",
-)
-@click.option("--project", help="Project that pays for the bucket.  [default: that of the credentials]")
-@click.option(
-    "--service-account", "account", metavar="NAME", help="Create an account that may use this bucket and nothing else."
-)
-@click.option(
-    "--role", type=click.Choice(tuple(ROLES)), default="reader", show_default=True, help="Rights of that account."
-)
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Print what would be created, and the gcloud commands for the account; create nothing.",
-)
-@json_option
-def command(
-    url: str,
-    near: str | None,
-    tpu: str | None,
-    storage_class: str,
-    labels: tuple[str, ...],
-    lifecycle_days: int | None,
-    lifecycle: str,
-    soft_delete_days: int,
-    caches: tuple[str, ...],
-    hierarchical: bool,
-    project: str | None,
-    account: str | None,
-    role: str,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@request
+class CreateBucket(NamedTpu):
     """Create a bucket in the region of a zone or a TPU, where reading it is free.
 
-    Rights are given on the whole bucket only (uniform access), no right can make it public, and uploads that were never
-    finished are removed after a week. An existing bucket is compared with these settings, and never changed.
+    Rights are given on the complete bucket only (uniform access), no right can make it public, and uploads that were
+    never finished are removed after a week. An existing bucket is compared with these settings, and never changed.
     """
-    place = named_place(near, tpu)
-    if place is None:
-        raise UsageError(f"{url}: in which region? give --near ZONE or --tpu NAME of its readers")
-    request = BucketRequest(
-        name=_bucket_name(url),
-        location=region_of(place).upper(),
-        storage_class=storage_class,
-        labels=parsed_labels(labels),
-        lifecycle_days=lifecycle_days,
-        lifecycle=lifecycle,
-        soft_delete_days=soft_delete_days,
-        hierarchical=hierarchical,
-        caches=tuple(dict.fromkeys(map(check_place, caches))),
+
+    url: str = option("Name of the bucket.", metavar="gs://NAME", kw_only=False, group=WRITE)
+    near: str | None = option(
+        "Zone or region in which the bucket will be read.", default=None, metavar="ZONE", group=WHERE
     )
+    storage_class: Literal["standard", "nearline", "coldline", "archive"] = option(
+        "Class of new objects; reading any but standard costs money for each GiB.", default="standard", group=WRITE
+    )
+    label: Pairs = option(
+        "Label that the bill shows; may be repeated.", default_factory=dict, metavar="KEY=VALUE", group=WRITE
+    )
+    lifecycle_days: int | None = option(
+        "Age in days at which `lifecycle` acts on an object.", default=None, low=1, shown="never", group=WRITE
+    )
+    lifecycle: Literal["delete", "nearline"] = option("Action on an object of that age.", default="delete", group=WRITE)
+    soft_delete_days: int = option(
+        "Days for which deleted objects can be restored, and are paid for; 0: none.", default=7, group=WRITE
+    )
+    cache: Texts = option(
+        "Zone of the region that gets a Rapid Cache, which costs money while it holds data; may be repeated.",
+        default=(),
+        metavar="ZONE",
+        group=WRITE,
+    )
+    hns: bool = option(
+        "Create a hierarchical namespace: more requests a second from the start, dearer operations.",
+        default=False,
+        group=WRITE,
+    )
+    project: str | None = option(
+        "Project that pays for the bucket.", default=None, shown="the project of the credentials", group=WHERE
+    )
+    service_account: str | None = option(
+        "Create an account that may use this bucket and nothing else.", default=None, metavar="NAME"
+    )
+    role: Literal["reader", "writer"] = option("Rights of that account.", default="reader")
+    dry_run: bool = option(
+        "Print what would be created, and the gcloud commands for the account; create nothing.", default=False
+    )
+
+    def bucket(self, note: Note) -> BucketRequest:
+        """Return the bucket that is asked for.
+
+        Raises:
+            UsageError: The name, a place or a label is malformed, or nothing says the region.
+        """
+        place = named_place(self.near, self.tpu, note)
+        if place is None:
+            raise UsageError(f"{self.url}: in which region? give the zone of its readers as `near`, or their `tpu`")
+        return BucketRequest(
+            name=_bucket_name(self.url),
+            location=region_of(place).upper(),
+            storage_class=self.storage_class.upper(),
+            labels=checked_labels(self.label),
+            lifecycle_days=self.lifecycle_days,
+            lifecycle=self.lifecycle,
+            soft_delete_days=self.soft_delete_days,
+            hierarchical=self.hns,
+            caches=tuple(dict.fromkeys(map(check_place, texts(self.cache)))),
+        )
+
+
+def _create(asked: CreateBucket, *, as_json: bool) -> None:
+    request = asked.bucket(people(asked, quiet=as_json).note)
+    account, project, dry_run, role = asked.service_account, asked.project, asked.dry_run, asked.role
     if account is not None and project is None:
-        raise UsageError(f"--service-account {account}: its address names its project; add --project")
+        raise UsageError(f"`service_account` {account}: its address names its project; add `project`")
     email = None if account is None or project is None else account_email(account, project)
     created, differences = (False, []) if dry_run else ensure_bucket(request, project)
     if as_json:
@@ -141,9 +119,8 @@ def command(
             "`gcloud storage buckets update`, or request its existing settings"
         )
     if account is not None and project is not None:
-        ensure_account(
-            Gcloud(lambda line: click.echo(line, err=as_json), dry_run=dry_run), request.name, account, project, role
-        )
+        gcloud = Gcloud(lambda line: click.echo(line, err=as_json), dry_run=dry_run)
+        ensure_account(gcloud, request.name, account, project, role)
         if not (dry_run or as_json):
             click.echo(f"{email} may {'read' if role == 'reader' else 'read and write'} it, and nothing else")
 
@@ -178,3 +155,6 @@ def _bucket_name(url: str) -> str:
     if "/" in name:
         raise UsageError(f"{url}: expected only a bucket's name, such as gs://{name.partition('/')[0]}")
     return name
+
+
+command = command_of(CreateBucket, _create, "create-bucket", epilog=EPILOG)

@@ -12,8 +12,7 @@ from typing import Literal
 
 import click
 
-from dataprep.arguments import MOST_COUNT, MOST_SEED, StrictCommand
-from dataprep.commands.options import json_option
+from dataprep.arguments import MOST_SEED, WRITE, Request, command_of, option, request
 from dataprep.commands.progress import BuildProgress
 from dataprep.demo.make import write_demo
 from dataprep.errors import UsageError
@@ -30,51 +29,8 @@ Examples:
 """
 
 
-@click.command("demo-data", cls=StrictCommand, epilog=EPILOG)
-@click.argument("dataset", type=click.Choice(["coco", "imagenet", "laion"]))
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--images",
-    type=click.IntRange(20, MOST_COUNT),
-    default=400,
-    show_default=True,
-    help="Number of images in train, besides those in val; for laion, number of rows of the table.",
-)
-@click.option(
-    "--odd", is_flag=True, help="Add what the real datasets hold besides plain JPEGs: PNG, CMYK, truncated images, …"
-)
-@click.option(
-    "--annotations", "annotated", is_flag=True, help="coco: write annotations in the layout of COCO 2017, too."
-)
-@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed of the crops.")
-@click.option(
-    "--serve", is_flag=True, help="laion: serve the images at the table's URLs, to this machine alone, until Ctrl-C."
-)
-@click.option(
-    "--port",
-    type=click.IntRange(min=0, max=65_535),
-    default=DEFAULT_PORT,
-    show_default=True,
-    help="laion: port in the URLs, and of --serve; 0: any free one.",
-)
-@click.option(
-    "--base-url", metavar="URL", help="laion: beginning of the URLs, if another machine will serve DIRECTORY."
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be written and where, and write nothing.")
-@json_option
-def command(
-    dataset: Literal["coco", "imagenet", "laion"],
-    directory: Path,
-    images: int,
-    odd: bool,
-    annotated: bool,
-    seed: int,
-    serve: bool,
-    port: int,
-    base_url: str | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+@request
+class DemoData(Request):
     """Write original files of DATASET, made of real photographs, into DIRECTORY.
 
     The photographs come with scikit-image and scikit-learn; their sizes and qualities vary as in ImageNet. The
@@ -84,31 +40,67 @@ def command(
     laion is a table of URLs and the images behind them, some of which fail on purpose; expected.json says how each row
     ends.
     """
-    if annotated and dataset != "coco":
-        raise UsageError(f"--annotations: {dataset} has none; leave it out")
-    if dry_run:
-        facts = {"dry_run": True, "dataset": dataset, "directory": str(directory), "images": images}
-        click.echo(json.dumps(facts) if as_json else f"{dataset}: {images:,} images would be written into {directory}")
-        return
-    if dataset == "laion":
-        if odd:
-            raise UsageError("laion always has its oddities; leave --odd out")
-        if port == 0 and not serve:
+
+    dataset: Literal["coco", "imagenet", "laion"] = option("Kind of the files.", kw_only=False)
+    directory: Path = option("Folder for the files.", kw_only=False)
+    images: int = option(
+        "Number of images in train, besides those in val; for laion, number of rows of the table.",
+        default=400,
+        low=20,
+        group=WRITE,
+    )
+    odd: bool = option(
+        "Add what the real datasets hold besides plain JPEGs: PNG, CMYK, truncated images, …",
+        default=False,
+        group=WRITE,
+    )
+    annotations: bool = option("coco: write annotations in the layout of COCO 2017, too.", default=False, group=WRITE)
+    seed: int = option("Seed of the crops.", default=0, low=0, high=MOST_SEED, group=WRITE)
+    serve: bool = option(
+        "laion: serve the images at the table's URLs, to this machine alone, until Ctrl-C.", default=False
+    )
+    port: int = option(
+        "laion: port in the URLs, and of `serve`; 0: any free one.", default=DEFAULT_PORT, low=0, high=65_535
+    )
+    base_url: str | None = option(
+        "laion: beginning of the URLs, if another machine will serve DIRECTORY.", default=None, metavar="URL"
+    )
+    dry_run: bool = option("Print what would be written and where, and write nothing.", default=False)
+
+    def __post_init__(self) -> None:
+        """Check the values, and that they go together."""
+        super().__post_init__()
+        if self.annotations and self.dataset != "coco":
+            raise UsageError(f"`annotations`: {self.dataset} has none; leave it out")
+        if self.dataset == "laion" and self.odd:
+            raise UsageError("laion always has its oddities; leave `odd` out")
+        if self.dataset == "laion" and self.port == 0 and not self.serve:
+            raise UsageError("`port` 0 needs `serve`: the table contains the server's port; add it, or name a port")
+        if self.dataset != "laion" and (self.serve or self.base_url is not None):
             raise UsageError(
-                "--port 0 needs --serve: the table contains the server's port; add --serve, or name a port"
+                f"{self.dataset} is made of archives, which need no server; leave `serve` and `base_url` out"
             )
-        if serve:
-            _serve_laion(directory, images, seed, port, base_url, as_json)
-        else:
-            _write_laion(directory, images, seed, base_url or _loopback(port), as_json)
-        return
-    if serve or base_url is not None:
-        raise UsageError(f"{dataset} is made of archives, which need no server; leave --serve and --base-url out")
+
+
+def _write(asked: DemoData, *, as_json: bool) -> None:
+    dataset, directory = asked.dataset, asked.directory
+    if asked.dry_run:
+        facts = {"dry_run": True, "dataset": dataset, "directory": str(directory), "images": asked.images}
+        text = f"{dataset}: {asked.images:,} images would be written into {directory}"
+        click.echo(json.dumps(facts) if as_json else text)
+    elif dataset == "laion" and asked.serve:
+        _serve_laion(asked, as_json)
+    elif dataset == "laion":
+        _write_laion(asked, asked.base_url or _loopback(asked.port), as_json)
+    else:
+        _write_archives(asked, "coco-annotated" if asked.annotations else dataset, as_json)
+
+
+def _write_archives(asked: DemoData, kind: Literal["coco", "coco-annotated", "imagenet"], as_json: bool) -> None:
+    directory = asked.directory
     with BuildProgress(quiet=as_json) as progress:
         made = partial(progress.reading, "photographs")
-        report = write_demo(
-            "coco-annotated" if annotated else dataset, directory, images=images, odd=odd, seed=seed, progress=made
-        )
+        report = write_demo(kind, directory, images=asked.images, odd=asked.odd, seed=asked.seed, progress=made)
     if as_json:
         click.echo(json.dumps(asdict(report), default=str))
         return
@@ -116,22 +108,23 @@ def command(
         click.echo(f"{path}  {human_bytes(path.stat().st_size)}")
 
 
-def _serve_laion(directory: Path, images: int, seed: int, port: int, base_url: str | None, as_json: bool) -> None:
+def _serve_laion(asked: DemoData, as_json: bool) -> None:
     from dataprep.demo.make import demo_server
 
-    with demo_server(directory, port) as server:  # first, because the URLs contain its port
+    with demo_server(asked.directory, asked.port) as server:  # first, because the URLs contain its port
         here = _loopback(server.server_port)
-        _write_laion(directory, images, seed, base_url or here, as_json)
-        click.echo(f"serving {directory} at {here} until Ctrl-C", err=True)
+        _write_laion(asked, asked.base_url or here, as_json)
+        click.echo(f"serving {asked.directory} at {here} until Ctrl-C", err=True)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
 
 
-def _write_laion(directory: Path, images: int, seed: int, base_url: str, as_json: bool) -> None:
+def _write_laion(asked: DemoData, base_url: str, as_json: bool) -> None:
     from dataprep.demo.make import EXPECTED, TABLE, write_demo_laion
 
+    directory, images = asked.directory, asked.images
     with BuildProgress(quiet=as_json) as progress:
-        ends = write_demo_laion(directory, base_url, images, seed, partial(progress.reading, "photographs"))
+        ends = write_demo_laion(directory, base_url, images, asked.seed, partial(progress.reading, "photographs"))
     statuses = dict(Counter(end.status for end in ends))
     if as_json:
         table, expected = str(directory / TABLE), str(directory / EXPECTED)
@@ -144,3 +137,6 @@ def _write_laion(directory: Path, images: int, seed: int, base_url: str, as_json
 
 def _loopback(port: int) -> str:
     return f"http://127.0.0.1:{port}"
+
+
+command = command_of(DemoData, _write, "demo-data", epilog=EPILOG)

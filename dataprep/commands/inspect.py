@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import READ, WRITE, Place, Request, command_of, function_of, option, request
 from dataprep.builder.finished import readable_manifest
-from dataprep.commands.options import json_option
 from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.hashes import also_in
 from dataprep.dataset.index import events_file
@@ -25,10 +24,10 @@ from dataprep.host.piped import open_console, print_table
 from dataprep.inspection.contact_sheet import Picture, Sheet, open_sheet
 from dataprep.inspection.inspect import (
     Histogram,
-    Inspection,
     Rejected,
     Shared,
-    SplitInspection,
+    SplitSummary,
+    Summary,
     chosen_splits,
     inspect_dataset,
     rejected,
@@ -54,47 +53,59 @@ CLASS_CHARACTERS = 24
 """Maximum length of a class's name beside its bar; the table of classes has the whole name."""
 
 
-@click.command("inspect", cls=StrictCommand, epilog=EPILOG)
-@click.argument("url", metavar="URL")
-@click.option("--split", help="Show this split only.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
-@click.option(
-    "--rejected",
-    "only_rejected",
-    is_flag=True,
-    help="List instead every row without an image, or every rejected image: split, status, reason, key, then the URL "
-    "of a row, or the path of an image and what is wrong with it. A finished dataset no longer has the paths, and "
-    "shows the keys as text.",
-)
-@json_option
-def command(url: str, split: str | None, html: Path | None, only_rejected: bool, as_json: bool) -> None:
+@request
+class Inspect(Request):
     """Show the contents of the dataset at URL: counts, classes, sizes, aspects, duplicates, repairs and rejections.
 
     Duplicates are images with the size and CRC32C of another one, of the same split or of another. Only manifest,
-    index and events are read. With --html, at most 420 images of each split are read as well. The page shows
+    index and events are read. With `html`, at most 420 images of each split are read as well. The page shows
     duplicates, images of extreme shapes and sizes, and up to 48 that are spread over the split, with their neighbours
     in the shards; its classes can be searched and sorted.
 
-    With --rejected, each line is a row or an image, with tabs between its values, or with --json an entry of
-    `rejected`. A build of pictures need not be finished: its shards that are done are listed. Rows of a table of URLs
-    have their newest status, from the parquet files beside the shards.
+    With `rejected`, each line is a row or an image, with tabs between its values, or with `json` an entry of
+    "rejected". A build of pictures need not be finished: its shards that are done are listed. Rows of a table of URLs
+    have their newest status, from the parquet files next to the shards.
     """
-    if only_rejected:
-        if html is not None:
-            raise UsageError("--rejected with --html: a page shows counts and examples; give one of the two")
-        _print_rejected(url, split, as_json)
-        return
-    if html is not None:
+
+    url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
+    split: str | None = option("Show this split only.", default=None, shown="all", group=READ)
+    html: Path | None = option("Write one self-contained page as well.", default=None, metavar="FILE", group=WRITE)
+    rejected: bool = option(
+        "List instead every row without an image, or every rejected image: split, status, reason, key, then the URL of "
+        "a row, or the path of an image and the problem. A finished dataset no longer has the paths, and shows the "
+        "keys as text.",
+        default=False,
+        only="cli",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the values, and that they go together."""
+        super().__post_init__()
+        if self.rejected and self.html is not None:
+            raise UsageError("`rejected` with `html`: a page shows counts and examples; give one of the two")
+
+
+def _inspected(asked: Inspect) -> Summary:
+    """Summarise a dataset, and write its page if a file is named."""
+    if asked.html is not None:
         require_report_packages()
-    inspection = inspect_dataset(url, split)
-    if html is not None:  # first: the reader of stdout may close it early
-        _write_html(inspection, split, html)
-    if as_json:
-        click.echo(_json(inspection))
+    summary = inspect_dataset(str(asked.url), asked.split)
+    if asked.html is not None:
+        _write_html(summary, asked.split, asked.html)
+    return summary
+
+
+def _show(asked: Inspect, *, as_json: bool) -> None:
+    if asked.rejected:
+        _print_rejected(str(asked.url), asked.split, as_json)
         return
-    _print(inspection)
-    if html is not None:
-        click.echo(f"\nwritten: {html} ({human_bytes(html.stat().st_size)})")
+    summary = _inspected(asked)
+    if as_json:
+        click.echo(_json(summary))
+        return
+    _print(summary)
+    if asked.html is not None:
+        click.echo(f"\nwritten: {asked.html} ({human_bytes(asked.html.stat().st_size)})")
 
 
 def _print_rejected(url: str, split: str | None, as_json: bool) -> None:
@@ -117,9 +128,9 @@ def _print_rejected_json(url: str, found: Iterator[Rejected]) -> None:
     click.echo("\n]}")
 
 
-def _json(inspection: Inspection) -> str:
-    """Return the inspection as JSON; beside the key of an example is the path that it was made of."""
-    document = asdict(inspection)
+def _json(summary: Summary) -> str:
+    """Return the summary as JSON; beside the key of an example is the path that it was made of."""
+    document = asdict(summary)
     for split in document["splits"]:
         for trouble in split["troubles"]:
             for event in trouble["examples"]:
@@ -127,40 +138,40 @@ def _json(inspection: Inspection) -> str:
     return json.dumps(document)
 
 
-def _write_html(inspection: Inspection, split: str | None, path: Path) -> None:
-    storage = open_storage(inspection.url)
+def _write_html(summary: Summary, split: str | None, path: Path) -> None:
+    storage = open_storage(summary.url)
     manifest = readable_manifest(storage)
     sheets = {found.name: open_sheet(storage, manifest, found) for found in chosen_splits(manifest, split)}
-    write_page(render_html(inspection, sheets), path)
+    write_page(render_html(summary, sheets), path)
 
 
-def _print(inspection: Inspection) -> None:
+def _print(summary: Summary) -> None:
     console = open_console()
-    console.print(Text(f"{inspection.name} · {inspection.format}", style="bold"))
+    console.print(Text(f"{summary.name} · {summary.format}", style="bold"))
     facts = {
-        "at": inspection.url,
-        "origin": inspection.origin,
-        "licence": inspection.licence,
-        "checked": inspection.checked
-        + (", partial: other counts than published" if inspection.partial and inspection.is_published else ""),
-        "plan": f"{inspection.plan_hash[:12]}, revision {inspection.revision}",
+        "at": summary.url,
+        "origin": summary.origin,
+        "licence": summary.licence,
+        "checked": summary.checked
+        + (", partial: other counts than published" if summary.partial and summary.is_published else ""),
+        "plan": f"{summary.plan_hash[:12]}, revision {summary.revision}",
     }
-    if inspection.features:
-        facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in inspection.features.items())
-    if inspection.fields:
-        facts["fields"] = described_fields(inspection.fields, inspection.samples)
-    if labels := labels_text(inspection):
+    if summary.features:
+        facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in summary.features.items())
+    if summary.fields:
+        facts["fields"] = described_fields(summary.fields, summary.samples)
+    if labels := labels_text(summary):
         facts["labels"] = labels
     print_table(console, _facts(facts.items()))
-    if inspection.shared:
+    if summary.shared:
         console.print()
-    for shared in inspection.shared:
+    for shared in summary.shared:
         console.print(Text(printable(shared_text(shared))), soft_wrap=True)
-    for split in inspection.splits:
+    for split in summary.splits:
         _print_split(console, split)
 
 
-def _print_split(console: Console, split: SplitInspection) -> None:
+def _print_split(console: Console, split: SplitSummary) -> None:
     repeats = split.repeats
     smallest, largest = split.image_bytes_extremes
     console.print()
@@ -224,41 +235,41 @@ def _bars(title: str, histogram: Histogram) -> Table:
     return table
 
 
-def render_html(inspection: Inspection, sheets: Mapping[str, Sheet]) -> str:
+def render_html(summary: Summary, sheets: Mapping[str, Sheet]) -> str:
     """Render the page.
 
     Args:
-        inspection: Numbers of the dataset.
+        summary: Numbers of the dataset.
         sheets: Pictures and classes of each split.
     """
     return render_page(
         TEMPLATE,
         script=SCRIPT,
-        dataset=inspection,
-        tags=_tags(inspection),
-        fields=described_fields(inspection.fields, inspection.samples),
-        labels=labels_text(inspection),
-        splits=[_split(split, sheets[split.name]) for split in inspection.splits],
-        shared=[shared_text(shared) for shared in inspection.shared],
+        dataset=summary,
+        tags=_tags(summary),
+        fields=described_fields(summary.fields, summary.samples),
+        labels=labels_text(summary),
+        splits=[_split(split, sheets[split.name]) for split in summary.splits],
+        shared=[shared_text(shared) for shared in summary.shared],
     )
 
 
-def _tags(inspection: Inspection) -> list[tuple[str, str]]:
+def _tags(summary: Summary) -> list[tuple[str, str]]:
     """Return the most important facts, each with a tone: `good`, `warn` or empty."""
     checked = {
         "decode": ("every image decoded", "good"),
         "header": ("only headers of images checked", "warn"),
         "none": ("images not checked", "warn"),
     }
-    tags = [checked.get(inspection.checked, (f"checked: {inspection.checked}", ""))]
-    if inspection.is_published:
+    tags = [checked.get(summary.checked, (f"checked: {summary.checked}", ""))]
+    if summary.is_published:
         partial = ("partial: other counts than published", "warn")
-        tags.append(partial if inspection.partial else ("the published counts", "good"))
-    tags.append(("shuffled", "") if inspection.shuffled else ("in the order of the originals", "warn"))
+        tags.append(partial if summary.partial else ("the published counts", "good"))
+    tags.append(("shuffled", "") if summary.shuffled else ("in the order of the originals", "warn"))
     return tags
 
 
-def _split(split: SplitInspection, sheet: Sheet) -> JsonObject:
+def _split(split: SplitSummary, sheet: Sheet) -> JsonObject:
     troubled = {
         kind: sum(trouble.count for trouble in split.troubles if trouble.kind == kind)
         for kind in ("repaired", "rejected")
@@ -294,19 +305,19 @@ def _by_count(sheet: Sheet) -> list[tuple[str, int]]:
     return sorted(sheet.classes, key=lambda pair: (-pair[1], pair[0]))
 
 
-def _duplicates_text(split: SplitInspection, sheet: Sheet) -> str:
+def _duplicates_text(split: SplitSummary, sheet: Sheet) -> str:
     text = duplicates_text(split)
     shown = f" The first {len(sheet.duplicates)} groups, whose bytes were compared:" if sheet.duplicates else ""
     return f"{text[:1].upper()}{text[1:]}.{shown}"
 
 
-def labels_text(inspection: Inspection) -> str:
+def labels_text(summary: Summary) -> str:
     """Say how many images have a label; nothing where all have one, or none."""
-    is_mixed = 0 < inspection.labelled < inspection.samples
-    return f"{of_images(inspection.labelled, inspection.samples)} have one" if is_mixed else ""
+    is_mixed = 0 < summary.labelled < summary.samples
+    return f"{of_images(summary.labelled, summary.samples)} have one" if is_mixed else ""
 
 
-def duplicates_text(split: SplitInspection) -> str:
+def duplicates_text(split: SplitSummary) -> str:
     """Say how many images have the bytes of another one, and among how many that was looked for."""
     if not split.compared:
         return "not looked for: the index has no checksums of the images; `dataprep adopt --digest` records them"
@@ -326,7 +337,7 @@ def shared_text(shared: Shared) -> str:
     return f"{also_in(shared.split, shared.other, shared.count)}: {names}"
 
 
-def _plots(split: SplitInspection, sheet: Sheet) -> list[JsonObject]:
+def _plots(split: SplitSummary, sheet: Sheet) -> list[JsonObject]:
     """Return title, chart and caption of each plot; `wide` marks a plot of two columns."""
     plots: list[JsonObject] = []
     sides = (("Width, pixels", split.width, split.widths), ("Height, pixels", split.height, split.heights))
@@ -357,7 +368,7 @@ def _histogram(title: str, found: Histogram, caption: str) -> JsonObject:
     return {"title": title, "bins": histogram_bins(found.labels, found.counts), "caption": caption}
 
 
-def class_caption(split: SplitInspection) -> str:
+def class_caption(split: SplitSummary) -> str:
     """Describe the number of classes, and name the smallest and the largest ones; each of a few once. A line of their
     numbering follows, if readers of an image folder give other labels."""
     classes = split.classes
@@ -393,3 +404,7 @@ def _picture(picture: Picture) -> dict[str, str]:
         "src": f"data:image/jpeg;base64,{encoded}" if encoded else "",
         "problem": picture.problem,
     }
+
+
+inspect = function_of(Inspect, _inspected, "inspect")
+command = command_of(Inspect, _show, "inspect", epilog=EPILOG)

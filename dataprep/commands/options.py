@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -34,18 +34,20 @@ label_option = click.option(
 
 
 def parsed_labels(labels: Iterable[str]) -> dict[str, str]:
-    """Return the labels that `label_option` gives.
+    """Return the labels that `label_option` gives. Raises UsageError if Google Cloud does not allow one."""
+    return checked_labels({key: value if equals else "=" for key, equals, value in (e.partition("=") for e in labels)})
+
+
+def checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels of a resource.
 
     Raises:
-        UsageError: Google Cloud allows no such label.
+        UsageError: Google Cloud does not allow such a label.
     """
-    found = {}
-    for label in labels:
-        match = _LABEL.fullmatch(label)
-        if match is None:
+    for key, value in labels.items():
+        if _LABEL.fullmatch(f"{key}={value}") is None:
             raise UsageError(
-                f"--label {label!r}: expected KEY=VALUE of a-z, 0-9, _ and -, the key's first a letter, each of at "
+                f"`label` {key}={value}: expected KEY=VALUE of a-z, 0-9, _ and -, the key's first a letter, each of at "
                 "most 63 characters"
             )
-        found[match[1]] = match[2]
-    return found
+    return dict(labels)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,16 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.arguments import Bytes, Finite, StrictCommand
+from dataprep.arguments import command_of, function_of, spelled, spelled_document
 from dataprep.cloud.accelerators import zone_note
 from dataprep.cloud.capacity import USABLE_SHARE, VCPU_SPEED, CapacityPlan, Resource, WhatIf
 from dataprep.cloud.offers import gib, months_text
 from dataprep.cloud.plan import (
     GIVEN,
-    LOADERS,
     PACK,
     SCHEMA_VERSION,
-    STORED_SIDES,
     WHERE_FROM,
     BucketLoad,
     EnoughTpus,
@@ -32,12 +27,12 @@ from dataprep.cloud.plan import (
     InputRequest,
     PricedPlaces,
     TrainingTime,
-    plan_input,
 )
-from dataprep.cloud.region import placement
-from dataprep.commands.options import COUNT, json_option
-from dataprep.commands.region_options import echo_commands, echo_stale_prices, note_unknown_regions, objects_option
-from dataprep.errors import DataprepError
+from dataprep.cloud.plan import plan_input as plan_input_of
+from dataprep.cloud.region import placement, unknown_regions
+from dataprep.commands.build_run import people
+from dataprep.commands.progress import Viewer
+from dataprep.commands.region_options import Note, echo_commands, echo_stale_prices
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import counted, human_bytes, usd
 
@@ -56,75 +51,16 @@ Exit codes: 0 fed, listed, or priced, 1 input-bound, 2 usage or input, 3 undecid
 _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
 _INTERPRETER_CORES = 16
 """Number of cores that one interpreter can keep busy (docs/loaders.md)."""
-_ABOVE_0 = Finite(min=0, min_open=True)
 
 
-def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: int | None) -> int | None:
-    if value == 0:
-        raise click.BadParameter("got 0 bytes, expected 1 or more", param=parameter)
-    return value
-
-
-@click.command("plan-input", cls=StrictCommand, epilog=EPILOG)
-@click.option(
-    "--accelerator",
-    metavar="TYPE",
-    help="TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4; or all, which lists the smallest TPU of each kind "
-    "whose hosts deliver the rate. Without one, only the reading is priced.",
-)
-@click.option(
-    "--images-per-s",
-    type=_ABOVE_0,
-    help="Images a second that the accelerator takes on all hosts together: the global batch, divided by the seconds "
-    "of a step that does not wait for data.",
-)
-@click.option("--image-size", type=COUNT, default=224, show_default=True, help="Side of the cropped images, in pixels.")
-@click.option(
-    "--dataset", type=click.Choice(list(STORED_SIDES)), default="imagenet", show_default=True,
-    help="Dataset whose size and image sizes are assumed; for imagenet-21k only the number of images is known.",
-)  # fmt: skip
-@click.option(
-    "--dataset-bytes", type=Bytes(), callback=_above_0_bytes, help="Size of another dataset's images, as 500GB."
-)
-@click.option("--images", metavar="N", type=COUNT, help="Number of another dataset's images.")
-@objects_option
-@click.option(
-    "--loader", type=click.Choice(LOADERS), default="dataprep", show_default=True, help="Loader that is used."
-)
-@click.option(
-    "--measured",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON of dataprep bench or diagnose, from which CPU time and bytes of an image are taken.",
-)
-@click.option("--host-gbps", type=_ABOVE_0, help="Measured bandwidth of a host, in Gbit/s; all of it is counted.")
-@click.option("--bucket-gbps", type=_ABOVE_0, help="Bandwidth of the bucket for all hosts together, in Gbit/s.")
-@click.option(
-    "--bucket-location",
-    metavar="PLACE",
-    help="Region, zone, dual-region or multi-region of the bucket, to price the reading; also REGION+REGION.",
-)
-@click.option(
-    "--zone",
-    metavar="ZONE",
-    help="Zone of the TPU, to price the reading; a note says if it is not known to have this TPU.",
-)
-@click.option("--epochs", type=COUNT, default=1, show_default=True, help="Epochs to time and to price.")
-@json_option
-@click.pass_context
-def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Compare what an accelerator needs with what its hosts have: cores, network, bucket.
-
-    The cost of an image comes from dataprep's own measurements unless yours are given. `dataprep diagnose` measures on
-    one host how many images a second the accelerator takes; multiply that by the number of hosts.
-    """
-    with _fields_as_options():
-        found = plan_input(InputRequest(**given))
-    _note(found)
+def _print(asked: InputRequest, *, as_json: bool) -> int:
+    found = plan_input_of(asked)
+    _note(found, people(asked, quiet=as_json).note)
     if as_json:
         document = found.document()
         if isinstance(found, PricedPlaces):
             document = {"schema_version": SCHEMA_VERSION, "places": document}
-        click.echo(json.dumps(_spelled_all(document)))
+        click.echo(json.dumps(spelled_document(InputRequest, document)))
     elif isinstance(found, InputPlan):
         _print_plan(found)
     elif isinstance(found, EnoughTpus):
@@ -133,7 +69,18 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
         _print_places(open_console(), found)
         for line in _pack_lines(None, found):
             click.echo(line)
-    context.exit(_exit_code(found))
+    return _exit_code(found)
+
+
+def _planned(asked: InputRequest) -> InputPlan | EnoughTpus | PricedPlaces:
+    """Plan what a request asks for."""
+    found = plan_input_of(asked)
+    _note(found, Viewer(is_python=True).note)
+    return found
+
+
+plan_input = function_of(InputRequest, _planned, "plan_input")
+command = command_of(InputRequest, _print, "plan-input", epilog=EPILOG)
 
 
 def _exit_code(found: InputPlan | EnoughTpus | PricedPlaces) -> int:
@@ -144,44 +91,17 @@ def _exit_code(found: InputPlan | EnoughTpus | PricedPlaces) -> int:
     return 0 if found.offers else _EXIT_CODES["unknown"]
 
 
-@contextmanager
-def _fields_as_options() -> Iterator[None]:
-    """Write the fields that an error names as options: `host_gbps` becomes --host-gbps."""
-    try:
-        yield
-    except DataprepError as error:
-        error.args = (_spelled(str(error)), *error.args[1:])
-        raise
-
-
-def _spelled(text: str) -> str:
-    fields = InputRequest.__dataclass_fields__
-    return re.sub(
-        r"`([a-z_]+)`", lambda found: f"--{found[1].replace('_', '-')}" if found[1] in fields else found[0], text
-    )
-
-
-def _spelled_all(document: dict[str, object]) -> dict[str, object]:
-    """Return a document with the fields in its texts, and in its lists of texts, written as options."""
-
-    def spelled(value: object) -> object:
-        if isinstance(value, list):
-            return list(map(spelled, value))
-        return _spelled(value) if isinstance(value, str) else value
-
-    return {name: spelled(value) for name, value in document.items()}
-
-
-def _note(found: InputPlan | EnoughTpus | PricedPlaces) -> None:
-    """Print notes on a TPU and on unknown regions on stderr."""
+def _note(found: InputPlan | EnoughTpus | PricedPlaces, note: Note) -> None:
+    """Tell what is special about a TPU, and which regions dataprep does not know."""
     if isinstance(found, EnoughTpus):
         return
     priced, zone = (found.places, found.request.zone) if isinstance(found, InputPlan) else (found, found.places.where)
     if isinstance(found, InputPlan):
         for line in (found.accelerator.note, zone_note(found.accelerator, zone) if zone else ""):
             if line:
-                click.echo(f"note: {line}", err=True)
-    note_unknown_regions([*([zone] if zone else []), *(placement(priced.places.bucket)[1] if priced else [])])
+                note(line)
+    for line in unknown_regions([*([zone] if zone else []), *(placement(priced.places.bucket)[1] if priced else [])]):
+        note(line)
 
 
 # One TPU
@@ -190,7 +110,7 @@ def _note(found: InputPlan | EnoughTpus | PricedPlaces) -> None:
 def _print_plan(found: InputPlan) -> None:
     """Print a plan: verdict, facts, resources, the price of the reading, and what would change the rate."""
     console = open_console()
-    console.print(Text(_spelled(found.sentence), style="bold"))
+    console.print(Text(spelled(InputRequest, found.sentence), style="bold"))
     console.print()
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(found).items():
@@ -220,7 +140,7 @@ def _facts(found: InputPlan) -> dict[str, str]:
     rate = plan.images_per_s
     kind = "" if machine.machine_type == machine.generation else f" {machine.machine_type}"
     nic = f"{machine.nic_gbps:g} Gbit/s" if machine.nic_gbps else "network not published"
-    facts = {"not counted": _spelled("; ".join(found.not_counted))} if found.not_counted else {}
+    facts = {"not counted": spelled(InputRequest, "; ".join(found.not_counted))} if found.not_counted else {}
     facts |= {
         "TPU": f"{accelerator.name}: {counted(accelerator.chips, 'chip')}, {counted(accelerator.cores, 'core')}, "
         f"{accelerator.hbm_gib:,} GiB of HBM",
@@ -360,7 +280,7 @@ def _print_places(console: Console, priced: PricedPlaces) -> None:
         table.add_row(f"{WHERE_FROM[offer.kind]} {offer.place.lower()}", *map(usd, amounts))
     print_table(console, table)
     if priced.commands:
-        click.echo("  do          copy it beside the reader:")
+        click.echo("  do          copy it near the reader:")
         echo_commands(priced.commands)
     if priced.cache_command is not None:
         click.echo(f"  do          {'or ' if priced.commands else ''}read it through a Rapid Cache:")

@@ -66,6 +66,13 @@ class Viewer:
     spell: Callable[[str], str] = str
     """Function that writes the fields of a request in a message as people give them: as options of the command line."""
 
+    def note(self, line: str) -> None:
+        """Tell something that is worth knowing before the work begins."""
+        if self.is_python:
+            _log.info("%s", line)
+        else:
+            click.echo(f"note: {self.spell(line)}", err=True)
+
 
 class ImageProgress:
     """A progress bar over images with rate, bytes and remaining time.

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import click
 
-from dataprep.arguments import Finite, StrictCommand
+from dataprep.arguments import READ, WHERE, WRITE, Place, Places, command_of, function_of, option, request, texts
 from dataprep.builder.finished import shape_faults
 from dataprep.cloud.cost import Amount, Cost, copy_verdict, copying_cost, epochs_to_pay, reading_cost
 from dataprep.cloud.placement import bucket_name, guard, is_bucket
-from dataprep.cloud.prices import Prices, published_prices, read_prices
+from dataprep.cloud.prices import Prices
 from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe, placement, verdict
 from dataprep.cloud.replicate import Copying, copy_dataset, dataset_phases, plan_copy, record_copies
+from dataprep.commands.build_run import Watched, people
 from dataprep.commands.check_region import Training, examine
-from dataprep.commands.options import json_option, stall_option
-from dataprep.commands.progress import CopyProgress
-from dataprep.commands.region_options import prices_option, region_policy_option
+from dataprep.commands.progress import CopyProgress, Viewer
+from dataprep.commands.region_options import Guarded, Priced
 from dataprep.dataset.replicas import Replica
 from dataprep.errors import AccessError, CredentialsError, StorageError, UndecidedError, UsageError
 from dataprep.messages import counted, human_bytes, printable, usd
@@ -43,79 +42,102 @@ _WORKERS = 16
 """Default number of threads. They wait for Cloud Storage, which makes the copies, so the number of cores does not
 matter."""
 _PRICE_ALONE = (
-    "; for a price alone, `dataprep check-region URL --bucket-location PLACE --bytes SIZE --zone ZONE` needs none"
+    "; for a price alone, `dataprep check-region URL --bucket-location PLACE --dataset-bytes SIZE --zone ZONE` needs "
+    "none"
 )
 
 
-@click.command("replicate", cls=StrictCommand, epilog=EPILOG)
-@click.argument("url", metavar="URL")
-@click.option("--to", "targets", metavar="URL", multiple=True, required=True, help="Place of a copy; may be repeated.")
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Print what would be copied, its price, and when the copy has paid for itself; write nothing.",
-)
-@click.option("--max-usd", type=Finite(min=0), help="Copy nothing if all copies together cost more than this.")
-@prices_option
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    default=_WORKERS,
-    show_default=True,
-    help="Objects that are copied at the same time.",
-)
-@stall_option("Minutes without an answer or a byte after which the copying ends with an error.")
-@region_policy_option
-@json_option
-def command(
-    url: str,
-    targets: tuple[str, ...],
-    dry_run: bool,
-    max_usd: float | None,
-    prices_file: Path | None,
-    workers: int,
-    stall_minutes: float,
-    region_policy: str,
-    as_json: bool,
-) -> None:
+@request
+class Replicate(Priced, Guarded, Watched):
     """Copy the finished dataset at URL to other places, and list those in buckets in each place's replicas.json.
 
     From that list, loaders choose the copy that is the cheapest to read, if reading URL is charged. No other existing
     object is replaced, and sizes and CRC32C are checked. README.md and croissant.json are copied, too; others that
-    exist at a target stay there. After an interruption the same command copies what is missing. Without --json the
-    price is printed before the copying.
+    exist at a target stay there. After an interruption the same request copies what is missing.
     """
-    prices = published_prices() if prices_file is None else read_prices(prices_file)
-    urls = [open_storage(target).url for target in targets]
-    if len(set(urls)) < len(urls):
-        raise UsageError(f"--to {Counter(urls).most_common(1)[0][0]}: given twice; give it once")
+
+    url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
+    to: Places = option("Folder or gs:// prefix of a copy; may be repeated.", metavar="URL", group=WRITE)
+    dry_run: bool = option(
+        "Say what would be copied, its price, and when the copy has paid for itself; write nothing.", default=False
+    )
+    max_usd: float | None = option(
+        "Copy nothing if all copies together cost more than this.", default=None, low=0, metavar="USD"
+    )
+    workers: int = option(
+        "Objects that are copied at the same time.", default=_WORKERS, low=1, high=64, group=WHERE, rare=True
+    )
+
+    def places(self) -> list[str]:
+        """Return the URLs of the copies. Raises UsageError if one is given twice."""
+        urls = [open_storage(target).url for target in texts(self.to)]
+        if len(set(urls)) < len(urls):
+            raise UsageError(f"`to` {Counter(urls).most_common(1)[0][0]}: given twice; give it once")
+        return urls
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replication:
+    """Result of `replicate`."""
+
+    copies: tuple[PlannedCopy, ...]
+    replicas: tuple[Replica, ...] | None
+    """Copies that replicas.json lists; None after a dry run."""
+    warnings: tuple[str, ...]
+
+
+def _replicated(asked: Replicate) -> Replication:
+    """Copy a dataset as a request says."""
+    return _copied(asked, asked.viewer(), lambda _line: None)
+
+
+def _copied(asked: Replicate, viewer: Viewer, say: Callable[[str], object]) -> Replication:
+    prices, urls, url, stall_s = asked.table(), asked.places(), str(asked.url), 60 * asked.stall_minutes
     if not all(is_bucket(each) for each in urls):
-        guard(url, region_policy)  # this machine reads what Cloud Storage cannot copy by itself
-    with CopyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
+        guard(url, asked.region_policy)  # this machine reads what Cloud Storage cannot copy by itself
+    with CopyProgress(viewer=viewer, stall_s=stall_s) as progress:
         progress.step("listing the dataset and its copies")
         try:
             phases = dataset_phases(open_storage(url), shape_faults)
-            plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=dry_run) for each in urls]
+            plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=asked.dry_run) for each in urls]
         except CredentialsError as error:
-            raise CredentialsError(f"{error}{_PRICE_ALONE}") if dry_run else error from None
-    _check_price(plans, max_usd)
-    if not as_json:
-        for line in (line for plan in plans for line in plan.lines):
-            click.echo(printable(line) if not line.startswith(" ") else line, err=not dry_run)
-    if dry_run:
-        _print_result(plans, None, [], as_json)
-        return
-    warnings: list[str] = []
-    with CopyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
+            raise CredentialsError(f"{error}{_PRICE_ALONE}") if asked.dry_run else error from None
+    _check_price(plans, asked.max_usd)
+    for line in (line for plan in plans for line in plan.lines):
+        say(printable(line) if not line.startswith(" ") else line)
+    if asked.dry_run:
+        return Replication(copies=tuple(plans), replicas=None, warnings=())
+    with CopyProgress(viewer=viewer, stall_s=stall_s) as progress:
         for plan in plans:
             progress.copying(plan.copying.target.url, plan.copying.objects, plan.copying.num_bytes)
-            copy_dataset(plan.copying, workers=workers, copied=progress.copied)
+            copy_dataset(plan.copying, workers=asked.workers, copied=progress.copied)
         progress.step("writing replicas.json")
-        source = plans[0].copying.source
-        replicas = record_copies(source, [plan.copying.target for plan in plans], warnings.append)
-    for warning in warnings:
-        click.echo(f"dataprep: warning: {printable(warning)}", err=True)
-    _print_result(plans, replicas, warnings, as_json)
+        targets = [plan.copying.target for plan in plans]
+        replicas = record_copies(plans[0].copying.source, targets, lambda line: progress.warn(printable(line)))
+        warnings = tuple(line.removeprefix("warning: ") for line in progress.notes)
+    return Replication(copies=tuple(plans), replicas=tuple(replicas), warnings=warnings)
+
+
+def _print(asked: Replicate, *, as_json: bool) -> None:
+    def say(line: str) -> None:
+        if not as_json:
+            click.echo(line, err=not asked.dry_run)
+
+    found = _copied(asked, people(asked, quiet=as_json), say)
+    if as_json:
+        listed = (
+            None if found.replicas is None else [{"url": each.url, **asdict(each.bucket)} for each in found.replicas]
+        )
+        source = found.copies[0].copying.source.url
+        document = {"source": source, "copies": [_json(plan) for plan in found.copies], "replicas": listed}
+        click.echo(json.dumps({**document, "warnings": list(found.warnings)}))
+    elif found.replicas is not None:
+        for plan in found.copies:
+            copying = plan.copying
+            objects = counted(copying.objects + copying.existing, "object")
+            copied = f"{copying.objects:,} of them copied ({human_bytes(copying.num_bytes)})"
+            did = copied if copying.objects else "nothing was missing"
+            click.echo(f"{copying.target.url} is a complete copy: {objects}, {did}")
 
 
 def _check_price(plans: Sequence[PlannedCopy], max_usd: float | None) -> None:
@@ -124,35 +146,15 @@ def _check_price(plans: Sequence[PlannedCopy], max_usd: float | None) -> None:
     unknown = next((plan for plan in plans if plan.cost is None), None)
     if unknown is not None:
         raise UndecidedError(
-            f"--max-usd {max_usd:g}: the price of {unknown.copying.target.url} is not known "
-            f"({unknown.verdict.reason}); add the missing information, or leave out --max-usd"
+            f"`max_usd` {max_usd:g}: the price of {unknown.copying.target.url} is not known "
+            f"({unknown.verdict.reason}); add the missing information, or leave out `max_usd`"
         )
     total = sum(plan.cost.total for plan in plans if plan.cost)
     if total > max_usd:
         raise UsageError(
-            f"the copying costs {usd(total)}, more than --max-usd {max_usd:g}; nothing was copied: allow more, or run "
-            "with --dry-run to see why"
+            f"the copying costs {usd(total)}, more than `max_usd` {max_usd:g}; nothing was copied: allow more, or run "
+            "with `dry_run` to see why"
         )
-
-
-def _print_result(
-    plans: Sequence[PlannedCopy], replicas: Sequence[Replica] | None, warnings: Sequence[str], as_json: bool
-) -> None:
-    """Print what was copied; `replicas` is None after a dry run."""
-    if as_json:
-        listed = None if replicas is None else [{"url": each.url, **asdict(each.bucket)} for each in replicas]
-        copies = [_json(plan) for plan in plans]
-        source = plans[0].copying.source.url
-        click.echo(json.dumps({"source": source, "copies": copies, "replicas": listed, "warnings": list(warnings)}))
-        return
-    if replicas is None:
-        return
-    for plan in plans:
-        copying = plan.copying
-        objects = counted(copying.objects + copying.existing, "object")
-        copied = f"{copying.objects:,} of them copied ({human_bytes(copying.num_bytes)})"
-        did = copied if copying.objects else "nothing was missing"
-        click.echo(f"{copying.target.url} is a whole copy: {objects}, {did}")
 
 
 def _json(plan: PlannedCopy) -> dict[str, object]:
@@ -287,3 +289,7 @@ def _epochs(copying: Copying, target: BucketLocation, reader: str, once: Cost, p
 
 def _amount(storage_class: str, objects: int, num_bytes: int) -> Amount:
     return Amount(storage_class=storage_class, num_bytes=num_bytes, objects=objects, gets=0)
+
+
+replicate = function_of(Replicate, _replicated, "replicate")
+command = command_of(Replicate, _print, "replicate", epilog=EPILOG)

@@ -40,7 +40,7 @@ class Verify(LocalRun):
 
     Of data that other tools wrote, every image is decoded and the bad ones are named.
 
-    With --replicas, size and CRC32C of every object of every copy, except cards, are compared too, as Cloud Storage
+    With `replicas`, size and CRC32C of every object of every copy, except cards, are compared too, as Cloud Storage
     lists them, which costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
     """
 

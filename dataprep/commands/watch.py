@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from dataprep.arguments import Finite, StrictCommand
+from dataprep.arguments import READ, Place, Request, command_of, option, request
 from dataprep.errors import UsageError
 from dataprep.watching import ABSENT, BuildSnapshot, RunWatch, Snapshot
 
@@ -39,31 +39,31 @@ class _Show(Protocol):
     def __call__(self, snapshot: Snapshot) -> object: ...
 
 
-@click.command("watch", cls=StrictCommand, epilog=EPILOG)
-@click.argument("url", metavar="RUN_OR_URL")
-@click.option("--once", is_flag=True, help="Look once, print, and end.")
-@click.option(
-    "--interval",
-    type=Finite(min=0.1),
-    default=2.0,
-    show_default=True,
-    metavar="S",
-    help="Time between two looks, in seconds.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print each look as one JSON object, a line each, on stdout.")
-def command(url: str, once: bool, interval: float, as_json: bool) -> None:
+@request
+class Watch(Request):
     """Show how far a build or a training is, from its own files, on any host that can read them.
 
     RUN_OR_URL is the output of a build, on disk or in a bucket, or the folder on disk with a training's log.txt.
-    Nothing is written. Watching ends when the dataset is whole, or the training has done all of its steps; one that
-    was stopped before is watched until Ctrl-C. In a bucket a look takes a few requests, and at most 64 more
-    for receipts that are new.
+    Nothing is written. Watching ends when the dataset is finished, or the training has done all of its steps; one that
+    was stopped before is watched until Ctrl-C. In a bucket a look takes a few requests, and at most 64 more for
+    receipts that are new. With --json each look is one JSON object, a line each.
     """
+
+    url: Place = option("Output of a build, or folder of a training.", metavar="RUN_OR_URL", kw_only=False, group=READ)
+    once: bool = option("Look once, print, and end.", default=False)
+    interval: float = option("Time between two looks, in seconds.", default=2.0, low=0.1, metavar="S")
+
+
+def _run(asked: Watch, *, as_json: bool) -> int | None:
     try:
-        _watch(url, interval, once=once, as_json=as_json)
-    except KeyboardInterrupt:  # the usual end, after which there is nothing to go on with
+        _watch(str(asked.url), asked.interval, once=asked.once, as_json=as_json)
+    except KeyboardInterrupt:  # the usual end, after which there is nothing to continue
         click.echo(err=True)
-        click.get_current_context().exit(_ENDED_BY_CTRL_C)
+        return _ENDED_BY_CTRL_C
+    return None
+
+
+command = command_of(Watch, _run, "watch", epilog=EPILOG)
 
 
 def _watch(url: str, interval_s: float, *, once: bool, as_json: bool) -> None:

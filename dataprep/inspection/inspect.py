@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from html import escape
 from itertools import pairwise
 from statistics import median_low
 
@@ -30,7 +31,7 @@ from dataprep.dataset.paths import readable
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest, labelled
 from dataprep.errors import UsageError
 from dataprep.formats.img2dataset import SUCCESS, reason_of, sidecars_of
-from dataprep.messages import shell_words
+from dataprep.messages import human_bytes, printable, shell_words
 from dataprep.sources import DATASETS
 from dataprep.sources.base import UNSTATED
 from dataprep.storage import Storage, open_storage
@@ -93,7 +94,7 @@ class Shared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SplitInspection:
+class SplitSummary:
     """One split in numbers."""
 
     name: str
@@ -135,7 +136,7 @@ class SplitInspection:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inspection:
+class Summary:
     """A dataset in numbers."""
 
     url: str
@@ -161,12 +162,54 @@ class Inspection:
     """Number of those samples that have a label."""
     is_adopted: bool
     """Whether another tool wrote the data, so that no image was decoded or copied."""
-    splits: tuple[SplitInspection, ...]
+    splits: tuple[SplitSummary, ...]
     shared: tuple[Shared, ...]
     """Images of each split that are also in another one."""
 
+    def rejected(self) -> Iterator[Rejected]:
+        """Yield every row or image of these splits that gave no sample."""
+        for split in self.splits:
+            yield from rejected(self.url, split.name)
 
-def inspect_dataset(url: str, split: str | None = None) -> Inspection:
+    def __str__(self) -> str:
+        lines = [f"{self.name} ({self.format}) at {self.url}"]
+        lines += ["  " + ", ".join(f"{name} {value}" for name, value in row if value) for row in self._rows()]
+        return "\n".join(map(printable, lines))
+
+    def _repr_html_(self) -> str:
+        rows = self._rows()
+        head = "".join(f"<th>{escape(name)}</th>" for name, _ in rows[0]) if rows else ""
+        body = "".join(f"<tr>{''.join(f'<td>{escape(value)}</td>' for _, value in row)}</tr>" for row in rows)
+        title = f"<b>{escape(self.name)}</b>, {escape(self.format)} at <code>{escape(self.url)}</code>"
+        return f"<div>{title}<table><tr>{head}</tr>{body}</table></div>"
+
+    def _rows(self) -> list[list[tuple[str, str]]]:
+        return [
+            [
+                ("split", each.name),
+                ("images", f"{each.samples:,}"),
+                ("shards", f"{each.shards:,}"),
+                ("size", human_bytes(each.num_bytes)),
+                ("classes", f"{each.classes.classes:,}" if each.classes else ""),
+                ("width", _median(each.width)),
+                ("height", _median(each.height)),
+                ("duplicates", f"{each.duplicates:,}" if each.compared else ""),
+                *((kind, self._events(each, kind)) for kind in ("repaired", "rejected")),
+            ]
+            for each in self.splits
+        ]
+
+    @staticmethod
+    def _events(split: SplitSummary, kind: str) -> str:
+        count = sum(each.count for each in split.troubles if each.kind == kind)
+        return f"{count:,}" if count else ""
+
+
+def _median(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.smallest:,} to {spread.largest:,}, median {spread.median:,}"
+
+
+def inspect_dataset(url: str, split: str | None = None) -> Summary:
     """Inspect a dataset, or one of its splits.
 
     Raises:
@@ -178,7 +221,7 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
     chosen = chosen_splits(manifest, split)
     prints = {found.name: Prints() for found in chosen}
     splits = tuple(_inspect_split(storage, manifest, found, prints[found.name]) for found in chosen)
-    return Inspection(
+    return Summary(
         url=storage.url,
         name=manifest.name,
         format=manifest.format,
@@ -236,7 +279,7 @@ def chosen_splits(manifest: Manifest, split: str | None) -> list[SplitManifest]:
     return chosen
 
 
-def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest, prints: Prints) -> SplitInspection:
+def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest, prints: Prints) -> SplitSummary:
     widths, heights = SideCounts(), SideCounts()
     aspects, sizes = BinCounts(ASPECT_EDGES, ASPECT_LABELS), BinCounts(BYTE_EDGES, byte_labels())
     unknown = samples = total_bytes = largest = 0
@@ -256,7 +299,7 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest, p
         aspects.add(width[known] / height[known])
         sizes.add(num_bytes.astype(np.float64))
     compared = prints.numbers()
-    return SplitInspection(
+    return SplitSummary(
         name=split.name,
         samples=samples,
         shards=len(split.shards),

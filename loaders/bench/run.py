@@ -10,13 +10,13 @@ import os
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.adoption import Progress as AdoptProgress
+from dataprep.arguments import IMAGES, READ, WHERE, Request, Texts, option, request, texts
 from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import DataprepError, UsageError
@@ -31,6 +31,7 @@ from loaders.engine.stats import StageTimes, Stats
 from loaders.fetch.index import DEADLINE_S, with_deadline
 
 INDEX_DEADLINE_S = 60.0
+_DEFAULT_SECONDS = 5.0
 SAMPLED_SHARDS = 64
 """Maximum number of shards from which the mean size of an image is estimated."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -44,41 +45,49 @@ class Progress(AdoptProgress, Protocol):
         """Report that `done` of `total` rounds are finished, and that the next one has begun."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BenchRequest:
-    """Datasets to measure, and how.
+@request
+class BenchRequest(Request):
+    """Measure how fast the loader delivers the images of each URL.
 
-    Raises:
-        UsageError: A value is out of its range.
+    A URL is a dataset of dataprep, an image folder, tars (several tars are one dataset, and `{000..146}` is expanded),
+    or a TFDS directory. Each round is a process of its own; the table shows medians. The scripts in benchmarks/
+    compare other loaders with ours.
     """
 
-    urls: tuple[str, ...]
-    """Datasets of any origin; all tars together are one dataset, and `{000..146}` is expanded."""
-    split: str = "train"
-    batch_size: int = 128
-    image_size: int = 224
-    workers: int = 0
-    """Number of threads of the loader, and of the cores that it may use; 0: all cores."""
-    seconds: float = 5.0
-    """Length of a round after the first batches."""
-    batches: int = 0
-    """Minimum number of batches in a round."""
-    rounds: int = 5
+    urls: Texts = option("Datasets of any origin.", metavar="URL...", kw_only=False, group=READ)
+    split: str = option("Split that is read.", default="train", group=READ)
+    batch_size: int = option("Images in a batch.", default=128, low=1, group=IMAGES)
+    image_size: int = option("Sides of the cropped images, pixels.", default=224, low=1, group=IMAGES)
+    workers: int = option(
+        "Threads of the loader, and cores that it may use.",
+        default_factory=available_cores,
+        low=1,
+        shown="cores of this machine",
+        group=WHERE,
+    )
+    seconds: float | None = option(
+        "Length of each round after the first batches, seconds.", default=None, low=0, open_low=True, shown="5"
+    )
+    batches: int | None = option("Length of each round, in batches, instead of `seconds`.", default=None, low=1)
+    rounds: int = option("Number of rounds.", default=5, low=1)
 
     def __post_init__(self) -> None:
-        least = {"batch_size": 1, "image_size": 1, "workers": 0, "seconds": 0, "batches": 0, "rounds": 1}
-        for name, value in least.items():
-            if not getattr(self, name) >= value:
-                raise UsageError(f"{name} must be {value} or more, got {getattr(self, name)}")
-        if not self.workers:
-            object.__setattr__(self, "workers", available_cores())
+        """Check the values, and that they go together."""
+        super().__post_init__()
+        if self.seconds is not None and self.batches is not None:
+            raise UsageError("`seconds` and `batches` both set the length of a round; give one of them")
+
+    @property
+    def round_s(self) -> float:
+        """Seconds of a round; 0 if batches are counted."""
+        return 0.0 if self.batches else self.seconds or _DEFAULT_SECONDS
 
 
-def run_bench(request: BenchRequest, work: Path, progress: Progress) -> BenchTable:
-    """Measure our loader on every dataset of a request.
+def run_bench(asked: BenchRequest, work: Path, progress: Progress) -> BenchTable:
+    """Measure our loader on every dataset of a asked.
 
     Args:
-        request: Datasets and settings.
+        asked: Datasets and settings.
         work: Empty folder for indexes; the caller removes it.
         progress: Receives what is being done.
 
@@ -87,46 +96,46 @@ def run_bench(request: BenchRequest, work: Path, progress: Progress) -> BenchTab
     """
     machine = machine_document(background_cores())
     sections = []
-    for number, urls in enumerate(grouped(request.urls)):
+    for number, urls in enumerate(grouped(texts(asked.urls))):
         progress.step(f"opening {urls[0]}")
-        dataset = open_data(urls, request.split, work / str(number), progress, request.workers)
-        sections.append(_section(" ".join(urls), dataset, request, progress))
+        dataset = open_data(urls, asked.split, work / str(number), progress, asked.workers)
+        sections.append(_section(" ".join(urls), dataset, asked, progress))
     return BenchTable(
         sections=tuple(sections),
         settings={
-            "batch_size": request.batch_size,
-            "image_size": request.image_size,
-            "workers": request.workers,
-            "rounds": request.rounds,
-            "seconds": request.seconds or None,
-            "batches": request.batches or None,
+            "batch_size": asked.batch_size,
+            "image_size": asked.image_size,
+            "workers": asked.workers,
+            "rounds": asked.rounds,
+            "seconds": asked.round_s or None,
+            "batches": asked.batches,
         },
         machine=machine,
     )
 
 
-def _section(url: str, dataset: Dataset, request: BenchRequest, progress: Progress) -> BenchSection:
+def _section(url: str, dataset: Dataset, asked: BenchRequest, progress: Progress) -> BenchSection:
     samples, split = dataset.split.samples, dataset.split.name
-    if samples < request.batch_size:
+    if samples < asked.batch_size:
         raise UsageError(
-            f"{url}: {samples:,} images in {split}, a batch takes {request.batch_size:,}; choose --batch-size "
-            f"{max(1, samples // request.workers)}"
+            f"{url}: {samples:,} images in {split}, a batch takes {asked.batch_size:,}; choose `batch_size` "
+            f"{max(1, samples // asked.workers)}"
         )
     job = Job(
         url=dataset.url,
         split=split,
-        batch_size=request.batch_size,
-        image_size=request.image_size,
-        workers=request.workers,
-        seconds=request.seconds,
-        images=request.batches * request.batch_size,
+        batch_size=asked.batch_size,
+        image_size=asked.image_size,
+        workers=asked.workers,
+        seconds=asked.round_s,
+        images=(asked.batches or 0) * asked.batch_size,
     )
     try:
-        progress.running("warming up", 0, request.rounds)
+        progress.running("warming up", 0, asked.rounds)
         warm_up(job)
         rounds = []
-        for number in range(request.rounds):
-            progress.running(f"round {number + 1} of {request.rounds}", number, request.rounds)
+        for number in range(asked.rounds):
+            progress.running(f"round {number + 1} of {asked.rounds}", number, asked.rounds)
             rounds.append(run_round(job))
     except CommandError as error:
         raise DataprepError(f"{url}: {last_line(error.stderr)}") from error
@@ -248,9 +257,9 @@ def open_data(urls: tuple[str, ...], split: str, index: Path, progress: Progress
     return open_dataset(urls[0], split)
 
 
-def _adopted(request: AdoptRequest, split: str, progress: Progress, workers: int) -> Dataset:
+def _adopted(asked: AdoptRequest, split: str, progress: Progress, workers: int) -> Dataset:
     try:
-        url = adopt(request, progress, workers=workers).url
+        url = adopt(asked, progress, workers=workers).url
     except UsageError as error:
         if "--" not in str(error):
             raise

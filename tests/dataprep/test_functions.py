@@ -11,11 +11,15 @@ from dataclasses import fields
 import pytest
 
 import dataprep
+from dataprep.cloud.plan import InputRequest
 from dataprep.commands.adopt import Adopt
 from dataprep.commands.build import BuildCoco, BuildCustom, BuildDataset, BuildFolder, BuildTable
 from dataprep.commands.build_laion import BuildLaion
 from dataprep.commands.card import Card
+from dataprep.commands.check_region import CheckRegion
 from dataprep.commands.convert import Convert
+from dataprep.commands.inspect import Inspect
+from dataprep.commands.replicate import Replicate
 from dataprep.commands.retry_failed import RetryFailed
 from dataprep.commands.verify import Verify
 from tests.support.builds import dataprep as command
@@ -31,7 +35,11 @@ KINDS = {
     "build_laion": BuildLaion,
     "build_table": BuildTable,
     "card": Card,
+    "check_region": CheckRegion,
     "convert": Convert,
+    "inspect": Inspect,
+    "plan_input": InputRequest,
+    "replicate": Replicate,
     "retry_failed": RetryFailed,
     "verify": Verify,
 }
@@ -55,7 +63,7 @@ def shards(pets, tmp_path_factory):
 def test_help_says_the_meaning_of_every_argument(name):
     function = getattr(dataprep, name)
     signature = inspect.signature(function)
-    assert {*signature.parameters} == {each.name for each in fields(KINDS[name])} - {"detach"}
+    assert {*signature.parameters} == {each.name for each in fields(KINDS[name])} - {"detach", "rejected"}
     documented = inspect.getdoc(function)
     for argument in signature.parameters:
         assert f"\n    {argument}: " in documented
@@ -116,6 +124,38 @@ def test_build_takes_the_names_of_the_command(pets, tmp_path):
         dataprep.build("foldr", source=pets, output=tmp_path / "out", format="webdataset")
 
 
+def test_a_dataset_is_summarised(shards, tmp_path):
+    summary = dataprep.inspect(shards, html=tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    assert summary.samples == dataprep.open(shards).samples
+    assert list(summary.rejected()) == []
+    for shown in (str(summary), summary._repr_html_()):
+        assert "train" in shown and f"{summary.splits[0].samples:,}" in shown
+
+
+def test_a_copy_is_planned_and_made(shards, tmp_path):
+    planned = dataprep.replicate(shards, to=tmp_path / "copy", dry_run=True)
+    assert (planned.replicas, list(tmp_path.iterdir())) == (None, [])
+    steps = []
+    dataprep.replicate(shards, to=str(tmp_path / "copy"), progress=lambda progress: steps.append(progress.step))
+    assert steps and digests(tmp_path / "copy").items() >= digests(shards).items()
+
+
+def test_the_cost_of_reading_is_calculated_from_given_facts():
+    found = dataprep.check_region(
+        "gs://bucket", bucket_location="us-central1", zone="europe-west4-a", dataset_bytes="138GiB", epochs=90
+    )
+    assert (found.verdict, found.reader) == ("paid", "europe-west4-a")
+    assert found.reports[0].training.total > 90 * found.reports[0].one_pass.transfer > 0
+    near = dataprep.check_region(["gs://first", "gs://second"], bucket_location="europe-west4", zone="europe-west4-a")
+    assert (near.verdict, len(near.reports)) == ("free", 2)
+
+
+def test_the_input_of_a_training_is_planned():
+    found = dataprep.plan_input(accelerator="v4-32", images_per_s=32_000)
+    assert (found.plan.verdict, found.pod.hosts) == ("fed", 4)
+
+
 WRONG = {
     "an unknown argument": (
         lambda: dataprep.build_folder(sorce="a", output="b", format="webdataset"),
@@ -143,6 +183,16 @@ WRONG = {
         lambda: dataprep.build_folder(source="a", output="b", format="webdataset", shard_bytes="2 XB"),
         "`shard_bytes`: got '2 XB', expected a size such as 256MiB",
     ),
+    "a URL of a copy given twice": (
+        lambda: dataprep.replicate("a", to=["gs://nbtest/b", "gs://nbtest/b"]),
+        "`to` gs://nbtest/b: given twice; give it once",
+    ),
+    "options that exclude each other": (
+        lambda: dataprep.check_region("gs://a", bucket_location="EU", replicas=True),
+        "`replicas` reads the dataset's list of copies; leave `bucket_location` out",
+    ),
+    "a missing rate": (lambda: dataprep.plan_input(accelerator="v4-32"), "`images_per_s` is missing"),
+    "no dataset": (lambda: dataprep.inspect("/nowhere"), "/nowhere"),
     "pairs": (
         lambda: dataprep.build_folder(source="a", output="b", format="webdataset", default="a=1"),
         "`default` must be a mapping of names to texts, got 'a=1'",

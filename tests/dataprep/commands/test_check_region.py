@@ -115,7 +115,7 @@ def test_both_missing_permissions_are_named():
 
 
 def test_a_mistyped_region_is_priced_with_a_note_that_names_the_nearest():
-    words = ("gs://bucket", "--bucket-location", "us-cental1", "--zone", "europe-west44-b", "--bytes", "1GB")
+    words = ("gs://bucket", "--bucket-location", "us-cental1", "--zone", "europe-west44-b", "--dataset-bytes", "1GB")
     result = check(*words)
     assert (result.exit_code, result.stderr.splitlines()) == (
         1,
@@ -125,7 +125,9 @@ def test_a_mistyped_region_is_priced_with_a_note_that_names_the_nearest():
         ],
     )
     assert [f"note: {note}" for note in checked(*words)["notes"][-2:]] == result.stderr.splitlines()
-    right = check("gs://bucket", "--bucket-location", "us-central1", "--zone", "europe-west4-b", "--bytes", "1GB")
+    right = check(
+        "gs://bucket", "--bucket-location", "us-central1", "--zone", "europe-west4-b", "--dataset-bytes", "1GB"
+    )
     assert right.stderr == ""
 
 
@@ -148,7 +150,7 @@ def test_without_credentials_the_verdict_is_undecided(no_credentials):
     found = checked("gs://never-seen", "--zone", "us-central1-a")
     assert (found["verdict"], found["bucket"], found["usd_per_gib"]) == (UNKNOWN, None, None)
     assert 'no valid credentials; run "gcloud auth application-default login"' in found["reason"]
-    assert found["reason"].endswith("; --bucket-location PLACE needs none")
+    assert found["reason"].endswith("; --bucket-location needs none")
 
 
 @pytest.mark.parametrize(
@@ -164,11 +166,19 @@ def test_without_credentials_the_verdict_is_undecided(no_credentials):
 def test_a_given_location_is_judged_without_a_request(no_credentials, location, verdict):
     found = checked("gs://never-seen/x", "--zone", "us-central1-a", "--bucket-location", location)
     assert (found["verdict"], found["reading"]) == (verdict, None)
-    assert "give --bytes" in found["notes"][0]
+    assert "give --dataset-bytes" in found["notes"][0]
 
 
 def test_a_given_zone_is_priced_as_a_rapid_bucket(no_credentials):
-    words = ("gs://never-seen", "--zone", "us-central1-a", "--bucket-location", "us-central1-a", "--bytes", "1GiB")
+    words = (
+        "gs://never-seen",
+        "--zone",
+        "us-central1-a",
+        "--bucket-location",
+        "us-central1-a",
+        "--dataset-bytes",
+        "1GiB",
+    )
     found = checked(*words)["one_pass_usd"]
     assert checked(*words[:-2], "--dataset-bytes", "1GiB")["one_pass_usd"] == found
     assert (found["transfer"], found["retrieval"]) == (0, pytest.approx(0.0006))
@@ -176,7 +186,7 @@ def test_a_given_zone_is_priced_as_a_rapid_bucket(no_credentials):
 
 
 def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no_credentials, monkeypatch, gcs):
-    words = ("gs://multi-eu", "--zone", "us-central1-a", "--bytes", "147897477120", "--epochs", "90")
+    words = ("gs://multi-eu", "--zone", "us-central1-a", "--dataset-bytes", "147897477120", "--epochs", "90")
     given = checked(*words, "--bucket-location", "EU")
     assert given["commands"][0] == "dataprep create-bucket gs://NEW-BUCKET --near us-central1-a"
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
@@ -199,7 +209,7 @@ def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no
         (["/tmp/data"], "is on a disk, and reading it costs nothing"),
         (["gs://region-eu", "--zone", "us-central1a"], "did you mean us-central1-a?"),
         (["gs://region-eu", "--tpu", "--x"], "not a name of a TPU"),
-        (["gs://region-eu", "--objects", "5"], "add --bytes"),
+        (["gs://region-eu", "--objects", "5"], "give both"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_right_form(arguments, message):
@@ -210,7 +220,7 @@ def test_wrong_arguments_are_refused_with_the_right_form(arguments, message):
 
 
 def test_a_number_of_objects_prices_their_reads_and_their_copies(no_credentials):
-    words = ("gs://never-seen", "--zone", "europe-west4", "--bucket-location", "US", "--bytes", "2TB")
+    words = ("gs://never-seen", "--zone", "europe-west4", "--bucket-location", "US", "--dataset-bytes", "2TB")
     shards, loose = checked(*words), checked(*words, "--objects", "18000000")
     assert shards["reading"]["objects_are_assumed"]
     assert shards["notes"][0].startswith("requests and copies are priced for objects of 256 MiB, as dataprep's shards")
@@ -249,13 +259,13 @@ def test_the_text_has_the_price_and_the_next_step(dataset):
     run = dataprep("check-region", dataset, "--zone", "us-central1-a", "--epochs", "90")
     assert run.returncode == 1, run.stderr
     assert "verdict     paid at $0.05 per GiB: us-central1-a reads from europe-west4" in run.stdout
-    assert "copy it beside the reader" in run.stdout
+    assert "copy it near the reader" in run.stdout
     assert f"dataprep replicate {dataset} --to gs://NEW-BUCKET/imagenet" in run.stdout
     assert run.stderr == ""
 
 
 def test_imagenet_for_90_epochs_costs_what_is_published():
-    words = ("gs://cached-us", "--zone", "us-central1-b", "--bytes", "147897477120", "--epochs", "90")
+    words = ("gs://cached-us", "--zone", "us-central1-b", "--dataset-bytes", "147897477120", "--epochs", "90")
     found = checked(*words)
     assert found["training_usd"]["transfer"] == pytest.approx(248, abs=0.1)
     direct, cached, copied = found["ways"]
@@ -273,7 +283,7 @@ def test_imagenet_for_90_epochs_costs_what_is_published():
 
 
 def test_a_cache_in_the_readers_zone_is_a_verdict_and_lets_the_guard_pass():
-    found = checked("gs://cached-us", "--zone", "us-central1-a", "--bytes", "1GiB")
+    found = checked("gs://cached-us", "--zone", "us-central1-a", "--dataset-bytes", "1GiB")
     assert (found["verdict"], found["usd_per_gib"]) == (CACHED, 0.0006)
     assert found["one_pass_usd"]["operations"] == pytest.approx(512 * 0.0002 / 1000)
     assert found["ways"] == []

@@ -125,7 +125,7 @@ def test_a_bucket_of_somebody_else_is_refused(name, gcs):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gs://x-y-z"], "give --near ZONE or --tpu NAME"),
+        (["gs://x-y-z"], "give the zone of its readers as --near, or their --tpu"),
         (["gs://x-y-z/prefix", "--near", "us-central1"], "expected only a bucket's name"),
         (["gs://x-y-z", "--near", "us-central"], "is no zone or region"),
         (["gs://x-y-z", "--near", "us-central1", "--label", "Team=x"], "expected KEY=VALUE"),

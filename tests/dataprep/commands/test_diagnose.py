@@ -107,7 +107,7 @@ def test_a_transform_is_measured_and_named_whatever_else_runs(finished):
     ("words", "message"),
     [
         (["--device", "npu"], "--device npu: expected xla, tpu, cuda, cpu or simulated:IMAGES_PER_S"),
-        (["--device", "cpu"], "--device cpu: name the model to train"),
+        (["--device", "cpu"], "--device cpu: name the --model to train"),
         (["--device", "simulated:5", "--model", "resnet50"], "--model resnet50: a simulated device"),
         (["--device", "simulated:5", "--transform", "nowhere:at_all"], "expected MODULE:NAME of a Python function"),
         (["--device", "simulated:5", "--transform", "json"], "expected MODULE:NAME of a Python function"),

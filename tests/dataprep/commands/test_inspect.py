@@ -77,7 +77,7 @@ def test_the_help_says_what_is_listed_of_a_rejected_image(tmp_path):
     assert listed == ["train", "rejected", "undecodable", "cats/my=20bad", "cats/my bad", detail]
     words = " ".join(inspected("--help").split())
     assert (
-        "split, status, reason, key, then the URL of a row, or the path of an image and what is wrong with it. A "
+        "split, status, reason, key, then the URL of a row, or the path of an image and the problem. A "
         "finished dataset no longer has the paths, and shows the keys as text."
     ) in words
 

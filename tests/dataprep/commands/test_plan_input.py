@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -138,7 +137,7 @@ def test_missing_or_wrong_options_are_refused(plan_input, arguments, message):
 
 
 def test_no_bytes_are_wrong_usage(plan_input):
-    with pytest.raises(click.BadParameter, match="got 0 bytes, expected 1 or more"):
+    with pytest.raises(UsageError, match="--dataset-bytes must be 1 or more, got 0"):
         plan_input(*RESNET, "--images-per-s", 8000, "--dataset-bytes", "0")
 
 
@@ -264,7 +263,7 @@ def test_the_commands_that_make_the_priced_copy_are_those_of_check_region(plan_i
         "--objects",
     ]
     shown = "".join(f"              {each}\n" for each in commands)
-    assert f"  do          copy it beside the reader:\n{shown}" in out
+    assert f"  do          copy it near the reader:\n{shown}" in out
     assert "anywhere-caches" not in out
     assert json.loads(plan_input(*places, "--json")[1])["places"]["commands"] == commands
     checked = CliRunner().invoke(check_region, ["gs://my-data/imagenet", *places]).output

@@ -82,7 +82,7 @@ def test_without_credentials_a_dry_run_names_the_command_that_prices_a_copy(tmp_
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     words = ("gs://from-eu/imagenet", "--to", "gs://to-us/imagenet")
     known = 'run "gcloud auth application-default login"'
-    command = "`dataprep check-region URL --bucket-location PLACE --bytes SIZE --zone ZONE` needs none"
+    command = "`dataprep check-region URL --bucket-location PLACE --dataset-bytes SIZE --zone ZONE` needs none"
     with pytest.raises(CredentialsError) as dry:
         invoke(*words, "--dry-run")
     assert known in str(dry.value)
@@ -96,17 +96,17 @@ def test_without_credentials_a_dry_run_names_the_command_that_prices_a_copy(tmp_
 def test_a_copy_reports_what_it_copied_and_a_second_run_nothing(source, target):
     run = dataprep("replicate", source, "--to", target, "--max-usd", "1")
     assert run.returncode == 0, run.stderr
-    assert run.stdout == f"{target} is a whole copy: 11 objects, 11 of them copied ({_megabytes(source)})\n"
+    assert run.stdout == f"{target} is a complete copy: 11 objects, 11 of them copied ({_megabytes(source)})\n"
     assert f"  copy      11 objects, {_megabytes(source)}\n" in run.stderr
     assert re.search(r"price     \$0\.00\d+ once", run.stderr)
     assert checksums(target) == checksums(source)
     again = invoke(source, "--to", target)
-    assert again.stdout == f"{target} is a whole copy: 11 objects, nothing was missing\n"
+    assert again.stdout == f"{target} is a complete copy: 11 objects, nothing was missing\n"
     name = open_storage(source).stat("dataset.json").name
     size = human_bytes(open_storage(target).stat(name).num_bytes)
     open_storage(target).delete(name)
     one = invoke(source, "--to", target)
-    assert one.stdout == f"{target} is a whole copy: 11 objects, 1 of them copied ({size})\n"
+    assert one.stdout == f"{target} is a complete copy: 11 objects, 1 of them copied ({size})\n"
 
 
 def test_a_card_that_stays_at_the_target_is_named(source, target):

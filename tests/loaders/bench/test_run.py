@@ -21,7 +21,7 @@ RATES = st.floats(0.1, 1e6)
 
 
 def bench_of(*urls, folder, **options):
-    small = {"batch_size": 8, "image_size": 32, "workers": 2, "seconds": 0, "batches": 2, "rounds": 1}
+    small = {"batch_size": 8, "image_size": 32, "workers": 2, "batches": 2, "rounds": 1}
     return run_bench(BenchRequest(urls=tuple(map(str, urls)), **small | options), folder, QUIET)
 
 
@@ -76,11 +76,11 @@ def test_a_loader_that_fails_is_an_error(dataset, tmp_path):
 
 
 def test_requests_out_of_range_are_refused(dataset, tmp_path):
-    with pytest.raises(UsageError, match="batch_size must be 1 or more, got 0"):
+    with pytest.raises(UsageError, match="`batch_size` must be 1 or more, got 0"):
         BenchRequest(urls=("x",), batch_size=0)
-    with pytest.raises(UsageError, match="rounds must be 1 or more, got 0"):
+    with pytest.raises(UsageError, match="`rounds` must be 1 or more, got 0"):
         BenchRequest(urls=("x",), rounds=0)
-    with pytest.raises(UsageError, match=r"images in train, a batch takes 4,096; choose --batch-size"):
+    with pytest.raises(UsageError, match=r"images in train, a batch takes 4,096; choose `batch_size`"):
         bench_of(dataset("webdataset"), folder=tmp_path, batch_size=4096)
 
 
