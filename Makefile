@@ -13,12 +13,15 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help python demo test matrix cluster-test gpu-test lint setup bench-setup constraints audit soak fuzz bench site wheel release clean
+.PHONY: help python demo test test-all matrix cluster-test gpu-test lint setup setup-core bench-setup constraints audit soak fuzz bench site wheel release clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
-	@echo "make test        set up, lint, and run all tests but the long ones"
+	@echo "make test        set up, lint, and test dataprep, the core of the loaders, an adapter and a training"
+	@echo "make test ROOM=dataprep/builder  run the tests of one room; needs no more than setup-core"
+	@echo "make test-all    set up, lint, and run all tests but the long ones"
 	@echo "make matrix      run all tests of the last commit on Python 3.11, 3.12 and 3.13; PYTHONS=\"3.11 3.13\" chooses"
 	@echo "make lint        check style, types, import contracts and workflows"
+	@echo "make setup-core  install what dataprep, the core of the loaders and their tests need: no torch, TensorFlow or JAX"
 	@echo "make setup       install everything for development into .venv, and the peers of the benchmarks into .bench-venv"
 	@echo "make bench-setup setup, and the peers of the arena of loaders (8 GB) into .bench-venv/arena"
 	@echo "make constraints pin the packages of setup.cfg for every Python; OPTIONS=--upgrade takes the newest; says what changed"
@@ -44,10 +47,15 @@ $(BIN)/uv: | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,xla]'
 	touch $@
 
-.venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/builder/*.c) | python
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,beam,ray,tf,torch,xla,jax,grain,finetune,metrics,dev]'
+SOURCES := $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/builder/*.c)
+.venv/.core: $(SOURCES) | python
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,metrics,test]'
+	touch $@
+
+.venv/.dev: $(SOURCES) | python
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,beam,ray,tf,torch,xla,jax,grain,finetune,metrics,test,dev]'
 	@$(BIN)/python -c 'from loaders import open_decoder; print("loaders decode with", open_decoder().name)'
-	touch $@ .venv/.demo
+	touch $@ .venv/.core .venv/.demo
 
 # Peers of the benchmarks whose pins exclude ours: MosaicML's streaming and img2dataset; Grain is with them.
 .bench-venv/.peers: $(BIN)/uv benchmarks/peers.in benchmarks/peers-constraints.txt benchmarks/img2dataset-constraints.txt | python
@@ -72,6 +80,8 @@ bench-setup: setup .bench-venv/arena/.peers
 
 setup: .venv/.dev .bench-venv/.peers .bench-venv/torchtitan
 
+setup-core: .venv/.core
+
 constraints: $(BIN)/uv
 	bash scripts/constraints.sh $(OPTIONS)
 
@@ -86,11 +96,18 @@ demo: .venv/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/demo.sh $(DEMO)
 
 # Lint keeps one processor busy for half a minute: it runs beside the tests, and its lines come when it ends.
-test: setup
+test: QUICK = --quick
+test: test-all
+ifdef ROOM
+test-all: .venv/.core
+	$(BIN)/python -m pytest tests/$(ROOM)
+else
+test-all: setup
 	@{ $(MAKE) --no-print-directory lint > .venv/lint.log 2>&1; linted=$$?; cat .venv/lint.log; exit $$linted; } & \
-	$(BIN)/python -m pytest; tested=$$?; \
+	$(BIN)/python scripts/cpu_time.py $(BIN)/python -m pytest $(QUICK); tested=$$?; \
 	wait $$! || { echo "make lint failed: see its lines above, or .venv/lint.log"; exit 1; }; \
 	exit $$tested
+endif
 
 matrix:
 	bash scripts/matrix.sh $(or $(PYTHONS),3.11 3.12 3.13)

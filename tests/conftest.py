@@ -1,8 +1,12 @@
-"""What any test may use: an emulated Cloud Storage, and fresh places for a dataset on disk and in a bucket."""
+"""What any test may use: an emulated Cloud Storage, and fresh places for a dataset on disk and in a bucket.
+
+A test that needs a framework is skipped where that is not installed, as after `make setup-core`.
+"""
 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import itertools
 import os
 import re
@@ -10,7 +14,7 @@ import signal
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +22,7 @@ import pytest
 from hypothesis import settings
 
 from dataprep.demo.make import write_demo
+from tests.selection import ROOT, is_full
 from tests.support.coco import write_coco
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.own_data import write_pets
@@ -28,7 +33,6 @@ from tests.support.tables import write_dogs
 __all__ = ["pytest_unconfigure"]
 
 BUCKET = "dataprep-tests"
-REPOSITORY = Path(__file__).parents[1]
 # Virtual devices for XLA, no search for a TPU or a metadata server, no version checks, quiet TensorFlow.
 ENVIRONMENT = {
     "PJRT_DEVICE": "CPU",
@@ -39,6 +43,13 @@ ENVIRONMENT = {
     "NO_GCE_CHECK": "true",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+FRAMEWORKS = {
+    "apache_beam", "array_record", "flax", "grain", "jax", "lightning", "accelerate", "optax", "orbax", "pyspark",
+    "ray", "tensorflow", "tensorflow_datasets", "timm", "torch", "torch_xla", "torchdata", "torchvision",
+    "transformers",
+}  # fmt: skip
+"""What only `make setup` installs, and no test module of `make test` imports when it is collected."""
+MISSING = re.compile(rf"No module named '({'|'.join(sorted(FRAMEWORKS))})\b")
 LONG = (
     "tests/train/test_train_resnet_jax.py",
     "tests/test_same_bytes.py",
@@ -57,6 +68,12 @@ LONG = (
 )
 """Files of the longest tests: they come first, so that no worker is left alone with one at the end."""
 _numbers = itertools.count()
+imported_when_collected: set[str] = set()
+"""Frameworks that test modules imported at their top."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out what tests/selection.py leaves to `make test-all`")
 
 
 def pytest_configure() -> None:
@@ -70,7 +87,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(ENVIRONMENT)
     # For `python -m tests.…` where a program that ran in this process has set PYTHONSAFEPATH.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="dataprep-tests-state-"))
     if urllib.request.getproxies_environment():  # servers of the tests are on this machine
         own = ",".join(
@@ -80,16 +97,55 @@ def pytest_configure() -> None:
     keep_bytecode()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what `make test` leaves out."""
+    if config.option.quick and collection_path.is_relative_to(ROOT):
+        return is_full(collection_path.relative_to(ROOT).as_posix()) or None
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put long files first; a worker of pytest-xdist takes the next file when it is done with one."""
+    if config.option.quick:
+        config.hook.pytest_deselected(items=[item for item in items if is_full(item.nodeid)])
+        items[:] = [item for item in items if not is_full(item.nodeid)]
     ranks = {file: rank for rank, file in enumerate(LONG)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(LONG)))
 
 
 def pytest_collection_finish() -> None:
     """No later collection of garbage looks at what modules hold: a million objects, which stay to the end."""
+    imported_when_collected.update(FRAMEWORKS & sys.modules.keys())
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a test module that needs a framework at its top, where that is not installed."""
+    report = yield
+    if report.failed and (reason := not_installed(str(report.longrepr))):
+        report.outcome, report.longrepr = "skipped", (report.nodeid, 0, f"Skipped: {reason}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skip a test that needs a framework, where that is not installed."""
+    report = yield
+    if report.failed and call.excinfo is not None and (reason := not_installed(report.longreprtext)):
+        report.outcome, report.longrepr = "skipped", (report.nodeid, 0, f"Skipped: {reason}")
+    return report
+
+
+def not_installed(text: str) -> str:
+    """Return why a test cannot run whose failure says that a framework is missing; empty if it is installed."""
+    for name in MISSING.findall(text):
+        if importlib.util.find_spec(name) is None:
+            return f"{name} is not installed; make setup installs it"
+    return ""
 
 
 def keep_bytecode() -> None:

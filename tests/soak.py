@@ -30,16 +30,7 @@ from dataprep.storage import open_storage
 from tests.attacks import all_attacks
 from tests.conftest import BUCKET, ENVIRONMENT
 from tests.fuzz.run import TARGETS, fuzz
-from tests.support import (
-    changed_builds,
-    fitting,
-    learning,
-    training,
-    training_fsdp,
-    training_jax,
-    training_jax_finetune,
-    training_jax_mae,
-)
+from tests.support import changed_builds
 from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests
 from tests.support.crashes import Reader, kill_often, stop_everywhere
 from tests.support.crashes_laion import crash_cases
@@ -54,6 +45,7 @@ from tests.support.laion_memory import plan_flat
 from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed, mixture_killed_and_resumed
 from tests.support.mixing import compare_lives, compare_windows
+from tests.support.on_use import on_use
 from tests.support.own_data import write_pets
 from tests.support.packs_soak import packs_killed_and_resumed, random_configuration
 from tests.support.parts import parts_of_a_build
@@ -67,6 +59,10 @@ from tests.support.replication import kill_replicate
 from tests.support.tutorials import TUTORIALS, run_tutorial
 from tests.support.two_builds import schedule
 
+fitting, learning = on_use("tests.support.fitting"), on_use("tests.support.learning")
+training, training_fsdp = on_use("tests.support.training"), on_use("tests.support.training_fsdp")
+training_jax, training_jax_mae = on_use("tests.support.training_jax"), on_use("tests.support.training_jax_mae")
+training_jax_finetune = on_use("tests.support.training_jax_finetune")
 STATE = Path("build/soak")
 MIXTURES_A_CASE = 200
 LONG_MARK = "pytest.mark." + "long"
@@ -469,18 +465,19 @@ def training_data() -> str:
     return build_here("imagenet", folder / "originals", folder / "shards", "webdataset")
 
 
-EXACT_ENTRIES = {
-    "train.pretrain_mae": {"device": "xla", **training.LONG},
-    "train.train_vit": {"device": "xla", **training_fsdp.LONG},
-    "train.train_resnet": {"device": "cpu", **fitting.EXACT},
-}
+EXACT_ENTRIES = ("train.pretrain_mae", "train.train_vit", "train.train_resnet")
+
+
+def exact_flags(module: str) -> dict[str, object]:
+    runs = dict(zip(EXACT_ENTRIES, (training.LONG, training_fsdp.LONG, fitting.EXACT), strict=True))
+    return {"device": "cpu" if module == "train.train_resnet" else "xla", **runs[module]}
 
 
 @cache
 def uninterrupted(module: str) -> dict[int, float]:
     """Losses of two runs of 200 steps, which are the same."""
     folder = Path(tempfile.mkdtemp(prefix="soak-runs-"))
-    return training.two_runs(module, folder, data_path=training_data(), **EXACT_ENTRIES[module])
+    return training.two_runs(module, folder, data_path=training_data(), **exact_flags(module))
 
 
 def train_exact() -> Iterator[Case]:
@@ -492,7 +489,7 @@ def train_exact() -> Iterator[Case]:
 
 def _train_killed(module: str, number: int, folder: Path) -> str:
     expected, rng = uninterrupted(module), random.Random(f"{module} {number}")
-    flags = {"data_path": training_data(), **EXACT_ENTRIES[module]}
+    flags = {"data_path": training_data(), **exact_flags(module)}
     steps = training.killed_and_resumed(module, folder, expected, rng, **flags)
     return f"{len(expected)} losses, killed after {steps}: the same"
 

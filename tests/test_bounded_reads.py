@@ -20,9 +20,11 @@ from dataprep.errors import DataprepError, UsageError
 from dataprep.fetched.collect import sidecar_hashes
 from dataprep.fetched.retry import id_of_plan, read_plan
 from dataprep.storage import open_storage
+from tests.support.on_use import on_use
 from tests.support.plans import planned, small_plan
 from train.checkpoints.files import Checkpoint
-from train.checkpoints.parts import load_parts
+
+load_parts = on_use("train.checkpoints.parts:load_parts")
 
 HUGE = 1 << 40
 LIST_OF_PARTS = "checkpoint-000000001-0123456789abcdef.json"

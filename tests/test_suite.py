@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import LONG
+from tests.conftest import FRAMEWORKS, LONG, imported_when_collected
+from tests.selection import FULL, KEPT, is_full, touched
 from tests.soak import LONG_MARK, SHOWS
 from tests.support import warm
 from tests.support.clocks import PROCESSOR_CLOCKS, TimedModule
@@ -86,6 +87,56 @@ def test_a_run_ends_with_one_line_about_what_did_not_run(tmp_path: Path, chosen:
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
     assert run.stdout.splitlines()[-1] == last
+
+
+def test_no_test_module_imports_a_framework_at_its_top(pytestconfig: pytest.Config):
+    """Every worker collects every file: TensorFlow, torch, JAX and Beam take a minute of a processor in each.
+
+    `tests/train` imports `train`, which is torch; the folders that are left out collect nothing else.
+    """
+    found = []
+    for path in PYTHON:
+        where = path.relative_to(ROOT / "tests")
+        if path.name.startswith(("test_", "conftest")) and where.parts[0] not in ("train", "cluster", "gpu"):
+            for node in ast.parse(path.read_text()).body:
+                names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                found += [(str(where), name) for name in names if name.partition(".")[0] in FRAMEWORKS]
+    assert found == []
+    if pytestconfig.option.quick:
+        assert imported_when_collected <= {"torch", "torchvision"}
+
+
+def test_what_make_test_leaves_out_exists():
+    for row, touched_by in FULL.items():
+        file, _, name = row.partition("::")
+        assert (ROOT / file).exists(), row
+        assert name in (ROOT / file).read_text() if name else True, row
+        assert all((ROOT / path).exists() for path in touched_by), row
+
+
+@pytest.mark.parametrize(
+    ("changed", "runs", "not_run"),
+    [
+        (["docs/loading.md"], [], ["tests/train"]),
+        (["train/optim/lars.py"], ["tests/train"], ["tests/pipelines"]),
+        (["tests/train/loops/test_mae.py"], ["tests/train"], ["tests/pipelines"]),
+        (["pipelines/local.py", "README.md"], ["tests/pipelines"], ["tests/train"]),
+        (["setup.cfg"], ["tests/pipelines", "tests/train", "tests/benchmarks"], []),
+    ],
+)
+def test_a_change_runs_what_it_touches(changed, runs, not_run):
+    found = touched(changed)
+    assert set(runs) <= set(found)
+    assert not set(not_run) & set(found)
+
+
+def test_the_longest_row_decides_what_make_test_leaves_out():
+    assert is_full("tests/train/loops/test_mae.py")
+    assert not is_full("tests/train/test_train_resnet.py")  # one of its tests runs
+    assert is_full("tests/train/test_train_resnet.py::test_every_flag_has_a_test")
+    assert not any(is_full(row) for row, touched_by in FULL.items() if touched_by == KEPT)
+    assert not is_full("tests/test_crash.py::test_any")
 
 
 def test_test_files_that_are_listed_to_run_first_exist():

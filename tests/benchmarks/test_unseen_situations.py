@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.diagnose import _read_results
 from benchmarks.situations.generate import IDS, SEEDS, SETS, plant, spread
@@ -27,7 +26,10 @@ from benchmarks.situations.situation import Change, Situation, possible_changes,
 from benchmarks.situations.training_loop import load_transform
 from benchmarks.situations.transforms import garbage, machine_lock
 from benchmarks.tables import unseen_table
+from tests.support.on_use import on_use
 from tests.support.waiting import wait_for
+
+torch = on_use("torch")
 
 ROOT = Path(__file__).parents[2]
 UNSEEN = tuple(SETS["unseen"])

@@ -14,13 +14,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 
 from loaders import open_loader
-from loaders.torch import OrderSampler, TorchBatches, TorchSamples
 from tests.support.finished import finished_dataset
 from tests.support.markdown import ROOT
 from tests.support.on_use import on_use
+
+torch = on_use("torch")
+OrderSampler = on_use("loaders.torch:OrderSampler")
+TorchBatches = on_use("loaders.torch:TorchBatches")
+TorchSamples = on_use("loaders.torch:TorchSamples")
 
 dcp = on_use("torch.distributed.checkpoint")
 BATCH, SIZE, STOP, MORE = 24, 32, 3, 4

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 
 from loaders import open_loader
-from loaders.torch import TorchBatches
 from tests.support.markdown import blocks
+from tests.support.on_use import on_use
 from tests.support.own_data import picture, write_files
+
+torch = on_use("torch")
+TorchBatches = on_use("loaders.torch:TorchBatches")
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/train_with_pytorch.py"

@@ -13,12 +13,14 @@ from dataprep.errors import DataprepError, StorageError, UsageError, Verificatio
 from dataprep.storage import gcs_client
 from loaders import LoaderConfig, mixture, open_loader
 from loaders.dataset import open_dataset
-from loaders.grain import open_batches
-from loaders.torch import TorchSamples
 from tests.support.adoption import adopt_here, image_of, tar_of
 from tests.support.builds import FORMATS
+from tests.support.on_use import on_use
 from tests.support.own_data import annotated, annotated_rows, build_own, class_folders, stored_values
 from train.batches.data import open_data
+
+open_batches = on_use("loaders.grain:open_batches")
+TorchSamples = on_use("loaders.torch:TorchSamples")
 
 
 def test_a_missing_dataset_is_an_error_that_says_what_to_do(tmp_path):

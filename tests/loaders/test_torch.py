@@ -6,18 +6,17 @@ from itertools import islice
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader
-from torchdata.nodes import Loader as NodeLoader
-from torchdata.nodes import Prefetcher
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from dataprep.errors import UsageError
 from loaders import open_loader
-from loaders.torch import OrderSampler, TorchBatches, TorchSamples, _tensors, batch_node, normalize
 from tests.support.adapters import SMALL, AdapterContract
 from tests.support.on_use import on_use
 
+torch, adapter = on_use("torch"), on_use("loaders.torch")
+batches_of = on_use("loaders.torch:TorchBatches")
+DataLoader = on_use("torch.utils.data:DataLoader")
+torch_nodes = on_use("torchdata.nodes")
+StatefulDataLoader = on_use("torchdata.stateful_dataloader:StatefulDataLoader")
 torchvision_normalize = on_use("torchvision.transforms.v2.functional:normalize")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -34,26 +33,27 @@ def loader(dataset):
 
 def test_tensors_share_the_loaders_memory(loader):
     batch = next(iter(loader))
-    for name, tensor in _tensors(batch).items():
+    for name, tensor in adapter._tensors(batch).items():
         assert np.shares_memory(tensor.numpy(), getattr(batch, name))
 
 
 def test_length_is_that_of_the_epoch(loader):
-    assert len(DataLoader(TorchBatches(loader), batch_size=None)) == len(loader)
-    assert len(list(TorchBatches(loader))) == loader.order.steps(0)
+    assert len(DataLoader(adapter.TorchBatches(loader), batch_size=None)) == len(loader)
+    assert len(list(adapter.TorchBatches(loader))) == loader.order.steps(0)
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_dataloader_with_workers_is_refused(loader, start):
-    batches = DataLoader(TorchBatches(loader), batch_size=None, num_workers=2, multiprocessing_context=start)
+    batches = DataLoader(adapter.TorchBatches(loader), batch_size=None, num_workers=2, multiprocessing_context=start)
     with pytest.raises(UsageError, match="expected num_workers=0: the loader has workers of its own"):
         next(iter(batches))
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-2)])
 def test_normalize_equals_torchvisions(dtype, tolerance):
+    dtype = getattr(torch, dtype)
     images_NHWC = torch.arange(2 * 5 * 7 * 3, dtype=torch.int64).mul(37).remainder(256).to(torch.uint8).view(2, 5, 7, 3)
-    images_NCHW = normalize(images_NHWC, mean=MEAN, std=STD, dtype=dtype)
+    images_NCHW = adapter.normalize(images_NHWC, mean=MEAN, std=STD, dtype=dtype)
     expected = torchvision_normalize(images_NHWC.permute(0, 3, 1, 2).float() / 255, list(MEAN), list(STD))
     assert images_NCHW.shape == (2, 3, 5, 7)
     assert images_NCHW.dtype == dtype
@@ -62,7 +62,7 @@ def test_normalize_equals_torchvisions(dtype, tolerance):
 
 
 def test_a_batch_moves_to_a_device_with_what_no_device_can_hold(loader):
-    batch = next(iter(TorchBatches(loader)))
+    batch = next(iter(adapter.TorchBatches(loader)))
     moved = batch.to("meta")
     assert {moved.images.device.type, moved.labels.device.type, moved.mask.device.type} == {"meta"}
     assert (moved.keys, moved.state) == (batch.keys, batch.state)
@@ -81,7 +81,7 @@ def expected(dataset):
 
 @pytest.fixture(scope="module")
 def samples(dataset):
-    samples = TorchSamples.open(dataset("webdataset"), **PIXELS)
+    samples = adapter.TorchSamples.open(dataset("webdataset"), **PIXELS)
     yield samples
     samples.close()
 
@@ -98,7 +98,7 @@ def key_list(batch):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_plain_dataloader_over_samples_has_the_loaders_batches(samples, expected, num_workers):
-    batches = DataLoader(samples, batch_sampler=OrderSampler(samples, **STEPS), num_workers=num_workers)
+    batches = DataLoader(samples, batch_sampler=adapter.OrderSampler(samples, **STEPS), num_workers=num_workers)
     assert len(batches) == 9
     for batch, (keys, images) in zip([*batches, *batches], expected, strict=False):
         assert batch["key"] == keys
@@ -108,7 +108,7 @@ def test_a_plain_dataloader_over_samples_has_the_loaders_batches(samples, expect
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_stateful_dataloaders_over_samples_go_on_with_another_number_of_ranks(samples, expected, num_workers):
     def rank(number, world_size):
-        sampler = OrderSampler(samples, rank=number, world_size=world_size, **STEPS)
+        sampler = adapter.OrderSampler(samples, rank=number, world_size=world_size, **STEPS)
         return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=num_workers)
 
     for stop in (5, 9):  # within an epoch, and after it
@@ -123,14 +123,14 @@ def test_stateful_dataloaders_over_samples_go_on_with_another_number_of_ranks(sa
 
 
 def stateful(loader):
-    return StatefulDataLoader(TorchBatches(loader), batch_size=None)
+    return StatefulDataLoader(adapter.TorchBatches(loader), batch_size=None)
 
 
 def nodes(loader):
-    return NodeLoader(Prefetcher(batch_node(loader), 2))
+    return torch_nodes.Loader(torch_nodes.Prefetcher(adapter.batch_node(loader), 2))
 
 
-@pytest.mark.parametrize("wrapped", [TorchBatches, stateful, nodes])
+@pytest.mark.parametrize("wrapped", [batches_of, stateful, nodes])
 def test_batches_go_on_with_another_number_of_ranks_in_whatever_takes_them(dataset, expected, wrapped):
     settings = {**STEPS, **PIXELS}
     with ExitStack() as stack:
@@ -150,7 +150,7 @@ def test_batches_go_on_with_another_number_of_ranks_in_whatever_takes_them(datas
     assert rest == [sorted(keys) for keys, _ in expected[5 : 5 + len(rest)]]
 
 
-@pytest.mark.parametrize("wrapped", [TorchBatches, stateful, nodes])
+@pytest.mark.parametrize("wrapped", [batches_of, stateful, nodes])
 def test_evaluations_go_on_after_any_batch_in_whatever_takes_them(dataset, wrapped):
     with ExitStack() as stack:
 
@@ -173,10 +173,10 @@ def test_evaluations_go_on_after_any_batch_in_whatever_takes_them(dataset, wrapp
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_evaluations_of_samples_go_on_after_any_step(dataset, num_workers):
-    samples = TorchSamples.open(dataset("webdataset"), "val", image_size=32)
+    samples = adapter.TorchSamples.open(dataset("webdataset"), "val", image_size=32)
 
     def evaluation():
-        sampler = OrderSampler(samples, batch_size=2)
+        sampler = adapter.OrderSampler(samples, batch_size=2)
         return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=num_workers)
 
     whole = [batch["key"] for batch in evaluation()]
@@ -190,9 +190,9 @@ def test_evaluations_of_samples_go_on_after_any_step(dataset, num_workers):
 
 
 def test_another_epoch_and_another_sequence(loader, dataset):
-    batches = TorchBatches(loader)
+    batches = adapter.TorchBatches(loader)
     batches.set_epoch(1)
     assert batches.state_dict()["epoch"] == 1
     with open_loader(str(dataset("webdataset")), **{**SMALL, "image_size": 32}) as other:
         with pytest.raises(UsageError, match=r"the state is of another sequence: .*image_size"):
-            batches.load_state_dict(TorchBatches(other).state_dict())
+            batches.load_state_dict(adapter.TorchBatches(other).state_dict())

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from dataprep.demo.make import write_demo
 from tests.support.finished import build_here
+from tests.support.on_use import on_use
 from tests.support.training import SMALL
-from train.pretrain_mae import Flags, open_training
+
+torch, pretrain_mae = on_use("torch"), on_use("train.pretrain_mae")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,7 +58,7 @@ def pretrain(dataset) -> Callable[..., int]:
 
     def run(**flags: Any) -> int:
         values = {"data_path": dataset, "device": "cpu", **SMALL, **flags}
-        training = open_training(Flags(**values))
+        training = pretrain_mae.open_training(pretrain_mae.Flags(**values))
         training.resume(flags.get("resume", ""))
         return training.run()
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import simplejpeg
-import tensorflow as tf
 from PIL import Image
 
 from dataprep.builder import _restart, images
@@ -27,7 +26,9 @@ from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from tests.support.jpeg_forms import by_pillow, encoded, picture
 from tests.support.jpeg_parts import ADOBE, RESTART_INTERVAL, many_scans, segments, without
+from tests.support.on_use import on_use
 
+tf = on_use("tensorflow")
 BASELINE, PROGRESSIVE, APP0, APP1, APP2, COMMENT = 0xC0, 0xC2, 0xE0, 0xE1, 0xE2, 0xFE
 
 

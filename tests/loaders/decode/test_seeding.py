@@ -13,14 +13,15 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 
 from dataprep.errors import StorageError, UsageError
 from loaders import PilTransform, open_loader
 from loaders.decode.seeding import seeded
 from tests.support import pil_draws
 from tests.support.markdown import ROOT, blocks
+from tests.support.on_use import on_use
 
+torch = on_use("torch")
 IMAGE_HWC = np.zeros((16, 16, 3), np.uint8)
 SETTINGS = {"batch_size": 12, "image_size": 16, "stall_s": 36_000.0}
 

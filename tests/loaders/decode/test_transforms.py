@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 
 from dataprep.errors import FormatError, UsageError
 from loaders import AlbumentationsTransform, AnnotationFields, Annotations, TorchvisionTransform, Views, open_loader
@@ -19,6 +18,7 @@ from tests.support.loading import load
 from tests.support.marked import PEOPLE, misplaced_in
 from tests.support.on_use import on_use
 
+torch = on_use("torch")
 rand_augment_transform = on_use("timm.data.auto_augment:rand_augment_transform")
 ShardWriter = on_use("webdataset:ShardWriter")
 WRITE_TFRECORD = """

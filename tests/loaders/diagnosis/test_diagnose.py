@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-import torch
 
 from dataprep.host.cpu import available_cores
 from loaders.config import LoaderConfig
@@ -21,8 +20,11 @@ from loaders.diagnosis.observed_run import RunSetup, compute_threads, parse_simu
 from loaders.fetch.cache import DiskCache
 from loaders.report.terminal import limiting_stages
 from tests.support.disturbed_device import SLOW_STEP_S, CrowdedDevice, DisturbedDevice, LateDevice
+from tests.support.on_use import on_use
 from tests.support.slow_transforms import computing, one_at_a_time
 from train.loops.workload import training_workload
+
+torch = on_use("torch")
 
 SECONDS = 0.6
 SMALL = {"batch_size": 8, "image_size": 32, "threads": 2}

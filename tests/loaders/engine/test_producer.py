@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from dataprep.errors import DataprepError, StorageError
 from loaders import open_loader
 from loaders.engine.producer import Buffers
 from tests.support.descriptors import open_descriptors
+from tests.support.on_use import on_use
 from tests.support.waiting import LONGEST_S, wait_for
 
+torch = on_use("torch")
 SMALL = {"batch_size": 12, "image_size": 64}
 
 

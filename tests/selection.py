@@ -1,0 +1,118 @@
+"""What `make test` leaves to `make test-all`, and, as `python -m tests.selection`, which of that a change touches.
+
+`make test` keeps the rooms of dataprep, the core of the loaders, the complete system (crashes, attacks, same bytes),
+one adapter and one small training. `.ci/run` adds to it what a change touches by path.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+KEPT: tuple[str, ...] = ()
+"""An exception from a longer row: `make test` runs these."""
+LOADERS = ("loaders/", "dataprep/formats/", "dataprep/dataset/")
+TRAINING = ("train/", "loaders/", "tests/support/")
+FULL: dict[str, tuple[str, ...]] = {
+    "tests/benchmarks": ("benchmarks/",),
+    "tests/examples": ("examples/", "loaders/"),
+    "tests/loaders/bench": ("loaders/bench/", "loaders/engine/"),
+    "tests/loaders/diagnosis": ("loaders/diagnosis/", "loaders/metrics/"),
+    "tests/loaders/report/test_browser.py": ("loaders/report/", "dataprep/pages.py"),
+    "tests/loaders/test_grain.py": LOADERS,
+    "tests/loaders/test_jax.py": LOADERS,
+    "tests/loaders/test_tf.py": LOADERS,
+    "tests/loaders/test_xla.py": LOADERS,
+    "tests/pipelines": ("pipelines/", "dataprep/builder/"),
+    "tests/train": TRAINING,
+    "tests/train/batches/test_data.py": KEPT,
+    "tests/train/batches/test_finetune_augment.py": KEPT,
+    "tests/train/batches/test_masks.py": KEPT,
+    "tests/train/batches/test_mixing.py": KEPT,
+    "tests/train/batches/test_pack_masks.py": KEPT,
+    "tests/train/checkpoints/test_files.py": KEPT,
+    "tests/train/checkpoints/test_parts.py": KEPT,
+    "tests/train/checkpoints/test_part_folder.py": KEPT,
+    "tests/train/checkpoints/test_pieces.py": KEPT,
+    "tests/train/flags/test_entry.py": KEPT,
+    "tests/train/flags/test_options.py": KEPT,
+    "tests/train/flags/test_packs.py": KEPT,
+    "tests/train/flags/test_shared.py": KEPT,
+    "tests/train/loops/test_loop.py": KEPT,
+    "tests/train/loops/test_stopping.py": KEPT,
+    "tests/train/models/test_positions.py": KEPT,
+    "tests/train/models/test_sizes.py": KEPT,
+    "tests/train/optim/test_lars.py": KEPT,
+    "tests/train/optim/test_layer_decay.py": KEPT,
+    "tests/train/optim/test_optimizer.py": KEPT,
+    "tests/train/optim/test_schedule.py": KEPT,
+    "tests/train/telemetry/test_best.py": KEPT,
+    "tests/train/telemetry/test_logs.py": KEPT,
+    "tests/train/test_train_resnet.py::test_two_runs_and_a_resumed_one_have_the_same_losses_and_statistics": KEPT,
+}
+"""Tests of `make test-all` alone, each with the beginnings of paths whose change makes `.ci/run` run them, too.
+
+A row is a folder, a file, or one test of a file; the longest row that fits decides.
+"""
+TOUCH_ALL = (".ci/", "Makefile", "constraints.txt", "pyproject.toml", "setup.cfg", "setup.py", "tests/conftest.py")
+"""A change of these runs everything."""
+
+
+def row_of(test: str) -> str:
+    """Return the row of FULL that a path or node id belongs to, or an empty string."""
+    fitting = [row for row in FULL if test == row or test.startswith((f"{row}/", f"{row}::", f"{row}["))]
+    return max(fitting, key=len, default="")
+
+
+def is_full(test: str) -> bool:
+    """Whether `make test` leaves out a test, a file or all of a folder."""
+    row = row_of(test)
+    inside = any(
+        other.startswith((f"{test}/", f"{test}::")) for other, touched_by in FULL.items() if touched_by == KEPT
+    )
+    return bool(row) and FULL[row] != KEPT and not inside
+
+
+def touched(changed: list[str]) -> list[str]:
+    """Return the rows of FULL that changes at these paths touch, without rows that are inside of others."""
+    if any(path.startswith(TOUCH_ALL) for path in changed):
+        found = [row for row, touched_by in FULL.items() if touched_by != KEPT]
+    else:
+        found = [
+            row
+            for row, touched_by in FULL.items()
+            if touched_by != KEPT and any(path.startswith((*touched_by, row.partition("::")[0])) for path in changed)
+        ]
+    return [row for row in found if not any(row.startswith(f"{other}/") for other in found)]
+
+
+def changed_paths() -> list[str] | None:
+    """Return what differs from main, or from the commit before where this is main; None where git cannot say."""
+    for base in (os.environ.get("CI_BASE"), "origin/main", "HEAD~1"):
+        merge_base = _git("merge-base", base, "HEAD") if base else None
+        if merge_base and merge_base[0] != (_git("rev-parse", "HEAD") or [""])[0]:
+            committed = _git("diff", "--name-only", merge_base[0])
+            return None if committed is None else committed
+    return None
+
+
+def _git(*words: str) -> list[str] | None:
+    run = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return run.stdout.splitlines() if run.returncode == 0 else None
+
+
+def main() -> int:
+    """Print the tests to run beside those of `make test`, one a line; exit with 1 where all must run."""
+    changed = changed_paths()
+    if changed is None:
+        print("git does not say what changed", file=sys.stderr)
+        return 1
+    print("\n".join(touched(changed)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
