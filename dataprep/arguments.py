@@ -23,15 +23,16 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, Self, TypeVar, dataclass_transform
 
 import click
+from click.core import ParameterSource
 
 from dataprep.errors import DataprepError, UsageError
 from dataprep.messages import counted, did_you_mean, shell_words
@@ -86,7 +87,7 @@ class Whole(click.IntRange):
         return number
 
     def _describe_range(self) -> str:
-        return "" if self.min is None else f"x>={self.min}"
+        return "" if self.min is None or self.min < -MOST_COUNT else f"x>={self.min}"
 
 
 class Finite(click.FloatRange):
@@ -209,7 +210,7 @@ class _Spec:
     help: str
     """Meaning in one line, with its unit."""
     group: str = OTHER
-    """One of GROUPS."""
+    """One of the request's `headings`."""
     metavar: str | None = None
     """Name of its value in help."""
     low: float | None = None
@@ -218,6 +219,8 @@ class _Spec:
     """Largest number, itself allowed unless `open_high`."""
     open_low: bool = False
     open_high: bool = False
+    unset: float | None = None
+    """Number outside of the range that means "not given", e.g. -1."""
     size: bool = False
     """Whether it is a number of bytes that may be written as `256MiB`."""
     choices: tuple[str, ...] = ()
@@ -228,8 +231,12 @@ class _Spec:
     """Value for an error that says what is expected."""
     flag: str = ""
     """Spelling on the command line, where it is not the field's name."""
+    also: tuple[str, ...] = ()
+    """More spellings on the command line."""
     either: bool = False
     """Whether a boolean also has `--no-NAME`."""
+    valued: bool = False
+    """Whether the command line may write a boolean as `--NAME=True` or `--NAME=False`."""
     rare: bool = False
     """Whether only `--help-all` shows it."""
     rest: bool = False
@@ -269,8 +276,27 @@ def request(kind: type[R]) -> type[R]:
     return dataclass(frozen=True, kw_only=True)(kind)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """Base of all requests. Values are checked when it is made, so each holds what its fields say."""
+
+    headings: ClassVar[tuple[str, ...]] = GROUPS
+    """Headings of its options in --help, in their order."""
+
+    @staticmethod
+    def option_of(name: str) -> str:
+        """Return the option of a field on the command line."""
+        return f"--{name.replace('_', '-')}"
+
+    @classmethod
+    def of_command_line(cls, given: Container[str], **values: Any) -> Self:
+        """Make the request of a command line.
+
+        Args:
+            given: Names of the fields that the command line gives; the others have their defaults.
+            values: Values of all fields.
+        """
+        return cls(**values)
 
     def __post_init__(self) -> None:
         """Check every value, and bring it into the form of its type.
@@ -294,13 +320,10 @@ class _Key:
     default: Any
     is_optional: bool
     is_positional: bool
-
-    @property
-    def spelling(self) -> str:
-        """The option on the command line."""
-        if self.is_positional or self.spec.rest:
-            return self.name.upper()
-        return self.spec.flag or f"--{self.name.replace('_', '-')}"
+    count: int
+    """Number of values: 2 for `tuple[float, float]`, whose `kind` is float."""
+    spelling: str
+    """The option on the command line, or the argument."""
 
     def checked(self, value: Any) -> Any:
         """Return a value in the form of its type. Raises UsageError if it has another type or is out of range."""
@@ -330,7 +353,13 @@ class _Key:
             if not isinstance(value, bool):
                 raise UsageError(f"`{self.name}` must be True or False, got {value!r}")
             return value
-        return self._number(value) if self.kind in (int, float) else value
+        if self.kind not in (int, float):
+            return value
+        if self.count == 1:
+            return self._number(value)
+        if not isinstance(value, tuple | list) or len(value) != self.count:
+            raise UsageError(f"`{self.name}` must be {self.count} numbers, got {value!r}")
+        return tuple(map(self._number, value))
 
     def _check_choice(self, value: str) -> None:
         if self.choices and value not in self.choices:
@@ -345,20 +374,23 @@ class _Key:
                 raise UsageError(f"`{self.name}`: {error.message}") from None
         noun = "a whole number" if self.kind is int else "a number"
         numbers = int if self.kind is int else (int, float)
-        if isinstance(value, bool) or not isinstance(value, numbers) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, numbers) or not abs(value) < math.inf:
             raise UsageError(f"`{self.name}` must be {noun}, got {value!r}")
         low, high = self.spec.low, self.spec.high
         is_low = low is not None and (value <= low if self.spec.open_low else value < low)
         is_high = high is not None and (value >= high if self.spec.open_high else value > high)
-        if is_low or is_high:
+        if (is_low or is_high) and value != self.spec.unset:
             raise UsageError(f"`{self.name}` must be {self._range()}, got {value}")
         return value
 
     def _range(self) -> str:
-        low, high = self.spec.low, self.spec.high
-        above = "" if low is None else f"above {low:,g}" if self.spec.open_low else f"{low:,g} or more"
-        below = "" if high is None else f"below {high:,g}" if self.spec.open_high else f"at most {high:,g}"
-        return " and ".join(part for part in (above, below) if part)
+        spec = self.spec
+        low, high = (None if end is None else f"{end:,}" for end in (spec.low, spec.high))
+        above = "" if low is None else f"above {low}" if spec.open_low else f"{low} or more"
+        below = "" if high is None else f"below {high}" if spec.open_high else f"at most {high}"
+        both = f"{low} to {high}" if low and high and not (spec.open_low or spec.open_high) else ""
+        text = both or " and ".join(part for part in (above, below) if part)
+        return text if spec.unset is None else f"{text}, or {spec.unset:,}"
 
     def _pairs(self, value: Any) -> dict[str, str]:
         if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
@@ -375,26 +407,29 @@ def texts(value: Places) -> tuple[str, ...]:
 _KEYS: dict[type, dict[str, _Key]] = {}
 
 
-def _keys(kind: type) -> dict[str, _Key]:
+def _keys(kind: type[Any]) -> dict[str, _Key]:
     """Return the options of a request by name: required ones first, and a class's own before those of its bases."""
     if kind not in _KEYS:
         hints = typing.get_type_hints(kind)
         declared = {each.name: each for each in dataclasses.fields(kind) if "option" in each.metadata}
         own_first = dict.fromkeys(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))
-        keys = [_key(declared[name], hints[name]) for name in own_first if name in declared]
+        keys = [_key(declared[name], hints[name], kind.option_of(name)) for name in own_first if name in declared]
         keys.sort(key=lambda key: (not key.is_positional, key.default is not dataclasses.MISSING))
         _KEYS[kind] = {key.name: key for key in keys}
     return _KEYS[kind]
 
 
-def _key(field: dataclasses.Field[Any], hint: Any) -> _Key:
+def _key(field: dataclasses.Field[Any], hint: Any, spelling: str) -> _Key:
     spec, choices = field.metadata["option"], field.metadata["option"].choices
     parts = [part for part in typing.get_args(hint) if part is not types.NoneType]
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     is_optional = is_union and type(None) in typing.get_args(hint)
     plain = parts[0] if is_optional and len(parts) == 1 else hint
+    count = 1
     if typing.get_origin(plain) is Literal:
         plain, choices = str, typing.get_args(plain)
+    elif typing.get_origin(plain) is tuple:
+        plain, count = typing.get_args(plain)[0], len(typing.get_args(plain))
     if spec.size:
         plain = int
     elif plain == Places:
@@ -408,7 +443,9 @@ def _key(field: dataclasses.Field[Any], hint: Any) -> _Key:
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory
-    return _Key(field.name, spec, plain, choices, default, is_optional, not field.kw_only)
+    is_argument = not field.kw_only or spec.rest
+    spelling = field.name.upper() if is_argument else spec.flag or spelling
+    return _Key(field.name, spec, plain, choices, default, is_optional, not field.kw_only, count, spelling)
 
 
 # The door of Python
@@ -483,7 +520,9 @@ def _function_doc(text: str, fields: Mapping[str, _Key]) -> str:
 class RequestCommand(StrictCommand):
     """A command whose options are the fields of a request, shown in groups."""
 
-    kind: type = object
+    kind: type[Request] = Request
+    has_json: ClassVar[bool] = True
+    """Whether it has the option --json."""
 
     def spelled(self, text: str) -> str:
         """Write the fields that a text names as options: `shard_bytes` becomes --shard-bytes."""
@@ -492,7 +531,7 @@ class RequestCommand(StrictCommand):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options group by group; rare ones only where --help-all asks."""
         keys, show_all = _keys(self.kind), bool(ctx.meta.get("dataprep.help_all"))
-        records: dict[str, list[tuple[str, str]]] = {heading: [] for heading in GROUPS}
+        records: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self.kind.headings}
         hidden = 0
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -519,30 +558,36 @@ def command_of(
     *,
     epilog: str,
     opening: str = "",
+    cls: type[RequestCommand] = RequestCommand,
     **fixed: Any,
-) -> click.Command:
+) -> RequestCommand:
     """Make a command whose options are the fields of a request.
 
     Args:
         kind: Class of the request; its docstring is the command's help.
-        run: Gets the request and `as_json`; returns an exit code, or None for 0.
+        run: Gets the request, and `as_json` if the command has the option --json; returns an exit code, or None for 0.
         name: Name of the command.
         epilog: Examples, and exit codes.
         opening: First line of help, in place of the docstring's.
+        cls: Class of the command.
         fixed: Values of fields that the command's name says.
     """
 
-    def callback(**values: Any) -> object:
-        as_json = values.pop("as_json")
-        code = run(kind(**_collected(kind, values), **fixed), as_json=as_json)
+    @click.pass_context
+    def callback(context: click.Context, /, **values: Any) -> object:
+        shown = {"as_json": values.pop("as_json")} if cls.has_json else {}
+        given = {name for name in values if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+        asked = typing.cast(type[Request], kind).of_command_line(given, **_collected(kind, values), **fixed)
+        code = run(asked, **shown)
         if isinstance(code, int) and code:
-            click.get_current_context().exit(code)
+            context.exit(code)
         return code
 
     keys = [key for key in _keys(kind).values() if key.spec.only != "python" and key.name not in fixed]
     parameters: list[click.Parameter] = [_click_parameter(key, partial(spelled, kind)) for key in keys]
     parameters.sort(key=lambda each: isinstance(each, click.Option))
-    parameters.append(click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."))
+    if cls.has_json:
+        parameters.append(click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."))
     if any(key.spec.rare for key in keys):
         parameters.append(
             click.Option(
@@ -557,8 +602,8 @@ def command_of(
     text = spelled(kind, inspect.cleandoc(kind.__doc__ or ""))
     if opening:
         text = opening + "\n\n" + text.partition("\n\n")[2]
-    command = RequestCommand(name, params=parameters, callback=callback, help=text, epilog=epilog)
-    command.kind = kind
+    command = cls(name, params=parameters, callback=callback, help=text, epilog=epilog)
+    command.kind = typing.cast(type[Request], kind)
     return command
 
 
@@ -600,12 +645,18 @@ def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:
         if spec.either:
             words = [f"{key.spelling}/--no-{key.spelling[2:]}", key.name]
             return click.Option(words, default=default, show_default=True, help=text)
-        return click.Option([key.spelling, key.name], is_flag=True, flag_value=not default, default=default, help=text)
+        words = [key.spelling, *spec.also, key.name]
+        if spec.valued:
+            return click.Option(
+                words, is_flag=False, flag_value="True", type=bool, default=default, show_default=True, help=text
+            )
+        return click.Option(words, is_flag=True, flag_value=not default, default=default, help=text)
     is_required = default is dataclasses.MISSING
     shows = shown or not (is_required or is_many or (default in (None, "", 0.0) and not isinstance(default, int)))
     return NamedDefaultOption(
-        [key.spelling, key.name],
+        [key.spelling, *spec.also, key.name],
         type=_click_type(key),
+        nargs=key.count,
         required=is_required,
         multiple=is_many,
         default=None if is_required or is_many else default,
@@ -621,6 +672,8 @@ def _click_type(key: _Key) -> Any:
         return click.Choice(list(key.choices))
     if spec.size:
         return Bytes()
+    if spec.unset is not None:  # the request says the range, and the number outside of it
+        return Whole() if key.kind is int else Finite()
     if key.kind is int:
         high = MOST_COUNT if spec.high is None else int(spec.high)
         return Whole(None if spec.low is None else int(spec.low), high)
@@ -633,8 +686,10 @@ def _click_type(key: _Key) -> Any:
 
 def spelled(kind: type, text: str) -> str:
     """Write the fields of a request in a text as options of its command: `shard_bytes` becomes --shard-bytes."""
-    keys = _keys(kind)
-    return _FIELD.sub(lambda match: keys[match[1]].spelling if match[1] in keys else match[0], text)
+    keys = _keys(kind).values()
+    words = {word.lstrip("-").replace("-", "_"): word for key in keys for word in key.spec.also}
+    words |= {key.name: key.spelling for key in keys}
+    return _FIELD.sub(lambda match: words.get(match[1], match[0]), text)
 
 
 def spelled_document(kind: type, value: Any) -> Any:

@@ -39,7 +39,7 @@ class Step(NamedTuple):
 BUILD = "dataprep build coco-dup5 --source originals --format webdataset --allow-partial --num-shards 4"
 LAION = "dataprep build laion --source web/laion.parquet --output web-shards --format webdataset"
 POLITE = "--contact mailto:you@example.org --allow-network 127.0.0.0/8 --json"
-MICRO = "--model mae_vit_micro_patch8 --patch_size 4 --decoder_embed_dim 64 --decoder_depth 1 --input_size 32"
+MICRO = "--model mae_vit_micro_patch8 --patch-size 4 --decoder-embed-dim 64 --decoder-depth 1 --input-size 32"
 STEPS = (
     Step(
         "Small originals, on which every command can be tried.", "dataprep demo-data coco originals --images 60 --json"
@@ -80,8 +80,8 @@ STEPS = (
     ),
     Step(
         "A training; with `--resume automatic` the same command resumes it after an interruption.",
-        f"dataprep train pretrain-mae --data_path small --output_dir runs/mae --device cpu {MICRO} --batch_size 16"
-        " --epochs 1 --warmup_epochs 0 --resume automatic",
+        f"dataprep train pretrain-mae --data-path small --output-dir runs/mae --device cpu {MICRO} --batch-size 16"
+        " --epochs 1 --warmup-epochs 0 --resume automatic",
     ),
     Step(
         "Whether the hosts of a TPU can feed it.",

@@ -24,9 +24,9 @@ say dataprep inspect "$demo/coco-dup5" --html "$demo/coco-dup5.html"
 step "Bench: measures how many images a second the loader delivers to a training loop"
 say dataprep bench "$demo/coco-dup5" --batch-size 32 --image-size 64 --rounds 1 --batches 8
 
-mae=(dataprep-pretrain-mae --data_path "$demo/coco-dup5" --output_dir "$demo/mae" --device xla
-    --model mae_vit_micro_patch8 --patch_size 4 --decoder_embed_dim 64 --decoder_depth 2 --input_size 32
-    --batch_size 32 --epochs 10 --warmup_epochs 1 --lr 5e-3 --min_crop 0.7 --ckpt_interval 10 --log_interval_steps 50)
+mae=(dataprep-pretrain-mae --data-path "$demo/coco-dup5" --output-dir "$demo/mae" --device xla
+    --model mae_vit_micro_patch8 --patch-size 4 --decoder-embed-dim 64 --decoder-depth 2 --input-size 32
+    --batch-size 32 --epochs 10 --warmup-epochs 1 --lr 5e-3 --min-crop 0.7 --ckpt-interval 10 --log-interval-steps 50)
 step "Train: a masked autoencoder sees a quarter of each image and learns to paint the rest"
 say "${mae[@]}"
 

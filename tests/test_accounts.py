@@ -32,7 +32,7 @@ ON_DISK = (
     "adopt small/train --index index",
     "bench shards --batch-size 16 --image-size 64 --rounds 1 --batches 2",
     "diagnose shards --device simulated:20000 --batch-size 16 --seconds 0.5",
-    "train pretrain-mae --data_path shards --output_dir runs --device cpu --batch_size 16 --epochs 1 --warmup_epochs 0 "
+    "train pretrain-mae --data-path shards --output-dir runs --device cpu --batch-size 16 --epochs 1 --warmup-epochs 0 "
     + MICRO,
     "plan-input --bucket-location US --zone europe-west4-b --epochs 90",
     "check-region gs://my-data/coco --bucket-location us-central1 --zone us-central1-a --dataset-bytes 100GB",

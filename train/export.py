@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 import torch
 
+from dataprep.arguments import Request, option, request
 from dataprep.errors import UsageError, install_hint
 from dataprep.messages import counted
 from dataprep.storage import disk_errors, open_storage
@@ -35,7 +36,7 @@ from train.checkpoints.encoder_weights import (
 )
 from train.checkpoints.files import CLASSES
 from train.checkpoints.pretrained import folded_head
-from train.flags.options import EntryCommand, run_entry
+from train.flags.options import entry_of, run_entry
 
 SUFFIXES = (SAFETENSORS, ".pth")
 NAMES: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {"timm": dict, "vitmae": to_vitmae}
@@ -49,7 +50,7 @@ EPILOG = """\b
 Examples:
   dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
   dataprep-export gs://bucket/runs/vit10b/checkpoint-000300000-….json vit10b.safetensors
-  dataprep-export mae_pretrain_vit_base.pth without_key_bias.pth --key_bias remove
+  dataprep-export mae_pretrain_vit_base.pth without_key_bias.pth --key-bias remove
 
 \b
 Exit codes: 0 written, or OUTPUT exists with the same bytes; 1 CHECKPOINT is damaged, or OUTPUT exists with other
@@ -79,7 +80,7 @@ class Exported:
     source_digest: str
     """First 16 digits of the SHA-256 of the source's bytes; see `train.checkpoints.encoder_weights.source_digest`."""
     pixel_mean: tuple[float, ...] | None
-    """Mean of R, G and B, for values of 0..1, by which images were standardised; None if the source has none."""
+    """Mean of R, G and B, for values of 0..1, with which images were standardised; None if the source has none."""
     pixel_std: tuple[float, ...] | None
     """Standard deviation of R, G and B, likewise."""
     classes: list[str] | None
@@ -90,10 +91,10 @@ class Exported:
 
 
 def export(source: str, output: str, *, key_bias: str = "add", names: str = "timm") -> Exported:
-    """Write an encoder, and a classifier's head if it has one, to a new file: whole or not at all.
+    """Write an encoder, and a classifier's head if it has one, to a new file: completely or not at all.
 
     Args:
-        source: Checkpoint of ours (whole, in parts or by Orbax), published MAE file, or file of timm's; on a disk or gs://.
+        source: Our checkpoint (one file, parts or by Orbax), published MAE file, or file of timm's; on a disk or gs://.
         output: Path or URL of a .safetensors or .pth file.
         key_bias: `add`: biases for queries, keys and values, as in timm and ViTDet; `remove`: for queries and values
             only, as in BEiT; `keep`: as in the source.
@@ -107,7 +108,7 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
     if not output.endswith(SUFFIXES):
         raise UsageError(f"{output}: expected a name that ends with {' or '.join(SUFFIXES)}")
     if names == "vitmae" and key_bias != "add":
-        raise UsageError(f"--names vitmae --key_bias {key_bias}: ViTMAE has biases of keys; leave --key_bias out")
+        raise UsageError(f"`names` vitmae, `key_bias` {key_bias}: ViTMAE has biases of keys; leave `key_bias` out")
     weights = read_weights(source)
     by_our_names = KEY_BIAS[key_bias](folded_head(weights.tensors))
     tensors = {name: each.detach().contiguous() for name, each in sorted(NAMES[names](by_our_names).items())}
@@ -160,28 +161,29 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object
         torch.save({"model": tensors, METADATA: facts}, file)
 
 
-@click.command("dataprep-export", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
-@click.argument("checkpoint")
-@click.argument("output")
-@click.option(
-    "--key_bias",
-    type=click.Choice(list(KEY_BIAS)),
-    default="add",
-    show_default=True,
-    help="add: biases of queries, keys and values, as in timm and ViTDet; remove: no bias of keys, as in BEiT.",
-)
-@click.option(
-    "--names",
-    type=click.Choice(list(NAMES)),
-    default="timm",
-    show_default=True,
-    help="timm, whose names ViTDet reads too; vitmae: those of Hugging Face's ViTMAEForPreTraining, without a decoder.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
-def command(checkpoint: str, output: str, key_bias: str, names: str, as_json: bool) -> int:
-    """Write the weights of CHECKPOINT, whole or in parts, to OUTPUT (.safetensors or .pth), with timm's names."""
-    done = export(checkpoint, output, key_bias=key_bias, names=names)
-    if as_json:
+@request
+class Export(Request):
+    """Write the weights of CHECKPOINT, complete or in parts, to OUTPUT (.safetensors or .pth), with timm's names."""
+
+    checkpoint: str = option("Checkpoint, published MAE file or file of timm's.", kw_only=False)
+    output: str = option("Path or URL of the new file.", kw_only=False)
+    key_bias: str = option(
+        "add: biases of queries, keys and values, as in timm and ViTDet; remove: no bias of keys, as in BEiT.",
+        default="add",
+        choices=tuple(KEY_BIAS),
+    )
+    names: str = option(
+        "timm, whose names ViTDet reads too; vitmae: names of Hugging Face's ViTMAEForPreTraining, without a decoder.",
+        default="timm",
+        choices=tuple(NAMES),
+    )
+    json: bool = option("Print what was written as JSON.", default=False)
+
+
+def run(asked: Export) -> int:
+    """Export, and say what was written; return the exit code."""
+    done = export(asked.checkpoint, asked.output, key_bias=asked.key_bias, names=asked.names)
+    if asked.json:
         click.echo(json.dumps(asdict(done), indent=1))
         return 0
     if done.already_there:
@@ -195,6 +197,9 @@ def command(checkpoint: str, output: str, key_bias: str, names: str, as_json: bo
             err=True,
         )
     return 0
+
+
+command = entry_of(Export, run, "dataprep-export", epilog=EPILOG)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Fine-tune a pretrained encoder on labelled images, or probe it with a linear layer, in PyTorch or JAX.
 
-    dataprep-finetune-mae --data_path gs://bucket/imagenet --finetune gs://bucket/runs/mae/checkpoint-….pth \\
-        --output_dir runs/finetuned --effective_batch_size 1024 --blr 5e-4 --layer_decay 0.65 --mixup 0.8 --cutmix 1.0
+    dataprep-finetune-mae --data-path gs://bucket/imagenet --finetune gs://bucket/runs/mae/checkpoint-….pth \\
+        --output-dir runs/finetuned --effective-batch-size 1024 --blr 5e-4 --layer-decay 0.65 --mixup 0.8 --cutmix 1.0
 
 He et al., "Masked autoencoders are scalable vision learners", CVPR 2022, appendix A.
 """
@@ -11,19 +11,19 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 import torch
 
+from dataprep.arguments import IMAGES, request
 from dataprep.errors import UsageError, install_hint
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
 from loaders.config import MAX_THREADS, LoaderConfig
 from loaders.decode.transforms import PilTransform
-from loaders.diagnosis.findings import Option, Options
 from loaders.loader import Loader
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, UNCROPPED_SIDE, Data, classes_of
 from train.batches.mixing import MODES, MixConfig, Mixer
@@ -34,16 +34,16 @@ from train.checkpoints.pretrained import DEFAULT_ENCODER, ClassifierConfig, load
 from train.flags.jax import JaxDevices, JaxRun, ShardingFlags, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
+    MODEL,
     NOT_NEGATIVE,
     SHARE,
     SHARE_ABOVE_0,
     SHARE_BELOW_1,
     SIDE,
     THREADS_OR_NONE,
-    EntryCommand,
+    TRAIN,
+    entry_of,
     flag,
-    flags_of,
-    given_flags,
     redefined,
     run,
     run_entry,
@@ -100,11 +100,7 @@ _TRIES = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Erasing:
-    """Settings of random erasing: boxes of an image are painted over.
-
-    Raises:
-        UsageError: A value is out of its range.
-    """
+    """Settings of random erasing: boxes of an image are painted over."""
 
     prob: float = 0.0
     """Probability that an image gets boxes."""
@@ -112,37 +108,27 @@ class Erasing:
     count: int = 1
     """Largest number of boxes in an image; the number is drawn from 1 to this one."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.prob <= 1:
-            raise UsageError(f"--reprob must be a probability, got {self.prob}")
-        if self.mode not in ERASE_MODES:
-            raise UsageError(f"--remode must be one of {', '.join(ERASE_MODES)}, got {self.mode!r}")
-        if self.count < 1:
-            raise UsageError(f"--recount must be 1 or more, got {self.count}")
-
 
 class FinetuneAugment:
     """Augmentation of one image: a loader's `transform`.
 
     Args:
         policy: timm's name of an augmentation, e.g. `rand-m9-mstd0.5-inc1`; empty: none.
-        color_jitter: Largest factor by which brightness, contrast and saturation change; only without a policy.
+        color_jitter: Largest change of brightness, contrast and saturation, as a factor; only without a policy.
         erasing: Boxes that are painted over, last of all.
         image_size: Side of the images, pixels.
 
     Raises:
-        UsageError: The policy is unknown, timm is not installed, or the jitter is out of its range.
+        UsageError: The policy is unknown, timm is not installed, or both a policy and a jitter are given.
     """
 
     state_name = "train.finetune_augment.FinetuneAugment"
     """Where version 0.1.0 defined it, whose checkpoints name it."""
 
     def __init__(self, *, policy: str, color_jitter: float, erasing: Erasing, image_size: int) -> None:
-        if not 0 <= color_jitter <= 1:
-            raise UsageError(f"--color_jitter must be 0 to 1, got {color_jitter}")
         if policy and color_jitter:
             raise UsageError(
-                f"--color_jitter {color_jitter} with --aa {policy}, which changes colours itself; give one, or --aa ''"
+                f"`color_jitter` {color_jitter} with `aa` {policy}, which changes colours itself; give one, or `aa` ''"
             )
         self._policy = PilTransform(_timm_policy(policy, image_size)) if policy else None
         self._color_jitter, self._erasing = color_jitter, erasing
@@ -161,7 +147,7 @@ def _timm_policy(name: str, image_size: int) -> Callable[[Image], Image]:
     try:
         from timm.data.auto_augment import augment_and_mix_transform, auto_augment_transform, rand_augment_transform
     except ImportError:
-        raise UsageError(f"--aa {name} needs timm: {install_hint('finetune')}, or give --aa ''") from None
+        raise UsageError(f"`aa` {name} needs timm: {install_hint('finetune')}, or give `aa` ''") from None
     from PIL.Image import Resampling
 
     kinds = {"rand": rand_augment_transform, "augmix": augment_and_mix_transform}
@@ -174,7 +160,7 @@ def _timm_policy(name: str, image_size: int) -> Callable[[Image], Image]:
     try:
         policy: Callable[[Image], Image] = kinds.get(name.partition("-")[0], auto_augment_transform)(name, options)
     except (AssertionError, KeyError, ValueError) as error:
-        raise UsageError(f"--aa {name}: not an augmentation of timm ({error}); e.g. rand-m9-mstd0.5-inc1") from None
+        raise UsageError(f"`aa` {name}: not an augmentation of timm ({error}); e.g. rand-m9-mstd0.5-inc1") from None
     return policy
 
 
@@ -227,13 +213,13 @@ DEFAULT_SIDE = 224
 """Side of the images in pixels where neither a flag nor weights say it."""
 EPILOG = """\b
 Examples:
-  dataprep-finetune-mae --data_path shards/imagenet --finetune runs/mae/checkpoint-000001000-….pth \\
-      --output_dir runs/finetuned --effective_batch_size 1024 --blr 5e-4 --layer_decay 0.65 --mixup 0.8 --cutmix 1.0
-  dataprep-finetune-mae --data_path shards/imagenet --finetune mae_pretrain_vit_base.pth --linear_probe \\
-      --effective_batch_size 16384 --output_dir runs/probed
-  dataprep-finetune-mae --framework jax --data_path gs://bucket/imagenet --finetune runs/mae/checkpoint-….npz \\
-      --output_dir runs/finetuned --effective_batch_size 1024 --blr 5e-4 --layer_decay 0.65 --fsdp
-  dataprep-finetune-mae --data_path shards/imagenet --output_dir runs/finetuned --resume automatic --eval
+  dataprep-finetune-mae --data-path shards/imagenet --finetune runs/mae/checkpoint-000001000-….pth \\
+      --output-dir runs/finetuned --effective-batch-size 1024 --blr 5e-4 --layer-decay 0.65 --mixup 0.8 --cutmix 1.0
+  dataprep-finetune-mae --data-path shards/imagenet --finetune mae_pretrain_vit_base.pth --linear-probe \\
+      --effective-batch-size 16384 --output-dir runs/probed
+  dataprep-finetune-mae --framework jax --data-path gs://bucket/imagenet --finetune runs/mae/checkpoint-….npz \\
+      --output-dir runs/finetuned --effective-batch-size 1024 --blr 5e-4 --layer-decay 0.65 --fsdp
+  dataprep-finetune-mae --data-path shards/imagenet --output-dir runs/finetuned --resume automatic --eval
 
 \b
 Exit codes: 0 trained or evaluated; 1 the loss or a weight was not finite, or a disk or bucket failed; 2 usage or input;
@@ -243,7 +229,7 @@ continues.
 REFUSED = LAUNCHERS | {
     "resplit": "images are augmented once, so no split of augmentations could be spared from erasing"
 }
-"""Reasons why flags of MAE's fine-tuning are refused, by the flags' names."""
+"""Reasons why options of MAE's fine-tuning are refused, by their names."""
 NOT_PROBED: Mapping[str, Any] = {
     "drop_path": 0.0,
     "layer_decay": 1.0,
@@ -257,7 +243,7 @@ NOT_PROBED: Mapping[str, Any] = {
     "ema_decay": 0.0,
     "grad_ckpt": False,
 }
-"""Values that turn off what a linear probe does without, by the flags' names."""
+"""Values that turn off what a linear probe does without, by the options' names."""
 LINEAR_PROBE: Mapping[str, Any] = {
     **NOT_PROBED,
     "epochs": 90,
@@ -268,41 +254,45 @@ LINEAR_PROBE: Mapping[str, Any] = {
     "weight_decay": 0.0,
     "global_pool": False,
 }
-"""Defaults of flags with --linear_probe, by the flags' names."""
+"""Defaults with `linear_probe`, by the options' names."""
 
 
 def _probed(text: str, name: str) -> str:
-    """Add the default with --linear_probe to a flag's help."""
-    return f"{text} With --linear_probe: {LINEAR_PROBE[name]:g}."
+    """Add the default with `linear_probe` to an option's help."""
+    return f"{text} With `linear_probe`: {LINEAR_PROBE[name]:g}."
 
 
-@dataclass(frozen=True, kw_only=True)
+@request
 class Flags(ShardingFlags, RecipeFlags):
-    """Flags of MAE's fine-tuning and linear probing, and our own; the defaults are those of fine-tuning."""
+    """Fine-tune a pretrained vision transformer, or probe it (He et al., 2022)."""
 
     model: str | None = flag(
         None,
-        "Name of the encoder, e.g. vit_base_patch16; default: as in --finetune, or vit_large_patch16.",
-        also=("arch",),
+        "Name of the encoder, e.g. vit_base_patch16; default: as in `finetune`, or vit_large_patch16.",
+        MODEL,
+        also=("--arch",),
     )
     finetune: str = flag(
         "",
         "Pretrained weights, on a disk or gs://: a checkpoint of this project, a published MAE file, or timm weights.",
+        MODEL,
     )
-    linear_probe: bool = flag(False, "Train a linear layer on the frozen encoder.")
+    linear_probe: bool = flag(False, "Train a linear layer on the frozen encoder.", MODEL)
     input_size: int | None = flag(
         None,
-        "Side of the images, pixels; position embeddings are resized to it; default: as in --finetune, or 224.",
+        "Side of the images, pixels; position embeddings are resized to it; default: as in `finetune`, or 224.",
+        IMAGES,
         SIDE,
     )
     nb_classes: int | None = flag(
-        None, "Number of logits; default: as many as the data have classes.", COUNT, also=("num_classes",)
+        None, "Number of logits; default: as many as the data have classes.", MODEL, COUNT, also=("--num-classes",)
     )
-    global_pool: bool = flag(True, "Classify the mean of all patches; with --linear_probe: off.", either=True)
-    cls_token: bool = flag(False, "Classify the class token, as --no_global_pool does.")
+    global_pool: bool = flag(True, "Classify the mean of all patches; with `linear_probe`: off.", MODEL, either=True)
+    cls_token: bool = flag(False, "Classify the class token, as --no-global-pool does.", MODEL, rare=True)
     drop_path: float = flag(
         0.1,
         "Stochastic depth: probability of dropping a branch of the last block; smaller in earlier ones.",
+        MODEL,
         SHARE_BELOW_1,
     )
 
@@ -310,8 +300,8 @@ class Flags(ShardingFlags, RecipeFlags):
     batch_size: int | None = redefined(
         RecipeFlags,
         "batch_size",
-        text="Images per device and part of --accum_iter; -1: from --effective_batch_size; default: 64, or 512 with "
-        "--linear_probe.",
+        text="Images per device and part of `accum_iter`; -1: from `effective_batch_size`; default: 64, or 512 with "
+        "`linear_probe`.",
     )
     blr: float = redefined(RecipeFlags, "blr", text=_probed("Base learning rate, for a batch of 256.", "blr"))
     min_lr: float = redefined(RecipeFlags, "min_lr", default=1e-6, text=_probed("Learning rate at the end.", "min_lr"))
@@ -320,53 +310,72 @@ class Flags(ShardingFlags, RecipeFlags):
         "warmup_epochs",
         default=5.0,
         text=_probed(
-            "Epochs in which the learning rate rises linearly. Where the run has fewer epochs than the default of "
-            "--epochs and this is not given: a tenth of them.",
+            "Epochs while the learning rate rises linearly. Where the run has fewer epochs than the default of "
+            "`epochs` and this is not given: a tenth of them.",
             "warmup_epochs",
         ),
     )
     weight_decay: float = redefined(
         RecipeFlags, "weight_decay", text=_probed("Weight decay of matrices; other weights have none.", "weight_decay")
     )
-    layer_decay: float = flag(0.75, "Learning rate of a layer, divided by the next layer's.", SHARE_ABOVE_0)
-    clip_grad: float = flag(0.0, "Largest norm of the gradient of all parameters; 0: no limit.", NOT_NEGATIVE)
+    layer_decay: float = flag(0.75, "Learning rate of a layer, divided by the next layer's.", TRAIN, SHARE_ABOVE_0)
+    clip_grad: float = flag(0.0, "Largest norm of the gradient of all parameters; 0: no limit.", TRAIN, NOT_NEGATIVE)
 
-    smoothing: float = flag(0.1, "Label smoothing: share of a label that is spread over all classes.", SHARE_BELOW_1)
+    smoothing: float = flag(
+        0.1, "Label smoothing: share of a label that is spread over all classes.", TRAIN, SHARE_BELOW_1
+    )
     mixup: float = flag(
-        0.0, "Mixup: both parameters of the Beta distribution of the mixing share; 0: no Mixup.", NOT_NEGATIVE
+        0.0, "Mixup: both parameters of the Beta distribution of the mixing share; 0: no Mixup.", TRAIN, NOT_NEGATIVE
     )
     cutmix: float = flag(
         0.0,
         "CutMix: both parameters of the Beta distribution of the area of the exchanged box; 0: no CutMix.",
+        TRAIN,
         NOT_NEGATIVE,
     )
     cutmix_minmax: tuple[float, float] | None = flag(
-        None, "Smallest and largest side of CutMix's boxes, as shares of the image's side; instead of --cutmix.", SHARE
+        None,
+        "Smallest and largest side of CutMix's boxes, as shares of the image's side; instead of `cutmix`.",
+        TRAIN,
+        SHARE,
+        rare=True,
     )
-    mixup_prob: float = flag(1.0, "Probability that a batch is mixed at all.", SHARE)
-    mixup_switch_prob: float = flag(0.5, "Probability of CutMix instead of Mixup, if both are on.", SHARE)
-    mixup_mode: str = flag("batch", "Draw once for a batch, for two partners, or for each image.", choices=MODES)
-    aa: str = flag("rand-m9-mstd0.5-inc1", "Augmentation by timm's name; '': none.")
+    mixup_prob: float = flag(1.0, "Probability that a batch is mixed at all.", TRAIN, SHARE, rare=True)
+    mixup_switch_prob: float = flag(
+        0.5, "Probability of CutMix instead of Mixup, if both are on.", TRAIN, SHARE, rare=True
+    )
+    mixup_mode: str = flag(
+        "batch", "Draw once for a batch, for two partners, or for each image.", TRAIN, choices=MODES, rare=True
+    )
+    aa: str = flag("rand-m9-mstd0.5-inc1", "Augmentation by timm's name; '': none.", IMAGES)
     color_jitter: float = flag(
-        0.0, "Largest factor by which brightness, contrast and saturation change; with --aa ''.", SHARE
+        0.0,
+        "Largest change of brightness, contrast and saturation, as a factor; with `aa` ''.",
+        IMAGES,
+        SHARE,
+        rare=True,
     )
-    reprob: float = flag(0.25, "Random erasing: probability that boxes of an image are erased.", SHARE)
+    reprob: float = flag(0.25, "Random erasing: probability that boxes of an image are erased.", IMAGES, SHARE)
     remode: str = flag(
         "pixel",
         "Content of erased boxes: the mean colour, one random colour, or one for each pixel.",
+        IMAGES,
         choices=ERASE_MODES,
+        rare=True,
     )
-    recount: int = flag(1, "Largest number of erased boxes in an image.", COUNT)
+    recount: int = flag(1, "Largest number of erased boxes in an image.", IMAGES, COUNT, rare=True)
 
     num_workers: int | None = redefined(
         RecipeFlags,
         "num_workers",
         text="Processes that decode and augment; 0: threads of this process instead. Default: 0 if images are only "
         "cropped and flipped, else one per core, at most 16.",
-        within=THREADS_OR_NONE,
+        **THREADS_OR_NONE,
     )
-    eval: bool = flag(False, "Evaluate the checkpoint of --resume, print the numbers as JSON, and end.")
-    dist_eval: bool = flag(False, "Has no effect: all devices always share an evaluation, and each image counts once.")
+    eval: bool = flag(False, "Evaluate the checkpoint of `resume`, print the numbers as JSON, and end.")
+    dist_eval: bool = flag(
+        False, "Has no effect: all devices always share an evaluation, and each image counts once.", rare=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -374,22 +383,20 @@ class Flags(ShardingFlags, RecipeFlags):
             for name, value in NOT_PROBED.items():
                 if getattr(self, name) != value:
                     raise UsageError(
-                        f"--{name} and --linear_probe: a probe trains one linear layer on images that are cropped and "
-                        f"flipped; leave --{name} out"
+                        f"`{name}` and `linear_probe`: a probe trains one linear layer on images that are cropped and "
+                        f"flipped; leave `{name}` out"
                     )
             if not self.finetune and not self.init and not self.eval:
-                raise UsageError("--linear_probe without --finetune: give the weights that are probed")
+                raise UsageError("`linear_probe` without `finetune`: give the weights that are probed")
         if self.eval and not self.resume:
-            raise UsageError("--eval without --resume: give the checkpoint to evaluate, or `automatic`")
-        self.check_framework(
-            torch={
-                "use_xla": self.use_xla,
-                "device xla": self.device == "xla",
-                "pin_mem": self.pin_mem is not None,
-            },
-            jax={"fsdp": self.fsdp, "grad_ckpt": self.grad_ckpt},
-        )
+            raise UsageError("`eval` without `resume`: give the checkpoint to evaluate, or `automatic`")
         self.mix_config()
+
+    @classmethod
+    def of_command_line(cls, given: Container[str], **values: Any) -> Flags:
+        """Make the flags of a command line, with the defaults of its recipe and a warm-up that fits a short run."""
+        flags = recipe_flags(**{name: value for name, value in values.items() if name in given})
+        return fitted_warmup(flags, given, LINEAR_PROBE["epochs"] if flags.linear_probe else cls.epochs)
 
     @property
     def side(self) -> int:
@@ -420,18 +427,9 @@ class Flags(ShardingFlags, RecipeFlags):
         return FinetuneAugment(policy=self.aa, color_jitter=self.color_jitter, erasing=erasing, image_size=self.side)
 
     @property
-    def threads(self) -> None:
-        """Number of decoding threads: None, the loader's default, because augmentations run in `processes`; threads
-        would wait for each other's interpreter lock."""
-
-    def diagnosed_options(self, images: int) -> Options:
-        """Return the options with which this command sets what a diagnosis may advise.
-
-        Args:
-            images: Images of one update, of all devices together.
-        """
-        batch = super().diagnosed_options(images)["batch_size"]
-        return {"processes": Option("--num_workers"), "batch_size": batch}
+    def decodes_in_threads(self) -> bool:
+        """False: augmentations run in `processes`; threads would wait for each other's interpreter lock."""
+        return False
 
     @property
     def processes(self) -> int:
@@ -442,7 +440,7 @@ class Flags(ShardingFlags, RecipeFlags):
 
 
 def recipe_flags(**given: Any) -> Flags:
-    """Make flags with the defaults of fine-tuning, or with those of linear probing if `linear_probe` is given."""
+    """Make flags with the defaults of fine-tuning, or of linear probing if `linear_probe` is given."""
     defaults = LINEAR_PROBE if given.get("linear_probe") else {}
     if given.get("effective_batch_size"):
         defaults = {name: value for name, value in defaults.items() if name != "batch_size"}
@@ -589,7 +587,7 @@ def evaluate(training: Training[Any]) -> int:
 
 
 def _open_model(flags: Flags, weights: Weights | None, num_classes: int) -> VisionTransformer:
-    """Make a classifier with pretrained weights or random ones of the seed; for --eval with those of a checkpoint."""
+    """Make a classifier with pretrained weights or random ones of the seed; for `eval` with a checkpoint's."""
     torch.manual_seed(flags.seed)
     config = ClassifierConfig(
         image_size=flags.side,
@@ -609,11 +607,11 @@ def _tell_first_weights(flags: Flags, weights: Weights | None, model: VisionTran
     if flags.eval:
         return
     if flags.init:
-        first = f"the weights of --init {flags.init}"
+        first = f"the weights of `init` {flags.init}"
     elif weights is not None:
         first = origin(model, weights)
     else:
-        first = "random weights, because --finetune is not given"
+        first = "random weights, because `finetune` is not given"
     name = flags.model or (DEFAULT_ENCODER if weights is None else weights.name)
     logs.tell(f"{name}, images of {flags.side} pixels, {counted(model.config.num_classes, 'class')}; {first}")
 
@@ -627,7 +625,7 @@ def _weights(flags: Flags) -> Weights | None:
     folder = CheckpointFolder(flags.output_dir, codec=NUMPY)  # weights of both frameworks are evaluated in either
     found = folder.newest_valid(lambda line: click.echo(line, err=True))
     if found is None:
-        raise UsageError(f"{flags.output_dir}: no checkpoint to evaluate that is not damaged; give one with --resume")
+        raise UsageError(f"{flags.output_dir}: no checkpoint to evaluate that is not damaged; give one with `resume`")
     return weights_of(f"{flags.output_dir}/{found[0].name}", found[1])
 
 
@@ -646,18 +644,15 @@ def _validation_config(flags: Flags, settings: LoaderConfig) -> LoaderConfig:
     )
 
 
-@click.command("dataprep-finetune-mae", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
-@flags_of(Flags, REFUSED)
-@click.pass_context
-def command(context: click.Context, /, **_values: Any) -> int:
-    """Fine-tune a pretrained vision transformer, or probe it (He et al., 2022)."""
-    given = given_flags(context, Flags)
-    recipe = LINEAR_PROBE["epochs"] if given.get("linear_probe") else Flags.epochs
-    flags = fitted_warmup(recipe_flags(**given), context, recipe)
+def train(flags: Flags) -> int:
+    """Train, evaluate a checkpoint, or measure what the training would wait for; return the exit code."""
     if flags.is_jax:
         join_jax(flags.device)
     training = open_training(flags)
     return evaluate(training) if flags.eval else run(training, flags, model=flags.model or "finetune_mae")
+
+
+command = entry_of(Flags, train, "dataprep-finetune-mae", epilog=EPILOG, refused=REFUSED)
 
 
 def main() -> None:

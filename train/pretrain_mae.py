@@ -1,17 +1,17 @@
 """Pretrain a masked autoencoder: long sequences, coarse masks, any of our datasets, in PyTorch or JAX.
 
-    dataprep-pretrain-mae --data_path gs://bucket/coco-dup5 --output_dir gs://bucket/runs/mae \\
-        --log_dir logs --model mae_vit_base_patch16_dec384d12h8b --effective_batch_size 4096 --batch_size -1 \\
-        --input_size 448 --mask_downsampling 2 --norm_pix_loss --epochs 800 --blr 1.5e-4 --use_xla --resume automatic
+    dataprep-pretrain-mae --data-path gs://bucket/coco-dup5 --output-dir gs://bucket/runs/mae \\
+        --log-dir logs --model mae_vit_base_patch16_dec384d12h8b --effective-batch-size 4096 --batch-size -1 \\
+        --input-size 448 --mask-downsampling 2 --norm-pix-loss --epochs 800 --blr 1.5e-4 --use-xla --resume automatic
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Container
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from dataprep.arguments import IMAGES, request
 from loaders.loader import Loader
 from loaders.packs import Packs
 from train.batches.masks import MaskConfig, PackMaskConfig
@@ -19,12 +19,12 @@ from train.flags.jax import JaxRun, ShardingFlags, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     COUNT_OR_UNSET,
+    MODEL,
     SHARE,
     SHARE_ABOVE_0,
     SIDE,
-    EntryCommand,
+    entry_of,
     flag,
-    flags_of,
     redefined,
     run,
     run_entry,
@@ -45,14 +45,14 @@ BETAS = (0.9, 0.95)
 """Betas of AdamW in the MAE recipe."""
 EPILOG = """\b
 Examples:
-  dataprep-pretrain-mae --data_path shards/coco-dup5 --model mae_vit_tiny_patch16 --device cpu --epochs 2 \\
-      --warmup_epochs 1
-  dataprep-pretrain-mae --data_path /data/imagenet --use_xla --batch_size -1 --effective_batch_size 4096 \\
-      --norm_pix_loss --blr 1.5e-4 --resume automatic --output_dir runs/mae
-  dataprep-pretrain-mae --data_path gs://bucket/imagenet --use_xla --effective_batch_size 4096 --norm_pix_loss \\
-      --pack_tokens 1024 --pack_images 8
-  dataprep-pretrain-mae --framework jax --data_path gs://bucket/imagenet --effective_batch_size 4096 --fsdp \\
-      --precision bfloat16 --norm_pix_loss --blr 1.5e-4 --resume automatic --output_dir gs://bucket/runs/mae
+  dataprep-pretrain-mae --data-path shards/coco-dup5 --model mae_vit_tiny_patch16 --device cpu --epochs 2 \\
+      --warmup-epochs 1
+  dataprep-pretrain-mae --data-path /data/imagenet --use-xla --batch-size -1 --effective-batch-size 4096 \\
+      --norm-pix-loss --blr 1.5e-4 --resume automatic --output-dir runs/mae
+  dataprep-pretrain-mae --data-path gs://bucket/imagenet --use-xla --effective-batch-size 4096 --norm-pix-loss \\
+      --pack-tokens 1024 --pack-images 8
+  dataprep-pretrain-mae --framework jax --data-path gs://bucket/imagenet --effective-batch-size 4096 --fsdp \\
+      --precision bfloat16 --norm-pix-loss --blr 1.5e-4 --resume automatic --output-dir gs://bucket/runs/mae
 
 \b
 Exit codes: 0 trained; 1 the loss or a weight was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided,
@@ -60,42 +60,37 @@ with --diagnose; 143 stopped by a signal after a checkpoint: the same command wi
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@request
 class Flags(ShardingFlags, PackFlags, RecipeFlags):
-    """Flags of long_seq_mae, and our own."""
+    """Pretrain a masked autoencoder (He et al., 2022; Hu et al., 2022)."""
 
-    model: str = flag("mae_vit_large_patch16", "Name of encoder, patch and decoder.")
-    input_size: int = flag(224, "Side of the images, pixels.", SIDE)
-    patch_size: int = flag(UNSET, "Side of a patch, pixels; -1: as the model's name says.", COUNT_OR_UNSET)
-    decoder_embed_dim: int = flag(UNSET, "Width of the decoder; -1: the model's.", COUNT_OR_UNSET)
-    decoder_depth: int = flag(UNSET, "Blocks of the decoder; -1: the model's.", COUNT_OR_UNSET)
-    no_k_bias_in_vit: bool = flag(False, "Leave out the bias of keys in attention, as BEiT does.")
-    norm_pix_loss: bool = flag(False, "Predict pixels that are standardised in each patch.")
-    mask_ratio: float = flag(0.75, "Share of the patches that are masked.", SHARE)
-    mask_downsampling: int = flag(1, "Side, in patches, of the squares that are masked together.", COUNT)
-    decoder_downsampling: int = flag(1, "Side, in patches, of one token of the decoder.", COUNT)
-    pred_downsampling: int = flag(1, "Side, in patches, of one prediction.", COUNT)
+    model: str = flag("mae_vit_large_patch16", "Name of encoder, patch and decoder.", MODEL)
+    input_size: int = flag(224, "Side of the images, pixels.", IMAGES, SIDE)
+    patch_size: int = flag(UNSET, "Side of a patch, pixels; -1: as the model's name says.", MODEL, COUNT_OR_UNSET)
+    decoder_embed_dim: int = flag(UNSET, "Width of the decoder; -1: the model's.", MODEL, COUNT_OR_UNSET, rare=True)
+    decoder_depth: int = flag(UNSET, "Blocks of the decoder; -1: the model's.", MODEL, COUNT_OR_UNSET, rare=True)
+    no_k_bias_in_vit: bool = flag(False, "Leave out the bias of keys in attention, as BEiT does.", MODEL, rare=True)
+    norm_pix_loss: bool = flag(False, "Predict pixels that are standardised in each patch.", MODEL)
+    mask_ratio: float = flag(0.75, "Share of the patches that are masked.", MODEL, SHARE)
+    mask_downsampling: int = flag(1, "Side, in patches, of the squares that are masked together.", MODEL, COUNT)
+    decoder_downsampling: int = flag(1, "Side, in patches, of one token of the decoder.", MODEL, COUNT, rare=True)
+    pred_downsampling: int = flag(1, "Side, in patches, of one prediction.", MODEL, COUNT, rare=True)
 
     min_crop: float = redefined(RecipeFlags, "min_crop", default=0.2)
-    max_crop: float = flag(1.0, "Largest area of a crop, as a share of the image's area.", SHARE_ABOVE_0)
+    max_crop: float = flag(
+        1.0, "Largest area of a crop, as a share of the image's area.", IMAGES, SHARE_ABOVE_0, rare=True
+    )
     use_byol_crop: bool = flag(
-        False, "Clip a crop that is larger than the image, as BYOL does, instead of drawing another one."
+        False,
+        "Clip a crop that is larger than the image, as BYOL does, instead of drawing another one.",
+        IMAGES,
+        rare=True,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_framework(
-            torch={
-                "use_xla": self.use_xla,
-                "device xla": self.device == "xla",
-                "pin_mem": self.pin_mem is not None,
-                "pack_tokens": bool(self.pack_tokens),
-            },
-            jax={"fsdp": self.fsdp, "grad_ckpt": self.grad_ckpt},
-        )
-        self.refuse_with_packs({"diagnose": self.diagnose, "use_byol_crop": self.use_byol_crop})
-        self.refuse_with_packs({"compile": self.compile})
-        self.refuse_with_packs({"mask_downsampling": self.mask_downsampling > 1})
+    @classmethod
+    def of_command_line(cls, given: Container[str], **values: Any) -> Flags:
+        """Make the flags of a command line, with a warm-up that fits a short run."""
+        return fitted_warmup(cls(**values), given, cls.epochs)
 
     def model_options(self) -> dict[str, object]:
         """Options of the model, as `mae_config` takes them."""
@@ -219,7 +214,7 @@ def _packs_task(flags: Flags, config: MAEConfig, runtime: Runtime, packs: Packs)
     from train.models.packed import PackedMAE
 
     return PackedMAETask(
-        model=PackedMAE(config, packs, flags.position_kind).to(runtime.device),
+        model=PackedMAE(config, packs, flags.pack_positions).to(runtime.device),
         runtime=runtime,
         masks=PackMaskConfig(packs=packs, ratio=flags.mask_ratio),
         seed=flags.seed,
@@ -228,15 +223,14 @@ def _packs_task(flags: Flags, config: MAEConfig, runtime: Runtime, packs: Packs)
     )
 
 
-@click.command("dataprep-pretrain-mae", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
-@flags_of(Flags, REFUSED)
-@click.pass_context
-def command(context: click.Context, /, **values: Any) -> int:
-    """Pretrain a masked autoencoder (He et al., 2022; Hu et al., 2022)."""
-    flags = fitted_warmup(Flags(**values), context, Flags.epochs)
+def train(flags: Flags) -> int:
+    """Train, or measure what the training would wait for; return the exit code."""
     if flags.is_jax:
         join_jax(flags.device)
     return run(open_training(flags), flags, model=flags.model)
+
+
+command = entry_of(Flags, train, "dataprep-pretrain-mae", epilog=EPILOG, refused=REFUSED)
 
 
 def main() -> None:

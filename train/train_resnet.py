@@ -1,7 +1,7 @@
 """Train torchvision's ResNet-50, or another of its classifiers, as gcspytorchimagenet does: XLA, CUDA or a CPU.
 
-    dataprep-train-resnet --datadir gs://bucket/imagenet --output_dir gs://bucket/runs/resnet50 --logdir logs \\
-        --num_epochs 18 --batch_size 128 --resume automatic
+    dataprep-train-resnet --datadir gs://bucket/imagenet --output-dir gs://bucket/runs/resnet50 --logdir logs \\
+        --num-epochs 18 --batch-size 128 --resume automatic
 
 Shapes: N images of this host, H x W pixels, C classes.
 """
@@ -9,31 +9,31 @@ Shapes: N images of this host, H x W pixels, C classes.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
-import click
 import torch
 
+from dataprep.arguments import IMAGES, READ, request
 from dataprep.errors import DataprepError, UsageError
 from loaders.loader import Loader
 from train.batches.data import classes_of
 from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
 from train.flags.options import (
     COUNT,
+    MODEL,
     NOT_NEGATIVE,
     PERCENT,
     POSITIVE,
+    SAVE,
     SHARE_BELOW_1,
     SIDE,
-    EntryCommand,
-    Range,
+    TRAIN,
+    entry_of,
     flag,
-    flags_of,
     redefined,
     run,
     run_entry,
 )
-from train.flags.shared import FAKE_DATA, RunFlags, check_fake_data
+from train.flags.shared import FAKE_DATA, RunFlags
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.classify import ClassifierTask
 from train.loops.loop import Training
@@ -48,19 +48,19 @@ RECIPE_MODEL = "resnet50"
 """Model whose learning rate falls in steps by default."""
 STEPS = "WarmupAndExponentialDecayScheduler"
 CONSTANT = "constant"
-_CHECKPOINTS = "checkpoints go to --output_dir, on a disk or gs://, and --resume takes them from there"
+_CHECKPOINTS = "checkpoints go to `output_dir`, on a disk or gs://, and `resume` takes them from there"
 _TARS = (
-    "give the folder or gs:// prefix above the tars as --data_path; their headers are indexed, hosts share them evenly"
+    "give the folder or gs:// prefix above the tars as `data_path`; their headers are indexed, hosts share them evenly"
 )
 _COUNTED = "samples are counted when the data are indexed"
-_PORT = "no profiler server runs; --profile_steps A:B writes a trace where TensorBoard finds it"
+_PORT = "no profiler server runs; `profile_steps` A:B writes a trace where TensorBoard finds it"
 _CLOSURES = "losses are read only at log lines, so steps do not wait for it"
 REFUSED = {
     **LAUNCHERS,
     "num_cores": "a process drives all devices of its host; TPU_VISIBLE_CHIPS or CPU_NUM_DEVICES reduces their number",
-    "dataset": "the kind of the dataset is recognised from the files of --data_path",
+    "dataset": "the kind of the dataset is recognised from the files of `data_path`",
     "drop_last": "no batch is incomplete: training continues across epochs, and evaluation counts every image once",
-    "tidy": "only older checkpoints are removed, see --keep_checkpoints",
+    "tidy": "only older checkpoints are removed, see `keep_checkpoints`",
     "async_closures": _CLOSURES,
     "debug": _CLOSURES,
     "profiler_port": _PORT,
@@ -73,83 +73,79 @@ REFUSED = {
     "load_chkpt_dir": _CHECKPOINTS,
     "model_bucket": _CHECKPOINTS,
 }
-"""Reasons why some flags of gcspytorchimagenet are refused, by the flags' names."""
-
-
+"""Reasons why some options of gcspytorchimagenet are refused, by their names."""
 IMAGENET_CLASSES = 1000
 """Number of classes of fake data."""
 EPILOG = """\b
 Examples:
-  dataprep-train-resnet --datadir /data/imagenet --num_epochs 18 --batch_size 128 --test_set_batch_size 64 \\
-      --log_steps 200 --device xla --metrics_debug --output_dir runs/resnet50 --resume automatic
-  dataprep-train-resnet --data_path shards/imagenet --device cpu --model resnet18 --image_size 64 --epochs 2
+  dataprep-train-resnet --datadir /data/imagenet --num-epochs 18 --batch-size 128 --test-set-batch-size 64 \\
+      --log-steps 200 --device xla --metrics-debug --output-dir runs/resnet50 --resume automatic
+  dataprep-train-resnet --data-path shards/imagenet --device cpu --model resnet18 --image-size 64 --epochs 2
 
 \b
-Exit codes: 0 trained; 1 the loss or a weight was not finite, the accuracy below --target_accuracy, or a disk or bucket
+Exit codes: 0 trained; 1 the loss or a weight was not finite, the accuracy below --target-accuracy, or a disk or bucket
 failed; 2 usage or input; 3 undecided, with --diagnose; 143 stopped by a signal after a checkpoint: the same command
 with --resume automatic continues.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@request
 class Flags(RunFlags):
-    """Flags of gcspytorchimagenet, and our own."""
+    """Train a classifier of torchvision (He et al., 2016), with gcspytorchimagenet's options and schedule."""
 
     data_path: str = redefined(
         RunFlags,
         "data_path",
         default="/tmp/imagenet",
         text="Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.",
-        also=("datadir",),
+        also=("--datadir",),
     )
-    fake_data: bool = flag(False, FAKE_DATA)
-    log_dir: str | None = redefined(RunFlags, "log_dir", also=("logdir",))
-    epochs: int = redefined(RunFlags, "epochs", default=18, also=("num_epochs",))
+    fake_data: bool = flag(False, FAKE_DATA, READ)
+    log_dir: str | None = redefined(RunFlags, "log_dir", also=("--logdir",))
+    epochs: int = redefined(RunFlags, "epochs", default=18, also=("--num-epochs",))
     ckpt_interval: int = redefined(RunFlags, "ckpt_interval", default=1)
-    log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("log_steps",))
+    log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("--log-steps",))
     metrics_debug: bool = flag(
-        False, "Print XLA's counters, including compilations, to stderr after every epoch; needs --device xla."
+        False,
+        "Print XLA's counters, including compilations, to stderr after every epoch; needs `device` xla.",
+        SAVE,
+        rare=True,
     )
 
-    model: str = flag(RECIPE_MODEL, "Name of a classifier of torchvision.")
+    model: str = flag(RECIPE_MODEL, "Name of a classifier of torchvision.", MODEL)
     num_classes: int | None = flag(
-        None, "Number of logits; default: as many as the data have classes, 1000 for fake data.", COUNT
+        None, "Number of logits; default: as many as the data have classes, 1000 for fake data.", MODEL, COUNT
     )
-    image_size: int = flag(224, "Side of the images, pixels.", SIDE, also=("input_size",))
-    batch_size: int = flag(128, "Images per device and per part of --accum_iter.", COUNT)
-    test_set_batch_size: int = flag(64, "Images per device in an evaluation.", COUNT)
-    target_accuracy: float = flag(0.0, "Accuracy in percent; a run that ends below it has exit code 1.", PERCENT)
+    image_size: int = flag(224, "Side of the images, pixels.", IMAGES, SIDE, also=("--input-size",))
+    batch_size: int = flag(128, "Images per device and per part of `accum_iter`.", TRAIN, COUNT)
+    test_set_batch_size: int = flag(64, "Images per device in an evaluation.", TRAIN, COUNT)
+    target_accuracy: float = flag(0.0, "Accuracy in percent; a run that ends below it has exit code 1.", TRAIN, PERCENT)
 
     lr: float | None = flag(
-        None, f"Highest learning rate; default: 0.5 for {RECIPE_MODEL}, 0.1 for others.", NOT_NEGATIVE
+        None, f"Highest learning rate; default: 0.5 for {RECIPE_MODEL}, 0.1 for others.", TRAIN, NOT_NEGATIVE
     )
     lr_scheduler_type: str | None = flag(
         None,
         f"How the learning rate changes; default: in steps for {RECIPE_MODEL}, constant for others.",
+        TRAIN,
         choices=(STEPS, CONSTANT),
     )
     lr_scheduler_divide_every_n_epochs: float | None = flag(
-        None, "Epochs between divisions of the learning rate; default: 20.", POSITIVE
+        None, "Epochs between divisions of the learning rate; default: 20.", TRAIN, POSITIVE
     )
     lr_scheduler_divisor: float | None = flag(
-        None, "Number by which the learning rate is divided each time; default: 5.", Range(1)
+        None, "Divisor of the learning rate each time; default: 5.", TRAIN, {"low": 1}
     )
     num_warmup_epochs: float | None = flag(
-        None, "Epochs in which the learning rate rises linearly; default: 0.9.", NOT_NEGATIVE
+        None, "Epochs while the learning rate rises linearly; default: 0.9.", TRAIN, NOT_NEGATIVE
     )
-    momentum: float = flag(0.9, "Momentum of stochastic gradient descent.", SHARE_BELOW_1)
-    weight_decay: float = flag(1e-4, "Weight decay of all parameters.", NOT_NEGATIVE, also=("wd",))
+    momentum: float = flag(0.9, "Momentum of stochastic gradient descent.", TRAIN, SHARE_BELOW_1)
+    weight_decay: float = flag(1e-4, "Weight decay of all parameters.", TRAIN, NOT_NEGATIVE, also=("--wd",))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model in mae_names():
-            raise UsageError(f"--model {self.model} is not a classifier; `dataprep-pretrain-mae` trains it")
-        check_fake_data(self, self.fake_data)
-
-    @property
-    def batch_flag(self) -> tuple[str, int]:
-        """Name and value of the flag that sets the size of a batch."""
-        return "batch_size", self.batch_size
+            raise UsageError(f"`model` {self.model} is not a classifier; `dataprep-pretrain-mae` trains it")
 
     def schedule(self) -> Schedule:
         """Return the schedule of the learning rate.
@@ -165,7 +161,7 @@ class Flags(RunFlags):
         }
         if (self.lr_scheduler_type or (STEPS if is_recipe else CONSTANT)) == CONSTANT:
             if given := [name for name, value in own.items() if value is not None]:
-                raise UsageError(f"--{given[0]}: the learning rate is constant; add --lr_scheduler_type {STEPS}")
+                raise UsageError(f"`{given[0]}`: the learning rate is constant; add `lr_scheduler_type` {STEPS}")
             return Steps(lr=lr, divisor=1, every_epochs=1)
         every, divisor, warmup = (
             default if value is None else value for value, default in zip(own.values(), (20.0, 5.0, 0.9), strict=True)
@@ -196,7 +192,7 @@ class ResNetTask(ClassifierTask):
         percent = 100 * super().evaluate()["accuracy"]
         if percent < target_percent:
             raise DataprepError(
-                f"accuracy {percent:.2f} %, --target_accuracy {target_percent:g} %; train longer, or see the losses"
+                f"accuracy {percent:.2f} %, `target_accuracy` {target_percent:g} %; train longer, or see the losses"
             )
 
 
@@ -205,10 +201,10 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
     schedule = flags.schedule()
     runtime = flags.open_runtime()
     if flags.metrics_debug and runtime.name != "xla":
-        raise UsageError(f"--metrics_debug needs XLA, this runs on {runtime.name}; leave it out, or use --device xla")
+        raise UsageError(f"`metrics_debug` needs XLA, this runs on {runtime.name}; leave it out, or use `device` xla")
     loader, validation, num_classes = _open_loaders(flags, runtime)
     if flags.target_accuracy and validation is None:
-        raise UsageError(f"--target_accuracy: {flags.data_path} has no split val; leave it out, or add one")
+        raise UsageError(f"`target_accuracy`: {flags.data_path} has no split val; leave it out, or add one")
     runtime.seed(flags.seed)
     model = create_model(flags.model, image_size=flags.image_size, num_classes=num_classes).to(runtime.device)
     optimizer = torch.optim.SGD(
@@ -263,17 +259,17 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
     return data.training_loader(training), validation, num_classes
 
 
-@click.command("dataprep-train-resnet", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
-@flags_of(Flags, REFUSED)
-def command(**values: Any) -> int:
-    """Train a classifier of torchvision (He et al., 2016), with gcspytorchimagenet's flags and schedule."""
-    flags = Flags(**values)
+def train(flags: Flags) -> int:
+    """Train, or measure what the training would wait for; return the exit code."""
     training = open_training(flags)
     code = run(training, flags, model=flags.model)
     task = training.backend.task
     if code == 0 and flags.target_accuracy and not flags.diagnose and isinstance(task, ResNetTask):
         task.require(flags.target_accuracy)
     return code
+
+
+command = entry_of(Flags, train, "dataprep-train-resnet", epilog=EPILOG, refused=REFUSED)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Train a ResNet in JAX: any of our datasets, TPUs, GPUs or a CPU, one process a host.
 
     dataprep-train-resnet-jax --workdir=runs/resnet50 --config=configs/tpu.py \\
-        --config.dataset.root=gs://bucket/imagenet --config.batch_size=1024
+        --config.dataset.root=gs://bucket/imagenet --config.batch-size=1024
 
 Configuration files of resnet_jax are programs. They are not run: the name of the file chooses one of `PRESETS`.
 """
@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any
 
-import click
-
-from dataprep.cloud.placement import POLICIES
+from dataprep.arguments import IMAGES, READ, Request, option, request, spelled
 from dataprep.errors import UsageError, install_hint
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig, OnError, RegionPolicy
@@ -27,23 +26,22 @@ from train.flags.options import (
     COUNT,
     COUNT_OR_NONE,
     COUNT_OR_UNSET,
-    METRICS_ADDRESS,
+    DEVICES,
+    HEADINGS,
+    MODEL,
     NOT_NEGATIVE,
-    PORT,
     POSITIVE_OR_UNSET,
+    SAVE,
     SEED,
-    SHARE_ABOVE_0,
     SHARE_BELOW_1,
     SIDE,
-    THREADS_OR_NONE,
-    EntryCommand,
-    check_ranges,
+    TRAIN,
+    entry_of,
     flag,
-    flag_values,
-    flags_of,
-    given_flags,
+    redefined,
     run_entry,
 )
+from train.flags.shared import RunFlags
 from train.loops.backend import AUTOMATIC, LoopConfig
 from train.optim.schedule import HalfCosine, scaled_lr
 from train.telemetry.profiling import parse_steps
@@ -55,16 +53,17 @@ if TYPE_CHECKING:
     from train.loops.jax_steps import Steps
     from train.loops.loop import Training
 
-PREFIX = "--config."
 NEVER = -1
 """Value of an interval in epochs, steps or minutes that means "never"."""
+_OF_PROGRAM = ("workdir", "config", "debug", "diagnose")
+"""Options of the program, not of resnet_jax's configuration files."""
 EPILOG = """\b
 Examples:
   dataprep-train-resnet-jax --workdir runs/small --config configs/default.py --config.model _ResNet1 \\
-      --config.dataset.root shards/imagenet --config.image_size 64
+      --config.dataset.root shards/imagenet --config.image-size 64
   dataprep-train-resnet-jax --workdir=gs://bucket/runs/r50 --config=configs/tpu.py \\
       --config.dataset.root=gs://bucket/tensorflow_datasets --config.dataset.name=imagenet2012 \\
-      --config.dataset.use_tfds=True
+      --config.dataset.use-tfds=True
 
 \b
 Exit codes: 0 trained; 1 the loss or a weight was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided,
@@ -72,140 +71,148 @@ with --diagnose; 143 stopped by a signal after a checkpoint: the same command co
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatasetConfig:
-    """Flags about the images: `--config.dataset.…`."""
+@request
+class Config(Request):
+    """Train a ResNet (He et al., 2016) on images with labels."""
 
-    root: str = flag(
-        "", "Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://; required."
+    headings = HEADINGS
+
+    @staticmethod
+    def option_of(name: str) -> str:
+        """Return `--config.KEY`, as resnet_jax has it, for all but the program's own options."""
+        own = "" if name in _OF_PROGRAM else "config."
+        return f"--{own}{name.replace('dataset_', 'dataset.').replace('_', '-')}"
+
+    workdir: str = option("Folder for checkpoints, on a disk or gs://; if on a disk, for logs, too.", group=SAVE)
+    config: str = flag("configs/default.py", "Settings to start from: configs/default.py or configs/tpu.py.", MODEL)
+    debug: bool = flag(False, "Compile nothing, so that a debugger sees every value; slow.", valued=True)
+    diagnose: bool = flag(
+        False, "Instead of training, measure what the run waits for; print it, and keep it in workdir."
     )
-    name: str = flag("", "With use_tfds: name of the dataset below root, or below TFDS_DATA_DIR.")
-    use_tfds: bool = flag(False, "Read root as a folder of TFDS datasets; the newest version is taken.")
-    index_dir: str | None = flag(
-        None, "Folder for the index of data that have no manifest; default: in the user's cache."
+
+    model: str = flag(
+        "ResNet50", "Network: ResNet18, 34, 50, 101, 152, 200, 500 or 800; or _ResNet1, for debugging.", MODEL
     )
-    region_policy: str = flag(
-        "refuse",
-        "What to do if reading the bucket from here costs money; off: prices are not looked up.",
-        choices=POLICIES,
-    )
-    on_error: str = flag(
-        "raise",
-        "What to do about an image that cannot be read: raise ends the run, skip leaves it out of losses and "
-        "evaluations, and counts it.",
-        choices=get_args(OnError),
-    )
-    min_crop: float = flag(0.08, "Smallest area of a crop, as a share of the image's area.", SHARE_ABOVE_0)
-    num_workers: int | None = flag(
-        None, "Threads that decode images; default: one per core, at most 16.", THREADS_OR_NONE
-    )
-    prefetch_factor: int = flag(2, "Batches decoded ahead of the requested one.", COUNT)
-    cache: bool = flag(False, "Keep what is read from a bucket in the user's cache on this disk, at most 100 GiB.")
+    image_size: int = flag(224, "Side of the images, pixels.", IMAGES, SIDE)
+    half_precision: bool = flag(False, "Compute in bfloat16; weights and sums stay float32.", MODEL, valued=True)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """Flags of resnet_jax, and our own: `--config.…`.
-
-    Raises:
-        UsageError: A value is out of its range.
-    """
-
-    dataset: DatasetConfig = field(default_factory=DatasetConfig)
-    model: str = flag("ResNet50", "Network: ResNet18, 34, 50, 101, 152, 200, 500 or 800; or _ResNet1, for debugging.")
-    image_size: int = flag(224, "Side of the images, pixels.", SIDE)
-    half_precision: bool = flag(False, "Compute in bfloat16; weights and sums stay float32.")
-
-    batch_size: int = flag(128, "Images of one update, of all devices together.", COUNT)
-    num_epochs: int = flag(100, "Epochs to train.", COUNT)
+    batch_size: int = flag(128, "Images of one update, of all devices together.", TRAIN, COUNT)
+    num_epochs: int = flag(100, "Epochs to train.", TRAIN, COUNT)
     learning_rate: float = flag(
-        0.1, "Highest learning rate for a batch of 256; it is proportional to the batch size.", NOT_NEGATIVE
+        0.1, "Highest learning rate for a batch of 256; it is proportional to the batch size.", TRAIN, NOT_NEGATIVE
     )
     warmup_epochs: float = flag(
-        5.0, "Epochs in which the learning rate rises linearly; then it falls along half a cosine.", NOT_NEGATIVE
+        5.0, "Epochs while the learning rate rises linearly; then it falls along half a cosine.", TRAIN, NOT_NEGATIVE
     )
-    momentum: float = flag(0.9, "Momentum of SGD, with Nesterov's correction.", SHARE_BELOW_1)
-    weight_decay: float = flag(1e-4, "Weight decay of convolutions and of the classifier's weights.", NOT_NEGATIVE)
+    momentum: float = flag(0.9, "Momentum of SGD, with Nesterov's correction.", TRAIN, SHARE_BELOW_1)
+    weight_decay: float = flag(
+        1e-4, "Weight decay of convolutions and of the classifier's weights.", TRAIN, NOT_NEGATIVE
+    )
     init: str = flag(
-        "", "Checkpoint whose weights a new run begins with; it is not read where workdir has a checkpoint."
+        "", "Checkpoint whose weights a new run begins with; it is not read where workdir has a checkpoint.", SAVE
     )
-    seed: int = flag(0, "Seed of weights, order and crops.", SEED)
-    max_steps: int = flag(
-        0, "Updates after which the run stops, its schedule unchanged; 0: train all epochs.", COUNT_OR_NONE
-    )
-    prefetch: int = flag(2, "Batches sent to the devices ahead of the current one.", COUNT_OR_NONE)
+    seed: int = flag(0, "Seed of weights, order and crops.", TRAIN, SEED)
+    max_steps: int = redefined(RunFlags, "max_steps")
+    prefetch: int = flag(2, "Batches sent to the devices ahead of the current one.", DEVICES, COUNT_OR_NONE, rare=True)
 
-    log_per_step: int = flag(100, "Updates between log lines; -1: none.", COUNT_OR_UNSET)
-    log_per_epoch: int = flag(NEVER, "Epochs between log lines; -1: none.", COUNT_OR_UNSET)
+    log_per_step: int = flag(100, "Updates between log lines; -1: none.", SAVE, COUNT_OR_UNSET)
+    log_per_epoch: int = flag(NEVER, "Epochs between log lines; -1: none.", SAVE, COUNT_OR_UNSET, rare=True)
     eval_per_epoch: int = flag(
-        1, "Epochs between evaluations, with one after the last epoch; -1: none.", COUNT_OR_UNSET
+        1, "Epochs between evaluations, with one after the last epoch; -1: none.", SAVE, COUNT_OR_UNSET
     )
-    steps_per_eval: int = flag(NEVER, "Batches of an evaluation; -1: every image once.", COUNT_OR_UNSET)
-    checkpoint_per_epoch: int = flag(20, "Epochs between checkpoints; the end of the run is always saved.", COUNT)
-    checkpoint_per_step: int = flag(NEVER, "Updates between additional checkpoints; -1: none.", COUNT_OR_UNSET)
+    steps_per_eval: int = flag(
+        NEVER, "Batches of an evaluation; -1: every image once.", SAVE, COUNT_OR_UNSET, rare=True
+    )
+    checkpoint_per_epoch: int = flag(20, "Epochs between checkpoints; the end of the run is always saved.", SAVE, COUNT)
+    checkpoint_per_step: int = flag(
+        NEVER, "Updates between additional checkpoints; -1: none.", SAVE, COUNT_OR_UNSET, rare=True
+    )
     checkpoint_per_minute: float = flag(
-        float(NEVER), "Longest time between checkpoints, in minutes; -1: no limit.", POSITIVE_OR_UNSET
+        float(NEVER), "Longest time between checkpoints, in minutes; -1: no limit.", SAVE, POSITIVE_OR_UNSET, rare=True
     )
-    keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", COUNT)
-    profile_steps: str = flag("", "A:B traces the updates after the first A, up to B, for TensorBoard.")
-    metrics_port: int | None = flag(
-        None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", PORT
+    keep_checkpoints: int = redefined(RunFlags, "keep_checkpoints")
+    profile_steps: str = redefined(RunFlags, "profile_steps")
+    metrics_port: int | None = redefined(RunFlags, "metrics_port")
+    metrics_address: str = redefined(RunFlags, "metrics_address")
+    wandb: str | None = redefined(RunFlags, "wandb")
+
+    dataset_root: str = flag(
+        "", "Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://; required.", READ
     )
-    metrics_address: str = flag("127.0.0.1", METRICS_ADDRESS)
-    wandb: str | None = flag(
-        None, "Project of Weights & Biases for numbers of the training and its loader; default: none."
+    dataset_name: str = flag("", "With use_tfds: name of the dataset below root, or below TFDS_DATA_DIR.", READ)
+    dataset_use_tfds: bool = flag(
+        False, "Read root as a folder of TFDS datasets; the newest version is taken.", READ, valued=True
+    )
+    dataset_index_dir: str | None = redefined(RunFlags, "index_dir")
+    dataset_region_policy: RegionPolicy = redefined(RunFlags, "region_policy")
+    dataset_on_error: OnError = redefined(RunFlags, "on_error")
+    dataset_min_crop: float = redefined(RunFlags, "min_crop")
+    dataset_num_workers: int | None = redefined(RunFlags, "num_workers", low=0)
+    dataset_prefetch_factor: int = flag(2, "Batches decoded ahead of the requested one.", READ, COUNT, rare=True)
+    dataset_cache: bool = flag(
+        False, "Keep what is read from a bucket in the user's cache on this disk, at most 100 GiB.", READ, valued=True
     )
 
     def __post_init__(self) -> None:
-        check_ranges(self, PREFIX)
+        super().__post_init__()
+        if self.debug and self.diagnose:
+            raise UsageError("`debug` and `diagnose`: a run that is not compiled has other speeds; give one of them")
         if self.log_per_step == self.log_per_epoch == NEVER:
-            raise UsageError("--config.log_per_step or log_per_epoch must be 1 or more, got -1")
+            raise UsageError("`log_per_step` or `log_per_epoch` must be 1 or more, got -1")
         if self.warmup_epochs > self.num_epochs:
             raise UsageError(
-                f"--config.warmup_epochs must be 0 to num_epochs, which is {self.num_epochs}, got {self.warmup_epochs}"
+                f"`warmup_epochs` must be 0 to `num_epochs`, which is {self.num_epochs}, got {self.warmup_epochs}"
             )
-        parse_steps(self.profile_steps, "--config.profile_steps")
+        parse_steps(self.profile_steps)
+
+    @classmethod
+    def of_command_line(cls, given: Container[str], **values: Any) -> Config:
+        """Make the configuration of a command line: the preset that it names, with the values that it gives."""
+        return config_of(**{name: value for name, value in values.items() if name in given})
+
+    def description(self) -> dict[str, object]:
+        """Return the values that a checkpoint keeps, by the names of resnet_jax's configuration files."""
+        own = {name: value for name, value in asdict(self).items() if name not in _OF_PROGRAM}
+        return {name.replace("dataset_", "dataset."): value for name, value in own.items()}
 
     def data_path(self, environment: Mapping[str, str] = os.environ) -> str:
         """Return the path or URL of the data.
 
         Raises:
-            UsageError: No flag gives it, or there is no TFDS dataset.
+            UsageError: No option gives it, or there is no TFDS dataset.
         """
-        dataset = self.dataset
-        root = dataset.root or (environment.get("TFDS_DATA_DIR", "") if dataset.use_tfds else "")
+        root = self.dataset_root or (environment.get("TFDS_DATA_DIR", "") if self.dataset_use_tfds else "")
         if not root:
-            raise UsageError("--config.dataset.root is missing; give a dataset or an image folder")
-        if dataset.use_tfds:
-            return find_tfds(root, dataset.name)
-        if dataset.name:
+            raise UsageError("`dataset_root` is missing; give a dataset or an image folder")
+        if self.dataset_use_tfds:
+            return find_tfds(root, self.dataset_name)
+        if self.dataset_name:
             raise UsageError(
-                f"--config.dataset.name {dataset.name}: names a dataset that tensorflow-datasets prepared; give "
-                "--config.dataset.use_tfds=True as well, or leave it out"
+                f"`dataset_name` {self.dataset_name}: names a dataset that tensorflow-datasets prepared; give "
+                "`dataset_use_tfds` True as well, or leave it out"
             )
         return root
 
     def loader_config(self, *, rank: int = 0, world_size: int = 1) -> LoaderConfig:
         """Return the settings of one process's loader."""
-        dataset = self.dataset
         return LoaderConfig(
             batch_size=self.batch_size,
             seed=self.seed,
             rank=rank,
             world_size=world_size,
             image_size=self.image_size,
-            scale=(dataset.min_crop, 1.0),
-            threads=None if dataset.num_workers is None else max(1, dataset.num_workers),
-            prefetch_batches=dataset.prefetch_factor,
-            cache_dir=str(_cache_folder()) if dataset.cache else None,
-            region_policy=cast(RegionPolicy, dataset.region_policy),
-            on_error=cast(OnError, dataset.on_error),
+            scale=(self.dataset_min_crop, 1.0),
+            threads=None if self.dataset_num_workers is None else max(1, self.dataset_num_workers),
+            prefetch_batches=self.dataset_prefetch_factor,
+            cache_dir=str(_cache_folder()) if self.dataset_cache else None,
+            region_policy=self.dataset_region_policy,
+            on_error=self.dataset_on_error,
             metrics_port=self.metrics_port,
             metrics_address=self.metrics_address,
         )
 
     def loop_config(self) -> LoopConfig:
-        """Return the settings of the training loop, in which 0 means NEVER."""
+        """Return the settings of the training loop, where 0 means NEVER."""
         return LoopConfig(
             epochs=self.num_epochs,
             max_steps=self.max_steps,
@@ -217,12 +224,9 @@ class Config:
             ckpt_interval_steps=max(0, self.checkpoint_per_step),
             ckpt_interval_minutes=max(0.0, self.checkpoint_per_minute),
             profile_steps=parse_steps(self.profile_steps),
-            flag_prefix=PREFIX,
             resume_hint="the same command continues it",
-            anew_hint=(
-                "to begin a new run with the checkpoint's weights, give --config.init={words} and another --workdir"
-            ),
-            batch_hint="a smaller --config.batch_size",
+            anew_hint=("to begin a new run with the checkpoint's weights, give `init` {words} and another `workdir`"),
+            batch_hint="a smaller `batch_size`",
         )
 
     def schedule(self) -> HalfCosine:
@@ -232,46 +236,43 @@ class Config:
 
 
 DIAGNOSED_OPTIONS: Options = {
-    "threads": Option("--config.dataset.num_workers"),
-    "prefetch_batches": Option("--config.dataset.prefetch_factor"),
+    "threads": Option("--config.dataset.num-workers"),
+    "prefetch_batches": Option("--config.dataset.prefetch-factor"),
     "cache_dir": Option("--config.dataset.cache", value="True"),
-    "batch_size": Option("--config.batch_size"),
+    "batch_size": Option("--config.batch-size"),
     "transfer_ahead": Option("--config.prefetch"),
 }
 """Options that set what a diagnosis may advise."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
-    "tpu": {"batch_size": 1024, "half_precision": True, "dataset.cache": True},
+    "tpu": {"batch_size": 1024, "half_precision": True, "dataset_cache": True},
 }
-"""Flags and their values, by the names of resnet_jax's configuration files."""
+"""Options and their values, by the names of resnet_jax's configuration files."""
 REFUSED = {
-    "shuffle_buffer_size": "no buffer is used: an epoch's order is a permutation of the whole dataset; leave it out",
+    "shuffle_buffer_size": "no buffer is used: an epoch's order is a permutation of the complete dataset; leave it out",
     "dataset.pin_memory": "XLA takes batches from any memory; leave it out",
 }
-"""Reasons why some flags of resnet_jax are refused, by the flags' names."""
+"""Reasons why some options of resnet_jax are refused, by their names."""
 
 
-def config_of(path: str, keys: Mapping[str, Any]) -> Config:
-    """Return the preset that is named as a configuration file, with some flags replaced.
+def config_of(*, config: str = "configs/default.py", **given: Any) -> Config:
+    """Return the preset that is named as a configuration file, with some values replaced.
 
     Args:
-        path: Path of a file named as one of `PRESETS`; the file is not read.
-        keys: Values by the flags' names, e.g. `dataset.root`.
+        config: Path of a file named as one of `PRESETS`; the file is not read.
+        given: Values by the fields of `Config`.
 
     Raises:
-        UsageError: The name is not that of a preset, or a value is out of its range.
+        UsageError: The name is not a preset's, or a value is out of its range.
     """
-    name = PurePosixPath(path).stem
+    name = PurePosixPath(config).stem
     if name not in PRESETS:
         known = ", ".join(f"configs/{each}.py" for each in PRESETS)
         raise UsageError(
-            f"--config {path}: not a known configuration, and files are not run; choose one of {known}, and set the "
+            f"`config` {config}: not a known configuration, and files are not run; choose one of {known}, and set the "
             "rest by --config.KEY=VALUE"
         )
-    found = {**PRESETS[name], **keys}
-    of_dataset = {key.removeprefix("dataset."): value for key, value in found.items() if key.startswith("dataset.")}
-    own = {key: value for key, value in found.items() if not key.startswith("dataset.")}
-    return Config(**own, dataset=DatasetConfig(**of_dataset))
+    return Config(config=config, **{**PRESETS[name], **given})
 
 
 def _cache_folder() -> Path:
@@ -279,7 +280,7 @@ def _cache_folder() -> Path:
     return cache / "dataprep" / "images"
 
 
-def open_training(config: Config, workdir: str) -> Training[JaxBackend]:
+def open_training(config: Config) -> Training[JaxBackend]:
     """Open all that a run needs: devices, loaders, model; nothing is trained yet.
 
     Raises:
@@ -295,15 +296,14 @@ def open_training(config: Config, workdir: str) -> Training[JaxBackend]:
     from train.telemetry.logs import EpochLogs
 
     rank, world_size = host_rank()
-    path = config.data_path()
-    data = open_data(path, index_dir=config.dataset.index_dir, region_policy=config.dataset.region_policy)
+    path, workdir = config.data_path(), config.workdir
+    data = open_data(path, index_dir=config.dataset_index_dir, region_policy=config.dataset_region_policy)
     num_classes = classes_of(data, None, evaluates=config.eval_per_epoch != NEVER)
     settings = config.loader_config(rank=rank, world_size=world_size)
     validation = None if config.eval_per_epoch == NEVER else data.validation_loader(settings)
     if validation is None and config.eval_per_epoch != NEVER:
         raise UsageError(
-            f"{path}: no split to evaluate on among {', '.join(data.splits)}; expected val, or "
-            "--config.eval_per_epoch=-1"
+            f"{path}: no split to evaluate on among {', '.join(data.splits)}; expected val, or `eval_per_epoch` -1"
         )
     mesh = all_devices()
     steps = open_steps(config, mesh, num_classes=num_classes)
@@ -316,13 +316,18 @@ def open_training(config: Config, workdir: str) -> Training[JaxBackend]:
             validation=validation,
             eval_batches=None if config.steps_per_eval == NEVER else config.steps_per_eval,
             prefetch=config.prefetch,
-            same_model="use the same --config.model, or another --workdir",
+            same_model="use the same `model`, or another `workdir`",
         ),
         schedule=config.schedule(),
         loader=data.training_loader(settings),
-        logs=EpochLogs(None if "://" in workdir else workdir, enabled=rank == 0, wandb=config.wandb),
+        logs=EpochLogs(
+            None if "://" in workdir else workdir,
+            enabled=rank == 0,
+            wandb=config.wandb,
+            spell=partial(spelled, Config),
+        ),
         checkpoints=CheckpointFolder(workdir, keep=config.keep_checkpoints, codec=NUMPY),
-        description=flag_values(config),
+        description=config.description(),
     )
 
 
@@ -340,71 +345,25 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> Steps:
     return Steps(model, mesh, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
-@click.command(
-    "dataprep-train-resnet-jax", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110}
-)
-@click.option(
-    "--workdir", required=True, help="Folder for checkpoints, on a disk or gs://; if on a disk, for logs, too."
-)
-@click.option(
-    "--config",
-    "path",
-    default="configs/default.py",
-    show_default=True,
-    help="Settings to start from: configs/default.py or configs/tpu.py.",
-)
-@click.option(
-    "--debug",
-    is_flag=False,
-    flag_value=True,
-    default=False,
-    type=bool,
-    help="Compile nothing, so that a debugger sees every value; slow.",
-)
-@click.option(
-    "--diagnose",
-    "is_diagnosed",
-    is_flag=True,
-    help="Instead of training, measure what the run waits for; print it, and keep it in workdir.",
-)
-@flags_of(Config, REFUSED, prefix=PREFIX, switches=False)
-@click.pass_context
-def command(context: click.Context, /, workdir: str, path: str, debug: bool, is_diagnosed: bool, **_values: Any) -> int:
-    """Train a ResNet (He et al., 2016) on images with labels."""
-    if debug and is_diagnosed:
-        raise UsageError("--debug and --diagnose: a run that is not compiled has other speeds; give one of them")
-    config = config_of(path, given_flags(context, Config))
-
+def train(config: Config) -> int:
+    """Train, and continue a run in the same folder if there is one, or only measure it; return the exit code."""
     try:
+        import jax
+
         from train.loops.jax_steps import join_processes
     except ImportError:
         raise UsageError(f"this needs JAX: {install_hint('jax')}") from None
 
     join_processes()
-    if is_diagnosed:
-        return open_training(config, workdir).diagnose(config.model, DIAGNOSED_OPTIONS)
-    return run(config, workdir, debug=debug)
-
-
-def run(config: Config, workdir: str, *, debug: bool = False) -> int:
-    """Train, and continue a run in the same folder if there is one; return the exit code."""
-    import jax
-
-    with jax.disable_jit() if debug else contextlib.nullcontext():
-        training = open_training(config, workdir)
+    if config.diagnose:
+        return open_training(config).diagnose(config.model, DIAGNOSED_OPTIONS)
+    with jax.disable_jit() if config.debug else contextlib.nullcontext():
+        training = open_training(config)
         training.resume(AUTOMATIC)
         if config.init and not training.step:
             training.begin_with(config.init)
         return training.run()
 
-
-def main() -> None:
-    """Run the program."""
-    run_entry(command)
-
-
-if __name__ == "__main__":
-    main()
 
 _TFDS_INFO = "dataset_info.json"
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -433,6 +392,18 @@ def find_tfds(root: str, name: str) -> str:
             newest = max(versions, key=lambda version: [int(number) for number in version.split(".")])
             return f"{place.rstrip('/')}/{newest}"
     raise UsageError(
-        f"--config.dataset.root {root}: has no {_TFDS_INFO}, nor has a version of {name or 'the dataset'} below it; "
-        "give a folder that tensorflow-datasets prepared, or leave use_tfds out"
+        f"`dataset_root` {root}: has no {_TFDS_INFO}, nor has a version of {name or 'the dataset'} below it; "
+        "give a folder that tensorflow-datasets prepared, or leave `dataset_use_tfds` out"
     )
+
+
+command = entry_of(Config, train, "dataprep-train-resnet-jax", epilog=EPILOG, refused=REFUSED)
+
+
+def main() -> None:
+    """Run the program."""
+    run_entry(command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """Train a vision transformer of any size: weights sharded among devices (FSDP through SPMD), on any of our datasets.
 
-    dataprep-train-vit --data_dir gs://bucket/imagenet --ckpt_dir gs://bucket/runs/vit10b --log_dir logs \\
-        --embed_dim 5120 --num_heads 32 --num_blocks 32 --batch_size 1024 --resume automatic
+    dataprep-train-vit --data-dir gs://bucket/imagenet --ckpt-dir gs://bucket/runs/vit10b --log-dir logs \\
+        --embed-dim 5120 --num-heads 32 --num-blocks 32 --batch-size 1024 --resume automatic
 
 Shapes: N images of this host, H x W pixels.
 """
@@ -9,11 +9,12 @@ Shapes: N images of this host, H x W pixels.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dataprep.arguments import IMAGES, READ, request
 from dataprep.errors import UsageError
 from dataprep.host.cpu import memory_bytes
 from dataprep.messages import human_bytes
@@ -26,13 +27,16 @@ from train.flags.jax import JaxFlags, JaxRun, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     COUNT_OR_NONE,
+    DEVICES,
+    MODEL,
     NOT_NEGATIVE,
     POSITIVE,
+    SAVE,
     SHARE_BELOW_1,
     SIDE,
-    EntryCommand,
+    TRAIN,
+    entry_of,
     flag,
-    flags_of,
     redefined,
     run,
     run_entry,
@@ -42,7 +46,6 @@ from train.flags.shared import (
     WARMUP_SHARE,
     PackFlags,
     RunFlags,
-    check_fake_data,
     check_packs,
     check_shares,
     tell_warmup,
@@ -63,20 +66,20 @@ if TYPE_CHECKING:
 BETAS = (0.9, 0.999)
 """PyTorch's default betas of AdamW, which vit_10b_fsdp_example uses."""
 IMAGENET_CLASSES = 1000
-"""Number of classes of fake data, and of the network of --plan."""
+"""Number of classes of fake data, and of the network of `plan`."""
 WARMUP_STEPS = 10_000
-"""Updates in which the learning rate of vit_10b_fsdp_example rises."""
+"""Updates while the learning rate of vit_10b_fsdp_example rises."""
 EPILOG = """\b
 Examples:
-  dataprep-train-vit --data_dir /datasets/imagenet-1k --ckpt_dir runs/vit --resume automatic
-  dataprep-train-vit --fake_data --embed_dim 1024 --num_heads 16 --num_blocks 24 --ckpt_dir '' --max_steps 100
-  dataprep-train-vit --plan --plan_devices 256
-  dataprep-train-vit --data_path shards/imagenet --device cpu --image_size 32 --patch_size 8 --embed_dim 64 \\
-      --num_heads 2 --num_blocks 2 --batch_size 16 --num_epochs 2 --warmup_steps 5
-  dataprep-train-vit --data_path gs://bucket/imagenet --ckpt_dir gs://bucket/runs/vit --patch_size 16 \\
-      --pack_tokens 1024 --pack_images 8
-  dataprep-train-vit --framework jax --data_path gs://bucket/imagenet --ckpt_dir gs://bucket/runs/vit \\
-      --precision bfloat16 --tensor_parallel 4 --ema_decay 0.9999
+  dataprep-train-vit --data-dir /datasets/imagenet-1k --ckpt-dir runs/vit --resume automatic
+  dataprep-train-vit --fake-data --embed-dim 1024 --num-heads 16 --num-blocks 24 --ckpt-dir '' --max-steps 100
+  dataprep-train-vit --plan --plan-devices 256
+  dataprep-train-vit --data-path shards/imagenet --device cpu --image-size 32 --patch-size 8 --embed-dim 64 \\
+      --num-heads 2 --num-blocks 2 --batch-size 16 --num-epochs 2 --warmup-steps 5
+  dataprep-train-vit --data-path gs://bucket/imagenet --ckpt-dir gs://bucket/runs/vit --patch-size 16 \\
+      --pack-tokens 1024 --pack-images 8
+  dataprep-train-vit --framework jax --data-path gs://bucket/imagenet --ckpt-dir gs://bucket/runs/vit \\
+      --precision bfloat16 --tensor-parallel 4 --ema-decay 0.9999
 
 \b
 Exit codes: 0 trained; 1 the loss or a weight was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided,
@@ -85,105 +88,102 @@ with --diagnose; 143 stopped by a signal after a checkpoint: the same command wi
 _COMPILER = "the compiler decides when weights are gathered and freed again"
 REFUSED = {
     **LAUNCHERS,
-    "no_reshard_after_forward": f"{_COMPILER}; --run_without_fsdp keeps them whole",
-    "flatten_parameters": "every weight is sharded by itself, along its own dimensions; see --plan",
+    "no_reshard_after_forward": f"{_COMPILER}; `run_without_fsdp` keeps them complete",
+    "flatten_parameters": "every weight is sharded by itself, along its own dimensions; see `plan`",
     "shard_on_cpu": "weights are always sharded on the host: devices get only their own parts",
     "mark_step_after_forward": "forward and backward pass are one graph; the flag was for older TPU runtimes",
 }
-"""Reasons why some flags of vit_10b_fsdp_example are refused, by the flags' names."""
+"""Reasons why some options of vit_10b_fsdp_example are refused, by their names."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@request
 class Flags(JaxFlags, PackFlags, RunFlags):
-    """Flags of vit_10b_fsdp_example, and our own."""
+    """Train a vision transformer (Dosovitskiy et al., 2021) with weights sharded among all devices."""
 
     data_path: str = redefined(
         RunFlags,
         "data_path",
         default="/datasets/imagenet-1k",
         text="Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.",
-        also=("data_dir",),
+        also=("--data-dir",),
     )
-    fake_data: bool = flag(False, FAKE_DATA)
+    fake_data: bool = flag(False, FAKE_DATA, READ)
     num_workers: int | None = redefined(RunFlags, "num_workers", default=4, text="Threads that decode images.")
     output_dir: str = redefined(
         RunFlags,
         "output_dir",
         default="/tmp/vit_fsdp",
         text="Folder for checkpoints, on a disk or gs://, the same for all hosts; '' saves nothing.",
-        also=("ckpt_dir",),
+        also=("--ckpt-dir",),
     )
-    resume_epoch: int = flag(0, "Resume from the checkpoint after so many epochs; 0: do not.", COUNT_OR_NONE)
+    resume_epoch: int = flag(0, "Resume from the checkpoint after so many epochs; 0: do not.", SAVE, COUNT_OR_NONE)
     ckpt_interval: int = redefined(
         RunFlags,
         "ckpt_interval",
         default=10,
         text="Epochs between checkpoints; the end of the run is always saved.",
-        also=("ckpt_epoch_interval",),
+        also=("--ckpt-epoch-interval",),
     )
-    test_epoch_interval: int = flag(10, "Epochs between evaluations; there is always one after the last epoch.", COUNT)
-    log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("log_step_interval",))
+    test_epoch_interval: int = flag(
+        10, "Epochs between evaluations; there is always one after the last epoch.", SAVE, COUNT
+    )
+    log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("--log-step-interval",))
 
-    image_size: int = flag(224, "Side of the images, pixels.", SIDE)
-    patch_size: int = flag(14, "Side of a patch, pixels.", COUNT)
-    embed_dim: int = flag(5120, "Width of the network.", COUNT)
-    num_heads: int = flag(32, "Number of attention heads.", COUNT)
-    num_blocks: int = flag(32, "Number of blocks.", COUNT)
-    mlp_ratio: float = flag(4.0, "Width of a block's hidden layer, divided by the width of the block.", POSITIVE)
-    pos_dropout: float = flag(0.0, "Dropout of the tokens that enter the first block.", SHARE_BELOW_1)
-    att_dropout: float = flag(0.0, "Dropout of attention's weights.", SHARE_BELOW_1)
+    image_size: int = flag(224, "Side of the images, pixels.", IMAGES, SIDE)
+    patch_size: int = flag(14, "Side of a patch, pixels.", MODEL, COUNT)
+    embed_dim: int = flag(5120, "Width of the network.", MODEL, COUNT)
+    num_heads: int = flag(32, "Number of attention heads.", MODEL, COUNT)
+    num_blocks: int = flag(32, "Number of blocks.", MODEL, COUNT)
+    mlp_ratio: float = flag(
+        4.0, "Width of a block's hidden layer, divided by the width of the block.", MODEL, POSITIVE, rare=True
+    )
+    pos_dropout: float = flag(0.0, "Dropout of the tokens that enter the first block.", MODEL, SHARE_BELOW_1, rare=True)
+    att_dropout: float = flag(0.0, "Dropout of attention's weights.", MODEL, SHARE_BELOW_1, rare=True)
     mlp_dropout: float = flag(
-        0.0, "Dropout of the outputs of attention's projection and of each layer of the MLP.", SHARE_BELOW_1
+        0.0,
+        "Dropout of the outputs of attention's projection and of each layer of the MLP.",
+        MODEL,
+        SHARE_BELOW_1,
+        rare=True,
     )
     num_classes: int | None = flag(
         None,
-        "Number of logits; default: as many as the data have classes, 1000 for fake data and for --plan.",
+        "Number of logits; default: as many as the data have classes, 1000 for fake data and for `plan`.",
+        MODEL,
         COUNT,
     )
 
-    batch_size: int = flag(1024, "Images of one update, of all devices together.", COUNT)
-    epochs: int = redefined(RunFlags, "epochs", default=300, also=("num_epochs",))
-    lr: float = flag(1e-3, "Peak of the learning rate.", NOT_NEGATIVE)
-    weight_decay: float = flag(0.1, "Weight decay of all weights.", NOT_NEGATIVE)
-    clip_grad_norm: float = flag(1.0, "Largest norm of the gradient of all weights; 0: no limit.", NOT_NEGATIVE)
+    batch_size: int = flag(1024, "Images of one update, of all devices together.", TRAIN, COUNT)
+    epochs: int = redefined(RunFlags, "epochs", default=300, also=("--num-epochs",))
+    lr: float = flag(1e-3, "Peak of the learning rate.", TRAIN, NOT_NEGATIVE)
+    weight_decay: float = flag(0.1, "Weight decay of all weights.", TRAIN, NOT_NEGATIVE)
+    clip_grad_norm: float = flag(1.0, "Largest norm of the gradient of all weights; 0: no limit.", TRAIN, NOT_NEGATIVE)
     warmup_steps: int | None = flag(
         None,
-        "Updates in which the learning rate rises linearly; then it falls along half a cosine. Default: 10,000, at "
+        "Updates while the learning rate rises linearly; then it falls along half a cosine. Default: 10,000, at "
         "most a tenth of all updates.",
+        TRAIN,
         COUNT_OR_NONE,
     )
-    no_grad_ckpt: bool = flag(False, "Keep what every block computes, instead of computing it again for its gradient.")
-    run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are sharded.")
+    no_grad_ckpt: bool = flag(
+        False, "Keep what every block computes, instead of computing it again for its gradient.", DEVICES
+    )
+    run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are sharded.", DEVICES)
 
-    plan: bool = flag(False, "Print how this model's weights would be sharded and what a device would hold, and exit.")
-    plan_devices: int = flag(128, "Number of devices that --plan is for.", COUNT)
-    json: bool = flag(False, "Print the plan as JSON.")
+    plan: bool = flag(
+        False, "Print how this model's weights would be sharded and what a device would hold, and exit.", DEVICES
+    )
+    plan_devices: int = flag(128, "Number of devices that `plan` is for.", DEVICES, COUNT)
+    json: bool = flag(False, "Print the plan as JSON.", DEVICES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.resume_epoch and self.resume:
-            raise UsageError("--resume_epoch and --resume; give one of them")
+            raise UsageError("`resume_epoch` and `resume`; give one of them")
         if self.resume_epoch and self.init:
-            raise UsageError("--resume_epoch and --init; --init begins a new run, give one of them")
+            raise UsageError("`resume_epoch` and `init`; `init` begins a new run, give one of them")
         if self.json and not self.plan:
-            raise UsageError("--json is for --plan; a run's log lines are JSON in any case")
-        check_fake_data(self, self.fake_data)
-        self.refuse_with_packs({"fake_data": self.fake_data, "diagnose": self.diagnose, "compile": self.compile})
-        self.check_framework(
-            torch={
-                "use_xla": self.use_xla,
-                "device xla": self.device == "xla",
-                "pin_mem": self.pin_mem is not None,
-                "pack_tokens": bool(self.pack_tokens),
-                "plan": self.plan,
-                "fake_data": self.fake_data,
-            }
-        )
-
-    @property
-    def batch_flag(self) -> tuple[str, int]:
-        """Name and value of the flag that sets the size of a batch."""
-        return "batch_size", self.batch_size
+            raise UsageError("`json` is for `plan`; a run's log lines are JSON in any case")
 
     def model_config(self) -> ViTConfig:
         """Configuration of the network: no class token, mean of all patches."""
@@ -217,7 +217,7 @@ class Flags(JaxFlags, PackFlags, RunFlags):
         total_steps = order.first_batch(self.epochs)
         fitted = min(WARMUP_STEPS, int(WARMUP_SHARE * total_steps))
         if fitted < WARMUP_STEPS:
-            tell_warmup(f"{fitted:,} of {total_steps:,} updates", "warmup_steps", f"{WARMUP_STEPS:,}")
+            tell_warmup(self, f"{fitted:,} of {total_steps:,} updates", "warmup_steps", f"{WARMUP_STEPS:,}")
         return replace(flags, warmup_steps=fitted)
 
     def schedule(self, order: Order) -> HalfCosine:
@@ -230,7 +230,7 @@ class Flags(JaxFlags, PackFlags, RunFlags):
         warmup_steps = self.warmup_steps or 0
         if warmup_steps > total_steps:
             raise UsageError(
-                f"--warmup_steps {warmup_steps:,} of {total_steps:,} steps in all; choose fewer, e.g. "
+                f"`warmup_steps` {warmup_steps:,} of {total_steps:,} steps in all; choose fewer, e.g. "
                 f"{total_steps // 10}"
             )
         warmup_epochs = warmup_steps * order.global_batch / order.epoch_samples
@@ -238,7 +238,7 @@ class Flags(JaxFlags, PackFlags, RunFlags):
 
 
 def plan(flags: Flags) -> Plan:
-    """Plan what each of `--plan_devices` would hold, without allocating any weights."""
+    """Plan what each of `plan_devices` would hold, without allocating any weights."""
     import torch
 
     from train.models.vit import VisionTransformer
@@ -343,7 +343,7 @@ def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
     _refuse_too_large(flags, runtime)
     packs = flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
     config = flags.model_config()
-    model = VisionTransformer(config) if packs is None else PackedViT(config, packs, flags.position_kind)
+    model = VisionTransformer(config) if packs is None else PackedViT(config, packs, flags.pack_positions)
     if not flags.no_grad_ckpt:
         for block in model.blocks:
             runtime.recompute(block)
@@ -365,7 +365,7 @@ def _refuse_too_large(flags: Flags, runtime: Runtime) -> None:
     if needed > memory_bytes():
         raise UsageError(
             f"this model of {found.parameters:,} parameters needs {human_bytes(needed)} of the host's memory for "
-            f"{what}; the host has {human_bytes(memory_bytes())}. Choose a smaller --embed_dim or --num_blocks, or a "
+            f"{what}; the host has {human_bytes(memory_bytes())}. Choose a smaller `embed_dim` or `num_blocks`, or a "
             "larger machine"
         )
 
@@ -402,7 +402,7 @@ def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None
 
 
 def _resume_of(flags: Flags, training: Training[Any]) -> str:
-    """Return the value of --resume that `--resume_epoch` stands for."""
+    """Return the value of `resume` that `resume_epoch` means."""
     if not flags.resume_epoch:
         return flags.resume
     step = training.loader.order.first_batch(flags.resume_epoch)
@@ -410,17 +410,14 @@ def _resume_of(flags: Flags, training: Training[Any]) -> str:
     found = [] if folder is None else [each for each in folder.list() if each.step == step]
     if folder is None or not found:
         raise UsageError(
-            f"--resume_epoch {flags.resume_epoch}: {flags.output_dir or '--output_dir'} has no checkpoint after step "
-            f"{step:,}; --resume automatic takes the newest one"
+            f"`resume_epoch` {flags.resume_epoch}: {flags.output_dir or '`output_dir`'} has no checkpoint after step "
+            f"{step:,}; `resume` automatic takes the newest one"
         )
     return f"{folder.url}/{found[0].name}"
 
 
-@click.command("dataprep-train-vit", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
-@flags_of(Flags, REFUSED)
-def command(**values: Any) -> int:
-    """Train a vision transformer (Dosovitskiy et al., 2021) with weights sharded among all devices."""
-    flags = Flags(**values)
+def train(flags: Flags) -> int:
+    """Train, measure what the training would wait for, or print the plan of the weights; return the exit code."""
     if flags.plan:
         found = plan(flags)
         click.echo(json.dumps(found.to_document()) if flags.json else plan_text(found))
@@ -430,6 +427,9 @@ def command(**values: Any) -> int:
     training = open_training(flags)
     flags = replace(flags, resume=_resume_of(flags, training), resume_epoch=0)
     return run(training, flags, model=f"a ViT of {flags.num_blocks} blocks of {flags.embed_dim}")
+
+
+command = entry_of(Flags, train, "dataprep-train-vit", epilog=EPILOG, refused=REFUSED)
 
 
 def main() -> None:

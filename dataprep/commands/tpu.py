@@ -21,7 +21,7 @@ Examples:
   dataprep tpu plan v4-32
   dataprep tpu create my-tpu --type v4-32 --zone us-central2-b --nfs 10.0.0.2:/vol1=/mnt/data --dry-run
   dataprep tpu setup my-tpu --zone us-central2-b --code . --framework torch
-  dataprep tpu run my-tpu --zone us-central2-b -- dataprep-pretrain-mae --use_xla --data_path gs://bucket/coco-dup5
+  dataprep tpu run my-tpu --zone us-central2-b -- dataprep-pretrain-mae --use-xla --data-path gs://bucket/coco-dup5
   dataprep tpu status my-tpu --zone us-central2-b
   dataprep tpu delete my-tpu --zone us-central2-b
 

@@ -58,7 +58,7 @@ _grace_option = click.option(
     cls=StrictCommand,
     context_settings=_AFTER_DASHES,
     epilog=examples(
-        "tpu run my-tpu --zone us-central2-b -- dataprep-pretrain-mae --use_xla --data_path gs://bucket/coco-dup5",
+        "tpu run my-tpu --zone us-central2-b -- dataprep-pretrain-mae --use-xla --data-path gs://bucket/coco-dup5",
         "tpu run my-tpu --zone us-central2-b --run night-1 --env WANDB_API_KEY --detach -- python train.py",
         "tpu run my-tpu --zone us-central2-b --run night-1",
     ),
@@ -423,7 +423,7 @@ def profile_command(where: Where, log_folder: str, destination: Path) -> Done:
         fleet.gcloud.run(fetch_command(fleet.target, 0, f"{log_folder}/plugins/profile", "FOLDER"))
         return Done()
     if not sizes:
-        raise UsageError(f"{log_folder}: no traces on any worker; train with --profile_steps A:B")
+        raise UsageError(f"{log_folder}: no traces on any worker; train with --profile-steps A:B")
     placed = arrange(sizes)
     with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
         fetched = _fetch(fleet, folders, sizes, Path(scratch))
@@ -473,7 +473,7 @@ _FOLDED_CHARACTERS = 110
         "tpu manifest mae --type tpu7x-2x2x4 --image IMAGE --mode flex-start --max-run 3d --queue team-a \\\n"
         "    --output mae.yaml \\\n"
         "    --build 'coco-dup5 --source gs://bucket/originals --output gs://bucket/coco-dup5 --format tfrecord' \\\n"
-        "    --parts 16 -- dataprep-pretrain-mae --data_path gs://bucket/coco-dup5 --resume automatic",
+        "    --parts 16 -- dataprep-pretrain-mae --data-path gs://bucket/coco-dup5 --resume automatic",
     ),
 )
 @click.argument("name")

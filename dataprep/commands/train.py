@@ -17,8 +17,8 @@ EPILOG = """\b
 Examples:
   dataprep train --help
   dataprep train pretrain-mae --help
-  dataprep train pretrain-mae --data_path shards/coco-dup5 --output_dir runs/mae --effective_batch_size 256
-  dataprep train vit --plan --plan_devices 256
+  dataprep train pretrain-mae --data-path shards/coco-dup5 --output-dir runs/mae --effective-batch-size 256
+  dataprep train vit --plan --plan-devices 256
 
 All arguments after ENTRY are passed to its console script unchanged: `dataprep train vit` is `dataprep-train-vit`.
 """

@@ -73,7 +73,7 @@ def _print(asked: Verify, *, as_json: bool) -> None:
     if report.verdict == "differs" and report.is_adopted:
         raise VerificationError(
             f"{report.url}: {report.summary}; replace or remove the named images, and index the data again with "
-            "dataprep adopt --overwrite; or train with --on_error skip, which leaves them out"
+            "dataprep adopt --overwrite; or train with --on-error skip, which leaves them out"
         )
     if report.verdict == "differs":
         raise VerificationError(

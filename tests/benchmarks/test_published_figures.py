@@ -95,7 +95,7 @@ def test_rates_and_compile_times_of_jax():
     assert len(ours) == len(theirs) == 3
     assert f"{min(ours):.1f} to {max(ours):.1f} images/s, and {min(theirs):.1f} to {max(theirs):.1f})" in text
     scan, alone = (compiling[name]["compiled_s"] for name in ("scan", "no scan"))
-    assert f"takes {scan:.1f} s to compile as one loop, and {alone:.1f} s with `--no_scan`" in text
+    assert f"takes {scan:.1f} s to compile as one loop, and {alone:.1f} s with `--no-scan`" in text
 
 
 def test_the_figures_of_the_readme():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import distribution
@@ -9,7 +10,7 @@ from importlib.metadata import distribution
 import click
 import pytest
 
-from dataprep.arguments import StrictCommand
+from dataprep.arguments import Request, StrictCommand, command_of, option, request, spelled
 from dataprep.cli import group
 from dataprep.commands.build import command_named
 from dataprep.commands.train import ENTRIES
@@ -118,3 +119,57 @@ def test_help_is_shown_beside_values_that_contradict_each_other():
     run = dataprep(*BUILD, "--source", "b.zip", "--help")
     assert run.returncode == 0
     assert run.stdout.startswith("Usage:")
+
+
+@request
+class Sizes(Request):
+    """Sizes."""
+
+    headings = ("First", "Other")
+
+    sides: tuple[float, float] | None = option("Two sides.", default=None, low=0, high=1, group="First")
+    count: int = option("A count.", default=-1, low=1, unset=-1, also=("--number",))
+    is_on: bool = option("A switch.", default=False, valued=True)
+
+
+def sizes(*words: str) -> Sizes:
+    """The request that a command line makes."""
+    seen: list[Sizes] = []
+    command = command_of(Sizes, lambda asked, as_json: seen.append(asked), "sizes", epilog="")
+    command.main(list(words), standalone_mode=False)
+    return seen[0]
+
+
+def test_a_request_knows_what_the_command_line_gives():
+    class Given(Sizes):
+        @classmethod
+        def of_command_line(cls, given, **values):
+            return given, values
+
+    seen = []
+    command = command_of(Given, lambda asked, as_json: seen.append(asked), "sizes", epilog="")
+    command.main(["--number", "3"], standalone_mode=False)
+    assert seen == [({"count"}, {"sides": None, "count": 3, "is_on": False})]
+
+
+def test_an_option_of_two_values_of_an_unset_number_and_of_other_spellings():
+    assert sizes() == Sizes()
+    assert sizes("--sides", "0.2", "0.8", "--number", "3", "--is-on") == Sizes(sides=(0.2, 0.8), count=3, is_on=True)
+    assert sizes("--is-on=True", "--count=2") == Sizes(count=2, is_on=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sides": (0.2,)}, "`sides` must be 2 numbers, got (0.2,)"),
+        ({"sides": (0.2, 2)}, "`sides` must be 0 to 1, got 2"),
+        ({"count": 0}, "`count` must be 1 or more, or -1, got 0"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_by_their_fields(values, message):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        Sizes(**values)
+
+
+def test_an_error_spells_a_field_as_its_option():
+    assert spelled(Sizes, "`is_on`, `number` and `other`") == "--is-on, --number and `other`"

@@ -44,16 +44,16 @@ PRELOADED = (
 QUICK = {"--seconds": "0.1", "--images": "20", "--rounds": "1", "--batches": "1", "--epochs": "1", "--poll-s": "0.05"}
 """Values of options that would make a call take long."""
 SMALL = {
-    "dataprep-pretrain-mae": {"--model": "mae_vit_micro_patch8", "--input_size": "32"},
-    "dataprep-finetune-mae": {"--model": "vit_micro_patch8", "--input_size": "32"},
-    "dataprep-train-resnet": {"--model": "tiny_cnn", "--image_size": "32"},
-    "dataprep-train-resnet-jax": {"--config.model": "_ResNet1", "--config.image_size": "32"},
+    "dataprep-pretrain-mae": {"--model": "mae_vit_micro_patch8", "--input-size": "32"},
+    "dataprep-finetune-mae": {"--model": "vit_micro_patch8", "--input-size": "32"},
+    "dataprep-train-resnet": {"--model": "tiny_cnn", "--image-size": "32"},
+    "dataprep-train-resnet-jax": {"--config.model": "_ResNet1", "--config.image-size": "32"},
     "dataprep-train-vit": {
-        "--embed_dim": "32",
-        "--num_heads": "2",
-        "--num_blocks": "1",
-        "--image_size": "32",
-        "--patch_size": "8",
+        "--embed-dim": "32",
+        "--num-heads": "2",
+        "--num-blocks": "1",
+        "--image-size": "32",
+        "--patch-size": "8",
     },
 }
 """Values of options of training entries whose models would take long, or all of the memory."""

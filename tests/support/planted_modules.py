@@ -20,8 +20,8 @@ if __name__ == "__main__":
     with open_loader(sys.argv[1], split="train", batch_size=4, shuffle=False, image_size=32, processes=2) as loader:
         print(len(next(iter(loader)).keys))
 """
-TRAIN = ("--data_path", ".", "--output_dir", "../run", "--max_steps", "1", "--batch_size", "2", "--device", "cpu")
-SMALL = ("--embed_dim", "32", "--num_heads", "2", "--num_blocks", "1", "--image_size", "28")
+TRAIN = ("--data-path", ".", "--output-dir", "../run", "--max-steps", "1", "--batch-size", "2", "--device", "cpu")
+SMALL = ("--embed-dim", "32", "--num-heads", "2", "--num-blocks", "1", "--image-size", "28")
 CASES: dict[str, tuple[str, ...]] = {
     "verify": ("dataprep", "verify", ".", "--workers", "2"),
     "python -m": ("python", "-m", "dataprep", "verify", ".", "--workers", "2"),

@@ -20,6 +20,8 @@ from typing import Any
 
 from tests.support.textures import FIT_IMAGES, LEAST_FIT, write_textures
 from tests.support.training import log_lines, start
+from train import train_resnet_jax
+from train.train_resnet_jax import Config
 
 MODULE = "train.train_resnet_jax"
 SMALL = {
@@ -29,7 +31,7 @@ SMALL = {
     "num_epochs": 3,
     "warmup_epochs": 1,
     "log_per_step": 1,
-    "dataset.num_workers": 2,
+    "dataset_num_workers": 2,
 }
 """Keys of a run that a processor does in seconds."""
 LONG = {**SMALL, "num_epochs": 30, "max_steps": 200, "checkpoint_per_step": 10}
@@ -40,16 +42,22 @@ FIT = {
     "num_epochs": 30,
     "warmup_epochs": 3,
     "learning_rate": 0.4,
-    "dataset.min_crop": 1.0,
+    "dataset_min_crop": 1.0,
     "log_per_step": -1,
     "log_per_epoch": 1,
     "eval_per_epoch": -1,
 }
 
 
+def config_of(**keys: Any) -> Config:
+    """Configuration of a run, whose folder no test looks at."""
+    return train_resnet_jax.config_of(**{"workdir": "x", **keys})
+
+
 def arguments(folder: object, **keys: Any) -> list[str]:
-    """As a command line says them; `dataset__root` is `dataset.root`."""
-    return [f"--workdir={folder}", *(f"--config.{name.replace('__', '.')}={value}" for name, value in keys.items())]
+    """As a command line says them; `dataset_root` is `dataset.root`."""
+    spelled = {name.replace("dataset_", "dataset."): value for name, value in keys.items()}
+    return [f"--workdir={folder}", *(f"--config.{name}={value}" for name, value in spelled.items())]
 
 
 def environment(cache: object, devices: int = 1) -> dict[str, str]:
@@ -129,7 +137,7 @@ def killed_and_resumed(folder: Path, expected: object, rng: random.Random, flags
 def many_kills(data: str, folder: Path, times: int) -> str:
     """Two runs, then `times` that are killed."""
     variables = environment(folder / "compiled")
-    flags = arguments(folder, dataset__root=data, **LONG)[1:]
+    flags = arguments(folder, dataset_root=data, **LONG)[1:]
     for name in ("first", "second"):
         train(f"--workdir={folder / name}", *flags, **variables)
     expected = numbers(folder / "first")
@@ -145,7 +153,7 @@ def many_kills(data: str, folder: Path, times: int) -> str:
 def fit(folder: Path) -> str:
     """Train until 500 images are known."""
     data = write_textures(folder / "textures", images=FIT_IMAGES)
-    flags = arguments(folder / "run", dataset__root=data, **FIT)
+    flags = arguments(folder / "run", dataset_root=data, **FIT)
     ended(launch(*flags, **environment(folder / "compiled")), timeout_s=1800)
     _, accuracy = max(series(folder / "run", "accuracy").items())
     assert accuracy > LEAST_FIT, accuracy

@@ -19,11 +19,10 @@ import jax
 import jax.numpy as jnp
 
 from dataprep.errors import DataprepError
-from tests.support.training_jax import SMALL, arguments, series
-from train.flags.options import given_flags
+from tests.support.training_jax import SMALL, arguments, config_of, series
 from train.loops.jax_steps import Batch, all_devices
 from train.models.jax_resnet import ARCHITECTURES, Architecture, create_resnet
-from train.train_resnet_jax import DIAGNOSED_OPTIONS, Config, command, config_of, open_steps, open_training, run
+from train.train_resnet_jax import DIAGNOSED_OPTIONS, command, open_steps, open_training
 
 GRAPH = {"model": "ResNet18", "image_size": 64, "half_precision": True, "momentum": 0.5, "weight_decay": 0.0}
 """Keys that change what is compiled, and other values of them."""
@@ -48,7 +47,7 @@ def graphs() -> dict[str, str]:
     """Digest of the update's program, as the keys are, and with each of GRAPH otherwise."""
     found = {}
     for name, keys in {"": {}, **{key: {key: value} for key, value in GRAPH.items()}}.items():
-        config = config_of("default", {**SMALL, **keys})
+        config = config_of(**{**SMALL, **keys})
         rows, size = config.batch_size, config.image_size
         steps = open_steps(config, all_devices(), num_classes=3)
         state = jax.eval_shape(lambda steps=steps, size=size: steps.initial(seed=0, image_size=size))
@@ -63,7 +62,7 @@ def graphs() -> dict[str, str]:
 
 def watched_run(data: str, folder: Path, **keys: Any) -> dict[str, Any]:
     """Train, and say what came of it."""
-    training = open_training(config_of("default", {**SMALL, "dataset.root": data, **keys}), str(folder))
+    training = open_training(config_of(**{**SMALL, "dataset_root": data, "workdir": str(folder), **keys}))
     saved, ahead = [], []
     tell, update = training.logs.tell, training.backend.steps.update
 
@@ -90,10 +89,8 @@ def watched_run(data: str, folder: Path, **keys: Any) -> dict[str, Any]:
 
 def error_of(*flags: str) -> str:
     """What a command line ends with."""
-    context = command.make_context("train_resnet_jax", list(flags))
     try:
-        config = config_of(context.params["path"], given_flags(context, Config))
-        run(config, context.params["workdir"], debug=context.params["debug"])
+        command.main(list(flags), standalone_mode=False)
     except DataprepError as error:
         return str(error)
     return ""
@@ -102,13 +99,13 @@ def error_of(*flags: str) -> str:
 def other_model(data: str, folder: Path) -> str:
     """The error of going on with a model of one block more; a whole ResNet18 takes seven seconds to compile."""
     with mock.patch.dict(ARCHITECTURES, {"_ResNet2": Architecture((2,), bottleneck=False)}):
-        return error_of(*arguments(folder, **{**SMALL, "model": "_ResNet2"}, dataset__root=data))
+        return error_of(*arguments(folder, **{**SMALL, "model": "_ResNet2"}, dataset_root=data))
 
 
 def overflow(data: str, folder: Path) -> str:
     """Train two steps, and a third one whose rate makes infinite weights of finite ones; the error."""
-    keys = {**SMALL, "warmup_epochs": 0, "dataset.root": data}
-    open_training(config_of("default", {**keys, "max_steps": 2}), str(folder)).run()
+    keys = {**SMALL, "warmup_epochs": 0, "dataset_root": data}
+    open_training(config_of(**keys, max_steps=2, workdir=str(folder))).run()
     return error_of(*arguments(folder, **keys, max_steps=3, learning_rate=1e41))
 
 
@@ -122,9 +119,8 @@ def is_debugged(*flags: str) -> bool:
         def run(self) -> int:
             return int(jax.config.jax_disable_jit)
 
-    context = command.make_context("train_resnet_jax", ["--workdir=x", *flags])
     with mock.patch("train.train_resnet_jax.open_training", return_value=Probe()):
-        return bool(run(config_of("default", {}), "x", debug=context.params["debug"]))
+        return bool(command.main(["--workdir=x", *flags], standalone_mode=False))
 
 
 def runs(data: str, folder: Path) -> dict[str, Any]:
@@ -157,7 +153,7 @@ def diagnosis(data: str, folder: Path) -> dict[str, Any]:
     """What `--diagnose` leaves behind."""
     said = io.StringIO()
     with mock.patch("train.telemetry.diagnosis.RUN_S", 0.3), contextlib.redirect_stdout(said):
-        training = open_training(config_of("default", {**SMALL, "dataset.root": data}), str(folder))
+        training = open_training(config_of(**SMALL, dataset_root=data, workdir=str(folder)))
         code = training.diagnose("_ResNet1", DIAGNOSED_OPTIONS)
     return {
         "code": code,
@@ -178,25 +174,23 @@ def main(data: str, images: str, tfds: str, folder: Path) -> dict[str, Any]:
         "runs": runs(data, folder),
         "errors": {
             "images": error_of(
-                *arguments(folder / "images", **small, dataset__root=images, dataset__index_dir=folder / "index")
+                *arguments(folder / "images", **small, dataset_root=images, dataset_index_dir=folder / "index")
             ),
             "tfds": error_of(
                 "--config=configs/tpu.py",
                 *arguments(
                     folder / "tfds",
-                    **{**small, "dataset.root": tfds, "dataset.name": "imagenet_fake", "dataset.use_tfds": True},
+                    **{**small, "dataset_root": tfds, "dataset_name": "imagenet_fake", "dataset_use_tfds": True},
                 ),
             ),
             "not finite": error_of(
-                *arguments(folder / "inf", **{**SMALL, "learning_rate": 1e30, "log_per_step": 3}, dataset__root=data)
+                *arguments(folder / "inf", **{**SMALL, "learning_rate": 1e30, "log_per_step": 3}, dataset_root=data)
             ),
             "overflow": overflow(data, folder / "overflow"),
             "other model": other_model(data, folder / "part"),
-            "other batch": error_of(*arguments(folder / "part", **{**SMALL, "batch_size": 4}, dataset__root=data)),
-            "no such model": error_of(
-                *arguments(folder / "none", **{**SMALL, "model": "ResNet51"}, dataset__root=data)
-            ),
-            "batch": error_of(*arguments(folder / "none", **{**SMALL, "batch_size": 1000}, dataset__root=data)),
+            "other batch": error_of(*arguments(folder / "part", **{**SMALL, "batch_size": 4}, dataset_root=data)),
+            "no such model": error_of(*arguments(folder / "none", **{**SMALL, "model": "ResNet51"}, dataset_root=data)),
+            "batch": error_of(*arguments(folder / "none", **{**SMALL, "batch_size": 1000}, dataset_root=data)),
         },
         "losses": {name: series(folder / name, "loss") for name in ("images", "tfds")},
     }

@@ -298,7 +298,7 @@ def test_files_without_an_encoder_are_refused(mae, tmp_path):
     (tmp_path / "damaged.safetensors").write_bytes(b"\x08" * 100)
     with pytest.raises(FormatError, match="damaged, or not a safetensors file"):
         export(str(tmp_path / "damaged.safetensors"), str(tmp_path / "a.pth"))
-    with pytest.raises(UsageError, match="--model vit_base_patch16, but"):
+    with pytest.raises(UsageError, match="`model` vit_base_patch16, but"):
         open_classifier(
             "vit_base_patch16", read_weights(mae[1]), ClassifierConfig(image_size=32, num_classes=5, pool="token")
         )

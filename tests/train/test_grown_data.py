@@ -56,7 +56,7 @@ def run(tmp_path, tmp_path_factory):
         module, flags = ENTRIES[name]
         data, out = tmp_path / "data", tmp_path / folder
         if module == "train.train_resnet_jax":
-            words = arguments(out, dataset__root=data, **{**flags, **more})
+            words = arguments(out, dataset_root=data, **{**flags, **more})
         else:
             device = [] if "JAX" in name else ["--device", "cpu"]
             words = flags_of(data_path=data, output_dir=out, **{**flags, **more}) + device
@@ -93,9 +93,9 @@ def test_weights_are_kept_and_the_order_begins_anew(builds, run, tmp_path, name)
     code, said = run(name, "old", max_steps=5, **resumed)
     plans = [read_manifest(open_storage(url)).plan_hash[:12] for url in builds]
     advice = (
-        f"--config.init={old} and another --workdir"
+        f"--config.init {old} and another --workdir"
         if resnet_in_jax
-        else f"--init {old} in place of --resume, and another --output_dir"
+        else f"--init {old} in place of --resume, and another --output-dir"
     )
     assert code == 2
     assert said.endswith(

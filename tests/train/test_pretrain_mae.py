@@ -22,7 +22,7 @@ from loaders.diagnosis.findings import Option
 from tests.support.adapters import run_module
 from tests.support.training import ENVIRONMENT, SMALL, flags_of, killed_and_resumed, log_lines, losses, start
 from train.flags.options import run
-from train.flags.shared import REFUSED, fitted_warmup
+from train.flags.shared import REFUSED
 from train.loops.mae import MAETask
 from train.optim.schedule import HalfCosine
 from train.pretrain_mae import Flags, command, main, open_training
@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_skipped_and_named(pretrain, expected, tmp_path,
 
 def test_a_new_run_in_the_folder_of_an_older_one_is_refused(pretrain, tmp_path):
     pretrain(output_dir=str(tmp_path), max_steps=1)
-    with pytest.raises(UsageError, match="has checkpoints of a run; continue it with --resume automatic"):
+    with pytest.raises(UsageError, match="has checkpoints of a run; continue it with `resume` automatic"):
         pretrain(output_dir=str(tmp_path))
     assert list(losses(tmp_path)) == [1]
 
@@ -142,15 +142,15 @@ def test_losses_fall_within_a_short_run(pretrain, expected, tmp_path):
             {"effective_batch_size": 9, "accum_iter": 2},
             "cannot be shared by 1 devices x 2 parts; choose a multiple of 2",
         ),
-        ({"batch_size": 5}, "makes 5, --effective_batch_size is 8; give one of them"),
+        ({"batch_size": 5}, "makes 5, `effective_batch_size` is 8; give one of them"),
         ({"batch_size": -1, "effective_batch_size": -1}, "no batch size"),
-        ({"use_xla": True}, "--use_xla and --device cpu"),
+        ({"use_xla": True}, "`use_xla` and `device` cpu"),
         ({"pin_mem": True}, "for CUDA"),
-        ({"start_epoch": 1, "resume": "x.pth"}, "--start_epoch and --resume"),
-        ({"init": "x.pth", "resume": "y.pth"}, "--init and --resume CHECKPOINT; --init begins a new run"),
-        ({"profile_steps": "5:5"}, "--profile_steps 5:5: expected A:B"),
+        ({"start_epoch": 1, "resume": "x.pth"}, "`start_epoch` and `resume`"),
+        ({"init": "x.pth", "resume": "y.pth"}, "`init` and `resume` CHECKPOINT; `init` begins a new run"),
+        ({"profile_steps": "5:5"}, "`profile_steps` 5:5: expected A:B"),
         ({"log_dir": "gs://bucket/logs"}, "expected a folder on a disk"),
-        ({"keep_checkpoints": 0}, "--keep_checkpoints must be 1 to 2,147,483,647, got 0"),
+        ({"keep_checkpoints": 0}, "`keep_checkpoints` must be 1 to 2,147,483,647, got 0"),
         ({"warmup_epochs": 40}, "warmup_epochs 40 of 3 epochs"),
         ({"device": "cuda"}, "no CUDA device here"),
     ],
@@ -170,7 +170,7 @@ def test_without_warmup_epochs_a_short_run_rises_for_a_tenth_of_its_epochs_and_s
     assert rates[2] == pytest.approx(
         HalfCosine(lr=peak, min_lr=0, warmup_epochs=0.3, epochs=3).at(2 * 8 / 60), rel=1e-5
     )
-    note = "note: the learning rate rises for 0.3 of 3 epochs; the default of --warmup_epochs is 40\n"
+    note = "note: the learning rate rises for 0.3 of 3 epochs; the default of --warmup-epochs is 40\n"
     assert note in capsys.readouterr().err
     with pytest.raises(UsageError, match="warmup_epochs 40 of 3 epochs"):
         command.main([*words, "--warmup_epochs", "40"], standalone_mode=False)
@@ -187,15 +187,18 @@ def test_without_warmup_epochs_a_short_run_rises_for_a_tenth_of_its_epochs_and_s
         ("--epochs 200 --warmup_epochs 40", 40.0),
     ],
 )
-def test_the_default_of_warmup_epochs_takes_no_more_than_a_tenth_of_the_run(words, warmup, capsys):
-    with command.make_context("x", ["--data_path", "x", *words.split()]) as context:
-        assert fitted_warmup(Flags(**context.params), context, Flags.epochs).warmup_epochs == warmup
+def test_the_default_of_warmup_epochs_takes_no_more_than_a_tenth_of_the_run(words, warmup, capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr("train.pretrain_mae.open_training", seen.append)
+    monkeypatch.setattr("train.pretrain_mae.run", lambda *_args, **_flags: 0)
+    assert command.main(["--data-path", "x", *words.split()], standalone_mode=False) == 0
+    assert seen[0].warmup_epochs == warmup
     assert ("note: the learning rate rises" in capsys.readouterr().err) == (warmup < 40)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_flags_of_launchers_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"--{name}: this program needs no launcher"):
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: this program needs no launcher"):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
 
 

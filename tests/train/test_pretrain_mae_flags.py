@@ -128,5 +128,5 @@ def test_a_checkpoint_given_by_its_path_is_resumed(pretrain, tmp_path, capsys):
     pretrain(output_dir=str(tmp_path / "second"), max_steps=3, resume=str(path), weight_decay=0.1)
     errors = capsys.readouterr().err
     assert f"resumed after step 2, from {path}" in errors
-    assert "note: --weight_decay was 0.05, is now 0.1" in errors
+    assert "note: --weight-decay was 0.05, is now 0.1" in errors
     assert torch.load(path, weights_only=True)["step"] == 2

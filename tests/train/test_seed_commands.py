@@ -22,10 +22,10 @@ DOCUMENT = "docs/training.md"
 ENTRIES = {"dataprep-pretrain-mae": pretrain_mae.command, "dataprep-train-resnet": train_resnet.command}
 KINDS = ("tfrecord", "imagefolder", "shards")
 SIZES = {
-    "dataprep-pretrain-mae": "--model mae_vit_micro_patch8 --input_size 32 --effective_batch_size 8 --epochs 1 "
-    "--warmup_epochs 0 --num_workers 2",
-    "dataprep-train-resnet": "--model tiny_cnn --image_size 32 --batch_size 8 --test_set_batch_size 8 --num_epochs 1 "
-    "--log_steps 1 --num_workers 2",
+    "dataprep-pretrain-mae": "--model mae_vit_micro_patch8 --input-size 32 --effective-batch-size 8 --epochs 1 "
+    "--warmup-epochs 0 --num-workers 2",
+    "dataprep-train-resnet": "--model tiny_cnn --image-size 32 --batch-size 8 --test-set-batch-size 8 --num-epochs 1 "
+    "--log-steps 1 --num-workers 2",
 }
 """What is said in place of what the document says."""
 VARIABLES = {"SAVE_DIR": "out", "LOGDIR": "out", "NUM_EPOCHS": "2", "BATCH_SIZE": "256", "NUM_WORKERS": "8"} | {

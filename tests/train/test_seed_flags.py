@@ -12,16 +12,15 @@ import pytest
 
 from train import finetune_mae, pretrain_mae, train_resnet, train_resnet_jax, train_vit
 from train.finetune_mae import recipe_flags
-from train.flags.options import flag_values
 from train.train_resnet_jax import REFUSED as REFUSED_KEYS
-from train.train_resnet_jax import Config
+from train.train_resnet_jax import config_of
 
 REFUSED = object()
 OURS: dict[str, str] = {
     "batch_size": "64 where no batch size is given: then --effective_batch_size alone is enough",
     "num_workers": "one a core, as many as there are",
     "dataset.num_workers": "one a core, as many as there are",
-    "data_path": "an example's",
+    "data_path": "required",
     "output_dir": "an example's",
     "pin_mem": "on, where there is CUDA",
     "num_classes": "as many as the data have classes",
@@ -159,7 +158,7 @@ def options(command: click.Command) -> dict[str, click.Option]:
 @pytest.mark.parametrize(("seed", "name"), [(seed, name) for seed, (_, flags) in SEEDS.items() for name in flags])
 def test_each_flag_of_the_original_programs_has_its_default_or_is_refused(seed, name):
     module, flags = SEEDS[seed]
-    option = options(module.command)[f"--{name}"]
+    option = options(module.command)[f"--{name.replace('_', '-')}"]
     refused = flags[name] is REFUSED
     assert option.hidden == refused
     assert refused == (option.name in module.REFUSED)
@@ -169,11 +168,11 @@ def test_each_flag_of_the_original_programs_has_its_default_or_is_refused(seed, 
 
 @pytest.mark.parametrize("name", RESNET_JAX)
 def test_each_key_of_resnet_jax_has_its_default_or_is_refused(name):
-    option = options(train_resnet_jax.command)[f"--config.{name}"]
+    option = options(train_resnet_jax.command)[f"--config.{name.replace('_', '-')}"]
     refused = RESNET_JAX[name] is REFUSED
     assert option.hidden == refused == (name in REFUSED_KEYS)
     if not refused and name not in OURS:
-        assert flag_values(Config())[name] == RESNET_JAX[name]
+        assert config_of(workdir="x").description()[name] == RESNET_JAX[name]
 
 
 def test_the_resnet_in_jax_has_workdir_config_and_debug():

@@ -196,7 +196,7 @@ def test_the_learning_rate_follows_the_published_schedule():
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_flags_without_a_meaning_for_this_entry_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"--{name}: .{{20,}}"):
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: .{{20,}}"):
         command.main([f"--{name}=1"], standalone_mode=False)
 
 
@@ -205,10 +205,10 @@ def test_flags_without_a_meaning_for_this_entry_are_refused_with_the_reason(name
     [
         ({"model": "mae_vit_micro_patch8"}, "is not a classifier"),
         ({"model": "resnet19"}, "did you mean resnet1"),
-        ({"model": "resnet18", "lr_scheduler_divisor": 2}, "the learning rate is constant; add --lr_scheduler_type"),
+        ({"model": "resnet18", "lr_scheduler_divisor": 2}, "the learning rate is constant; add `lr_scheduler_type`"),
         ({"num_classes": 1}, "the data have 3"),
-        ({"batch_size": 0}, "--batch_size must be 1 to 2,147,483,647, got 0"),
-        ({"target_accuracy": 101}, "--target_accuracy must be 0 to 100, got 101"),
+        ({"batch_size": 0}, "`batch_size` must be 1 to 2,147,483,647, got 0"),
+        ({"target_accuracy": 101}, "`target_accuracy` must be 0 to 100, got 101"),
         ({"metrics_debug": True}, "needs XLA, this runs on cpu"),
         ({"fake_data": True, "diagnose": True}, "leave it out"),
     ],
@@ -243,7 +243,7 @@ def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, who
 def test_an_accuracy_below_the_target_is_exit_code_1(dataset, tmp_path):
     arguments = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, epochs=1, **TINY)
     assert command.main([*arguments, "--target_accuracy", "0"], standalone_mode=False) == 0
-    with pytest.raises(DataprepError, match=r"accuracy \d+\.\d\d %, --target_accuracy 100 %") as caught:
+    with pytest.raises(DataprepError, match=r"accuracy \d+\.\d\d %, --target-accuracy 100 %") as caught:
         command.main([*arguments, "--resume", "automatic", "--target_accuracy", "100"], standalone_mode=False)
     assert caught.value.exit_code == 1
 

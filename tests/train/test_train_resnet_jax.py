@@ -17,6 +17,7 @@ from tests.support.training_jax import (
     SMALL,
     arguments,
     cluster,
+    config_of,
     ended,
     environment,
     killed_and_resumed,
@@ -25,8 +26,7 @@ from tests.support.training_jax import (
     series,
     train,
 )
-from train.flags.options import flag_values
-from train.train_resnet_jax import Config, command
+from train.train_resnet_jax import command
 
 ENDS = (7, 15, 22)
 """Steps after which the three epochs end."""
@@ -103,13 +103,13 @@ def test_models_have_the_published_numbers_of_parameters(found):
 
 
 def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, compiled, expected, tmp_path):
-    flags = arguments(tmp_path, dataset__root=dataset, checkpoint_per_step=2, **SMALL)[1:]
+    flags = arguments(tmp_path, dataset_root=dataset, checkpoint_per_step=2, **SMALL)[1:]
     killed_and_resumed(tmp_path, expected, random.Random(), flags, **environment(compiled))
 
 
 @pytest.mark.long
 def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, compiled, expected, tmp_path):
-    flags = arguments(tmp_path, dataset__root=dataset, **SMALL)
+    flags = arguments(tmp_path, dataset_root=dataset, **SMALL)
     with launch(*flags, **environment(compiled)) as process:
         for _ in range(3):
             process.stdout.readline()
@@ -140,9 +140,9 @@ def in_two_processes(devices, compiled, *flags):
 
 @pytest.mark.long
 def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(dataset, compiled, expected, tmp_path):
-    flags = arguments(tmp_path / "two", dataset__root=dataset, **SMALL)
+    flags = arguments(tmp_path / "two", dataset_root=dataset, **SMALL)
     pair = in_two_processes(2, compiled, *flags, "--config.profile_steps=2:4")
-    train(*arguments(tmp_path / "four", dataset__root=dataset, **SMALL), **environment(compiled, 4))
+    train(*arguments(tmp_path / "four", dataset_root=dataset, **SMALL), **environment(compiled, 4))
     for process in pair:
         ended(process)
     two, four = numbers(tmp_path / "two"), numbers(tmp_path / "four")
@@ -159,7 +159,7 @@ def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(dat
 def test_a_signal_to_one_or_both_of_two_processes_stops_both_after_the_same_step(
     dataset, compiled, tmp_path, number, ranks
 ):
-    flags = arguments(tmp_path, dataset__root=dataset, **{**SMALL, "num_epochs": 500})
+    flags = arguments(tmp_path, dataset_root=dataset, **{**SMALL, "num_epochs": 500})
     pair = first, second = in_two_processes(1, compiled, *flags)
     for _ in range(3):
         first.stdout.readline()
@@ -218,7 +218,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(found):
         ("other model", "; its run had --config.model _ResNet1; use the same --config.model, or another --workdir"),
         ("other batch", "the state is of another sequence"),
         ("no such model", "no model 'ResNet51'; did you mean"),
-        ("batch", "are too few for a batch of 1,000 in 3 epochs; choose a smaller --config.batch_size"),
+        ("batch", "are too few for a batch of 1,000 in 3 epochs; choose a smaller --config.batch-size"),
     ],
 )
 def test_contradicting_flags_are_refused(found, name, message):
@@ -257,7 +257,7 @@ def test_weights_that_overflow_in_the_last_update_are_not_saved(found):
 
 @pytest.mark.long
 def test_two_processes_that_save_whole_checkpoints_agree_on_the_time(dataset, compiled, tmp_path):
-    flags = arguments(tmp_path, dataset__root=dataset, **SMALL, checkpoint_per_minute=1e-9, keep_checkpoints=9)
+    flags = arguments(tmp_path, dataset_root=dataset, **SMALL, checkpoint_per_minute=1e-9, keep_checkpoints=9)
     for process in in_two_processes(1, compiled, *flags):
         ended(process)
     assert sorted(path.name[:20] for path in tmp_path.glob("checkpoint-*.npz")) == [
@@ -268,7 +268,7 @@ def test_two_processes_that_save_whole_checkpoints_agree_on_the_time(dataset, co
 @pytest.mark.long
 def test_two_processes_end_together_where_weights_overflow(dataset, compiled, tmp_path):
     keys = {**SMALL, "warmup_epochs": 0, "learning_rate": 1e41, "max_steps": 1}
-    pair = in_two_processes(1, compiled, *arguments(tmp_path, dataset__root=dataset, **keys))
+    pair = in_two_processes(1, compiled, *arguments(tmp_path, dataset_root=dataset, **keys))
     assert ["step 1: values that are not finite in " in ended(process, 1) for process in pair] == [True, True]
     assert not list(tmp_path.glob("checkpoint-*"))
 
@@ -311,5 +311,6 @@ def test_each_key_changes_what_a_run_does_or_writes(runs, key):
 def test_every_key_has_a_test():
     from tests.train.test_train_resnet_jax_flags import LOADER, SCHEDULE
 
-    elsewhere = {"dataset.root", "dataset.name", "dataset.use_tfds", "dataset.index_dir", "init", "wandb"}
-    assert {*GRAPH_KEYS, *FILE_KEYS, *LOADER, *SCHEDULE, *elsewhere} == flag_values(Config()).keys()
+    elsewhere = {"dataset_root", "dataset_name", "dataset_use_tfds", "dataset_index_dir", "init", "wandb"}
+    tested = {*GRAPH_KEYS, *FILE_KEYS, *LOADER, *SCHEDULE, *elsewhere}
+    assert {name.replace("dataset_", "dataset.") for name in tested} == config_of().description().keys()

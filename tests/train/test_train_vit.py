@@ -56,7 +56,7 @@ def test_a_checkpoint_of_other_heads_is_refused_though_its_weights_have_the_same
     train(tmp_path / "two", data_path=dataset, max_steps=1)
     saved = str(next((tmp_path / "two").glob("checkpoint-*")))
     for flag, folder in (("resume", "two"), ("init", "new")):
-        with pytest.raises(UsageError, match="from another model: --num_heads was 2, is now 4; use the flags"):
+        with pytest.raises(UsageError, match="from another model: --num-heads was 2, is now 4; use the flags"):
             train(tmp_path / folder, data_path=dataset, num_heads=4, max_steps=2, **{flag: saved})
 
 

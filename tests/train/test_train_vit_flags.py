@@ -136,32 +136,32 @@ def test_resume_epoch_takes_the_checkpoint_after_that_epoch(dataset, tmp_path, c
     arguments += ["--data_dir", dataset, "--ckpt_dir", str(tmp_path)]
     assert command.main([*arguments, "--resume_epoch", "1"], standalone_mode=False) == 0
     assert "resumed after step 7" in capsys.readouterr().err
-    with pytest.raises(UsageError, match=r"--resume_epoch 9: .* has no checkpoint after step 67"):
+    with pytest.raises(UsageError, match=r"--resume-epoch 9: .* has no checkpoint after step 67"):
         command.main([*arguments, "--resume_epoch", "9"], standalone_mode=False)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_flags_without_a_meaning_under_spmd_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"^--{name}: .{{20,}}"):
+    with pytest.raises(UsageError, match=f"^--{name.replace('_', '-')}: .{{20,}}"):
         command.main([f"--{name}"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"num_blocks": 0}, "--num_blocks must be 1 to 2,147,483,647, got 0"),
-        ({"warmup_steps": 10000}, r"--warmup_steps 10,000 of 15 steps in all; .* e\.g\. 1$"),
-        ({"resume_epoch": 1, "resume": "automatic"}, "--resume_epoch and --resume; give one of them"),
-        ({"resume_epoch": 1, "init": "x.pth"}, "--resume_epoch and --init; --init begins a new run, give one of them"),
-        ({"json": True}, "--json is for --plan"),
-        ({"fake_data": True, "diagnose": True}, "--fake_data has none"),
-        ({"att_dropout": 1.0}, "--att_dropout must be at least 0 and below 1, got 1.0"),
-        ({"num_classes": 2}, "--num_classes 2, the data have"),
+        ({"num_blocks": 0}, "`num_blocks` must be 1 to 2,147,483,647, got 0"),
+        ({"warmup_steps": 10000}, r"`warmup_steps` 10,000 of 15 steps in all; .* e\.g\. 1$"),
+        ({"resume_epoch": 1, "resume": "automatic"}, "`resume_epoch` and `resume`; give one of them"),
+        ({"resume_epoch": 1, "init": "x.pth"}, "`resume_epoch` and `init`; `init` begins a new run, give one of them"),
+        ({"json": True}, "`json` is for `plan`"),
+        ({"fake_data": True, "diagnose": True}, "`fake_data` has none"),
+        ({"att_dropout": 1.0}, "`att_dropout` must be 0 or more and below 1, got 1.0"),
+        ({"num_classes": 2}, "`num_classes` 2, the data have"),
         (
             {"embed_dim": 65536, "num_blocks": 1000},
             r"of 51,\d{3},\d{3},\d{3},\d{3} parameters needs .* weights, gradients and AdamW's moments; the host has",
         ),
-        ({"batch_size": 7, "accum_iter": 2}, "--batch_size 7 cannot be shared by 1 devices x 2 parts"),
+        ({"batch_size": 7, "accum_iter": 2}, "`batch_size` 7 cannot be shared by 1 devices x 2 parts"),
     ],
 )
 def test_flags_that_do_not_fit_the_data_or_each_other_are_refused(dataset, flags, message):
@@ -174,7 +174,7 @@ def test_where_only_a_default_says_it_the_rate_rises_for_a_tenth_of_the_run(data
     flags = {**SMALL, "epochs": 5, "framework": framework}
     del flags["warmup_steps"]
     training = open_training(Flags(data_path=dataset, device="cpu", output_dir="", **flags))
-    note = "note: the learning rate rises for 3 of 37 updates; the default of --warmup_steps is 10,000\n"
+    note = "note: the learning rate rises for 3 of 37 updates; the default of --warmup-steps is 10,000\n"
     assert capsys.readouterr().err.count(note) == 1
     assert training.schedule.warmup_epochs == pytest.approx(3 * 8 / 60)
     assert training.description["warmup_steps"] == 3
@@ -188,7 +188,7 @@ def test_there_are_as_many_logits_as_the_data_have_classes(dataset, tmp_path, fr
     assert open_training(Flags(**{**flags, "output_dir": ""})).description["num_classes"] == 3
     open_training(Flags(**flags, num_classes=1000)).run()
     flags |= {"max_steps": 4}
-    with pytest.raises(UsageError, match=r"its run had .*--num_classes 1000"):
+    with pytest.raises(UsageError, match=r"its run had .*`num_classes` 1000"):
         open_training(Flags(**flags)).resume("automatic")
     again = open_training(Flags(**flags, num_classes=1000))
     again.resume("automatic")

@@ -43,7 +43,7 @@ class Data:
     num_classes: int | None
     """Number of classes; None where the data have no labels."""
     mixture: Mixture | None = None
-    """The datasets of which the data are a mixture."""
+    """The datasets that the data mix."""
     unlabelled: Mapping[str, int] = field(default_factory=dict)
     """Number of images without a label, for each split that has some."""
 
@@ -100,7 +100,7 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     """Find a run's data, before the first image is read.
 
     Args:
-        data_path: A dataset that `dataprep build` made or `dataprep adopt` indexed, of which the cheapest copy is read
+        data_path: A dataset that `dataprep build` made or `dataprep adopt` indexed; its cheapest copy is read
             if reading it costs money; the file of a mixture of several, such as `mix.json`; or data of other tools: an
             image folder, tars, a TFDS directory. Those are indexed first, which reads their headers once.
         index_dir: Folder that keeps the index; by default one in the user's cache, with a name made of `data_path`.
@@ -143,7 +143,7 @@ def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -
                 "dataprep adopt --labels FIELD"
             )
     if num_classes is not None and num_classes < data.num_classes:
-        raise UsageError(f"--num_classes {num_classes}, the data have {data.num_classes:,}; give that number, or more")
+        raise UsageError(f"`num_classes` {num_classes}, the data have {data.num_classes:,}; give that number, or more")
     return num_classes or data.num_classes
 
 
@@ -197,7 +197,7 @@ class _Progress:
         self.log(f"index: {what}")
 
     def started(self, shards: int, num_bytes: int) -> None:
-        self.log(f"index: reading where each image lies in {human_bytes(num_bytes)}, once; later runs use the index")
+        self.log(f"index: reading where each image is in {human_bytes(num_bytes)}, once; later runs use the index")
 
     def shard_done(self, samples: int, num_bytes: int) -> None:
         pass

@@ -31,7 +31,7 @@ class MaskConfig:
     ratio: float = 0.75
     """Share of the patches that is hidden."""
     unit: int = 1
-    """Side, in patches, of the blocks that are shown or hidden as a whole; the image's border may cut the last ones."""
+    """Side, in patches, of the blocks that are shown or hidden together; the image's border may cut the last ones."""
 
     def __post_init__(self) -> None:
         if self.unit < 1:
@@ -159,7 +159,7 @@ def draw_pack_masks(
 
 
 def _noise(packs: Packs, seed: int, positions: range, segments_RT: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """Return a random word for every token; those of an image are words of one stream at an offset of its position."""
+    """Return a random word for every token; an image's are words of one stream at an offset of its position."""
     import numpy as np
 
     rows, tokens = segments_RT.shape

@@ -31,7 +31,7 @@ class MixConfig:
     """How images are mixed.
 
     Raises:
-        UsageError: A value is out of its range.
+        UsageError: The smallest side of boxes is not below the largest.
     """
 
     mixup: float = 0.0
@@ -47,17 +47,9 @@ class MixConfig:
     mode: str = "batch"
 
     def __post_init__(self) -> None:
-        for name in ("mixup", "cutmix"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"--{name} must be 0 or more, got {getattr(self, name)}")
-        for name, value in (("mixup_prob", self.prob), ("mixup_switch_prob", self.switch_prob)):
-            if not 0 <= value <= 1:
-                raise UsageError(f"--{name} must be a probability, got {value}")
-        if self.mode not in MODES:
-            raise UsageError(f"--mixup_mode must be one of {', '.join(MODES)}, got {self.mode!r}")
         if self.cutmix_minmax is not None and not 0 <= self.cutmix_minmax[0] < self.cutmix_minmax[1] <= 1:
             low, high = self.cutmix_minmax
-            raise UsageError(f"--cutmix_minmax must be a range within 0 to 1, got {low} {high}")
+            raise UsageError(f"`cutmix_minmax` must be a range within 0 to 1, got {low} {high}")
 
     @property
     def cuts(self) -> bool:
@@ -174,7 +166,7 @@ class Mixer:
 
 
 def _inside(box_N4: torch.Tensor, side: int) -> torch.Tensor:
-    """Return for each pixel whether it lies in its image's box: (N, 1, H, W)."""
+    """Return for each pixel whether it is in its image's box: (N, 1, H, W)."""
     at = torch.arange(side, device=box_N4.device)
     top, bottom, left, right = (each[:, None] for each in box_N4.unbind(1))
     rows_NH, columns_NW = (at >= top) & (at < bottom), (at >= left) & (at < right)

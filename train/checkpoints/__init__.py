@@ -4,7 +4,7 @@ checkpoint.py        a folder or bucket of checkpoints
 files.py             one file: its name, its digest, its entries, PyTorch's or NumPy's bytes
 parts.py             checkpoints that are sharded among hosts
 orbax_folder.py      a folder or bucket of checkpoints that Orbax writes
-encoder_weights.py   vision transformers from our files and those of other tools
+encoder_weights.py   vision transformers from our files and other tools' files
 pretrained.py        classifiers made of such weights; weights and moments of a state for a model of PyTorch
 jax_weights.py       weights of JAX's transformers by PyTorch's names, and back
 """

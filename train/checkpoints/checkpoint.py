@@ -1,6 +1,6 @@
-"""A folder or bucket of checkpoints: each is whole or absent, and read only after its digest was compared.
+"""A folder or bucket of checkpoints: each is complete or absent, and read only after its digest was compared.
 
-Creating the name commits a checkpoint: it is created, never replaced, from a file that is whole already, and it holds
+Creating the name commits a checkpoint: it is created, never replaced, from a complete file, and it holds
 the digest of the file's bytes.
 """
 
@@ -45,8 +45,6 @@ class CheckpointFolder:
     """Whether every host saves its part of a state; otherwise the first one saves all of it."""
 
     def __init__(self, url: str, *, keep: int = 3, codec: Codec = TORCH) -> None:
-        if keep < 1:
-            raise UsageError(f"--keep_checkpoints must be 1 or more, got {keep}")
         self._storage = open_storage(url)
         self._keep, self._codec = keep, codec
 
@@ -126,8 +124,8 @@ class CheckpointFolder:
         for checkpoint in self.list():
             if checkpoint.is_jax and self._codec is TORCH:
                 raise UsageError(
-                    f"{self.url}/{checkpoint.name}: the newest checkpoint here is of JAX; continue it with --framework "
-                    "jax, give --resume the path of one of PyTorch, or choose another --output_dir"
+                    f"{self.url}/{checkpoint.name}: the newest checkpoint here is of JAX; continue it with "
+                    "`framework` jax, give `resume` the path of one of PyTorch, or choose another `output_dir`"
                 )
             try:
                 state = self.load(checkpoint)
@@ -176,7 +174,7 @@ class CheckpointFolder:
 
 
 def load_any(url: str) -> State:
-    """Read the whole state at a path or gs:// URL of one checkpoint; compare the digest where the name holds one.
+    """Read the complete state at a path or gs:// URL of one checkpoint; compare the digest where the name holds one.
 
     Raises:
         UsageError: There is no such file.

@@ -1,8 +1,8 @@
-"""Encoder weights: vision transformers from our files and those of other tools, by timm's names.
+"""Encoder weights: vision transformers from our files and other tools' files, by timm's names.
 
 Checkpoints of `train.pretrain_mae`, `train.finetune_mae` and `train.train_vit`, the published MAE files
 ({"model": ...}), timm's state dicts and Hugging Face's ViTMAE can be read, as .pth or .safetensors. Queries, keys and
-values have their biases in one vector (timm, ViTDet), or keys have none (BEiT, `--no_k_bias_in_vit`). Either form is
+values have their biases in one vector (timm, ViTDet), or keys have none (BEiT, `no_k_bias_in_vit`). Either form is
 converted into the other, since a key's bias changes no output.
 
 Shapes: L tokens, D the width.
@@ -86,7 +86,9 @@ def from_vitmae(url: str, theirs: Tensors) -> Tensors:
         elif module == _QKV[0]:
             names = [name.replace(module, part) for part in _QKV]
             if missing := [part for part in names if part not in taken]:
-                raise FormatError(f"{url}: {missing[0]} is missing beside {name}; choose a whole checkpoint of ViTMAE")
+                raise FormatError(
+                    f"{url}: {missing[0]} is missing next to {name}; choose a complete checkpoint of ViTMAE"
+                )
             found[f"{_BLOCKS[match[1]]}.{match[2]}.attn.qkv.{match[4]}"] = torch.cat([taken[part] for part in names])
         elif module not in _QKV:
             raise _unknown(url, name)
@@ -176,7 +178,7 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Mean and standard deviation by which images were standardised, of R, G and B, for values of 0..1."""
+    """Mean and standard deviation of R, G and B with which images were standardised, for values of 0..1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -192,7 +194,7 @@ class Weights:
 
     url: str
     tensors: dict[str, torch.Tensor]
-    """Tensors by their names, on the host, without those of a decoder."""
+    """Tensors by their names, on the host, without a decoder's."""
     step: int | None
     """Number of updates after which the weights were saved; None if the file does not say it."""
     pixels: Statistics | None = None
@@ -228,7 +230,7 @@ class Weights:
 
     @property
     def num_heads(self) -> int | None:
-        """Number of heads of a block, which no weight has: as the file says it, else that of the encoder's named size;
+        """Number of heads of a block, which no weight has: as the file says it, else as the encoder's named size has;
         None if there is neither."""
         dim, depth, _ = self._shape
         if self.heads is not None and dim % self.heads == 0:
@@ -252,7 +254,7 @@ class Weights:
         """Side of the images that the weights were trained on, pixels.
 
         Raises:
-            FormatError: The position embeddings are not those of a square of patches.
+            FormatError: The position embeddings are not of a square of patches.
         """
         return self._grid * self._shape[2]
 

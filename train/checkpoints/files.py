@@ -81,9 +81,9 @@ def _advice(state: Mapping[str, Any]) -> str:
     named = state.get("model", state)
     if isinstance(named, Mapping) and "patch_embed.proj.weight" in named:
         return (
-            "--resume and --init take checkpoints of a run; `dataprep-finetune-mae --finetune` starts from such weights"
+            "`resume` and `init` take checkpoints of a run; `dataprep-finetune-mae --finetune` starts from such weights"
         )
-    return "--resume and --init need a checkpoint that a run saved"
+    return "`resume` and `init` need a checkpoint that a run saved"
 
 
 def flags_of_its_run(changes: Sequence[str]) -> str:
@@ -94,7 +94,7 @@ def flags_of_its_run(changes: Sequence[str]) -> str:
 _COPY_BYTES = 8 << 20
 _ORBAX_NAME = re.compile(r"checkpoint-(\d{9,})\.orbax")
 _MAX_PICKLE_BYTES = 64 << 20
-"""Maximum size of the pickle in a checkpoint, which describes its tensors: those of ViT-10B take 0.2 MB."""
+"""Maximum size of the pickle in a checkpoint, which describes its tensors: ViT-10B's take 0.2 MB."""
 _LENGTHS_AT = 26
 """Offset of the lengths of name and extra field in a zip archive's header of a file, whose bytes follow both."""
 _MAX_COUNTS = 1 + 2 * 64

@@ -2,7 +2,7 @@
 
     blocks/attn/qkv/kernel     (depth, D, 3, heads, D / heads)     blocks.0.attn.qkv.weight, …     (3 D, D)
 
-Arrays of JAX have the names and layouts of `train/models/jax_transformers.py`, tensors of PyTorch those of
+Arrays of JAX have the names and layouts of `train/models/jax_transformers.py`, tensors of PyTorch the names of
 `train/models/vit.py` and `mae.py`, which are timm's. Both are NumPy arrays here, so that JAX's side needs no PyTorch.
 
 Shapes: D the width of a transformer.
@@ -73,7 +73,7 @@ def from_torch(where: str, tensors: Arrays, shapes: Mapping[str, tuple[int, ...]
 
     Args:
         where: Path or URL of the weights, for messages.
-        tensors: Weights by PyTorch's names; others than those of the model are refused, unless they are not trained.
+        tensors: Weights by PyTorch's names; others than the model's are refused, unless they are not trained.
         shapes: Shapes of the model's weights by JAX's names.
 
     Raises:
@@ -104,7 +104,7 @@ def state_from_torch(
         groups: How the optimiser groups the weights.
 
     Raises:
-        UsageError: The weights are those of another model, or the moments those of another optimiser.
+        UsageError: The weights are of another model, or the moments of another optimiser.
         FormatError: The moments are damaged.
     """
     model = {name: np.asarray(each) for name, each in state["model"].items()}
@@ -133,7 +133,7 @@ def probe_state_from_torch(
         shapes: Shapes of the model's weights by JAX's names.
 
     Raises:
-        UsageError: The weights are those of another model.
+        UsageError: The weights are of another model.
         FormatError: The momentum is damaged.
     """
     weights, statistics = split_probe({name: np.asarray(each) for name, each in state["model"].items()})
@@ -188,7 +188,7 @@ def trained_weights(where: str, state: Mapping[str, Any]) -> dict[str, NDArray[A
 
 
 def _fixed_positions(tensors: Arrays, description: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return what `MaskedAutoencoder` of PyTorch keeps beside its weights, by the run's flags."""
+    """Return what `MaskedAutoencoder` of PyTorch keeps next to its weights, by the run's options."""
     from train.models.positions import sincos_positions
 
     patch_size = tensors["patch_embed.proj.weight"].shape[2]

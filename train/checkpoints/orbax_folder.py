@@ -28,7 +28,7 @@ class OrbaxFolder(CheckpointFolder):
     Args:
         url: A folder or gs://bucket/prefix that all processes see.
         keep: Number of newest checkpoints to keep, 1 or more.
-        like: Arrays by their names, as the run has them: those of a checkpoint by Orbax are read with the same
+        like: Arrays by their names, as the run has them: a checkpoint's by Orbax are read with the same
             shardings, whatever the number of processes that wrote them. None: all values are read into this host's
             memory.
     """
@@ -73,7 +73,7 @@ class OrbaxFolder(CheckpointFolder):
         """Read a state; of one by Orbax every process reads its own part of the arrays, or all of them without `like`.
 
         Raises:
-            UsageError: The arrays are those of another model, or the library that reads them is not installed.
+            UsageError: The arrays are of another model, or the library that reads them is not installed.
             FormatError: The checkpoint is damaged.
         """
         if checkpoint.name.endswith(ORBAX):
@@ -89,7 +89,7 @@ def load_orbax(url: str, like: Mapping[str, jax.Array] | None = None) -> State:
         like: Arrays by their names, whose shardings are taken; None: all values are read into this host's memory.
 
     Raises:
-        UsageError: JAX is not installed, or the arrays are those of another model.
+        UsageError: JAX is not installed, or the arrays are of another model.
         FormatError: The checkpoint is damaged.
     """
     try:

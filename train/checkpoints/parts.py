@@ -5,7 +5,7 @@
                                                         what the fourth of 16 hosts held, its digest
     checkpoint-000000600-0b7712ad5c3390fe.json          the names of the parts, the digest of that list
 
-The first host draws the digits anew for every save, so no part of another run, or of a branch that was left, is ever
+The first host draws new digits for every save, so no part of another run, or of a branch that was left, is ever
 taken for one of this save. Any number of hosts and devices can read them, and each gets the complete state. Each host
 saves its own pieces of a sharded tensor; they are joined when they are read.
 """
@@ -55,7 +55,7 @@ def part_of(state: State, *, rank: int) -> State:
 
 
 def whole_of(parts: Iterable[State]) -> State:
-    """Join parts to the whole state, with one part at a time in memory besides the result.
+    """Join parts to the complete state, with one part at a time in memory next to the result.
 
     Raises:
         FormatError: Some values are in no part, or in two.
@@ -105,7 +105,7 @@ def _put(tree: dict[Any, Any], path: Path, tensor: torch.Tensor) -> None:
 
 FOLDER = "parts/"
 MAX_LIST_BYTES = 16 << 20
-"""Maximum size of a list of parts: those of 200,000 hosts."""
+"""Maximum size of a list of parts: 200,000 hosts' parts."""
 _VERSION = 1
 _CHOOSE_ANOTHER = "choose another checkpoint"
 _NAME = re.compile(r"checkpoint-(\d{9,})-([0-9a-f]{16})-(\d{5,})-of-(\d{5,})-([0-9a-f]{16})\.pth")
@@ -137,7 +137,7 @@ class Save:
                 continue
             if other := found.get(rank := int(match[3])):
                 raise DataprepError(
-                    f"{storage.url_of(info.name)}: a second part of host {rank} beside {other}; two processes run as "
+                    f"{storage.url_of(info.name)}: a second part of host {rank} next to {other}; two processes run as "
                     "this host: end the one that is left over"
                 )
             found[rank] = info.name
@@ -171,7 +171,7 @@ def end_save(storage: Storage, save: Save, parts: Sequence[str]) -> Checkpoint:
 
 
 def load_parts(storage: Storage, checkpoint: Checkpoint) -> State:
-    """Read the whole state that a list of parts describes, with one part at a time in memory besides the result.
+    """Read the complete state that a list of parts describes, with one part at a time in memory next to the result.
 
     Raises:
         FormatError: The list or a part is damaged, or some values are in no part.
@@ -317,7 +317,7 @@ class PartFolder(CheckpointFolder):
                 return found
             if time.monotonic() > deadline_s:
                 raise DataprepError(
-                    f"{self._storage.url_of(FOLDER)}: {missing} after {self._wait_s:g} s; --output_dir must be a "
+                    f"{self._storage.url_of(FOLDER)}: {missing} after {self._wait_s:g} s; `output_dir` must be a "
                     "bucket or folder that all hosts see"
                 )
             time.sleep(pause_s)

@@ -1,4 +1,4 @@
-"""Classifiers made of pretrained encoders: fine-tuned as a whole, or probed by a linear layer.
+"""Classifiers made of pretrained encoders: fine-tuned completely, or probed by a linear layer.
 
 He et al., "Masked autoencoders are scalable vision learners", CVPR 2022, appendix A.
 """
@@ -20,13 +20,13 @@ from train.models.vit import VisionTransformer
 
 
 def check_model(where: str, found: Any, own: Mapping[str, torch.Tensor], changes: list[str]) -> None:
-    """Check that tensors are those of a model.
+    """Check that tensors fit a model.
 
     Args:
         where: Path or URL that they were read from.
         found: Tensors by their names.
         own: The model's own tensors by their names.
-        changes: Flags with other values in the run that saved the checkpoint, e.g. `--model vit_base_patch16`.
+        changes: Flags with other values in the run that saved the checkpoint, e.g. "`model` vit_base_patch16".
 
     Raises:
         UsageError: The tensors are of another model.
@@ -39,7 +39,7 @@ def check_model(where: str, found: Any, own: Mapping[str, torch.Tensor], changes
 
 
 def difference_of(found: Any, own: Mapping[str, torch.Tensor]) -> str:
-    """Describe the first name or shape in which tensors and a model differ; '' if there is none."""
+    """Describe the first name or shape that differs between tensors and a model; '' if none does."""
     if not isinstance(found, dict):
         return f"{_shape(found)}, expected tensors by their names"
     for name in sorted(map(str, found.keys() ^ own.keys())):
@@ -52,7 +52,7 @@ def difference_of(found: Any, own: Mapping[str, torch.Tensor]) -> str:
 
 
 def restore_optimizer(where: str, optimizer: torch.optim.Optimizer, state: Any) -> None:
-    """Restore moments from a checkpoint; learning rates, decays and the like stay those of this command line.
+    """Restore moments from a checkpoint; learning rates, decays and the like stay as this command line has them.
 
     Raises:
         UsageError: The moments are of another optimiser.
@@ -89,7 +89,7 @@ _NOT_PRETRAINED = (_HEAD, "fc_norm.", "norm.")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassifierConfig:
-    """Settings that a classifier adds to those of an encoder."""
+    """Settings that a classifier adds to an encoder's."""
 
     image_size: int
     """Side of the images, pixels; positions are resized to it."""
@@ -107,13 +107,13 @@ def open_classifier(name: str | None, weights: Weights | None, config: Classifie
     """Make a vision transformer with pretrained weights, or random ones from torch's generator.
 
     Args:
-        name: Name of the encoder, e.g. `vit_base_patch16`; None: that of the weights.
+        name: Name of the encoder, e.g. `vit_base_patch16`; None: the weights'.
         weights: Pretrained weights; None: random ones.
         config: Settings of the head and the images.
 
     Raises:
-        UsageError: The name is unknown, or not that of the weights.
-        FormatError: The weights are not those of a known encoder.
+        UsageError: The name is unknown, or the weights have another.
+        FormatError: The weights are not of a known encoder.
     """
     encoder = _encoder(name, weights)
     model = VisionTransformer(
@@ -140,7 +140,7 @@ def open_classifier(name: str | None, weights: Weights | None, config: Classifie
 
 
 def origin(model: VisionTransformer, weights: Weights) -> str:
-    """Return how many tensors of a classifier are those of pretrained weights, and the names of its new parts."""
+    """Return how many tensors of a classifier are from pretrained weights, and the names of its new parts."""
     own = model.state_dict()
     new = [name for name in own if name not in weights.tensors or name.startswith(_HEAD)]
     parts = ", ".join(sorted({name.split(".")[0] for name in new}))
@@ -151,7 +151,7 @@ def load_whole(model: VisionTransformer, weights: Weights) -> None:
     """Load all tensors of a classifier, including its head.
 
     Raises:
-        UsageError: The tensors are those of another model.
+        UsageError: The tensors are of another model.
     """
     check_model(weights.url, weights.tensors, model.state_dict(), [])
     model.load_state_dict(weights.tensors)
@@ -172,7 +172,7 @@ def _encoder(name: str | None, weights: Weights | None) -> Encoder:
     if weights is None:
         return named_encoder(name or DEFAULT_ENCODER)
     if name is not None and name != weights.encoder.name:
-        raise UsageError(f"--model {name}, but {weights.url} is of {weights.encoder.name}; leave --model out")
+        raise UsageError(f"`model` {name}, but {weights.url} is of {weights.encoder.name}; leave `model` out")
     return weights.encoder
 
 

@@ -1,16 +1,17 @@
-"""Flags of entries that train in PyTorch or in JAX, and what a run in JAX opens by them."""
+"""Options of programs that train in PyTorch or in JAX, and what a run in JAX opens by them."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
+from dataprep.arguments import Request, request
 from dataprep.errors import UsageError, install_hint
 from loaders.loader import Loader
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import NUMPY
-from train.flags.options import COUNT, SHARE_BELOW_1, flag
+from train.flags.options import COUNT, DEVICES, SAVE, SHARE_BELOW_1, TRAIN, flag, given_of
 from train.flags.shared import RunFlags
 from train.loops.backend import LoopConfig
 from train.optim.schedule import Schedule
@@ -26,52 +27,57 @@ if TYPE_CHECKING:
     from train.loops.loop import Training
     from train.models.jax_transformers import Computation
 
-FRAMEWORKS = ("torch", "jax")
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "tpu": "tpu,cpu"}
-"""Names of JAX's platforms by the values of `--device`; without it JAX takes the fastest one that it finds."""
+"""Names of JAX's platforms by the values of `device`; without it JAX takes the fastest one that it finds."""
+_OF_JAX = ("tensor_parallel", "ema_decay", "no_scan", "orbax", "fsdp", "grad_ckpt")
+_OF_TORCH = ("compile", "use_xla", "pin_mem", "pack_tokens", "plan", "fake_data")
+"""Options that only one framework has; `fsdp` and `grad_ckpt` are not of programs that do so by default."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class JaxFlags:
-    """Framework that trains, and how it does; the flags of one framework are refused with the other."""
+@request
+class JaxFlags(Request):
+    """Framework that trains, and how it does; the options of one framework are refused with the other."""
 
-    framework: str = flag("torch", "Framework that trains.", choices=FRAMEWORKS)
+    framework: Literal["torch", "jax"] = flag("torch", "Framework that trains.", DEVICES)
     compile: bool = flag(
-        False, "With PyTorch on cpu, cuda or tpu: compile the network by torch.compile; a CPU needs a C++ compiler."
+        False,
+        "With PyTorch on cpu, cuda or tpu: compile the network by torch.compile; a CPU needs a C++ compiler.",
+        DEVICES,
     )
-    tensor_parallel: int = flag(1, "With JAX: devices that share the heads and hidden layer of each block.", COUNT)
+    tensor_parallel: int = flag(
+        1, "With JAX: devices that share the heads and hidden layer of each block.", DEVICES, COUNT
+    )
     ema_decay: float = flag(
         0.0,
         "With JAX: share of a moving average of the weights that each update keeps, e.g. 0.9999; it is what is "
         "evaluated and exported. 0: none.",
+        TRAIN,
         SHARE_BELOW_1,
     )
-    no_scan: bool = flag(False, "With JAX: compile every block by itself, instead of all as one loop.")
+    no_scan: bool = flag(
+        False, "With JAX: compile every block by itself, instead of all as one loop.", DEVICES, rare=True
+    )
     orbax: bool = flag(
         False,
         "With JAX: save checkpoints by Orbax, every process its own part; always where processes share one copy of the "
         "weights.",
+        SAVE,
+        rare=True,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refused, needed = (_OF_TORCH, "PyTorch") if self.is_jax else (_OF_JAX, "`framework` jax")
+        given = [f"`{name}`" for name in given_of(self, refused)]
+        if self.is_jax and getattr(self, "device", None) == "xla":
+            given.append("`device` xla")
+        if given:
+            raise UsageError(f"{given[0]} is for {needed}; leave it out with `framework` {self.framework}")
 
     @property
     def is_jax(self) -> bool:
         """Whether JAX trains."""
         return self.framework == "jax"
-
-    def check_framework(self, *, torch: dict[str, bool], jax: dict[str, bool] | None = None) -> None:
-        """Raise UsageError for flags of the framework that does not train.
-
-        Args:
-            torch: Whether each flag that JAX does not have is given, by its name.
-            jax: Whether each flag of the entry that PyTorch does not have is given, beside those of this class.
-        """
-        own = {each.name: getattr(self, each.name) != each.default for each in fields(JaxFlags)}
-        compiles = own.pop("compile")
-        torch = torch | {"compile": compiles}
-        refused, needed = (torch, "PyTorch") if self.is_jax else (own | (jax or {}), "--framework jax")
-        for name, is_given in refused.items():
-            if is_given and name != "framework":
-                raise UsageError(f"--{name} is for {needed}; leave it out with --framework {self.framework}")
 
     def computation(self, devices: JaxDevices, precision: str, *, remat: bool) -> Computation:
         """Return how a network is computed.
@@ -94,12 +100,14 @@ class JaxFlags:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@request
 class ShardingFlags(JaxFlags):
-    """How JAX saves memory, for entries that do not do it by default."""
+    """How JAX saves memory, for programs that do not do it by default."""
 
-    fsdp: bool = flag(False, "With JAX: shard weights and moments among the devices.")
-    grad_ckpt: bool = flag(False, "With JAX: keep no results of a block for its gradient, but compute them again.")
+    fsdp: bool = flag(False, "With JAX: shard weights and moments among the devices.", DEVICES)
+    grad_ckpt: bool = flag(
+        False, "With JAX: keep no results of a block for its gradient, but compute them again.", DEVICES
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +130,7 @@ def join_jax(device: str | None) -> None:
     """Connect to JAX's other processes; a program does so once, before it uses devices.
 
     Args:
-        device: Value of `--device`.
+        device: Value of `device`.
 
     Raises:
         UsageError: JAX is not installed, or there is no such device.
@@ -132,7 +140,7 @@ def join_jax(device: str | None) -> None:
     try:
         from train.loops.jax_steps import join_processes
     except ImportError:
-        raise UsageError(f"--framework jax needs JAX: {install_hint('jax')}") from None
+        raise UsageError(f"`framework` jax needs JAX: {install_hint('jax')}") from None
 
     join_processes()
 

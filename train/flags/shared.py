@@ -1,15 +1,17 @@
-"""Flags that several entries share: those of every run in PyTorch, and those of MAE's recipes."""
+"""Options that several programs share: the options of every run in PyTorch, of MAE's recipes, and of packs."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Container
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from dataprep.cloud.placement import POLICIES
+from dataprep.arguments import IMAGES, OTHER, READ, Request, option, request, spelled
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, OnError, RegionPolicy
 from loaders.diagnosis.findings import Option, Options
@@ -20,17 +22,20 @@ from train.flags.options import (
     COUNT,
     COUNT_OR_NONE,
     COUNT_OR_UNSET,
-    METRICS_ADDRESS,
+    DEVICES,
+    HEADINGS,
     NOT_NEGATIVE,
     PORT,
+    SAVE,
     SEED,
     SHARE_ABOVE_0,
     THREADS,
-    check_ranges,
+    TRAIN,
     flag,
-    given_flags,
+    given_of,
 )
-from train.loops.backend import AUTOMATIC, DEVICES, PRECISIONS, Devices, LoopConfig
+from train.loops.backend import AUTOMATIC, PRECISIONS, Devices, LoopConfig
+from train.loops.backend import DEVICES as DEVICE_NAMES
 from train.models.sizes import PositionKind
 from train.optim.schedule import HalfCosine, scaled_lr
 from train.telemetry.logs import Logs
@@ -46,104 +51,121 @@ _LAUNCHER = (
     "this program needs no launcher: start it once on every host; torch_xla finds devices and other hosts itself"
 )
 REFUSED = dict.fromkeys(("world_size", "local_rank", "dist_on_itp", "dist_url"), _LAUNCHER)
-"""Reasons why flags of launchers are refused, by the flags' names."""
+"""Reasons why options of launchers are refused, by their names."""
 FAKE_DATA = "Train on black images, as many as ImageNet has; no data are read."
-"""Help of the flag --fake_data, which some entries have."""
+"""Help of `fake_data`, which some programs have."""
+_OF_SQUARES = ("fake_data", "diagnose", "use_byol_crop", "compile", "mask_downsampling")
+"""Options that `pack_tokens` does without."""
 UNSET = -1
 """Value of a size or batch size that means "not given"."""
 WARMUP_SHARE = 0.1
-"""Share of a run in which the learning rate rises at most, where only a default says how long; MAE's recipes take 5 %
+"""Largest share of a run while the learning rate rises, where only a default says how long; MAE's recipes take 5 %
 to 11 %."""
 DEVICE_BATCH = 64
 """Number of images per device if no batch size is given."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunFlags:
-    """Flags of every run in PyTorch."""
+@request
+class RunFlags(Request):
+    """Options of every run in PyTorch."""
 
-    data_path: str = flag(
-        "", "Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://; required."
+    headings = HEADINGS
+
+    data_path: str = option(
+        "Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.", group=READ
     )
     index_dir: str | None = flag(
-        None, "Folder for the index of data that have no manifest; default: in the user's cache."
+        None, "Folder for the index of data that have no manifest; default: in the user's cache.", READ, rare=True
     )
-    region_policy: str = flag(
+    region_policy: RegionPolicy = flag(
         "refuse",
         "What to do if reading the bucket from here costs money; off: prices are not looked up.",
-        choices=POLICIES,
-        also=("region-policy",),
+        READ,
+        rare=True,
     )
-    output_dir: str = flag("./output_dir", "Folder for checkpoints, on a disk or gs://; '' saves nothing.")
+    output_dir: str = flag("./output_dir", "Folder for checkpoints, on a disk or gs://; '' saves nothing.", SAVE)
     log_dir: str | None = flag(
-        None, "Folder for log.txt, TensorBoard's events and profiles; default: output_dir, if that is on a disk."
+        None, "Folder for log.txt, TensorBoard's events and profiles; default: output_dir, if that is on a disk.", SAVE
     )
 
-    epochs: int = flag(400, "Epochs to train.", COUNT)
+    epochs: int = flag(400, "Epochs to train.", TRAIN, COUNT)
     max_steps: int = flag(
-        0, "Updates after which the run stops, its schedule unchanged; 0: train all epochs.", COUNT_OR_NONE
+        0, "Updates after which the run stops, its schedule unchanged; 0: train all epochs.", TRAIN, COUNT_OR_NONE
     )
-    accum_iter: int = flag(1, "Parts of a batch over which the gradient is accumulated.", COUNT)
-    on_error: str = flag(
+    accum_iter: int = flag(1, "Parts of a batch over which the gradient is accumulated.", TRAIN, COUNT)
+    on_error: OnError = flag(
         "raise",
         "What to do about an image that cannot be read: raise ends the run, skip leaves it out of losses and "
         "evaluations, and counts it.",
-        choices=get_args(OnError),
-        also=("on-error",),
+        READ,
     )
-    min_crop: float = flag(0.08, "Smallest area of a crop, as a share of the image's area.", SHARE_ABOVE_0)
-    num_workers: int | None = flag(None, "Threads that decode images; default: one per core, at most 16.", THREADS)
+    min_crop: float = flag(0.08, "Smallest area of a crop, as a share of the image's area.", IMAGES, SHARE_ABOVE_0)
+    num_workers: int | None = flag(
+        None, "Threads that decode images; default: one per core, at most 16.", READ, THREADS
+    )
     pin_mem: bool | None = flag(
-        None, "Copy batches to CUDA from pinned memory while steps run; on by default.", either=True
+        None, "Copy batches to CUDA from pinned memory while steps run; on by default.", DEVICES, either=True, rare=True
     )
 
     device: str | None = flag(
         None,
         "Device to train on; tpu: by torch-tpu, not tested on hardware; default: xla where there is a TPU or "
         "PJRT_DEVICE is set, else cuda, else cpu.",
-        choices=DEVICES,
+        DEVICES,
+        choices=DEVICE_NAMES,
     )
-    use_xla: bool = flag(False, "Train on XLA, as --device xla does.")
-    precision: str = flag("auto", "Number format of matrix products; auto: bfloat16 on CUDA.", choices=PRECISIONS)
-    seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", SEED)
+    use_xla: bool = flag(False, "Train on XLA, as `device` xla does.", DEVICES)
+    precision: str = flag(
+        "auto", "Number format of matrix products; auto: bfloat16 on CUDA.", DEVICES, choices=PRECISIONS
+    )
+    seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", TRAIN, SEED)
 
-    resume: str = flag("", "Checkpoint to resume, or `automatic`: the newest valid one in output_dir.")
+    resume: str = flag("", "Checkpoint to resume, or `automatic`: the newest valid one in output_dir.", SAVE)
     init: str = flag(
         "",
-        "Checkpoint whose weights a new run begins with, at the first image of its own data; with --resume automatic "
+        "Checkpoint whose weights a new run begins with, at the first image of its own data; with `resume` automatic "
         "it is not read where output_dir has a checkpoint.",
+        SAVE,
     )
     ckpt_interval: int = flag(
-        20, "Epochs between checkpoints, the first after epoch 1; the end of the run is always saved.", COUNT
+        20, "Epochs between checkpoints, the first after epoch 1; the end of the run is always saved.", SAVE, COUNT
     )
-    ckpt_interval_steps: int = flag(0, "Updates between additional checkpoints; 0: none.", COUNT_OR_NONE)
-    ckpt_interval_minutes: float = flag(0.0, "Longest time between checkpoints, in minutes; 0: no limit.", NOT_NEGATIVE)
-    keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", COUNT)
-    log_interval_steps: int = flag(20, "Updates between log lines.", COUNT)
+    ckpt_interval_steps: int = flag(
+        0, "Updates between additional checkpoints; 0: none.", SAVE, COUNT_OR_NONE, rare=True
+    )
+    ckpt_interval_minutes: float = flag(
+        0.0, "Longest time between checkpoints, in minutes; 0: no limit.", SAVE, NOT_NEGATIVE, rare=True
+    )
+    keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", SAVE, COUNT, rare=True)
+    log_interval_steps: int = flag(20, "Updates between log lines.", SAVE, COUNT)
     diagnose: bool = flag(
-        False,
-        "Instead of training, measure what the run waits for; print it, and keep it in log_dir.",
+        False, "Instead of training, measure what the run waits for; print it, and keep it in log_dir."
     )
     metrics_port: int | None = flag(
-        None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", PORT
+        None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", OTHER, PORT, rare=True
     )
-    metrics_address: str = flag("127.0.0.1", METRICS_ADDRESS)
+    metrics_address: str = flag(
+        "127.0.0.1", "Address of this host that the port of metrics is on; 0.0.0.0: all of them.", rare=True
+    )
     wandb: str | None = flag(
-        None, "Project of Weights & Biases for numbers of the training and its loader; default: none."
+        None, "Project of Weights & Biases for numbers of the training and its loader; default: none.", SAVE, rare=True
     )
-    profile_steps: str = flag("", "A:B traces the updates after the first A, up to B, for TensorBoard.")
+    profile_steps: str = flag("", "A:B traces the updates after the first A, up to B, for TensorBoard.", rare=True)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if not self.data_path:
-            raise UsageError("--data_path is missing; give a dataset or an image folder")
+            raise UsageError("`data_path` is empty; give a dataset or an image folder")
         if self.use_xla and self.device not in (None, "xla"):
-            raise UsageError(f"--use_xla and --device {self.device}; give one of them")
+            raise UsageError(f"`use_xla` and `device` {self.device}; give one of them")
         if self.init and self.resume not in ("", AUTOMATIC):
             raise UsageError(
-                "--init and --resume CHECKPOINT; --init begins a new run, --resume continues one: give one of them, or "
-                "--resume automatic"
+                "`init` and `resume` CHECKPOINT; `init` begins a new run, `resume` continues one: give one of them, or "
+                "`resume` automatic"
             )
+        if getattr(self, "fake_data", False):
+            for name in given_of(self, ("diagnose", "on_error", "metrics_port")):
+                raise UsageError(f"`{name}` is about images that are read; `fake_data` has none, leave it out")
 
     @property
     def log_folder(self) -> str | None:
@@ -163,11 +185,6 @@ class RunFlags:
             return "xla"
         return "cuda" if torch.cuda.is_available() else "cpu"
 
-    @property
-    def threads(self) -> int | None:
-        """Number of decoding threads; None: the loader's default."""
-        return self.num_workers
-
     def diagnosed_options(self, images: int) -> Options:
         """Return the options with which this command sets what a diagnosis may advise.
 
@@ -175,12 +192,22 @@ class RunFlags:
             images: Images of one update, of all devices together.
         """
         name, value = self.batch_flag
-        return {"threads": Option("--num_workers"), "batch_size": Option(f"--{name}", unit=images // value)}
+        workers = "threads" if self.decodes_in_threads else "processes"
+        return {
+            workers: Option("--num-workers"),
+            "batch_size": Option(spelled(type(self), f"`{name}`"), unit=images // value),
+        }
+
+    @property
+    def decodes_in_threads(self) -> bool:
+        """Whether `num_workers` is a number of threads, not of processes."""
+        return True
 
     @property
     def batch_flag(self) -> tuple[str, int]:
-        """Name and value of the flag that sets the size of a batch."""
-        raise NotImplementedError
+        """Name and value of the option that sets the size of a batch."""
+        name = "batch_size"
+        return name, getattr(self, name)
 
     def open_runtime(self) -> Runtime:
         """Open the devices of the kind `device_name`."""
@@ -194,7 +221,7 @@ class RunFlags:
 
     def open_logs(self, devices: Devices) -> Logs:
         """Open the logs, which only the first host writes."""
-        return Logs(self.log_folder, enabled=devices.rank == 0, wandb=self.wandb)
+        return Logs(self.log_folder, enabled=devices.rank == 0, wandb=self.wandb, spell=partial(spelled, type(self)))
 
     def open_checkpoints(self) -> CheckpointFolder | None:
         """Open the folder of checkpoints; None if nothing is saved."""
@@ -214,9 +241,9 @@ class RunFlags:
             rank=devices.rank,
             world_size=devices.world_size,
             image_size=image_size,
-            threads=self.threads,
-            region_policy=cast(RegionPolicy, self.region_policy),
-            on_error=cast(OnError, self.on_error),
+            threads=self.num_workers if self.decodes_in_threads else None,
+            region_policy=self.region_policy,
+            on_error=self.on_error,
             metrics_port=self.metrics_port,
             metrics_address=self.metrics_address,
         )
@@ -234,37 +261,43 @@ class RunFlags:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@request
 class RecipeFlags(RunFlags):
-    """Flags of MAE's recipes: the batch of all devices, and a learning rate that follows its size."""
+    """Options of MAE's recipes: the batch of all devices, and a learning rate that follows its size."""
 
     batch_size: int | None = flag(
         None,
-        "Images per device and part of --accum_iter; -1: from --effective_batch_size; default: 64.",
+        "Images per device and part of `accum_iter`; -1: from `effective_batch_size`; default: 64.",
+        TRAIN,
         COUNT_OR_UNSET,
     )
     effective_batch_size: int = flag(
-        UNSET, "Images per update, on all devices and in all parts; -1: from --batch_size.", COUNT_OR_UNSET
+        UNSET, "Images per update, on all devices and in all parts; -1: from `batch_size`.", TRAIN, COUNT_OR_UNSET
     )
-    start_epoch: int = flag(0, "Epoch to start with, if no checkpoint is resumed.", COUNT_OR_NONE)
+    start_epoch: int = flag(0, "Epoch to start with, if no checkpoint is resumed.", TRAIN, COUNT_OR_NONE, rare=True)
 
-    lr: float | None = flag(None, "Peak of the learning rate; default: blr x effective batch / 256.", NOT_NEGATIVE)
-    blr: float = flag(1e-3, "Base learning rate, for a batch of 256.", NOT_NEGATIVE)
-    min_lr: float = flag(0.0, "Learning rate at the end.", NOT_NEGATIVE)
+    lr: float | None = flag(
+        None, "Peak of the learning rate; default: blr x effective batch / 256.", TRAIN, NOT_NEGATIVE
+    )
+    blr: float = flag(1e-3, "Base learning rate, for a batch of 256.", TRAIN, NOT_NEGATIVE)
+    min_lr: float = flag(0.0, "Learning rate at the end.", TRAIN, NOT_NEGATIVE, shown="0")
     warmup_epochs: float = flag(
         40.0,
-        "Epochs in which the learning rate rises linearly; then it falls along half a cosine. Where the run has fewer "
-        "epochs than the default of --epochs and this is not given: a tenth of them.",
+        "Epochs while the learning rate rises linearly; then it falls along half a cosine. Where the run has fewer "
+        "epochs than the default of `epochs` and this is not given: a tenth of them.",
+        TRAIN,
         NOT_NEGATIVE,
     )
-    weight_decay: float = flag(0.05, "Weight decay of matrices; biases, norms and tokens have none.", NOT_NEGATIVE)
+    weight_decay: float = flag(
+        0.05, "Weight decay of matrices; biases, norms and tokens have none.", TRAIN, NOT_NEGATIVE
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.start_epoch >= self.epochs:
-            raise UsageError(f"--start_epoch {self.start_epoch} of {self.epochs} epochs; choose one before the last")
+            raise UsageError(f"`start_epoch` {self.start_epoch} of {self.epochs} epochs; choose one before the last")
         if self.start_epoch and self.resume not in ("", AUTOMATIC):
-            raise UsageError("--start_epoch and --resume; a checkpoint knows its epoch, give one of them")
+            raise UsageError("`start_epoch` and `resume`; a checkpoint knows its epoch, give one of them")
 
     def schedule(self, effective_batch: int) -> HalfCosine:
         """Return the learning rate of a run with this number of images per update."""
@@ -277,7 +310,7 @@ class RecipeFlags(RunFlags):
 
     @property
     def batch_flag(self) -> tuple[str, int]:
-        """Name and value of the flag that sets the size of a batch."""
+        """Name and value of the option that sets the size of a batch."""
         if self.effective_batch_size > 0:
             return "effective_batch_size", self.effective_batch_size
         return "batch_size", self.batch_size or DEVICE_BATCH
@@ -292,45 +325,38 @@ class RecipeFlags(RunFlags):
         if self.effective_batch_size <= 0:
             given = DEVICE_BATCH if self.batch_size is None else self.batch_size
             if given <= 0:
-                raise UsageError("no batch size: give --batch_size of one device or --effective_batch_size of all")
+                raise UsageError("no batch size: give `batch_size` of one device or `effective_batch_size` of all")
             return given * shares
         check_shares(self.effective_batch_size, devices, self.accum_iter, name="effective_batch_size")
         if self.batch_size not in (None, UNSET, self.effective_batch_size // shares):
             raise UsageError(
-                f"--batch_size {self.batch_size} on {devices.num_devices} devices in {self.accum_iter} parts makes "
-                f"{self.batch_size * shares}, --effective_batch_size is {self.effective_batch_size}; give one of them"
+                f"`batch_size` {self.batch_size} on {devices.num_devices} devices in {self.accum_iter} parts makes "
+                f"{self.batch_size * shares}, `effective_batch_size` is {self.effective_batch_size}; give one of them"
             )
         return self.effective_batch_size
 
 
-def fitted_warmup(flags: Recipe, context: click.Context, recipe_epochs: int) -> Recipe:
+def fitted_warmup(flags: Recipe, given: Container[str], recipe_epochs: int) -> Recipe:
     """Return flags whose learning rate rises for a tenth of a run that is shorter than its recipe, unless they say it.
 
     Args:
         flags: Flags of a command line.
-        context: Context of its command.
-        recipe_epochs: Epochs for which the default of --warmup_epochs is made.
+        given: Names of those that it gives.
+        recipe_epochs: Epochs for which the default of `warmup_epochs` is made.
     """
-    if flags.epochs >= recipe_epochs or "warmup_epochs" in given_flags(context, type(flags)):
+    if flags.epochs >= recipe_epochs or "warmup_epochs" in given:
         return flags
     fitted = replace(flags, warmup_epochs=WARMUP_SHARE * flags.epochs)
-    tell_warmup(f"{fitted.warmup_epochs:g} of {flags.epochs} epochs", "warmup_epochs", f"{flags.warmup_epochs:g}")
+    tell_warmup(
+        flags, f"{fitted.warmup_epochs:g} of {flags.epochs} epochs", "warmup_epochs", f"{flags.warmup_epochs:g}"
+    )
     return fitted
 
 
-def tell_warmup(rises: str, name: str, default: str) -> None:
-    """Say in a line on stderr that the learning rate rises for less time than a flag's default."""
-    click.echo(f"note: the learning rate rises for {rises}; the default of --{name} is {default}", err=True)
-
-
-def check_fake_data(flags: RunFlags, fake_data: bool) -> None:
-    """Refuse flags about how data are read, in a run on fake data, with a UsageError."""
-    if fake_data and flags.diagnose:
-        raise UsageError("--diagnose measures how data are read; --fake_data has none, leave it out")
-    if fake_data and flags.on_error == "skip":
-        raise UsageError("--on_error skip is about images that are read; --fake_data has none, leave it out")
-    if fake_data and flags.metrics_port is not None:
-        raise UsageError("--metrics_port serves how data are read; --fake_data has none, leave it out")
+def tell_warmup(flags: RunFlags, rises: str, name: str, default: str) -> None:
+    """Say in a line on stderr that the learning rate rises for less time than an option's default."""
+    text = f"note: the learning rate rises for {rises}; the default of `{name}` is {default}"
+    click.echo(spelled(type(flags), text), err=True)
 
 
 def check_shares(batch_size: int, devices: Devices, accum_iter: int, *, name: str = "batch_size") -> int:
@@ -340,7 +366,7 @@ def check_shares(batch_size: int, devices: Devices, accum_iter: int, *, name: st
         batch_size: Images of one update.
         devices: The devices.
         accum_iter: Parts of a batch.
-        name: Name of the flag of the batch size, for the message.
+        name: Name of the option of the batch size, for the message.
 
     Raises:
         UsageError: The devices and parts cannot share the batch equally.
@@ -348,34 +374,40 @@ def check_shares(batch_size: int, devices: Devices, accum_iter: int, *, name: st
     shares = devices.num_devices * accum_iter
     if batch_size < 1 or batch_size % shares:
         raise UsageError(
-            f"--{name} {batch_size} cannot be shared by {devices.num_devices} devices x {accum_iter} parts; choose a "
+            f"`{name}` {batch_size} cannot be shared by {devices.num_devices} devices x {accum_iter} parts; choose a "
             f"multiple of {shares}"
         )
     return batch_size
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackFlags:
-    """Length and contents of the rows; without `--pack_tokens` images are squares."""
+@request
+class PackFlags(Request):
+    """Length and contents of the rows; without `pack_tokens` images are squares."""
 
     pack_tokens: int = flag(
         0,
         "Train on images of their own shapes, cut into patches, in rows of so many tokens; 0: on square images.",
+        IMAGES,
         COUNT_OR_NONE,
     )
-    pack_images: int = flag(8, "Images in a row of --pack_tokens.", COUNT)
-    pack_min_tokens: int = flag(UNSET, "Fewest tokens of an image in a row; -1: half of the mean.", COUNT_OR_UNSET)
-    pack_max_tokens: int = flag(UNSET, "Most tokens of an image in a row; -1: twice the mean.", COUNT_OR_UNSET)
-    pack_positions: str = flag(
+    pack_images: int = flag(8, "Images in a row of `pack_tokens`.", IMAGES, COUNT)
+    pack_min_tokens: int = flag(
+        UNSET, "Fewest tokens of an image in a row; -1: half of the mean.", IMAGES, COUNT_OR_UNSET, rare=True
+    )
+    pack_max_tokens: int = flag(
+        UNSET, "Most tokens of an image in a row; -1: twice the mean.", IMAGES, COUNT_OR_UNSET, rare=True
+    )
+    pack_positions: PositionKind = flag(
         "fractional",
         "Positions of patches: by their share of the image's sides, or by their numbers of row and column.",
-        choices=get_args(PositionKind),
+        IMAGES,
+        rare=True,
     )
 
-    @property
-    def position_kind(self) -> PositionKind:
-        """The kind of positions, checked by the command line."""
-        return cast(PositionKind, self.pack_positions)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in given_of(self, _OF_SQUARES) if self.pack_tokens else ():
+            raise UsageError(f"`{name}` is for square images; leave it out with `pack_tokens`")
 
     def packs(self, patch: int, *, crop: tuple[float, float]) -> Packs | None:
         """Return what the loader is asked for; None for squares.
@@ -395,22 +427,12 @@ class PackFlags:
             crop=None if crop == (1, 1) else crop,
         )
 
-    def refuse_with_packs(self, given: dict[str, bool]) -> None:
-        """Raise UsageError for flags that make no sense for packs.
-
-        Args:
-            given: Whether each flag is given, by its name.
-        """
-        for name, is_given in given.items():
-            if self.pack_tokens and is_given:
-                raise UsageError(f"--{name} is for square images; leave it out with --pack_tokens")
-
 
 def check_packs(packs: Packs, batch_size: int, devices: Devices, accum_iter: int) -> None:
     """Raise UsageError if the devices and parts of a batch cannot share its rows equally."""
     shares = packs.images * devices.num_devices * accum_iter
     if batch_size % shares:
         raise UsageError(
-            f"--pack_images {packs.images}: a batch of {batch_size} in rows of {packs.images} cannot be shared by "
+            f"`pack_images` {packs.images}: a batch of {batch_size} in rows of {packs.images} cannot be shared by "
             f"{devices.num_devices} devices x {accum_iter} parts; choose a batch that is a multiple of {shares}"
         )

@@ -3,8 +3,8 @@
 loop.py              the loop of all entries: steps, signals, log lines, checkpoints, diagnosis, profiles
 backend.py           the protocol of a framework and its devices; when a loop logs, saves and stops; plans of sharding
 torch.py             PyTorch: a `Task` turns a batch into losses
-runtime.py           PyTorch's devices; torch_runtime.py and xla_runtime.py drive them
-classify.py          the task of all classifiers; mae.py that of masked autoencoders, packed.py both over packs
+runtime.py           PyTorch's devices; xla_runtime.py drives XLA's
+classify.py          the task of all classifiers; mae.py the task of masked autoencoders, packed.py both over packs
 jax.py               JAX: functions of a network on a mesh of devices, and where their arrays are; jax_steps.py has
                      the functions of ResNets, jax_transformer_steps.py of transformers, jax_finetune_steps.py of
                      fine-tuning and probing
@@ -23,7 +23,6 @@ __all__ = [
     "packed",
     "runtime",
     "torch",
-    "torch_runtime",
     "workload",
     "xla_runtime",
 ]

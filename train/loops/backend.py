@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 AUTOMATIC = "automatic"
-"""Value of --resume that means the newest valid checkpoint."""
+"""Value of `resume` that means the newest valid checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopConfig:
-    """Settings of when a run logs, evaluates, saves and stops, and of how messages name the entry's flags.
+    """Settings of when a run logs, evaluates, saves and stops, and of what its messages advise.
 
     An interval of 0 turns its reason off.
     """
@@ -52,15 +52,13 @@ class LoopConfig:
     ckpt_interval_minutes: float = 0.0
     profile_steps: tuple[int, int] | None = None
     """First step that is traced, and the first one after it that is not."""
-    flag_prefix: str = "--"
-    """Prefix of a flag's name on the entry's command line."""
-    resume_hint: str = "--resume automatic continues it"
+    resume_hint: str = "`resume` automatic continues it"
     """How to continue a stopped run, for its last message."""
     anew_hint: str = (
-        "to begin a new run with the checkpoint's weights, give --init {words} in place of --resume, and another "
-        "--output_dir"
+        "to begin a new run with the checkpoint's weights, give `init` {words} in place of `resume`, and another "
+        "`output_dir`"
     )
-    """What to do if the dataset was built anew since a checkpoint, whose path or URL takes the place of {words}."""
+    """What to do if the dataset was rebuilt since a checkpoint, whose path or URL takes the place of {words}."""
     batch_hint: str = "a smaller batch"
     """What to choose if there are too few images for a batch, for the message."""
 
@@ -172,7 +170,7 @@ class UpdateOverflowError(DataprepError):
 
 
 def skipped_images(validation: Loader, images: int) -> dict[str, int]:
-    """Return how many images an evaluation of a whole split left out, as `skipped`; nothing if none.
+    """Return how many images an evaluation of a complete split left out, as `skipped`; nothing if none.
 
     Args:
         validation: Loader of the evaluation, over every image once.
@@ -273,6 +271,7 @@ class Backend(Protocol):
         Raises:
             UsageError: The processes see different folders.
         """
+        return
 
     def not_finite(self) -> list[str]:
         """Return the names of arrays in `state` with values that are not finite, which the devices reduce.
@@ -297,19 +296,19 @@ class Backend(Protocol):
         Args:
             where: Path or URL of the checkpoint, for messages.
             state: All of its entries.
-            changes: Flags with other values in the run that saved the checkpoint, e.g. `--model vit_base_patch16`.
+            changes: Flags with other values in the run that saved the checkpoint, e.g. "`model` vit_base_patch16".
 
         Raises:
-            UsageError: The entries are those of another model or optimiser.
+            UsageError: The entries are of another model or optimiser.
             FormatError: The entries are damaged.
         """
 
     def take_weights(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
-        """Take the weights of a checkpoint, and the statistics beside them, but no moments and no generators; otherwise
-        as `restore`."""
+        """Take the weights of a checkpoint and their statistics, no moments or generators; otherwise as `restore`."""
 
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
         """Log a picture of what the weights of a saved state do, if the task has one."""
+        return
 
     def memory_bytes(self) -> int | None:
         """Return the bytes in use on the first device of this process; None if the device does not report them."""
@@ -321,21 +320,24 @@ class Backend(Protocol):
         """Copy a batch to the devices; return when it has arrived."""
 
     def try_step(self, resident: Any) -> None:
-        """Do one update with a batch that `put` returned; return when the devices are done. For `--diagnose`."""
+        """Do one update with a batch that `put` returned; return when the devices are done. For `diagnose`."""
 
     @property
     def compute_threads(self) -> int:
         """Number of threads with which an update computes, where that can be changed, as on a CPU; 0 elsewhere."""
+        return 0
 
     def use_threads(self, count: int) -> None:
-        """Compute with another number of threads from now on, where `compute_threads` is not 0. For `--diagnose`."""
+        """Compute with another number of threads from now on, where `compute_threads` is not 0. For `diagnose`."""
+        return
 
     def close(self) -> None:
         """Close what was opened for evaluations."""
+        return
 
 
 COPIES_IN_TRAINING = 4
-"""Memory of training divided by that of the weights: weights, gradients and AdamW's two moments, sharded alike."""
+"""Memory of training divided by the weights' memory: weights, gradients and AdamW's two moments, sharded alike."""
 
 
 def sharded_dimension(shape: Sequence[int], num_devices: int) -> int | None:
@@ -353,7 +355,7 @@ class Share:
     cut: int | None
     """Dimension along which the parameter is sharded; None: every device holds all of it."""
     bytes: int
-    """Size of the whole parameter."""
+    """Size of the complete parameter."""
     bytes_per_device: int
 
 

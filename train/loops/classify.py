@@ -49,7 +49,7 @@ class ClassifierTask(Task):
             images_NCHW, labels_N = self._part(batch.images, batch.labels, part)
             targets = labels_N
             if self.mix is not None:
-                # The partner may be on another device and in another part, so the whole batch is reversed.
+                # The partner may be on another device and in another part, so the complete batch is reversed.
                 partners = self._part(batch.images.flip(0), batch.labels.flip(0), part)
                 images_NCHW, targets = self.mix(images_NCHW, targets, *partners, positions[part :: self.accum_iter])
             with open_autocast(self.runtime.device, self.precision):
@@ -65,7 +65,7 @@ class ClassifierTask(Task):
         """Return `accuracy` (0..1) and mean `loss` over all validation images, and `images`, their number.
 
         Raises:
-            DataprepError: Not every image was counted once, except those that `--on_error skip` leaves out.
+            DataprepError: Not every image was counted once, except those that `on_error` skip leaves out.
         """
         if self.validation is None:
             return {}

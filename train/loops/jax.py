@@ -30,8 +30,7 @@ from loaders.loader import STATE_VERSION, Loader
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.checkpoints.files import ARRAYS, flags_of_its_run
 from train.checkpoints.files import State as SavedState
-from train.loops.backend import Update, sharded_dimension, skipped_images
-from train.telemetry.logs import Logs
+from train.loops.backend import Backend, Update, sharded_dimension, skipped_images
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,7 +65,7 @@ def open_mesh(tensor_parallel: int) -> Mesh:
     local, devices = jax.local_device_count(), np.asarray(jax.devices())
     if local % tensor_parallel:
         raise UsageError(
-            f"--tensor_parallel {tensor_parallel} does not divide the {local} devices of a process; choose a divisor "
+            f"`tensor_parallel` {tensor_parallel} does not divide the {local} devices of a process; choose a divisor "
             "of them"
         )
     return Mesh(devices.reshape(-1, tensor_parallel), (DATA_AXIS, MODEL_AXIS))
@@ -121,10 +120,10 @@ def arrays_of(state: Any) -> dict[str, NDArray[Any]]:
 
 
 def on_devices(state: StateT, arrays: Mapping[str, NDArray[Any]]) -> StateT:
-    """Copy arrays, by the names of `named_leaves`, to the devices, sharded as those of a state are.
+    """Copy arrays, by the names of `named_leaves`, to the devices, sharded as a state's are.
 
     Raises:
-        UsageError: Names or shapes are not those of `state`.
+        UsageError: Names or shapes differ from `state`.
     """
     check_shapes(state, arrays)
     leaves = [_placed(leaf, arrays[name]) for name, leaf in named_leaves(state)]
@@ -199,7 +198,7 @@ class Steps(Protocol):
         """Copy the arrays of a checkpoint to the devices, as values like those that are given.
 
         Raises:
-            UsageError: They are those of another model.
+            UsageError: They are of another model.
         """
 
     def from_torch(self, where: str, state: Mapping[str, Any], values: Any) -> dict[str, NDArray[Any]]:
@@ -211,8 +210,8 @@ class Steps(Protocol):
 
 
 @dataclass(kw_only=True)
-class JaxBackend:
-    """State of a network, its updates and its evaluations: a `train.loops.backend.Backend`."""
+class JaxBackend(Backend):
+    """State of a network, its updates and its evaluations."""
 
     mesh: Mesh
     steps: Steps
@@ -224,11 +223,11 @@ class JaxBackend:
     """Number of batches in an evaluation; None: all, so that every image counts once."""
     prefetch: int = 2
     saves_parts: bool = False
-    """Whether a checkpoint takes arrays on the devices, of which every process writes its own part."""
+    """Whether a checkpoint takes arrays on the devices; every process writes its own part."""
     agreement_steps: int = 20
     """Interval in steps at which several processes agree that it is time to save."""
     judge: Callable[[dict[str, float]], dict[str, float]] = dict
-    """Function that adds numbers to those of an evaluation."""
+    """Function that adds numbers to an evaluation's."""
     same_model: str = "use the flags that it was trained with"
     """What to do if a checkpoint is from another model, for the message."""
     _in_flight: deque[jax.Array] = field(default_factory=deque)
@@ -240,17 +239,14 @@ class JaxBackend:
 
     @property
     def name(self) -> str:
-        """Kind of the devices, e.g. `tpu` or `cpu`."""
         return str(jax.default_backend())
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first process."""
         return bool(jax.process_index() == 0)
 
     @property
     def transfer_ahead(self) -> int:
-        """Number of batches that are sent to the devices ahead of the one that is trained on."""
         return self.prefetch
 
     @property
@@ -259,7 +255,6 @@ class JaxBackend:
         return bool(jax.process_count() == 1)
 
     def batches(self, loader: Loader) -> Generator[JaxBatch]:
-        """Yield the rest of the loader's epoch, on the devices of all processes."""
         return device_batches(loader, self.mesh, axis=DATA_AXIS, prefetch=self.prefetch)
 
     def update(self, batch: JaxBatch, update: Update) -> dict[str, jax.Array]:
@@ -271,7 +266,6 @@ class JaxBackend:
         return means
 
     def evaluate(self, is_stopped: Callable[[], bool]) -> dict[str, float] | None:
-        """Evaluate the network with its running statistics; return None if a signal interrupted the evaluation."""
         if self.validation is None:
             return {}
         sums = dict.fromkeys(("loss", "correct", "images"), 0.0)
@@ -293,17 +287,16 @@ class JaxBackend:
         return bool(multihost_utils.reached_preemption_sync_point(step))
 
     def agree_on_time(self, elapsed: bool, step: int) -> bool:
-        """Return whether any process's clock says that it is time; several agree on it every `agreement_steps`."""
         if jax.process_count() == 1:
             return elapsed
         return step % self.agreement_steps == 0 and bool(multihost_utils.process_allgather(elapsed).any())
 
     def check_same_checkpoint(self, step: int, url: str) -> None:
-        """Refuse a folder in which processes see different checkpoints: they would train different weights."""
+        """Refuse a folder where processes see different checkpoints: they would train different weights."""
         steps = {int(each) for each in multihost_utils.process_allgather(step).flatten()}
         if len(steps) > 1:
             raise UsageError(
-                f"--workdir {url}: some processes find a checkpoint of step {max(steps)}, others of step {min(steps)}; "
+                f"`workdir` {url}: some processes find a checkpoint of step {max(steps)}, others of step {min(steps)}; "
                 "give a folder that all hosts share, or gs://"
             )
 
@@ -328,7 +321,6 @@ class JaxBackend:
         return {**state, "evaluated_step": state.get("step"), ARRAYS: arrays}
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
-        """Restore the arrays of a checkpoint."""
         try:
             self.values = self.steps.on_devices(self.values, state[ARRAYS])
         except UsageError as error:
@@ -340,11 +332,7 @@ class JaxBackend:
         weights = {name: each for name, each in state[ARRAYS].items() if not name.startswith(_MOMENTS)}
         self.restore(where, {**state, ARRAYS: weights | moments}, changes)
 
-    def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
-        """Do nothing: a classifier has no picture."""
-
     def memory_bytes(self) -> int | None:
-        """Return the bytes in use on the first device of this process; None if the device does not report them."""
         return (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
 
     @contextlib.contextmanager
@@ -356,7 +344,6 @@ class JaxBackend:
             jax.block_until_ready(self.values)
 
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> JaxBatch:
-        """Copy a batch to the devices, sharded as in training; return when it has arrived."""
         rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
         arrays = images_NHWC, labels_N.astype(np.int32), np.ones(len(labels_N), np.bool_)
         state: LoaderState = {"state_version": STATE_VERSION, "position": 0, "epoch": 0, "sequence": {}}
@@ -364,20 +351,10 @@ class JaxBackend:
         return JaxBatch(images, labels, mask, [""] * len(labels_N), {}, state)
 
     def try_step(self, resident: JaxBatch) -> None:
-        """Do one update at the rate 0; return when the devices are done with it."""
         self._apply(resident, Update(step=0, lr=0.0, positions=range(len(resident.keys))))
         jax.block_until_ready(self.values)
 
-    @property
-    def compute_threads(self) -> int:
-        """0: XLA decides at its start with how many threads it computes on a CPU."""
-        return 0
-
-    def use_threads(self, count: int) -> None:
-        """Do nothing: the number of XLA's threads cannot be changed."""
-
     def close(self) -> None:
-        """Close the loader of evaluations."""
         if self.validation is not None:
             self.validation.close()
 

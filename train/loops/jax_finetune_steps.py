@@ -76,7 +76,7 @@ def _reversed(rows: Any, *, sharding: NamedSharding) -> Any:
 
 
 def _inside(box_B4: jax.Array, side: int) -> jax.Array:
-    """Return for each pixel whether it lies in its image's box: (B, H, W, 1)."""
+    """Return for each pixel whether it is in its image's box: (B, H, W, 1)."""
     at = jnp.arange(side)
     top, bottom, left, right = (box_B4[:, each, None] for each in range(4))
     rows_BH, columns_BW = (at >= top) & (at < bottom), (at >= left) & (at < right)
@@ -84,7 +84,7 @@ def _inside(box_B4: jax.Array, side: int) -> jax.Array:
 
 
 class ProbeValues(NamedTuple):
-    """Arrays that a probe's update changes; of the weights only those of the head."""
+    """Arrays that a probe's update changes; of the weights only the head's."""
 
     params: Any
     momentum: Any
@@ -111,7 +111,7 @@ class ProbeSteps(TransformerSteps):
         """Copy arrays on the host to the devices.
 
         Raises:
-            UsageError: Names or shapes are not those of `values`.
+            UsageError: Names or shapes differ from `values`.
         """
         return on_devices(values, arrays)
 

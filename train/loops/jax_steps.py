@@ -75,7 +75,7 @@ def join_processes() -> None:
 
 
 def all_devices() -> Mesh:
-    """Make a mesh of one axis over the devices of all processes, those of one process side by side."""
+    """Make a mesh of one axis over the devices of all processes, one process's side by side."""
     return Mesh(np.asarray(jax.devices()), (DATA_AXIS,))
 
 
@@ -83,7 +83,7 @@ class Steps:
     """The functions of one network and optimiser on one mesh.
 
     Args:
-        model: Network whose batch statistics are computed over whole batches.
+        model: Network whose batch statistics are computed over complete batches.
         mesh: Devices of all processes.
         momentum: Momentum of SGD, with Nesterov's correction.
         weight_decay: Factor of a weight that is added to its gradient; vectors do not decay.
@@ -124,7 +124,7 @@ class Steps:
         """Copy arrays on the host, by the names of `jax_arrays.named_leaves`, to the devices.
 
         Raises:
-            UsageError: Names or shapes are not those of `values`.
+            UsageError: Names or shapes differ from `values`.
         """
         return on_devices(values, arrays)
 

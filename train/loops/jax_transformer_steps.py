@@ -131,7 +131,7 @@ class TransformerSteps:
             tensors: All weights by PyTorch's names, in its layouts.
 
         Raises:
-            UsageError: The weights are those of another network.
+            UsageError: The weights are of another network.
         """
         arrays = from_torch(where, tensors, _shapes(values.params))
         params = on_devices(values.params, arrays)
@@ -149,7 +149,7 @@ class TransformerSteps:
         """Copy arrays on the host to the devices; a state without an average starts it with its weights.
 
         Raises:
-            UsageError: Names or shapes are not those of `values`.
+            UsageError: Names or shapes differ from `values`.
         """
         found = {name: each for name, each in arrays.items() if values.average or not name.startswith("average/")}
         if values.average and not any(name.startswith("average/") for name in found):
@@ -191,7 +191,7 @@ class TransformerSteps:
         return decayed - lr * direction
 
     def _gradient(self, params: Any, inputs: Inputs) -> tuple[jax.Array, Any]:
-        """Return loss and gradient: means over the parts of the batch, of which part i has rows i, i + parts, …"""
+        """Return loss and gradient: means over the parts of the batch; part i has rows i, i + parts, …"""
         num_parts = self._settings.accum_iter
         key = jax.random.fold_in(jax.random.key(self._settings.seed), inputs.step)
         of_part = jax.value_and_grad(self._task.loss)

@@ -1,7 +1,7 @@
 """The training loop of all entries: batches in, log lines, evaluations and checkpoints out, exactly resumable.
 
 A batch of the loader is one update of the weights, even if its gradient is accumulated over several parts. So the state
-after an update is that of the backend (weights, optimiser, random generators) and the loader's position.
+after an update is the backend's (weights, optimiser, random generators) and the loader's position.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class StepMonitor:
     def take(self) -> dict[str, float]:
         """Return `images_per_s`, `wait_share` (0..1), `step_s` and `utilisation` (0..1) since the last call.
 
-        The utilisation is that of MLPerf Storage: the rate over the rate of the device fed from memory. Where the
-        latter is not known, it is the share of the time in which the loop does not wait.
+        The utilisation is MLPerf Storage's: the rate over the rate of the device fed from memory. Where the
+        latter is not known, it is the share of the time while the loop does not wait.
         """
         elapsed_s = max(time.perf_counter() - self._started_s, 1e-9)
         images_per_s = self._steps * self._batch_images / elapsed_s
@@ -153,14 +153,14 @@ class Training(Generic[BackendT]):
         if not where:
             if self.checkpoints is not None and self.checkpoints.list():
                 raise UsageError(
-                    f"{self.checkpoints.url}: has checkpoints of a run; continue it with --resume automatic, or "
-                    "choose another --output_dir"
+                    f"{self.checkpoints.url}: has checkpoints of a run; continue it with `resume` automatic, or "
+                    "choose another `output_dir`"
                 )
             return
         if where != AUTOMATIC:
             state = load_any(where)
         elif self.checkpoints is None:
-            raise UsageError("--resume automatic looks in --output_dir, which is empty; give both")
+            raise UsageError("`resume` automatic looks in `output_dir`, which is empty; give both")
         else:
             found = self.checkpoints.newest_valid(self.logs.tell, move_damaged=self.backend.is_first)
             self.backend.check_same_checkpoint(0 if found is None else found[0].step, self.checkpoints.url)
@@ -381,7 +381,7 @@ class Training(Generic[BackendT]):
         if _START_EPOCH in self.description:
             self.description = {**self.description, _START_EPOCH: _start_epoch(state["description"])}
         for name, was, now in changes:
-            self.logs.tell(f"note: {self.config.flag_prefix}{name} was {_shown(was)}, is now {_shown(now)}")
+            self.logs.tell(f"note: {_field(name)} was {_shown(was)}, is now {_shown(now)}")
 
     def _checked(self, where: str, state: State) -> tuple[State, list[tuple[str, Any, Any]]]:
         """Check that a run saved a state; return it with this backend's entries, and the flags that have changed."""
@@ -392,14 +392,14 @@ class Training(Generic[BackendT]):
         for name, was, now in changes:
             if name in _WITHOUT_SHAPE:
                 raise UsageError(
-                    f"{where}: from another model: {self.config.flag_prefix}{name} was {_shown(was)}, is now "
+                    f"{where}: from another model: {_field(name)} was {_shown(was)}, is now "
                     f"{_shown(now)}; use the flags that it was trained with"
                 )
         return state, changes
 
     def _named(self, changes: list[tuple[str, Any, Any]]) -> list[str]:
         """Return the flags of a checkpoint's run that have changed, for messages."""
-        return [f"{self.config.flag_prefix}{name} {was}" for name, was, _ in changes]
+        return [f"{_field(name)} {was}" for name, was, _ in changes]
 
     @property
     def _skipped(self) -> int:
@@ -453,6 +453,11 @@ class _DiagnosedDevice:
 def _rounded(value: float) -> float:
     """Return a number as a log line shows it; losses are not rounded, so that runs can be compared bit for bit."""
     return float(f"{value:.{_DIGITS}g}")
+
+
+def _field(name: str) -> str:
+    """Return a flag of a checkpoint's description as a message names it."""
+    return f"`{name.replace('.', '_')}`"
 
 
 def _shown(value: object) -> str:
@@ -530,7 +535,7 @@ def stop_signals(
 @contextlib.contextmanager
 def interrupt_as_sigterm(announce: Callable[[], None]) -> Iterator[Stop]:
     """Send this process SIGTERM at the first Ctrl-C, for a framework that stops all processes at SIGTERM; a second
-    Ctrl-C ends this process at once. Whether they stop is the framework's to say, never that of the `Stop`."""
+    Ctrl-C ends this process at once. Whether they stop is the framework's to say, never the `Stop`'s."""
 
     def pass_on() -> None:
         announce()

@@ -25,7 +25,7 @@ from loaders.loader import STATE_VERSION, Loader
 from loaders.torch import TorchBatch
 from train.checkpoints.files import ARRAYS, State, taking_position
 from train.checkpoints.pretrained import check_model, restore_optimizer
-from train.loops.backend import Update, UpdateOverflowError
+from train.loops.backend import Backend, Update, UpdateOverflowError
 from train.loops.runtime import Runtime
 from train.optim.optimizer import moments_of
 from train.telemetry.logs import Logs
@@ -64,8 +64,8 @@ def rows_of_part(rows: torch.Tensor, part: int, num_parts: int) -> torch.Tensor:
 
 
 @dataclass(kw_only=True)
-class TorchBackend:
-    """A model and its optimiser on the devices of a runtime: a `train.loops.backend.Backend`."""
+class TorchBackend(Backend):
+    """A model and its optimiser on the devices of a runtime."""
 
     runtime: Runtime
     model: nn.Module
@@ -84,17 +84,14 @@ class TorchBackend:
 
     @property
     def name(self) -> str:
-        """Kind of the devices: `xla`, `cuda` or `cpu`."""
         return self.runtime.name
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first host."""
         return self.runtime.rank == 0
 
     @property
     def transfer_ahead(self) -> int:
-        """Number of batches that are sent to the devices ahead of the one that is trained on."""
         return self.runtime.transfer_ahead
 
     @property
@@ -103,7 +100,6 @@ class TorchBackend:
         return self.name not in ("cpu", "cuda") or is_compiled(self.model)
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
-        """Yield the rest of the loader's epoch, on the device."""
         return self.runtime.batches(loader)
 
     def update(self, batch: TorchBatch, update: Update) -> dict[str, torch.Tensor]:
@@ -126,9 +122,6 @@ class TorchBackend:
     def agree_on_time(self, elapsed: bool, step: int) -> bool:
         """Return whether any host's clock says that it is time; several hosts agree on it every `agreement_steps`."""
         return self.agree_to_stop(elapsed, step)
-
-    def check_same_checkpoint(self, step: int, url: str) -> None:
-        """Do nothing: hosts at different steps are noticed when they agree or save."""
 
     def not_finite(self) -> list[str]:
         """Return the names of weights, statistics and moments with values that are not finite."""
@@ -155,13 +148,12 @@ class TorchBackend:
         """
         if ARRAYS in state:
             raise UsageError(
-                f"{where}: a checkpoint of JAX; continue it with --framework jax, or start from its weights with "
+                f"{where}: a checkpoint of JAX; continue it with `framework` jax, or start from its weights with "
                 "`dataprep-finetune-mae --finetune`"
             )
         return state
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
-        """Restore the weights, moments and generators of a checkpoint."""
         self.take_weights(where, state, changes)
         restore_optimizer(where, self.optimizer, state["optimizer"])
         self.runtime.shard_like_weights(moments_of(self.optimizer))
@@ -169,24 +161,19 @@ class TorchBackend:
             self.runtime.set_random_state(state["random"])
 
     def take_weights(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
-        """Take the weights of a checkpoint, and the statistics of its normalisations."""
         check_model(where, state["model"], self.model.state_dict(), changes)
         self.model.load_state_dict(state["model"])
 
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
-        """Log the task's picture of the weights."""
         self.task.picture(state["model"], step, logs)
 
     def memory_bytes(self) -> int | None:
-        """Return the bytes in use on the first device of this process; None if the device does not report them."""
         return self.runtime.memory_bytes()
 
     def profile(self, folder: Path) -> AbstractContextManager[None]:
-        """Trace what runs inside the context, into a folder where TensorBoard finds it."""
         return self.runtime.profile(folder)
 
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> TorchBatch:
-        """Copy a batch to the device; return when it has arrived."""
         images = len(images_NHWC)
         return TorchBatch(
             images=self.runtime.put_whole(torch.from_numpy(images_NHWC)),
@@ -198,21 +185,15 @@ class TorchBackend:
         )
 
     def try_step(self, resident: TorchBatch) -> None:
-        """Do one update; return when the device is done with it."""
         self._apply(resident, range(len(resident.keys)))
         self.runtime.wait()
 
     @property
     def compute_threads(self) -> int:
-        """Number of threads with which an update computes on a CPU; 0 on another device."""
         return self.runtime.compute_threads
 
     def use_threads(self, count: int) -> None:
-        """Compute with another number of threads from now on."""
         self.runtime.use_threads(count)
-
-    def close(self) -> None:
-        """Do nothing, because a task may evaluate once more after the run."""
 
     def _apply(self, batch: TorchBatch, positions: range) -> torch.Tensor:
         """Update the weights by a batch's gradient; return its loss without waiting for it."""
@@ -265,7 +246,7 @@ def compile_network(model: nn.Module, device: torch.device) -> None:
         UsageError: The device compiles by itself, or this machine lacks what compiling for a CPU needs.
     """
     if device.type == "xla":
-        raise UsageError("--compile is for cpu, cuda and tpu; XLA compiles every step anyway, leave it out")
+        raise UsageError("`compile` is for cpu, cuda and tpu; XLA compiles every step anyway, leave it out")
     if device.type == "cpu":
         _check_compiler()
     model.compile(dynamic=False)  # type: ignore[no-untyped-call]  # all batches have the same shapes
@@ -280,12 +261,12 @@ def _check_compiler() -> None:
     compiler = os.environ.get("CXX") or DEFAULT_COMPILER
     if shutil.which(compiler) is None:
         raise UsageError(
-            f"--compile on a CPU needs a C++ compiler: {compiler} was not found; install g++, name another one in the "
-            "variable CXX, or leave --compile out"
+            f"`compile` on a CPU needs a C++ compiler: {compiler} was not found; install g++, name another one in the "
+            "variable CXX, or leave `compile` out"
         )
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         raise UsageError(
-            f"--compile on a CPU needs Python's headers: {headers} has no Python.h; install python3-dev, or leave "
-            "--compile out"
+            f"`compile` on a CPU needs Python's headers: {headers} has no Python.h; install python3-dev, or leave "
+            "`compile` out"
         )

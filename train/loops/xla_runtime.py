@@ -25,7 +25,7 @@ from loaders.loader import Loader
 from loaders.torch import TorchBatch
 from train.checkpoints.parts import Pieces
 from train.loops.backend import sharded_dimension
-from train.loops.torch_runtime import RandomState
+from train.loops.runtime import RandomState, Runtime
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh, ShardingSpec, XLAShard
@@ -36,14 +36,11 @@ _WRAPPER = "_orig_module."
 """Text that torch_xla's FSDP inserts into the names of weights."""
 
 
-class XLARuntime:
-    """All XLA devices of this host, together with those of the other hosts."""
-
-    name = "xla"
-    transfer_ahead = 2
-    is_sharded = False
+class XLARuntime(Runtime):
+    """All XLA devices of this host, together with the other hosts' devices."""
 
     def __init__(self) -> None:
+        self.name, self.transfer_ahead = "xla", 2
         try:
             from loaders.xla import host_rank
 
@@ -54,11 +51,11 @@ class XLARuntime:
 
             self.num_devices = xr.global_runtime_device_count()
         except ImportError:
-            raise UsageError(f"--device xla needs torch_xla: {install_hint('xla')}, or use --device cpu") from None
+            raise UsageError(f"`device` xla needs torch_xla: {install_hint('xla')}, or use `device` cpu") from None
         except (OSError, RuntimeError) as error:
             raise UsageError(
                 f"no XLA device (PJRT_DEVICE={os.environ.get('PJRT_DEVICE', '')}): {str(error).partition('. ')[0]}; "
-                f"on a TPU {install_hint('tpu-torch')}; elsewhere set PJRT_DEVICE=CPU, or use --device cpu"
+                f"on a TPU {install_hint('tpu-torch')}; elsewhere set PJRT_DEVICE=CPU, or use `device` cpu"
             ) from None
         self._xla = torch_xla
         self._seed = 0
@@ -72,13 +69,11 @@ class XLARuntime:
         self.device: torch.device = torch_xla.device()
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
-        """Yield the rest of the loader's epoch; two batches are sent ahead."""
         from loaders.xla import device_batches
 
         return device_batches(loader, self.device, mesh=self._mesh, axis=AXIS)
 
     def put(self, rows: torch.Tensor) -> torch.Tensor:
-        """Begin to copy rows to the devices, and return at once."""
         import torch_xla.core.xla_model as xm
 
         (moved,) = xm.send_cpu_data_to_device([rows], self.device, input_sharding=self._row_sharding(rows.dim()))
@@ -106,20 +101,14 @@ class XLARuntime:
         xm.set_rng_state(int.from_bytes(drawn[:4]))
 
     def end_step(self) -> None:
-        """End the graph, compile it if it is new, and run it."""
         self._xla.sync()
 
     def wait(self) -> None:
-        """Launch all recorded operations, and wait for them."""
         self._xla.sync(wait=True)
 
     @property
     def compute_threads(self) -> int:
-        """0: XLA decides at its start with how many threads it computes on a CPU."""
         return 0
-
-    def use_threads(self, count: int) -> None:
-        """Do nothing: the number of XLA's threads cannot be changed."""
 
     def memory_bytes(self) -> int | None:
         """Return the bytes in use on the first device; None on XLA's CPU, which does not report them."""
@@ -132,13 +121,12 @@ class XLARuntime:
         return used
 
     def metrics(self) -> str:
-        """Return all of XLA's counters."""
         import torch_xla.debug.metrics as met
 
         return str(met.metrics_report())
 
     def shard_weights(self, model: nn.Module, block: type[nn.Module]) -> nn.Module:
-        """Shard weights by SPMD: the compiler gathers and frees those of a block, and reduces gradients in shards."""
+        """Shard weights by SPMD: the compiler gathers and frees a block's, and reduces gradients in shards."""
         model = model.to(self.device)  # under SPMD a weight leaves the host only when its sharding is known
         if self._mesh is None:
             return model
@@ -158,7 +146,6 @@ class XLARuntime:
         return wrapped
 
     def shard_like_weights(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Shard tensors along the dimension of their weights; do nothing if weights are replicated."""
         if not self.is_sharded:
             return
         import torch_xla.distributed.spmd as xs
@@ -180,29 +167,24 @@ class XLARuntime:
         return tree_map(lambda leaf: self._copied(leaf) if isinstance(leaf, torch.Tensor) else leaf, tree)
 
     def agree(self, said: bool) -> bool:
-        """Return whether any host gave True; every device of a host carries the host's value."""
         if self.world_size == 1:
             return said
         words = torch.full((self.num_devices // self.world_size,), int(said), dtype=torch.int32)
         return bool(self.put(words).sum().item())
 
     def seed(self, seed: int) -> None:
-        """Seed the host's random generator, from which weights are drawn, and the steps."""
         torch.manual_seed(seed)
         self._seed = seed
 
     def random_state(self) -> RandomState:
-        """Return the state of the host's random generator, and the seed of the steps."""
         return {"cpu": torch.get_rng_state(), "xla": self._seed}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state; one from another kind of device restores only the host's generator."""
         torch.set_rng_state(state["cpu"])
         self._seed = state.get("xla", self._seed)
 
     @contextlib.contextmanager
     def profile(self, folder: Path) -> Iterator[None]:
-        """Trace into `plugins/profile/<run>/<host>.xplane.pb`."""
         import torch_xla.debug.profiler as xp
 
         self.wait()

@@ -66,7 +66,7 @@ def create_resnet(name: str, *, num_classes: int, dtype: jax.typing.DTypeLike) -
 class ResNet(nn.Module):
     """A residual network from images to logits.
 
-    Batch statistics are those of the whole batch: under `jax.jit` the mean is taken over all devices of all processes
+    Batch statistics are of the complete batch: under `jax.jit` the mean is taken over all devices of all processes
     among which the batch is sharded.
     """
 

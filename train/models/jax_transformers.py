@@ -32,7 +32,7 @@ from train.models.sizes import (
 )
 
 KEPT = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-"""Which results of a block are kept for its gradient: those of dense layers. Normalisations, attention's shares and
+"""Results of a block that are kept for its gradient, from dense layers. Normalisations, attention's shares and
 GELU are computed again, which on a CPU takes less time than writing and reading them, and much less memory."""
 
 
@@ -299,7 +299,7 @@ class _Upsample(nn.Module):
 
 
 class _Kernel(nn.Module):
-    """Weight and bias of a convolution whose windows do not overlap, drawn as those of the linear map that it is."""
+    """Weight and bias of a convolution whose windows do not overlap, drawn as for the linear map that it is."""
 
     shape: tuple[int, ...]
     fan_in: tuple[int, ...] = (0, 1, 2)

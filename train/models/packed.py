@@ -1,7 +1,7 @@
 """Vision transformers and masked autoencoders over packs: several images of any shape in a row of tokens.
 
 Dehghani et al., "Patch n' Pack: NaViT, a vision transformer for any aspect ratio and resolution", NeurIPS 2023: tokens
-attend to those of their own image, positions are the sum of an embedding of the row and one of the column, and each
+attend to tokens of their own image, positions are the sum of an embedding of the row and one of the column, and each
 image has its own pooled output. All shapes are static. Patches and blocks have the parameters of `vit.py` and `mae.py`,
 without a class token.
 
@@ -45,7 +45,7 @@ def own_image(segments_RT: torch.Tensor) -> torch.Tensor:
 
 
 class FactorizedPositions(nn.Module):
-    """Embeddings of rows and columns, whose sum is that of a patch's position.
+    """Embeddings of rows and columns; their sum embeds a patch's position.
 
     Args:
         dim: Width.
@@ -98,7 +98,7 @@ class PackedViT(nn.Module):
         positions_RT2: torch.Tensor,
         grids_RM2: torch.Tensor,
     ) -> torch.Tensor:
-        """Return logits, (R, M, classes); those of images that do not exist mean nothing."""
+        """Return logits, (R, M, classes); logits of images that do not exist mean nothing."""
         packed = Packed(patches_RTV, segments_RT, positions_RT2, grids_RM2)
         x_RTD = self.pos_drop(embed_patches(self.patch_embed, patches_RTV) + self.pos_embed(packed))
         mask = own_image(segments_RT)
@@ -195,7 +195,7 @@ class PackedMAE(nn.Module):
 
 
 def embed_patches(embed: PatchEmbed, patches_RTV: torch.Tensor) -> torch.Tensor:
-    """Map patches to tokens, (R, T, D), by the weights with which `embed` maps those of an image."""
+    """Map patches to tokens, (R, T, D), by the weights that `embed` maps an image's patches with."""
     weight_DV = embed.proj.weight.permute(0, 2, 3, 1).flatten(1)  # a patch holds its pixels row by row, colours last
     return F.linear(patches_RTV, weight_DV, embed.proj.bias)
 

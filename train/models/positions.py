@@ -1,4 +1,4 @@
-"""Fixed positions of a masked autoencoder in NumPy: those of `train.models.mae.sincos_positions`, without PyTorch."""
+"""Fixed positions of a masked autoencoder in NumPy, equal to `train.models.mae.sincos_positions`, without PyTorch."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ LAYER_NORM_EPSILON = 1e-6
 TARGET_EPSILON = 1e-6
 """Number that is added to the variance of a patch's pixels before they are divided by their standard deviation."""
 LEAST_HIDDEN = 1e-6
-"""Number by which a sum of errors is divided at least, for a batch none of whose images could be read."""
+"""Number by which a sum of errors is divided at least, for a batch without a readable image."""
 TOKEN_STD = 0.02
 POOLS = ("token", "average", "average_of_normed")
 PositionKind: TypeAlias = Literal["fractional", "absolute"]
@@ -77,8 +77,6 @@ class BlockConfig:
     def __post_init__(self) -> None:
         if self.dim % self.num_heads:
             raise UsageError(f"a width of {self.dim} cannot be cut into {self.num_heads} heads; choose a multiple")
-        for name in ("dropout", "att_dropout"):
-            check_dropout(name, getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +104,6 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         check_patches(self.image_size, self.patch_size)
-        for name in ("drop_path", "pos_dropout"):
-            check_dropout(name, getattr(self, name))
         if self.pool not in POOLS or (self.pool == "token" and not self.class_token):
             raise UsageError(f"pool must be token (with a class token), {' or '.join(POOLS[1:])}, got {self.pool!r}")
 
@@ -188,12 +184,6 @@ def check_patches(image_size: int, patch_size: int) -> None:
         raise UsageError(
             f"images of {image_size} pixels cannot be cut into patches of {patch_size}; choose a multiple of it"
         )
-
-
-def check_dropout(name: str, share: float) -> None:
-    """Refuse a dropout outside 0 to 1 (excluding 1) with a UsageError."""
-    if not 0 <= share < 1:
-        raise UsageError(f"{name} must be at least 0 and below 1, got {share}")
 
 
 def unknown_name(what: str, name: str, names: Sequence[str]) -> UsageError:

@@ -77,7 +77,7 @@ class Block(nn.Module):
         self.mlp = MLP(config.dim, int(config.dim * config.mlp_ratio), config.dropout)
 
     def forward(self, x_NLD: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Return tokens of the same shape; `mask` is that of `Attention`."""
+        """Return tokens of the same shape; `mask` is as for `Attention`."""
         x_NLD = x_NLD + self._passed(self.attn(self.norm1(x_NLD), mask))
         mixed_NLD: torch.Tensor = x_NLD + self._passed(self.mlp(self.norm2(x_NLD)))
         return mixed_NLD

@@ -12,7 +12,6 @@ from typing import overload
 import torch
 from torch import nn
 
-from dataprep.errors import UsageError
 from train.models.sizes import layer_of
 from train.models.vit import VisionTransformer
 
@@ -121,16 +120,11 @@ def open_layered_adamw(
     """Make an optimiser with one group per layer, each with an `lr_scale` that multiplies the learning rate.
 
     Args:
-        model: Model of which all parameters are trained.
+        model: Model; all its parameters are trained.
         lr: Learning rate of the head.
         weight_decay: Weight decay of matrices; vectors, tokens and positions have none.
         layer_decay: Learning rate of a layer as a share of the next one's.
-
-    Raises:
-        UsageError: The layer decay is not above 0 and at most 1.
     """
-    if not 0 < layer_decay <= 1:
-        raise UsageError(f"--layer_decay must be above 0 and at most 1, got {layer_decay}")
     last = model.config.depth + 1
     groups: dict[tuple[int, float], list[torch.nn.Parameter]] = {}
     for name, parameter in model.named_parameters():

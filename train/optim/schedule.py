@@ -38,7 +38,7 @@ class HalfCosine:
         if not 0 <= self.warmup_epochs <= self.epochs:
             raise UsageError(
                 f"warmup_epochs {self.warmup_epochs:g} of {self.epochs:g} epochs; choose a part of them, e.g. "
-                f"--warmup_epochs {self.epochs / 10:g}"
+                f"`warmup_epochs` {self.epochs / 10:g}"
             )
 
     def at(self, epoch: float) -> float:

@@ -2,7 +2,7 @@
 
 logs.py              JSON lines on stdout and in log.txt, a progress bar, TensorBoard's files, Weights & Biases
 profiling.py         traces of some steps
-diagnosis.py         `--diagnose`: what the run would wait for
+diagnosis.py         `diagnose`: what the run would wait for
 """
 
 __all__ = ["diagnosis", "logs", "profiling"]

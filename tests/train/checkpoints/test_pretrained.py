@@ -50,7 +50,7 @@ def test_a_folded_head_computes_what_normalisation_and_layer_do(weights):
 
 
 def test_weights_of_another_network_are_refused(weights):
-    with pytest.raises(UsageError, match="--model vit_base_patch16, but x is of vit_micro_patch8; leave --model out"):
+    with pytest.raises(UsageError, match="`model` vit_base_patch16, but x is of vit_micro_patch8; leave `model` out"):
         open_classifier("vit_base_patch16", weights, config())
     fewer = {name: each for name, each in weights.tensors.items() if name != "blocks.0.norm1.bias"}
     with pytest.raises(UsageError, match=r"1 tensors are only in one of the two, the first is blocks.0.norm1.bias"):

@@ -41,7 +41,7 @@ def checkpoint(dataset, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def refusal(dataset, tmp_path):
-    """What --resume says of a file."""
+    """What `resume` says of a file."""
 
     def say(path: object, **flags: Any) -> str:
         with pytest.raises(DataprepError) as caught:
@@ -83,7 +83,7 @@ def test_after_a_resume_decay_and_betas_are_those_of_the_command_line(dataset, c
     training = opened(dataset, tmp_path, weight_decay=0.2)
     training.resume(str(checkpoint))
     assert [group["weight_decay"] for group in training.backend.optimizer.param_groups] == [0.2, 0.0]
-    assert "note: --weight_decay was 0.05, is now 0.2" in capsys.readouterr().err
+    assert "note: --weight-decay was 0.05, is now 0.2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("settings", [{"ckpt_interval_steps": 1}, {"max_steps": 3}])
@@ -110,12 +110,12 @@ def test_resuming_from_published_weights_is_refused_with_a_hint_to_finetune(refu
     ):
         torch.save(state, path)
         assert refusal(path) == (
-            f"{path}: weights ({len(weights)} tensors), without the state of a run of this program; --resume "
-            "and --init take checkpoints of a run; `dataprep-finetune-mae --finetune` starts from such weights"
+            f"{path}: weights ({len(weights)} tensors), without the state of a run of this program; `resume` "
+            "and `init` take checkpoints of a run; `dataprep-finetune-mae --finetune` starts from such weights"
         )
     torch.save({"fc.weight": torch.zeros(2)}, path)
-    assert refusal(path).endswith("weights (1 tensors), without the state of a run of this program; --resume and "
-                                  "--init need a checkpoint that a run saved")  # fmt: skip
+    assert refusal(path).endswith("weights (1 tensors), without the state of a run of this program; `resume` and "
+                                  "`init` need a checkpoint that a run saved")  # fmt: skip
     torch.save({"lr": 1}, path)
     assert "no weights among its 1 entries" in refusal(path)
 
@@ -123,7 +123,7 @@ def test_resuming_from_published_weights_is_refused_with_a_hint_to_finetune(refu
 def test_a_checkpoint_of_another_size_or_entry_is_refused_by_name_and_shape(dataset, refusal, checkpoint, tmp_path):
     assert refusal(checkpoint, input_size=32, effective_batch_size=4) == (
         f"{checkpoint}: from another model: pos_embed is 1 x 5 x 64, in this model 1 x 17 x 64; its run had "
-        "--effective_batch_size 8, --input_size 16, --max_steps 2; use the flags that it was trained with"
+        "`effective_batch_size` 8, `input_size` 16, `max_steps` 2; use the flags that it was trained with"
     )
     assert "blocks.0.attn.q_bias is only in this model" in refusal(checkpoint, no_k_bias_in_vit=True)
     flags = {"image_size": 16, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "num_blocks": 1, "batch_size": 8}

@@ -32,7 +32,7 @@ def test_weights_without_the_state_of_a_run_are_recognised_without_their_framewo
     encoder = {"patch_embed.proj.weight": Array(), "norm.weight": Array()}
     with pytest.raises(UsageError, match=r"weights \(2 tensors\), .* `dataprep-finetune-mae --finetune` starts from"):
         check_state("x", {"model": encoder}, [])
-    with pytest.raises(UsageError, match=r"no weights among its 1 entries, .*--resume and --init need a checkpoint"):
+    with pytest.raises(UsageError, match=r"no weights among its 1 entries, .*`resume` and `init` need a checkpoint"):
         check_state("x", {"lr": 1}, [])
 
 

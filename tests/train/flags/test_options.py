@@ -1,4 +1,4 @@
-"""Numbers on a training command line: those out of range are refused before anything is opened, by flag and range."""
+"""Options of the training programs: their ranges, their spellings, and the groups of their help."""
 
 import dataclasses
 import math
@@ -6,28 +6,23 @@ import types
 import typing
 from typing import Any
 
+import click
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from click.testing import CliRunner
 
 from dataprep.errors import UsageError
-from train import finetune_mae, pretrain_mae, train_resnet, train_resnet_jax, train_vit
-from train.finetune_mae import Flags as FinetuneFlags
-from train.flags.options import Range
+from train import export, finetune_mae, pretrain_mae, train_resnet, train_resnet_jax, train_vit
 from train.optim.schedule import Steps
-from train.pretrain_mae import Flags as MAEFlags
-from train.train_resnet import Flags as ResNetFlags
-from train.train_resnet_jax import Config, DatasetConfig
-from train.train_vit import Flags as ViTFlags
 
-COMMANDS = {
-    MAEFlags: (pretrain_mae.command, ["--data_path", "x"], "--"),
-    FinetuneFlags: (finetune_mae.command, ["--data_path", "x"], "--"),
-    ViTFlags: (train_vit.command, [], "--"),
-    ResNetFlags: (train_resnet.command, [], "--"),
-    Config: (train_resnet_jax.command, ["--workdir", "x"], "--config."),
-    DatasetConfig: (train_resnet_jax.command, ["--workdir", "x"], "--config.dataset."),
+REQUESTS = {
+    pretrain_mae.Flags: {"data_path": "x"},
+    finetune_mae.Flags: {"data_path": "x"},
+    train_vit.Flags: {},
+    train_resnet.Flags: {},
+    train_resnet_jax.Config: {"workdir": "x"},
 }
+"""Requests with what they need."""
+PROGRAMS = (pretrain_mae, finetune_mae, train_vit, train_resnet, train_resnet_jax, export)
 HOSTILE = (math.nan, math.inf, -math.inf, -(2**70), -5, -1, -1e-300, 0, 1, 1.5, 2**31, 2**64, 2**70, 10**400)
 
 
@@ -45,68 +40,78 @@ def numeric(kind: type[Any]) -> list[tuple[str, type[Any], int]]:
     return found
 
 
-FLAGS = [(kind, *each) for kind in COMMANDS for each in numeric(kind)]
+@pytest.mark.parametrize(
+    ("kind", "name", "number", "count"), [(kind, *each) for kind in REQUESTS for each in numeric(kind)]
+)
+def test_a_number_out_of_its_range_is_refused_by_its_field(kind, name, number, count):
+    (spec,) = (each.metadata["option"] for each in dataclasses.fields(kind) if each.name == name)
+    assert spec.low is not None, "every number has a range"
+    below = [value for value in HOSTILE if value < spec.low or (spec.open_low and value == spec.low)]
+    above = [value for value in HOSTILE if spec.high is not None and value > spec.high]
+    for value in {*below, *above, math.nan, math.inf} - {spec.unset}:
+        if type(value) in (number, float):
+            with pytest.raises(UsageError, match=f"^`{name}` must be "):
+                kind(**REQUESTS[kind], **{name: (value,) * count if count > 1 else value})
 
 
-@pytest.mark.parametrize(("kind", "name", "number", "count"), FLAGS)
-def test_a_number_out_of_range_is_refused_naming_flag_and_range(kind, name, number, count):
-    (own,) = (each for each in dataclasses.fields(kind) if each.name == name)
-    within = own.metadata["within"]
-    assert isinstance(within, Range), "every flag of a number has a range"
-    command, required, prefix = COMMANDS[kind]
-    refused = [value for value in HOSTILE if isinstance(value, number) and value not in within]
-    assert refused
-    for value in refused:
-        line = [*required, f"{prefix}{name}", *[str(value)] * count]
-        with pytest.raises(UsageError) as caught:
-            command.main(line, standalone_mode=False)
-        assert str(caught.value) == f"{prefix}{name} must be {within}, got {value}"
-
-
-@pytest.mark.parametrize("kind", COMMANDS)
+@pytest.mark.parametrize("kind", REQUESTS)
 @pytest.mark.parametrize("value", ["nan", "inf", "-1e400", str(2**70), str(-(2**70))])
-def test_no_flag_takes_nan_infinity_or_huge_numbers(kind, value):
-    command, required, prefix = COMMANDS[kind]
-    taken = []
+def test_no_option_takes_nan_infinity_or_huge_numbers(kind, value):
+    (command,) = (each.command for each in PROGRAMS if each.command.kind is kind)
+    options, taken = {each.name: each for each in command.params}, []
     for name, number, count in numeric(kind):
         if value != str(2**70) if number is float else value.lstrip("-").isdigit():
-            try:
-                command.main([*required, f"{prefix}{name}", *[value] * count], standalone_mode=False)
-            except UsageError as error:
-                if f"{prefix}{name} must be " in str(error):
-                    continue
-            except Exception as error:  # noqa: BLE001  what a user would get as a traceback is told like the rest
-                taken.append(f"{name}: {type(error).__name__}")
-                continue
-            taken.append(name)
+            found = CliRunner().invoke(
+                command,
+                ["--workdir=x"] * (kind is train_resnet_jax.Config)
+                + ["--data-path=x"] * ("data_path" in options)
+                + [options[name].opts[0], *[value] * count],
+            )
+            said = f"{found.output}{found.exception}"
+            if not (isinstance(found.exception, SystemExit | UsageError) and options[name].opts[0] in said):
+                taken.append((name, said))
     assert taken == []
 
 
-@given(st.floats(-10, 10), st.floats(0, 10), st.booleans(), st.booleans(), st.one_of(st.floats(), st.integers(-20, 20)))
-def test_a_range_contains_the_numbers_between_its_ends(low, width, above, below, value):
-    within = Range(low, low + width, above=above, below=below)
-    is_low_enough = value < low + width if below else value <= low + width
-    assert (value in within) == (
-        not math.isnan(value) and (low < value or (low == value and not above)) and is_low_enough
-    )
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_option_is_spelled_with_dashes_and_taken_with_underscores(program):
+    context = click.Context(program.command, **program.command.context_settings)
+    parser = program.command.make_parser(context)
+    for each in program.command.get_params(context):
+        for spelling in (*each.opts, *each.secondary_opts) if isinstance(each, click.Option) else ():
+            assert "_" not in spelling
+            words = f"--{spelling[2:].replace('-', '_')}", "1", "1"
+            assert each.is_eager or each.name in parser.parse_args(list(words))[0]
 
 
-@pytest.mark.parametrize(
-    ("within", "text"),
-    [
-        (Range(1), "1 or more"),
-        (Range(0, above=True), "above 0"),
-        (Range(0, 1), "0 to 1"),
-        (Range(0, 1, below=True), "at least 0 and below 1"),
-        (Range(0, 1, above=True), "above 0 and at most 1"),
-        (Range(1, 10_000, unset=-1), "1 to 10,000, or -1"),
-    ],
-)
-def test_a_range_is_described_in_words(within, text):
-    assert str(within) == text
-    assert math.nan not in within
-    assert math.inf not in within
-    assert (-1 in within) == (within.unset == -1)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_is_in_groups_and_rare_options_are_behind_help_all(program):
+    runner = CliRunner()
+    short, full = (runner.invoke(program.command, [word]).output for word in ("-h", "--help-all"))
+    if program is export:
+        assert "--help-all" not in short
+        return
+    assert "Training:" in short
+    assert "--help-all shows" in short
+    rare = {
+        option.opts[0]
+        for option in program.command.params
+        for field in dataclasses.fields(program.command.kind)
+        if field.name == option.name and field.metadata["option"].rare
+    }
+    assert rare
+    assert [word for word in rare if f"  {word}" in short or word not in full] == []
+
+
+def test_a_misspelt_option_is_answered_with_the_nearest_one():
+    found = CliRunner().invoke(pretrain_mae.command, ["--data_pth", "x"])
+    assert found.exit_code == 2
+    assert "--data-path" in found.output
+
+
+def test_an_error_of_the_command_line_names_the_option():
+    with pytest.raises(UsageError, match="--start-epoch 3 of 3 epochs"):
+        pretrain_mae.command.main(["--data_path=x", "--epochs=3", "--start_epoch=3"], standalone_mode=False)
 
 
 def test_a_learning_rate_divided_beyond_floats_range_is_0():

@@ -27,7 +27,7 @@ def test_flags_become_what_the_loader_is_asked_for():
 def test_rows_that_devices_and_parts_cannot_share_are_refused():
     packs = Packs(tokens=512, images=4)
     check_packs(packs, 64, Devices, 2)
-    message = "--pack_images 4: a batch of 96 in rows of 4 cannot be shared by 8 devices x 2 parts; "
+    message = "`pack_images` 4: a batch of 96 in rows of 4 cannot be shared by 8 devices x 2 parts; "
     with pytest.raises(UsageError, match=re.escape(message + "choose a batch that is a multiple of 64")):
         check_packs(packs, 96, Devices, 2)
 
@@ -42,5 +42,5 @@ def test_rows_that_devices_and_parts_cannot_share_are_refused():
     ],
 )
 def test_flags_of_squares_are_refused(kind, flags, name):
-    with pytest.raises(UsageError, match=f"^--{name} is for square images; leave it out with --pack_tokens$"):
+    with pytest.raises(UsageError, match=f"^`{name}` is for square images; leave it out with `pack_tokens`$"):
         kind(data_path="x", pack_tokens=512, **flags)

@@ -13,8 +13,8 @@ from tests.support.finetuning import SMALL as FINETUNE
 from tests.support.training import SMALL as MAE
 from tests.support.training import TINY_VIT, losses, trace_of
 from train import finetune_mae, pretrain_mae, train_vit
+from train.loops.runtime import Runtime
 from train.loops.torch import Task, TorchBackend, compile_network
-from train.loops.torch_runtime import TorchRuntime
 
 
 class Nothing(Task):
@@ -44,7 +44,7 @@ def test_a_cpu_needs_pythons_headers(monkeypatch, tmp_path):
 
 
 def test_xla_compiles_anyway():
-    with pytest.raises(UsageError, match="--compile is for cpu, cuda and tpu; XLA compiles every step anyway"):
+    with pytest.raises(UsageError, match="`compile` is for cpu, cuda and tpu; XLA compiles every step anyway"):
         compile_network(nn.Linear(1, 1), torch.device("xla"))
 
 
@@ -54,7 +54,7 @@ def test_xla_compiles_anyway():
 def test_a_backend_knows_whether_its_network_is_compiled(device, is_plain_compiled):
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
-    runtime = TorchRuntime("cpu", pin_memory=False)
+    runtime = Runtime("cpu", pin_memory=False)
     runtime.name = device
     backend = TorchBackend(runtime=runtime, model=model, optimizer=optimizer, task=Nothing())
     assert backend.compiles is is_plain_compiled

@@ -4,7 +4,7 @@ import json
 import math
 
 from tests.support.training import start
-from train.train_resnet_jax import config_of
+from tests.support.training_jax import config_of
 
 
 def test_an_update_is_sgd_with_nesterovs_correction_and_vectors_do_not_decay():
@@ -20,7 +20,7 @@ def test_an_update_is_sgd_with_nesterovs_correction_and_vectors_do_not_decay():
 
 def test_the_learning_rate_of_every_update_follows_the_closed_formula():
     keys = {"batch_size": 8, "learning_rate": 0.4, "warmup_epochs": 1.0, "num_epochs": 3}
-    schedule = config_of("default", keys).schedule()
+    schedule = config_of(**keys).schedule()
     for step in range(22):
         epoch = step * 8 / 60
         peak = 0.4 * 8 / 256

@@ -42,4 +42,4 @@ def test_checkpoints_are_read_where_those_of_pytorch_are(found, name):
 
 
 def test_pytorch_does_not_continue_a_run_of_jax(found):
-    assert "a checkpoint of JAX; continue it with --framework jax" in found["back"]["error"]
+    assert "a checkpoint of JAX; continue it with `framework` jax" in found["back"]["error"]

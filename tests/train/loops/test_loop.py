@@ -168,7 +168,7 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, capsys
     backend = Counter(stop_in_update=7)
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
     assert saved(tmp_path) == [5, 7]
-    assert "stopped by a signal after step 7; --resume automatic continues it" in capsys.readouterr().err
+    assert "stopped by a signal after step 7; `resume` automatic continues it" in capsys.readouterr().err
     again = opened(tmp_path, Counter())
     again.resume("automatic")
     assert again.backend.checked == [7]
@@ -244,7 +244,7 @@ def test_processes_other_than_the_first_save_nothing_but_measure_the_time_betwee
 
 def test_a_new_run_in_the_folder_of_an_older_one_is_refused_unless_it_resumes(tmp_path):
     assert opened(tmp_path, Counter(), max_steps=1).run() == 0
-    with pytest.raises(UsageError, match="has checkpoints of a run; continue it with --resume automatic"):
+    with pytest.raises(UsageError, match="has checkpoints of a run; continue it with `resume` automatic"):
         opened(tmp_path, Counter()).resume("")
     opened(tmp_path / "new", Counter()).resume("")
 
@@ -260,12 +260,12 @@ def test_a_folder_of_damaged_checkpoints_is_refused_and_its_log_is_kept(tmp_path
     assert "no checkpoint yet, starting a new run" in capsys.readouterr().err
 
 
-def test_changed_flags_are_reported_as_the_entry_spells_them(tmp_path, capsys):
+def test_changed_options_are_reported_by_their_fields(tmp_path, capsys):
     assert opened(tmp_path, Counter(), max_steps=1).run() == 0
-    training = opened(tmp_path, Counter(), flag_prefix="--config.")
+    training = opened(tmp_path, Counter())
     training.description = {"flag": 2, "other": 3}
     training.resume("automatic")
-    assert "note: --config.flag was 1, is now 2" in capsys.readouterr().err
+    assert "note: `flag` was 1, is now 2" in capsys.readouterr().err
 
 
 def test_a_changed_number_is_shown_without_the_error_of_its_last_digit(tmp_path, capsys):
@@ -275,7 +275,7 @@ def test_a_changed_number_is_shown_without_the_error_of_its_last_digit(tmp_path,
     training = opened(tmp_path, Counter())
     training.description = {"warmup_epochs": 0.9}
     training.resume("automatic")
-    assert "note: --warmup_epochs was 0.3, is now 0.9\n" in capsys.readouterr().err
+    assert "note: `warmup_epochs` was 0.3, is now 0.9\n" in capsys.readouterr().err
 
 
 def test_a_flag_that_was_not_given_is_reported_so_and_resume_itself_is_not(tmp_path, capsys):
@@ -286,7 +286,7 @@ def test_a_flag_that_was_not_given_is_reported_so_and_resume_itself_is_not(tmp_p
     training.description = {"aa": "rand-m9", "wandb": "mae", "resume": "automatic"}
     training.resume("automatic")
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-    assert notes == ["note: --aa was not given, is now rand-m9", "note: --wandb was not given, is now mae"]
+    assert notes == ["note: `aa` was not given, is now rand-m9", "note: `wandb` was not given, is now mae"]
 
 
 def test_the_steps_to_do_are_said_before_the_first_and_compiling_only_where_it_is_done(tmp_path, capsys):
@@ -310,7 +310,7 @@ def test_a_checkpoint_without_an_entry_of_the_backend_is_refused(tmp_path):
 
 
 def test_images_that_make_no_batch_are_refused(tmp_path):
-    training = opened(tmp_path, Counter(), epochs=1, batch_hint="a smaller --batch_size")
+    training = opened(tmp_path, Counter(), epochs=1, batch_hint="a smaller `batch_size`")
     training.loader = FakeLoader(LoaderConfig(batch_size=64, image_size=8), IMAGES)
     with pytest.raises(UsageError, match="20 images are too few for a batch of 64 in 1 epochs; choose a smaller"):
         training.run()

@@ -25,9 +25,9 @@ def test_the_state_of_random_generators_is_restored():
 @pytest.mark.parametrize(
     ("device", "settings", "message"),
     [
-        ("npu", {}, "device must be one of xla, tpu, cuda, cpu, got 'npu'"),
-        ("cpu", {"pin_memory": True}, "--pin_mem and --no_pin_mem are for CUDA"),
-        ("xla", {"pin_memory": False}, "--pin_mem and --no_pin_mem are for CUDA"),
+        ("npu", {}, "`device` must be one of xla, tpu, cuda, cpu, got 'npu'"),
+        ("cpu", {"pin_memory": True}, "`pin_mem` is for CUDA"),
+        ("xla", {"pin_memory": False}, "`pin_mem` is for CUDA"),
     ],
 )
 def test_unknown_devices_and_settings_for_others_are_refused(device, settings, message):

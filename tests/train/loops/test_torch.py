@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from train import finetune_mae, pretrain_mae, train_resnet, train_vit
 from train.finetune_mae import recipe_flags
 from train.loops.loop import Training
-from train.loops.torch_runtime import TorchRuntime
+from train.loops.runtime import Runtime
 from train.models.registry import create_model
 from train.pretrain_mae import Flags as MAEFlags
 from train.train_resnet import STEPS
@@ -235,7 +235,7 @@ def test_gradients_are_clipped_by_their_norm_over_all_parameters(dataset):
             assert np.allclose(cut[name], gradient * 0.1 / length, rtol=1e-4, atol=1e-9)
 
 
-class AnotherHostSays(TorchRuntime):
+class AnotherHostSays(Runtime):
     """A host that hears True of another one."""
 
     def agree(self, said: bool) -> bool:

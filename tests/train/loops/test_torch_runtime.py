@@ -6,12 +6,12 @@ from torch import nn
 
 from loaders.config import LoaderConfig
 from train.batches.data import open_data
-from train.loops.torch_runtime import TorchRuntime
+from train.loops.runtime import Runtime
 
 
 @pytest.fixture
-def runtime() -> TorchRuntime:
-    return TorchRuntime("cpu", pin_memory=False)
+def runtime() -> Runtime:
+    return Runtime("cpu", pin_memory=False)
 
 
 def test_batches_on_the_device_equal_the_loaders(runtime, dataset):
@@ -62,7 +62,7 @@ def test_a_cpu_computes_with_as_many_threads_as_it_is_told_and_cuda_with_none(ru
         assert runtime.compute_threads == torch.get_num_threads() == before + 1
     finally:
         runtime.use_threads(before)
-    assert TorchRuntime("cuda", pin_memory=False).compute_threads == 0
+    assert Runtime("cuda", pin_memory=False).compute_threads == 0
 
 
 def test_a_trace_is_written_where_tensorboard_finds_it(runtime, tmp_path):

@@ -50,7 +50,6 @@ def test_a_decoder_of_another_width_keeps_its_heads():
     [
         (lambda: mae_config("resnet18", image_size=64), "no masked autoencoder 'resnet18'"),
         (lambda: BlockConfig(dim=63, num_heads=2), "a width of 63 cannot be cut into 2 heads"),
-        (lambda: BlockConfig(dim=64, num_heads=2, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(make, message):

@@ -1,8 +1,5 @@
 """Layers and their shares of the learning rate; that updates follow them, `loops/test_torch.py` shows."""
 
-import pytest
-
-from dataprep.errors import UsageError
 from train.checkpoints.pretrained import ClassifierConfig, open_classifier
 from train.optim.optimizer import open_layered_adamw
 
@@ -21,9 +18,3 @@ def test_every_parameter_is_in_one_group_and_vectors_do_not_decay():
         for parameter in group["params"]:
             is_vector = parameter.ndim <= 1 or parameter is network.cls_token or parameter is network.pos_embed
             assert group["weight_decay"] == (0.0 if is_vector else 0.3)
-
-
-@pytest.mark.parametrize("share", [0.0, 1.5, -1.0])
-def test_a_layer_decay_outside_0_to_1_is_refused(share):
-    with pytest.raises(UsageError, match="--layer_decay must be above 0 and at most 1"):
-        open_layered_adamw(model(), lr=1.0, weight_decay=0.0, layer_decay=share)

@@ -13,7 +13,7 @@ from train.telemetry.diagnosis import _show, diagnose_run
 
 def test_diagnosing_one_of_several_hosts_is_refused(dataset):
     loader = open_data(dataset).training_loader(LoaderConfig(batch_size=8, image_size=32, world_size=2))
-    with pytest.raises(UsageError, match="--diagnose on 2 hosts: expected one; start it on one host"):
+    with pytest.raises(UsageError, match="`diagnose` on 2 hosts: expected one; start it on one host"):
         diagnose_run(loader, None, transfer_ahead=0, folder=None, options={})
 
 
