@@ -39,13 +39,13 @@ if TYPE_CHECKING:
         AnnotationFields,
         Annotations,
         AnnotationTransform,
-        RowView,
         transform_boxes,
         transform_keypoints,
         transform_masks,
         transform_points,
         transform_polygons,
     )
+    from loaders.decode.crop import RowView
     from loaders.decode.decoders import open_decoder
     from loaders.decode.transforms import AlbumentationsTransform, PilTransform, TorchvisionTransform
     from loaders.engine.batch import Batch, PackBatch, ViewBatch
@@ -105,7 +105,7 @@ _MODULES = {
     "PackLoader": "loaders.loader",
     "Packs": "loaders.packs",
     "PilTransform": "loaders.decode.transforms",
-    "RowView": "loaders.decode.annotations",
+    "RowView": "loaders.decode.crop",
     "TorchvisionTransform": "loaders.decode.transforms",
     "ViewBatch": "loaders.engine.batch",
     "ViewLoader": "loaders.loader",

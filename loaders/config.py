@@ -1,29 +1,33 @@
 """Every setting of a loader, which of them the sequence of batches depends on, and the views of each image."""
 
+# ruff: noqa: RUF009  each setting is a field
+
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from inspect import cleandoc
 from math import inf
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, get_args, runtime_checkable
 
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import cores_of_rank
 from dataprep.messages import counted, did_you_mean, there_are
-from loaders.decode.annotations import WITHOUT_SIZE, FieldsTransform, size_fields
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import MAX_VIEWS, Backend, Interpolation
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
-from loaders.packs import Packs
+from loaders.packs import Packs, is_pair, whole
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from loaders.decode.crop import RowView
 
     Transform = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 
@@ -55,14 +59,10 @@ class Views:
 
     def __post_init__(self) -> None:
         for name, most in (("count", MAX_VIEWS), ("size", MAX_SIZE)):
-            object.__setattr__(self, name, _whole(name, getattr(self, name), most))
-        area = self.min_area, self.max_area
-        if not all(isinstance(each, Real) and not isinstance(each, bool) for each in area) or not (
-            0 < area[0] <= area[1] <= 1
-        ):
-            raise UsageError(
-                f"views: min_area and max_area must be a range within 0 to 1, got {area[0]!r}, {area[1]!r}"
-            )
+            object.__setattr__(self, name, whole(f"views: {name}", getattr(self, name), most))
+        low, high = area = self.min_area, self.max_area
+        if not is_pair(area) or not 0 < low <= high <= 1:
+            raise UsageError(f"views: min_area and max_area must be a range within 0 to 1, got {low!r}, {high!r}")
         if fault := transform_fault(self.transform):
             raise UsageError(f"views: {fault}")
 
@@ -70,6 +70,37 @@ class Views:
     def scale(self) -> tuple[float, float]:
         """Smallest and largest area, as the crop of a single view has them."""
         return float(self.min_area), float(self.max_area)
+
+
+@runtime_checkable
+class FieldsTransform(Protocol):
+    """A `transform` that changes fields of a sample together with its image.
+
+    The loader calls `transform_fields` if a transform has it, and the transform itself where there are no views, in
+    packs. `AnnotationTransform` implements it for boxes, masks and keypoints.
+    """
+
+    @property
+    def needed_fields(self) -> tuple[str, ...]:
+        """Fields that it reads; the loader's setting `fields` must name them."""
+
+    def transform_fields(
+        self, image_HWC: NDArray[np.uint8], fields: Mapping[str, Any], view: RowView, rng: np.random.Generator
+    ) -> tuple[NDArray[np.uint8], Mapping[str, Any]]:
+        """Return an image of the same size, and the values of fields that the batch delivers in place of the stored.
+
+        Args:
+            image_HWC: Row of the batch: the image after crop, scale and flip.
+            fields: Stored values of `needed_fields`.
+            view: How the stored image became the row.
+            rng: Random generator of this sample, which depends on the seed and the sample's position alone.
+
+        Raises:
+            FormatError: The values cannot be used; the loader adds the sample to the text.
+        """
+
+    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        """Return an image of the same size."""
 
 
 def transform_fault(transform: object) -> str:
@@ -125,15 +156,6 @@ def spans(groups: Iterable[Views], rows: int) -> list[Span]:
     return found
 
 
-def _whole(name: str, value: Any, most: int) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise UsageError(f"views: {name} must be a whole number, got {value!r}")
-    number = int(value)
-    if not 1 <= number <= most:
-        raise UsageError(f"views: {name} must be 1 to {most:,}, got {number:,}")
-    return number
-
-
 OnError: TypeAlias = Literal["raise", "skip"]
 RegionPolicy: TypeAlias = Literal["refuse", "warn", "off"]
 EVALUATION_CROP = 0.875
@@ -185,6 +207,86 @@ class LoaderSettings(SharedSettings, total=False):
     views: bool
 
 
+class _Int(NamedTuple):
+    """Checks a whole number, `least` or more; NumPy's integers become Python's."""
+
+    least: int
+    below: int = 2**63
+
+    def __call__(self, name: str, value: Any) -> int:
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        _require(whole, f"{name} must be a whole number, got {value!r}")
+        _require(value >= self.least, f"{name} must be {self.least} or more, got {value}")
+        _require(value < self.below, f"{name} must be less than 2^{self.below.bit_length() - 1}, got {value}")
+        return int(value)
+
+
+class _Float(NamedTuple):
+    """Checks a number, finite and above 0; without `has_range` any number, whose range another check knows."""
+
+    expected: str
+    has_range: bool = True
+
+    def __call__(self, name: str, value: Any) -> float:
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        fits = number and (0 < value < inf or not self.has_range)
+        _require(fits, f"{name} must be {self.expected}, got {value!r}")
+        return float(value)
+
+
+_SECONDS = _Float("a number of seconds above 0")
+
+
+def _one_of(kind: Any) -> Callable[[str, Any], Any]:
+    choices = get_args(kind)
+
+    def checked(name: str, value: Any) -> Any:
+        if isinstance(value, str) and value in choices:
+            return value
+        raise UsageError(f"{name} must be one of {', '.join(choices)}, got {value!r}{did_you_mean(value, choices)}")
+
+    return checked
+
+
+def _bool(name: str, value: Any) -> bool:
+    _require(isinstance(value, bool), f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    texts = isinstance(value, tuple | list) and all(isinstance(each, str) for each in value)
+    _require(texts, f"{name} must be a tuple of names, got {value!r}")
+    return tuple(value)
+
+
+def _pair(name: str, value: Any) -> tuple[float, float]:
+    _require(is_pair(value), f"{name} must be a pair of numbers, got {value!r}")
+    return tuple(value)
+
+
+def _folder(name: str, value: Any) -> str:
+    _require(isinstance(value, str | PathLike) and str(value) != "", f"{name} must be a folder, got {value!r}")
+    return str(Path.cwd() / value)
+
+
+def _address(name: str, value: Any) -> str:
+    is_name = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
+    _require(is_name, f"{name} must be an address of this machine, e.g. 127.0.0.1, got {value!r}")
+    return str(value)
+
+
+def _setting(default: Any, text: str, check: Any = None) -> Any:
+    """Make a field of `LoaderConfig`.
+
+    Args:
+        default: Default of the field, `...` if it has none. Where the default is None, None is accepted.
+        text: Meaning, with the unit.
+        check: Returns a value in the form of the field, or raises UsageError; that of a bool is known.
+    """
+    about = {"text": text, "check": _bool if isinstance(default, bool) else check}
+    return field(metadata=about) if default is ... else field(default=default, metadata=about)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
     """All settings of a loader, checked.
@@ -193,85 +295,104 @@ class LoaderConfig:
         UsageError: A value is of another type or out of its range; the message says what was expected and what was got.
     """
 
-    batch_size: int
-    """Number of images in one step, over all ranks."""
-    seed: int = 0
-    rank: int = 0
-    world_size: int = 1
-    """Number of ranks: processes that share a batch, whatever devices each of them drives."""
-    shuffle: bool = True
-    """True: random order, for training. False: every sample once in the stored order, for evaluation."""
-    image_size: int = 224
-    """Side of the images that are delivered, pixels."""
-    interpolation: Interpolation = "bicubic"
-    """`bicubic` and `bilinear` as Pillow's, antialiased; `bilinear-no-antialias` as tf.image.resize's."""
-    augment: bool = True
-    """True: random resized crop and flip; False: resize and centre crop."""
-    scale: tuple[float, float] = (0.2, 1.0)
-    """Smallest and largest area of a crop, as shares of the image's, as in MAE; torchvision's begins at 0.08."""
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    """Smallest and largest ratio of a crop's width to its height."""
-    flip: float = 0.5
-    """Probability of a horizontal flip."""
-    clip_crop: bool = False
-    """True: a crop larger than the image is cut to it, as in BYOL; False: another one is drawn, as in torchvision."""
-    resize: int | None = None
-    """Short side before the centre crop, pixels; by default the image size divided by 0.875."""
-    fields: tuple[str, ...] = ()
-    """Fields that are delivered with the images, e.g. `caption`."""
-    views: bool = False
-    """Deliver how each image was cropped and flipped, as `batch.views`, for boxes: see `loaders.transform_boxes`."""
-    transform: Transform | None = None
-    """Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; the rng is the sample's own. An
-    `AnnotationTransform` also changes fields."""
-    on_error: OnError = "raise"
-    """What to do about an image that is missing, damaged or replaced: `raise`, or `skip` (mask and count it). A disk,
-    bucket or shard that cannot be read is an error in any case."""
-    check_digests: bool = True
-    """Compare every image's CRC32C with the index where that has it, so that no damaged byte is trained on."""
-    num_streams: int = NUM_STREAMS
-    """Number of streams that share the blocks of a pass; a multiple of the number of ranks reads every byte once."""
-    window: int = WINDOW
-    """Number of successive pieces (blocks, or parts of one) of a stream whose samples are mixed with each other."""
-    block_bytes: int = BLOCK_BYTES
-    """Approximate size of one read from a bucket: the encoded images of consecutive samples."""
-    prefetch_bytes: int = 2**30
-    """Maximum bytes of encoded images held or in flight from a bucket."""
-    deadline_s: float = 4.5
-    """Seconds without an answer from a bucket after which reading fails; its 429 and 5xx are retried for a minute."""
-    stall_s: float = 600.0
-    """Seconds without any image read or decoded after which waiting for a batch is an error."""
-    prefetch_batches: int = 3
-    """Number of batches that are decoded ahead of the one that is in use."""
-    reads_in_flight: int | None = None
-    """Requests in flight to a bucket, 128 by default; never more than there are images in the batches ahead."""
-    threads: int | None = None
-    """Decoding threads in every process; by default one for each core of the process's share, at most 16. Ranks of
-    one torchrun and worker processes share the cores of a host."""
-    processes: int = 0
-    """Worker processes that fetch and decode; 0: threads of this process do."""
-    decoder: Backend = "auto"
-    """`extension`, `library`, or `auto` for the extension where it was built."""
-    cache_dir: str | None = None
-    """Folder on a local disk that keeps what was read from a bucket."""
-    cache_bytes: int = 100 * 2**30
-    """Maximum size of that folder."""
-    region_policy: RegionPolicy = "refuse"
-    """What to do about a bucket whose reading costs money from here: `refuse`, `warn`, or `off` (do not check)."""
-    metrics_port: int | None = None
-    """Port on which Prometheus scrapes metrics of this process's loaders; 0: any free one; by default none."""
-    metrics_address: str = "127.0.0.1"
-    """Address of this machine that this port is on; 0.0.0.0 lets every other machine read the metrics."""
-    packs: Packs | None = None
-    """Images of their own shapes in rows of one length, for `open_packs`; None: squares of `image_size`."""
-    view_groups: tuple[Views, ...] = ()
-    """Several views of each image, for `open_views`; (): one, of `image_size`."""
+    batch_size: int = _setting(..., "Number of images in one step, over all ranks.", _Int(1))
+    seed: int = _setting(0, "Seed of the order, the crops and the transforms.", _Int(-(2**63), 2**64))
+    rank: int = _setting(0, "Number of this rank, from 0.", _Int(0))
+    world_size: int = _setting(
+        1, "Number of ranks: processes that share a batch, with any number of devices each.", _Int(1)
+    )
+    shuffle: bool = _setting(
+        True, "True: random order, for training. False: each sample once as stored, for evaluation."
+    )
+    image_size: int = _setting(224, "Side of the images that are delivered, pixels.", _Int(1))
+    interpolation: Interpolation = _setting(
+        "bicubic",
+        "`bicubic` or `bilinear` as Pillow's; `bilinear-no-antialias` as tf.image.resize's.",
+        _one_of(Interpolation),
+    )
+    augment: bool = _setting(True, "True: random resized crop and flip; False: resize and centre crop.")
+    scale: tuple[float, float] = _setting(
+        (0.2, 1.0), "Smallest and largest area of a crop, as shares of the image's, as in MAE.", _pair
+    )
+    ratio: tuple[float, float] = _setting(
+        (3 / 4, 4 / 3), "Smallest and largest ratio of a crop's width to its height.", _pair
+    )
+    flip: float = _setting(0.5, "Probability of a horizontal flip.", _Float("a probability", has_range=False))
+    clip_crop: bool = _setting(
+        False, "True: a crop larger than the image is cut to it, as in BYOL; False: another is drawn."
+    )
+    resize: int | None = _setting(
+        None, "Short side before the centre crop, pixels; by default image_size / 0.875.", _Int(1)
+    )
+    fields: tuple[str, ...] = _setting((), "Fields that are delivered with the images, e.g. `caption`.", _texts)
+    views: bool = _setting(False, "Deliver each image's crop and flip as `batch.views`, for `loaders.transform_boxes`.")
+    transform: Transform | None = _setting(
+        None,
+        "Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; the rng is the "
+        "sample's own. An `AnnotationTransform` also changes fields.",
+    )
+    on_error: OnError = _setting(
+        "raise",
+        "What to do about an image that is missing, damaged or replaced: `raise`, or `skip` (mask and count "
+        "it). A disk, bucket or shard that cannot be read is an error in any case.",
+        _one_of(OnError),
+    )
+    check_digests: bool = _setting(True, "Compare every image's CRC32C with the index where that has it.")
+    num_streams: int = _setting(
+        NUM_STREAMS, "Streams that share the blocks of a pass; a multiple of the ranks reads each byte once.", _Int(1)
+    )
+    window: int = _setting(
+        WINDOW, "Successive pieces of a stream (blocks or parts of one) whose samples are mixed.", _Int(1)
+    )
+    block_bytes: int = _setting(
+        BLOCK_BYTES, "Approximate size of one read from a bucket, of the images of consecutive samples.", _Int(1)
+    )
+    prefetch_bytes: int = _setting(2**30, "Maximum bytes of encoded images held or in flight from a bucket.", _Int(1))
+    deadline_s: float = _setting(
+        4.5, "Seconds without an answer from a bucket after which reading fails; 429 and 5xx are retried.", _SECONDS
+    )
+    stall_s: float = _setting(
+        600.0, "Seconds without an image read or decoded after which waiting for a batch fails.", _SECONDS
+    )
+    prefetch_batches: int = _setting(3, "Number of batches that are decoded ahead of the one that is in use.", _Int(1))
+    reads_in_flight: int | None = _setting(
+        None, "Requests in flight to a bucket, 128 by default; at most the images in the batches ahead.", _Int(1)
+    )
+    threads: int | None = _setting(
+        None,
+        "Decoding threads in every process; by default one for each core of the process's share, at most 16. "
+        "Ranks of one torchrun and worker processes share the cores of a host.",
+        _Int(1),
+    )
+    processes: int = _setting(0, "Worker processes that fetch and decode; 0: threads of this process do.", _Int(0))
+    decoder: Backend = _setting(
+        "auto", "`extension`, `library`, or `auto` for the extension where it was built.", _one_of(Backend)
+    )
+    cache_dir: str | None = _setting(None, "Folder on a local disk that keeps what was read from a bucket.", _folder)
+    cache_bytes: int = _setting(100 * 2**30, "Maximum size of `cache_dir`.", _Int(1))
+    region_policy: RegionPolicy = _setting(
+        "refuse",
+        "`refuse` or `warn` of a bucket whose reading costs money from here; `off`: do not check.",
+        _one_of(RegionPolicy),
+    )
+    metrics_port: int | None = _setting(
+        None,
+        "Port where Prometheus scrapes metrics of this process's loaders; 0: any free one; by default none.",
+        _Int(0, below=2**16),
+    )
+    metrics_address: str = _setting(
+        "127.0.0.1", "Address of `metrics_port`; 0.0.0.0 lets every other machine read the metrics.", _address
+    )
+    packs: Packs | None = _setting(None, "Images of their own shapes, for `open_packs`; None: squares of `image_size`.")
+    view_groups: tuple[Views, ...] = _setting(
+        (), "Several views of each image, for `open_views`; (): one, of `image_size`."
+    )
 
     def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            value = getattr(self, name)
-            if value is not None or LoaderConfig.__dataclass_fields__[name].default is not None:
-                object.__setattr__(self, name, kind.checked(name, value))
+        for each in fields(self):
+            value, check = getattr(self, each.name), each.metadata["check"]
+            if check is not None and (value is not None or each.default is not None):
+                object.__setattr__(self, each.name, check(each.name, value))
         _ = self.crop  # checks the ranges of scale, ratio and flip
         transform = self.transform
         fault = transform_fault(transform)
@@ -296,13 +417,14 @@ class LoaderConfig:
 
     def _check_fields(self, needed: tuple[str, ...]) -> None:
         """Raise UsageError unless a transform gets the fields that it needs."""
-        missing = tuple(name for name in needed if name not in self.fields)
-        _require(
-            not missing,
-            f"transform needs the fields {', '.join(missing)}, which are not delivered; "
-            f"set fields={(*self.fields, *missing)!r}"
-            + (f"; {WITHOUT_SIZE}" if set(missing) & set(size_fields(self.transform)) else ""),
-        )
+        if missing := tuple(name for name in needed if name not in self.fields):
+            from loaders.decode.annotations import WITHOUT_SIZE, size_fields  # here: few loaders have annotations
+
+            hint = f"; {WITHOUT_SIZE}" if set(missing) & set(size_fields(self.transform)) else ""
+            raise UsageError(
+                f"transform needs the fields {', '.join(missing)}, which are not delivered; "
+                f"set fields={(*self.fields, *missing)!r}{hint}"
+            )
         _require(
             not needed or self.packs is None,
             "packs carry no annotations through a transform; use open_loader, or a transform without fields",
@@ -410,109 +532,11 @@ def _name_of(transform: Any) -> str:
     return getattr(kind, "state_name", f"{kind.__module__}.{kind.__qualname__}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Int:
-    """A whole number, `least` or more; NumPy's integers become Python's."""
-
-    least: int
-    below: int = 2**63
-
-    def checked(self, name: str, value: Any) -> int:
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        _require(whole, f"{name} must be a whole number, got {value!r}")
-        _require(value >= self.least, f"{name} must be {self.least} or more, got {value}")
-        _require(value < self.below, f"{name} must be less than 2^{self.below.bit_length() - 1}, got {value}")
-        return int(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Float:
-    """A number, finite and above 0; without `has_range` any number, whose range another check knows."""
-
-    expected: str
-    has_range: bool = True
-
-    def checked(self, name: str, value: Any) -> float:
-        number = isinstance(value, Real) and not isinstance(value, bool)
-        fits = number and (0 < value < inf or not self.has_range)
-        _require(fits, f"{name} must be {self.expected}, got {value!r}")
-        return float(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Bool:
-    def checked(self, name: str, value: Any) -> bool:
-        _require(isinstance(value, bool), f"{name} must be True or False, got {value!r}")
-        return bool(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _OneOf:
-    choices: tuple[str, ...]
-
-    def checked(self, name: str, value: Any) -> Any:
-        if isinstance(value, str) and value in self.choices:
-            return value
-        expected = f"must be one of {', '.join(self.choices)}"
-        raise UsageError(f"{name} {expected}, got {value!r}{did_you_mean(value, self.choices)}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """Names; a list of them becomes a tuple."""
-
-    def checked(self, name: str, value: Any) -> tuple[str, ...]:
-        texts = isinstance(value, tuple | list) and all(isinstance(each, str) for each in value)
-        _require(texts, f"{name} must be a tuple of names, got {value!r}")
-        return tuple(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    def checked(self, name: str, value: Any) -> tuple[float, float]:
-        pair = isinstance(value, tuple | list) and len(value) == len(("low", "high"))
-        pair = pair and all(isinstance(each, Real) and not isinstance(each, bool) for each in value)
-        _require(pair, f"{name} must be a pair of numbers, got {value!r}")
-        return tuple(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Folder:
-    def checked(self, name: str, value: Any) -> str:
-        _require(isinstance(value, str | PathLike) and str(value) != "", f"{name} must be a folder, got {value!r}")
-        return str(Path.cwd() / value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Address:
-    def checked(self, name: str, value: Any) -> str:
-        is_name = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
-        _require(is_name, f"{name} must be an address of this machine, e.g. 127.0.0.1, got {value!r}")
-        return str(value)
-
-
-_Kind: TypeAlias = _Int | _Float | _Bool | _OneOf | _Texts | _Pair | _Folder | _Address
-_KINDS: dict[str, _Kind] = {
-    **dict.fromkeys(("batch_size", "world_size", "image_size", "num_streams", "window", "block_bytes"), _Int(1)),
-    **dict.fromkeys(("prefetch_bytes", "prefetch_batches", "cache_bytes", "resize"), _Int(1)),
-    **dict.fromkeys(("threads", "reads_in_flight"), _Int(1)),
-    **dict.fromkeys(("rank", "processes"), _Int(0)),
-    "seed": _Int(-(2**63), 2**64),
-    **dict.fromkeys(("deadline_s", "stall_s"), _Float("a number of seconds above 0")),
-    "flip": _Float("a probability", has_range=False),
-    **dict.fromkeys(("shuffle", "augment", "clip_crop", "check_digests", "views"), _Bool()),
-    "interpolation": _OneOf(get_args(Interpolation)),
-    "on_error": _OneOf(get_args(OnError)),
-    "decoder": _OneOf(get_args(Backend)),
-    "region_policy": _OneOf(get_args(RegionPolicy)),
-    **dict.fromkeys(("scale", "ratio"), _Pair()),
-    "fields": _Texts(),
-    "cache_dir": _Folder(),
-    "metrics_port": _Int(0, below=2**16),
-    "metrics_address": _Address(),
-}
-
-
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise UsageError(message)
+
+
+LoaderConfig.__doc__ = f"{cleandoc(LoaderConfig.__doc__ or '')}\n\nArgs:\n" + "\n".join(
+    f"    {each.name}: {each.metadata['text']}" for each in fields(LoaderConfig)
+)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from loaders.decode.annotations import RowView
+    from loaders.decode.crop import RowView
 
 __all__ = ["GrainSource", "open_batches"]
 

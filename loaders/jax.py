@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import UsageError
-from loaders.decode.annotations import RowView
+from loaders.decode.crop import RowView
 from loaders.engine.batch import Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups, rows_per_part
 from loaders.loader import Loader
 

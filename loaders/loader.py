@@ -27,7 +27,6 @@ from dataprep.dataset.documents import differences
 from dataprep.errors import UsageError
 from dataprep.messages import counted, quoted
 from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, Views, check_names, checked_groups
-from loaders.decode.annotations import WITHOUT_SIZE, size_fields
 from loaders.decode.decoders import open_decoder, warn_of_libraries
 from loaders.decode.seeding import check_program, end_if_worker
 from loaders.engine.batch import Batch, BatchPlan, LoaderState, PackBatch, ViewBatch
@@ -258,6 +257,8 @@ class Loader:
         Args:
             check: Raises UsageError for fields that the dataset does not have.
         """
+        from loaders.decode.annotations import WITHOUT_SIZE, size_fields
+
         size = size_fields(self.config.transform)
         if others := tuple(name for name in self.config.fields if name not in size):
             check(others)
@@ -631,12 +632,7 @@ _IDENTITY = ("plan", "revision")
 
 
 def other_builds(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return what is known of each dataset that has the same name in a state but is another build, one line each.
-
-    Args:
-        ours: What the sequence of this loader depends on: `LoaderState.sequence`.
-        theirs: The same of the state, which may be malformed.
-    """
+    """Return what is known of each dataset that has the same name in a state but is another build, one line each."""
     return [
         f"{label}{_described(before, 'then')}, {_described(now, 'now')}"
         for label, now, before in _pairs(ours, theirs)

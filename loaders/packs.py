@@ -61,19 +61,21 @@ class Packs:
 
     def __post_init__(self) -> None:
         for name, most in (("tokens", MAX_TOKENS), ("images", MAX_TOKENS), ("patch", MAX_PATCH)):
-            object.__setattr__(self, name, _whole(name, getattr(self, name), most))
+            object.__setattr__(self, name, whole(f"packs: {name}", getattr(self, name), most))
         if self.images > self.tokens:
             raise UsageError(f"packs: {self.images} images do not fit into {self.tokens} tokens; give more tokens")
         for name in ("min_tokens", "max_tokens"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _whole(name, getattr(self, name), self.tokens))
+                object.__setattr__(self, name, whole(f"packs: {name}", getattr(self, name), self.tokens))
         if not self.least <= self.tokens // self.images <= self.most:
             raise UsageError(
                 f"packs: {self.images} images of {self.least} to {self.most} tokens cannot fill {self.tokens} tokens, "
                 f"{self.tokens // self.images} each; change images, tokens, min_tokens or max_tokens"
             )
         if self.crop is not None:
-            object.__setattr__(self, "crop", _share_names(self.crop))
+            if not is_pair(self.crop) or not 0 < self.crop[0] <= self.crop[1] <= 1:
+                raise UsageError(f"packs: crop must be a range within 0 to 1, or None, got {self.crop!r}")
+            object.__setattr__(self, "crop", (float(self.crop[0]), float(self.crop[1])))
 
     @property
     def least(self) -> int:
@@ -98,21 +100,20 @@ class Packs:
         return found | {"min_tokens": self.least, "max_tokens": self.most, "crop": crop}
 
 
-def _whole(name: str, value: Any, most: int) -> int:
+def whole(name: str, value: Any, most: int) -> int:
+    """Return a whole number from 1 to `most`. Raises UsageError for anything else; it names the setting."""
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise UsageError(f"packs: {name} must be a whole number, got {value!r}")
+        raise UsageError(f"{name} must be a whole number, got {value!r}")
     number = int(value)
     if not 1 <= number <= most:
-        raise UsageError(f"packs: {name} must be 1 to {most:,}, got {number:,}")
+        raise UsageError(f"{name} must be 1 to {most:,}, got {number:,}")
     return number
 
 
-def _share_names(value: Any) -> tuple[float, float]:
-    pair = isinstance(value, tuple | list) and len(value) == len(("low", "high"))
-    numbers = pair and all(isinstance(each, Real) and not isinstance(each, bool) for each in value)
-    if not numbers or not 0 < value[0] <= value[1] <= 1:
-        raise UsageError(f"packs: crop must be a range within 0 to 1, or None, got {value!r}")
-    return float(value[0]), float(value[1])
+def is_pair(value: Any) -> bool:
+    """Whether a value is a pair of numbers."""
+    is_two = isinstance(value, tuple | list) and len(value) == len(("low", "high"))
+    return is_two and all(isinstance(each, Real) and not isinstance(each, bool) for each in value)
 
 
 _WANTED_BITS = 8

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from loaders.dataset import Dataset
-    from loaders.decode.annotations import RowView
+    from loaders.decode.crop import RowView
     from loaders.fetch.index import SplitIndex
 
 Images: TypeAlias = Literal["decoded", "encoded"]

@@ -24,7 +24,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from dataprep.errors import UsageError
-from loaders.decode.annotations import RowView
+from loaders.decode.crop import RowView
 from loaders.engine.batch import ARRAYS, Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
 from loaders.loader import Loader
 from loaders.samples import Sample, Samples, Steps

@@ -185,7 +185,7 @@ LONG_TESTS = {
     "loaders/diagnosis/test_observed_run.py": "rates of this machine, where shorter tests have steps at given times",
     "loaders/diagnosis/test_sample.py": "how slow at most, which only an idle machine shows",
     "loaders/diagnosis/test_stages.py": "a disk for which this machine waits, where shorter tests have virtual time",
-    "loaders/engine/test_watch.py": "in worker processes what hangs in threads, too",
+    "loaders/engine/test_pipeline.py": "in worker processes what hangs in threads, too",
     "loaders/fetch/test_bucket.py": "a server that refuses, as one that is silent",
     "loaders/metrics/test_callback.py": "wandb itself, which changes when its pin does",
     "loaders/test_adopted.py": "formats whose index lies elsewhere as that of another does",

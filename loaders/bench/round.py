@@ -23,15 +23,15 @@ from dataprep.host.processes import end_with
 
 if TYPE_CHECKING:
     from loaders.decode.decoders import Interpolation
-    from loaders.engine.stats import StageTimes
 
 ROOT = Path(__file__).resolve().parents[2]
 """Folder of the packages `loaders` and `dataprep`."""
 STALL_S = 120
 """Seconds without a batch after which a round fails; importing TensorFlow takes 20 s on two busy cores."""
-WARM_UP_BATCHES = 2
+STAGE_TIMES = ("busy_s", "get_wait_s", "put_wait_s")
 
-Stages: TypeAlias = "Mapping[str, StageSums]"
+Stages: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Sums of each stage: `items`, `busy_s`, `get_wait_s` and `put_wait_s`; a time that it does not measure is 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,15 +57,6 @@ class Job:
             object.__setattr__(self, "workers", available_cores())
 
 
-class StageSums(TypedDict):
-    """Sums of one stage of our loader; a time that the stage does not measure is 0."""
-
-    items: int
-    busy_s: float
-    get_wait_s: float
-    put_wait_s: float
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
     """Measurements of one round."""
@@ -86,11 +77,6 @@ def run_round(job: Job) -> Round:
     """Run one round in a process of its own. Raises CommandError where it fails; its `stderr` says how."""
     code = f"import sys; sys.path.append({str(ROOT)!r}); from loaders.bench.round import main; main()"
     return measure_round([sys.executable, "-P", "-c", code], asdict(replace(job, started_s=time.monotonic())))
-
-
-def warm_up(job: Job) -> None:
-    """Load a few batches, so that code and data are in the page cache. Raises CommandError."""
-    run_round(replace(job, seconds=0.0, images=WARM_UP_BATCHES * job.batch_size))
 
 
 def measure_round(command: list[str], job: Mapping[str, object]) -> Round:
@@ -164,7 +150,10 @@ def take_batches(batches: Iterator[int], stages: Callable[[], Stages], job: Job)
         "elapsed_s": time.perf_counter() - started_s,
         "cpu_s": own_cpu_s() - cpu_started_s,
         "first_batch_s": first_batch_s,
-        "stages": _difference(before, stages()),
+        "stages": {
+            name: {key: value - before.get(name, {}).get(key, 0) for key, value in sums.items()}
+            for name, sums in stages().items()
+        },
     }
 
 
@@ -193,7 +182,10 @@ def open_loader_of(job: Job) -> tuple[Iterator[int], Callable[[], Stages]]:
     )
 
     def stages() -> Stages:
-        return {name: _sums(times) for name, times in loader.snapshot().stages.items()}
+        return {
+            name: {"items": times.items} | {each: times.by_name()[each].sum_s for each in STAGE_TIMES}
+            for name, times in loader.snapshot().stages.items()
+        }
 
     epochs = itertools.chain.from_iterable(itertools.repeat(loader))
     return (checked(batch.images, batch.labels, job) for batch in epochs), stages
@@ -206,27 +198,3 @@ def checked(images: Any, labels: Any, job: Job) -> int:
     if found != (expected, "uint8", expected[:1]):
         raise SystemExit(f"got images and labels {found}, expected uint8 images {expected} with one label each")
     return len(images)
-
-
-def _sums(times: StageTimes) -> StageSums:
-    return {
-        "items": times.items,
-        "busy_s": times.busy_s.sum_s,
-        "get_wait_s": times.get_wait_s.sum_s,
-        "put_wait_s": times.put_wait_s.sum_s,
-    }
-
-
-def _difference(before: Stages, after: Stages) -> Stages:
-    """Return what the stages did between two looks at them."""
-    nothing: StageSums = {"items": 0, "busy_s": 0.0, "get_wait_s": 0.0, "put_wait_s": 0.0}
-    return {name: _less(stage, before.get(name, nothing)) for name, stage in after.items()}
-
-
-def _less(stage: StageSums, before: StageSums) -> StageSums:
-    return {
-        "items": stage["items"] - before["items"],
-        "busy_s": stage["busy_s"] - before["busy_s"],
-        "get_wait_s": stage["get_wait_s"] - before["get_wait_s"],
-        "put_wait_s": stage["put_wait_s"] - before["put_wait_s"],
-    }

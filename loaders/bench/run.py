@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -24,13 +26,13 @@ from dataprep.host.cpu import available_cores, background_cores
 from dataprep.host.measure import CommandError
 from dataprep.host.versions import machine_document
 from dataprep.storage import open_storage
-from loaders.bench.round import Job, Round, last_line, run_round, warm_up
+from loaders.bench.round import STAGE_TIMES, Job, Round, last_line, run_round
 from loaders.bench.table import BenchSection, BenchTable, StageShare
 from loaders.dataset import Dataset, open_dataset, refuse_mixture
-from loaders.engine.stats import StageTimes, Stats
 from loaders.fetch.index import DEADLINE_S, with_deadline
 
 INDEX_DEADLINE_S = 60.0
+WARM_UP_BATCHES = 2
 _DEFAULT_SECONDS = 5.0
 SAMPLED_SHARDS = 64
 """Maximum number of shards from which the mean size of an image is estimated."""
@@ -84,12 +86,7 @@ class BenchRequest(Request):
 
 
 def run_bench(asked: BenchRequest, work: Path, progress: Progress) -> BenchTable:
-    """Measure our loader on every dataset of a asked.
-
-    Args:
-        asked: Datasets and settings.
-        work: Empty folder for indexes; the caller removes it.
-        progress: Receives what is being done.
+    """Measure our loader on every dataset of a request.
 
     Raises:
         DataprepError: A dataset cannot be read, or the loader failed.
@@ -132,7 +129,7 @@ def _section(url: str, dataset: Dataset, asked: BenchRequest, progress: Progress
     )
     try:
         progress.running("warming up", 0, asked.rounds)
-        warm_up(job)
+        run_round(replace(job, seconds=0.0, images=WARM_UP_BATCHES * job.batch_size))  # into the page cache
         rounds = []
         for number in range(asked.rounds):
             progress.running(f"round {number + 1} of {asked.rounds}", number, asked.rounds)
@@ -170,26 +167,18 @@ def section_of(url: str, dataset: Dataset, rounds: Sequence[Round], bytes_per_im
 
 def stage_shares(rounds: Sequence[Round]) -> tuple[StageShare, ...]:
     """Return where the threads of each stage spent their time, over all rounds."""
-    totals = Stats()
+    totals: dict[str, Counter[str]] = {}
     for each in rounds:
-        for name, stage in each.stages.items():
-            totals.add(name, **stage)
-    images, stages = sum(each.images for each in rounds), totals.times()
-    if "fetch" in stages and "decode" in stages:
-        stages["decode"].get_wait_s.merge(stages["fetch"].get_wait_s)  # the same threads wait for the bytes
-    return tuple(_share(name, times, images) for name, times in stages.items())
-
-
-def _share(name: str, times: StageTimes, images: int) -> StageShare:
-    busy_s, get_wait_s, put_wait_s = times.busy_s.sum_s, times.get_wait_s.sum_s, times.put_wait_s.sum_s
-    total_s = busy_s + get_wait_s + put_wait_s or 1.0
-    return StageShare(
-        name=name,
-        busy_share=busy_s / total_s,
-        get_wait_share=get_wait_s / total_s,
-        put_wait_share=put_wait_s / total_s,
-        busy_ms_per_image=1e3 * busy_s / images,
-    )
+        for name, sums in each.stages.items():
+            totals.setdefault(name, Counter()).update(sums)
+    if "fetch" in totals and "decode" in totals:
+        totals["decode"]["get_wait_s"] += totals["fetch"]["get_wait_s"]  # the same threads wait for the bytes
+    images, shares = sum(each.images for each in rounds), []
+    for name, total in totals.items():
+        total_s = sum(total[each] for each in STAGE_TIMES) or 1.0
+        part = {each.replace("_s", "_share"): total[each] / total_s for each in STAGE_TIMES}
+        shares.append(StageShare(name=name, busy_ms_per_image=1e3 * total["busy_s"] / images, **part))
+    return tuple(shares)
 
 
 def _bytes_per_image(dataset: Dataset) -> float:
@@ -230,13 +219,6 @@ def expand_braces(text: str) -> Iterator[str]:
 
 def open_data(urls: tuple[str, ...], split: str, index: Path, progress: Progress, workers: int) -> Dataset:
     """Open a dataset; data without a manifest are indexed in a folder of this machine.
-
-    Args:
-        urls: URLs of one dataset, as `grouped` returns them.
-        split: Name of a split.
-        index: Folder for the index of data without a manifest.
-        progress: Receives what is being done.
-        workers: Processes that index.
 
     Raises:
         UsageError: There is no such data, or no such split.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from dataprep.dataset.run_lengths import runs_of
 from dataprep.errors import FormatError, UsageError
@@ -25,33 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-    from loaders.decode.crop import View
+    from loaders.decode.crop import RowView
 
 COCO_FLIP_PAIRS = tuple((left, left + 1) for left in range(1, 17, 2))
 """Positions of COCO's keypoints that are left and right of a person: eyes, ears, shoulders, and so on to the ankles."""
-
-
-class RowView(NamedTuple):
-    """How an image became a row of a batch; all numbers are pixels."""
-
-    image_height: int
-    image_width: int
-    """Height and width of the stored image."""
-    top: int
-    left: int
-    height: int
-    width: int
-    """Top, left, height and width are those of the crop, a box of the stored image."""
-    resized_height: int
-    resized_width: int
-    """Height and width to which the crop is scaled."""
-    out_top: int
-    out_left: int
-    """Top left corner of the row in the scaled crop; 0 unless an evaluation takes the middle."""
-    flip: bool
-    """Whether the row is mirrored, left to right, as the last step."""
-    size: int
-    """Height and width of the row."""
 
 
 class TransformedBoxes(NamedTuple):
@@ -63,11 +40,6 @@ class TransformedBoxes(NamedTuple):
     """(kept,): share of each box's area that lies in the row, 0 to 1."""
     kept: NDArray[np.int64]
     """(kept,): positions of these boxes among the given ones, ascending."""
-
-
-def row_view(view: View, image_height: int, image_width: int, size: int) -> RowView:
-    """Return how an image became a row, from its view."""
-    return RowView(image_height, image_width, *view, size)
 
 
 def transform_points(
@@ -386,37 +358,6 @@ WITHOUT_SIZE = "if annotations are in pixels of the stored images, AnnotationFie
 """End of an error about missing fields with the size of annotations."""
 _LEAST_SIDE = 1e-3
 """Least width and height of a box, pixels; libraries refuse a box that rounding leaves without any."""
-
-
-@runtime_checkable
-class FieldsTransform(Protocol):
-    """A `transform` that changes fields of a sample together with its image.
-
-    The loader calls `transform_fields` if a transform has it, and the transform itself where there are no views, in
-    packs. `AnnotationTransform` implements it for boxes, masks and keypoints.
-    """
-
-    @property
-    def needed_fields(self) -> tuple[str, ...]:
-        """Fields that it reads; the loader's setting `fields` must name them."""
-
-    def transform_fields(
-        self, image_HWC: NDArray[np.uint8], fields: Mapping[str, Any], view: RowView, rng: np.random.Generator
-    ) -> tuple[NDArray[np.uint8], Mapping[str, Any]]:
-        """Return an image of the same size, and the values of fields that the batch delivers in place of the stored.
-
-        Args:
-            image_HWC: Row of the batch: the image after crop, scale and flip.
-            fields: Stored values of `needed_fields`.
-            view: How the stored image became the row.
-            rng: Random generator of this sample, which depends on the seed and the sample's position alone.
-
-        Raises:
-            FormatError: The values cannot be used; the loader adds the sample to the text.
-        """
-
-    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-        """Return an image of the same size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

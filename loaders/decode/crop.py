@@ -47,6 +47,34 @@ class View(NamedTuple):
     """Whether the output is mirrored, left to right, as the last step."""
 
 
+class RowView(NamedTuple):
+    """How an image became a row of a batch; all numbers are pixels."""
+
+    image_height: int
+    image_width: int
+    """Height and width of the stored image."""
+    top: int
+    left: int
+    height: int
+    width: int
+    """Top, left, height and width are those of the crop, a box of the stored image."""
+    resized_height: int
+    resized_width: int
+    """Height and width to which the crop is scaled."""
+    out_top: int
+    out_left: int
+    """Top left corner of the row in the scaled crop; 0 unless an evaluation takes the middle."""
+    flip: bool
+    """Whether the row is mirrored, left to right, as the last step."""
+    size: int
+    """Height and width of the row."""
+
+
+def row_view(view: View, image_height: int, image_width: int, size: int) -> RowView:
+    """Return how an image became a row, from its view."""
+    return RowView(image_height, image_width, *view, size)
+
+
 @dataclass(frozen=True, slots=True)
 class RandomCrop:
     """A random resized crop and a random flip.

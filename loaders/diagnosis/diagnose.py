@@ -30,23 +30,12 @@ from loaders.diagnosis.fetch_rate import (
     wait_for_reads_left_behind,
     with_full_cache,
 )
-from loaders.diagnosis.findings import MIN_GAIN, Applied, Bound, Diagnosis, Fix, Limit, StepTimes
+from loaders.diagnosis.findings import MIN_GAIN, Applied, Bound, Diagnosis, Fix, Limit
 from loaders.diagnosis.fixes import find_bound, find_fixes, ranked, repeated
 from loaders.diagnosis.observed_run import Device, ObservedRun, RunSetup, compute_threads, observe
-from loaders.diagnosis.prediction import Prediction, allocate, next_to_try, predict
-from loaders.diagnosis.stages import StageBench, Stages
-from loaders.diagnosis.verdict import (
-    Parts,
-    contention,
-    contradiction,
-    disturbance,
-    limit_of,
-    reported_limit,
-    threads_hint,
-    verdict,
-)
-from loaders.engine.batch import Batch
-from loaders.loader import Loader
+from loaders.diagnosis.prediction import allocate, next_to_try, predict
+from loaders.diagnosis.stages import Stages
+from loaders.diagnosis.verdict import Measured, contradiction, disturbance, limit_of, threads_hint, verdict
 
 TIMELINE_STEPS = 200
 """Maximum number of steps that a diagnosis lists."""
@@ -84,21 +73,21 @@ def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Calla
         setup = attempt.setup
         busy_cores = background_cores()
         progress("the device, fed from memory")
-        batch = _first_batch(loader)
+        batch = next(iter(loader))
+        loader.close()  # ends its threads
         if attempt.batches > 1:
             batch = repeated(batch, attempt.batches)
-        bench = StageBench(
-            device=device,
-            loader=loader,
-            batch=batch,
-            busy_cores=busy_cores,
-            seconds=seconds / 2,
-            folder=Path(folder),
-            progress=progress,
-            attempt=attempt,
-        )
         with cpu_time() as used:
-            stages = Stages(bench)
+            stages = Stages(
+                attempt=attempt,
+                device=device,
+                loader=loader,
+                batch=batch,
+                busy_cores=busy_cores,
+                seconds=seconds / 2,
+                folder=Path(folder),
+                progress=progress,
+            )
             progress("the run as it is")
             observed = observe(setup, device, seconds)
             stages.measure_stages(observed.images_per_s)
@@ -106,45 +95,101 @@ def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Calla
         # A run may find in the page cache what fetching alone reads from the disk.
         in_turn = stages.rates(setup).fetch_in_turn
         compared = [each for each in stages.alone.values() if each.name != "fetch" or not in_turn]
-        # Processes that serve a stage (a mount of a bucket) are busy during the run, other programs beside it as well.
-        cores, busy_after = available_cores(), background_cores()
-        undecided = contradiction(observed.images_per_s, compared, cores=cores, other_cores=used.cores_of_others)
+        undecided = contradiction(
+            observed.images_per_s, compared, cores=available_cores(), other_cores=used.cores_of_others
+        )
         if not undecided:
             stages.saw_steps(observed.step_images_per_s)
-        predicted = predict(stages.rates(setup))
-        limit = limit_of(observed.images_per_s, stages.alone["compute"].images_per_s, predicted)
-        undecided = undecided or disturbance(
-            observed.images_per_s,
-            predicted,
-            limit,
-            cores=cores,
-            other_cores_before=busy_cores,
-            other_cores_after=busy_after,
-        )
-        if undecided:
+        run = _measured(stages, observed)
+        if undecided := undecided or disturbance(run):
             undecided += threads_hint(
                 observed.step_images_per_s,
                 compute_alone,
-                compute_threads=compute_threads(device),
-                cores=cores,
-                other_cores=max(busy_cores, busy_after, used.cores_of_others),
+                compute_threads=run.compute_threads,
+                cores=run.cores,
+                other_cores=max(run.other_cores, used.cores_of_others),
             )
         fixes: list[Fix] = []
         if not undecided:
-            fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
-            fixes = try_leading(stages, fixes, observed.images_per_s, limit)
-            bound = find_bound(stages, observed.images_per_s, predicted, limit)
+            fixes = try_leading(stages, find_fixes(stages, run), run)
+            bound = find_bound(stages, run)
             if stages.transform is not None and bound is not None:
-                tried = try_bound(stages, bound, observed.images_per_s)
-                stages.transform = replace(stages.transform, without=tried)
-        found = replace(
-            _diagnosis(stages, observed, predicted, limit, fixes, max(busy_cores, busy_after)),
-            compute_alone_images_per_s=compute_alone,
-        )
-        if not undecided:
-            return found
-        notes = "".join(f" {note}" for note in (attempt.note, attempt.cache) if note)
-        return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}{notes}")
+                stages.transform = replace(stages.transform, without=try_bound(stages, bound, run.observed))
+        return _diagnosis(stages, observed, replace(run, transform=stages.transform), fixes, compute_alone, undecided)
+
+
+def _measured(stages: Stages, observed: ObservedRun) -> Measured:
+    """Return what is known of the run once it and its stages were measured."""
+    compute, predicted = stages.alone["compute"].images_per_s, predict(stages.rates(stages.setup))
+    times = [step.times for step in observed.steps]
+    sums_s = [sum(getattr(each, name) for each in times) for name in ("wait_s", "transfer_s", "compute_s")]
+    wait, transfer, share = (each / (sum(sums_s) or 1.0) for each in sums_s)
+    return Measured(
+        observed=observed.images_per_s,
+        compute=compute,
+        predicted=predicted,
+        stage_limit=limit_of(observed.images_per_s, compute, predicted),
+        cpu_s_per_image=sum(stage.cpu_s_per_image for stage in stages.alone.values()),
+        wait_share=wait,
+        transfer_share=transfer,
+        compute_share=share,
+        cores=available_cores(),
+        # Processes that serve a stage (a mount of a bucket) are busy during the run, as other programs are.
+        other_cores_before=stages.busy_cores,
+        other_cores_after=background_cores(),
+        compute_threads=compute_threads(stages.device),
+        bytes_per_image=stages.bytes_per_image,
+        slow_link=stages.attempt.note,
+        cache=stages.attempt.cache,
+        is_cached=stages.is_cached,
+    )
+
+
+def _diagnosis(
+    stages: Stages, observed: ObservedRun, run: Measured, fixes: Sequence[Fix], compute_alone: float, undecided: str
+) -> Diagnosis:
+    cores = available_cores()
+    attainable, allocation = allocate(stages.rates(stages.setup), {"fetch": cores, "prepare": cores})
+    notes = " ".join(note for note in (undecided, run.slow_link, run.cache) if note)
+    first_s = observed.steps[0].times.started_s
+    timeline = [replace(each.times, started_s=each.times.started_s - first_s) for each in observed.steps]
+    return Diagnosis(
+        url=stages.loader.dataset.url,
+        device=stages.device.name,
+        verdict=f"Undecided: {notes}" if undecided else verdict(run, fixes),
+        limit=run.limit,
+        observed_images_per_s=run.observed,
+        predicted_images_per_s=run.predicted.images_per_s,
+        contention=run.contention,
+        utilisation=min(1.0, run.observed / run.compute),
+        stages=tuple(stages.alone.values()),
+        wait_share=run.wait_share,
+        transfer_share=run.transfer_share,
+        compute_share=run.compute_share,
+        timeline=tuple(timeline[:TIMELINE_STEPS]),
+        fixes=tuple(fixes),
+        applied=None,
+        transform=run.transform,
+        bytes_per_image=run.bytes_per_image,
+        settings=_settings(stages.setup, stages.device),
+        machine=machine_document(stages.busy_cores),
+        attainable_images_per_s=attainable,
+        allocation=allocation,
+        undecided=undecided,
+        compute_alone_images_per_s=compute_alone,
+        other_cores=run.other_cores,
+        slow_link=run.slow_link,
+        cache=run.cache,
+    )
+
+
+def _settings(setup: RunSetup, device: Device) -> dict[str, object]:
+    settings: dict[str, object] = {name: getattr(setup.config, name) for name in LoaderConfig.__dataclass_fields__}
+    settings |= {"transfer_ahead": setup.transfer_ahead, "split": setup.split}
+    if threads := compute_threads(device):
+        settings["compute_threads"] = threads
+    transform = setup.config.transform
+    return settings | {"transform": None if transform is None else getattr(transform, "__qualname__", repr(transform))}
 
 
 def apply_best(
@@ -180,88 +225,6 @@ def apply_best(
     return found
 
 
-def _first_batch(loader: Loader) -> Batch:
-    """Return the first batch, and end the loader's threads."""
-    batch = next(iter(loader))
-    loader.close()
-    return batch
-
-
-def _diagnosis(
-    stages: Stages,
-    observed: ObservedRun,
-    predicted: Prediction,
-    limit: Limit,
-    fixes: Sequence[Fix],
-    other_cores: float,
-) -> Diagnosis:
-    compute, cores = stages.alone["compute"].images_per_s, available_cores()
-    attainable, allocation = allocate(stages.rates(stages.setup), {"fetch": cores, "prepare": cores})
-    times = [step.times for step in observed.steps]
-    wait, transfer, share = _shares(times)
-    parts = Parts(
-        transform=stages.transform,
-        cpu_s_per_image=sum(stage.cpu_s_per_image for stage in stages.alone.values()),
-        wait_share=wait,
-        transfer_share=transfer,
-        compute_share=share,
-        cores=cores,
-        other_cores=other_cores,
-        compute_threads=compute_threads(stages.device),
-        bytes_per_image=stages.bytes_per_image,
-        slow_link=stages.attempt.note,
-        cache=stages.attempt.cache,
-        is_cached=stages.is_cached,
-    )
-    limit = reported_limit(observed.images_per_s, compute, limit, parts)
-    return Diagnosis(
-        url=stages.loader.dataset.url,
-        device=stages.device.name,
-        verdict=verdict(observed.images_per_s, compute, limit, predicted, fixes, parts),
-        limit=limit,
-        observed_images_per_s=observed.images_per_s,
-        predicted_images_per_s=predicted.images_per_s,
-        contention=contention(observed.images_per_s, predicted),
-        utilisation=min(1.0, observed.images_per_s / compute),
-        stages=tuple(stages.alone.values()),
-        wait_share=wait,
-        transfer_share=transfer,
-        compute_share=share,
-        timeline=_timeline(times),
-        fixes=tuple(fixes),
-        applied=None,
-        transform=stages.transform,
-        bytes_per_image=stages.bytes_per_image,
-        settings=_settings(stages.setup, stages.device),
-        machine=machine_document(stages.busy_cores),
-        attainable_images_per_s=attainable,
-        allocation=allocation,
-        other_cores=other_cores,
-        slow_link=stages.attempt.note,
-        cache=stages.attempt.cache,
-    )
-
-
-def _shares(times: Sequence[StepTimes]) -> tuple[float, float, float]:
-    """Return the shares of wait, transfer and compute in the time of all steps; they add up to 1."""
-    sums = [sum(getattr(each, name) for each in times) for name in ("wait_s", "transfer_s", "compute_s")]
-    total_s = sum(sums) or 1.0
-    return sums[0] / total_s, sums[1] / total_s, sums[2] / total_s
-
-
-def _timeline(times: Sequence[StepTimes]) -> tuple[StepTimes, ...]:
-    return tuple(replace(each, started_s=each.started_s - times[0].started_s) for each in times[:TIMELINE_STEPS])
-
-
-def _settings(setup: RunSetup, device: Device) -> dict[str, object]:
-    settings: dict[str, object] = {name: getattr(setup.config, name) for name in LoaderConfig.__dataclass_fields__}
-    settings |= {"transfer_ahead": setup.transfer_ahead, "split": setup.split}
-    if threads := compute_threads(device):
-        settings["compute_threads"] = threads
-    transform = setup.config.transform
-    return settings | {"transform": None if transform is None else getattr(transform, "__qualname__", repr(transform))}
-
-
 MOST_TRIED = 5
 """Maximum number of changes that are tried.
 
@@ -275,14 +238,8 @@ DISTURBED = 0.8
 """Share of the prediction below which a trial is repeated, because another program may have disturbed it."""
 
 
-def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float, limit: Limit) -> list[Fix]:
-    """Try the changes that may be the best one (`prediction_errors.py`), and leave out those that gain nothing.
-
-    Args:
-        stages: Stages of the run.
-        fixes: Changes with their predictions.
-        observed: Images/s of the run as it is.
-        limit: What limits that run.
+def try_leading(stages: Stages, fixes: Sequence[Fix], run: Measured) -> list[Fix]:
+    """Try the changes that may be the best one (`next_to_try`), and leave out those that gain nothing.
 
     Returns:
         The changes that gain something, the best first.
@@ -300,17 +257,14 @@ def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float, limit: Li
             return 0.0  # more reads at once than the link carries
         return rate
 
-    return _try_leading(fixes, observed, limit, rate_of, stages.observed_again)
+    def again() -> float:
+        return stages.tried(stages.setup, "the run as it is, once more")
+
+    return _try_leading(fixes, run.observed, run.stage_limit, rate_of, again)
 
 
 def try_bound(stages: Stages, bound: Bound, observed: float) -> Bound:
-    """Try a run without its transform, unless it is predicted to gain nothing.
-
-    Args:
-        stages: Stages of the run.
-        bound: Prediction of the run without its transform.
-        observed: Images/s of the run as it is.
-    """
+    """Try a run without its transform, unless it is predicted to gain nothing over the observed images/s."""
     if bound.gain < MIN_GAIN:
         return bound
     rate = stages.tried(stages.without_transform)

@@ -333,12 +333,6 @@ def with_full_cache(
     Without a cache, or where the data lie on a disk, the run stays as it is. A cache that cannot hold the split, or
     that is not full in time, is left out: what it would hold depends on what was read before.
 
-    Args:
-        attempt: The run.
-        loader: Loader of the run.
-        progress: Called with what is done.
-        fill_s: Longest time for filling the cache, which keeps what it then has.
-
     Raises:
         DataprepError: The data cannot be read.
     """

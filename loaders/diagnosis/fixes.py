@@ -21,12 +21,12 @@ from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
 from loaders.diagnosis.fetch_rate import wait_for_reads_left_behind
-from loaders.diagnosis.findings import MIN_GAIN, Bound, Changes, Fix, Limit, Stage, StageRate
+from loaders.diagnosis.findings import MIN_GAIN, Bound, Changes, Fix, Stage, StageRate
 from loaders.diagnosis.observed_run import compute_threads
-from loaders.diagnosis.prediction import MORE_AHEAD, Prediction, may_gain, predict
+from loaders.diagnosis.prediction import MORE_AHEAD, may_gain, predict
 from loaders.diagnosis.sample import pixels_left
 from loaders.diagnosis.stages import Stages, request_latency_s
-from loaders.diagnosis.verdict import falls_short
+from loaders.diagnosis.verdict import Measured
 from loaders.engine.batch import Batch
 
 TIE = 0.97
@@ -64,24 +64,15 @@ class _Change:
     change."""
 
 
-def find_fixes(stages: Stages, observed: float, predicted: Prediction, limit: Limit) -> list[Fix]:
-    """Return the changes that are predicted to gain 5 % or may do so, given how wrong such predictions have been.
-
-    Args:
-        stages: Stages of the run.
-        observed: Images/s of the run.
-        predicted: Prediction from its stages.
-        limit: What limits the run.
-    """
-    near = _near(stages, predicted, limit)
-    calibrated = _Calibration(stages, observed, predicted)
-    fixes = []
+def find_fixes(stages: Stages, run: Measured) -> list[Fix]:
+    """Return the changes that are predicted to gain 5 % or may do so, given how wrong such predictions have been."""
+    near, fixes = _near(stages, run), []
     for source, limits in _CHANGES:
         if near.isdisjoint(limits):
             continue
         for change in _answered(source, stages):
-            fix = calibrated.fix(change)
-            if may_gain(fix, limit, MIN_GAIN):
+            fix = _predicted(change, stages, run)
+            if may_gain(fix, run.stage_limit, MIN_GAIN):
                 fixes.append(fix)
     return ranked(fixes)
 
@@ -95,20 +86,12 @@ def _answered(source: Callable[[Stages], Iterator[_Change]], stages: Stages) -> 
         wait_for_reads_left_behind()
 
 
-def find_bound(stages: Stages, observed: float, predicted: Prediction, limit: Limit) -> Bound | None:
-    """Return what a run without its transform is predicted to reach; None where preparing does not limit the run.
-
-    Args:
-        stages: Stages of the run.
-        observed: Images/s of the run.
-        predicted: Prediction from its stages.
-        limit: What limits the run.
-    """
-    if stages.transform is None or _near(stages, predicted, limit).isdisjoint(_PREPARING):
+def find_bound(stages: Stages, run: Measured) -> Bound | None:
+    """Return what a run without its transform is predicted to reach; None where preparing does not limit the run."""
+    if stages.transform is None or _near(stages, run).isdisjoint(_PREPARING):
         return None
     prepare = stages.prepared(stages.without_transform.config)
-    change = _Change("transform", {}, "", "", {"prepare": prepare})
-    found = _Calibration(stages, observed, predicted).fix(change)
+    found = _predicted(_Change("transform", {}, "", "", {"prepare": prepare}), stages, run)
     return Bound(
         images_per_s=found.images_per_s,
         predicted_images_per_s=found.predicted_images_per_s,
@@ -118,60 +101,47 @@ def find_bound(stages: Stages, observed: float, predicted: Prediction, limit: Li
     )
 
 
-def _near(stages: Stages, predicted: Prediction, limit: Limit) -> set[str]:
+def _near(stages: Stages, run: Measured) -> set[str]:
     """Return the limit and the stages that are about as slow; with `contention` if they slow each other down, `gap` if
     the run stays below what they allow, and `interpreter` if one process cannot fetch more."""
+    predicted = run.predicted
     slow = {name for name, each in stages.alone.items() if each.images_per_s <= NEAR * predicted.images_per_s}
-    found = {limit, predicted.limit, *slow}
+    found = {run.stage_limit, predicted.limit, *slow}
     further = {
         "contention": stages.has_contention,
-        "gap": falls_short(stages.observed_images_per_s, predicted, limit),
+        "gap": run.falls_short,
         "interpreter": "fetch" in found and stages.is_interpreter_busy,
     }
     return found | {name for name, holds in further.items() if holds}
 
 
-@dataclass(frozen=True, slots=True)
-class _Calibration:
-    """Corrects predictions of changes by how the run itself differs from its own prediction."""
+def _predicted(change: _Change, stages: Stages, run: Measured) -> Fix:
+    """Return a change with its predicted rate.
 
-    stages: Stages
-    observed: float
-    predicted: Prediction
-
-    @property
-    def ratio(self) -> float:
-        """Observed rate of the run divided by its predicted one."""
-        return self.observed / self.predicted.images_per_s
-
-    def fix(self, change: _Change) -> Fix:
-        """Return a change with its predicted rate."""
-        setup = self.stages.setup.changed(change.settings)
-        found = predict(self.stages.rates(setup, change.stages, change.request_latency_s))
-        predicted = found.images_per_s * self._correction(found.limit, closes_gap=change.closes_gap)
-        rate = change.images_per_s or predicted
-        return Fix(
-            name=change.name,
-            settings=change.settings,
-            needs=change.needs,
-            images_per_s=rate,
-            predicted_images_per_s=predicted,
-            is_tried=change.images_per_s is not None,
-            gain=rate / self.observed,
-            limit=found.limit,
-            advice=change.advice,
-        )
-
-    def _correction(self, limit: Limit, *, closes_gap: bool) -> float:
-        """Return the run's own ratio where the changed run has the same limit, otherwise 1.
-
-        Fetching that takes longer beside the other stages than alone, so that it has too few requests in flight, is no
-        limit of the prediction; more of them may lift the run to it.
-        """
-        is_same = limit == self.predicted.limit or {limit, self.predicted.limit} == {"prepare", "cores"}
-        if closes_gap and self.predicted.limit != "fetch":
-            return max(1.0, self.ratio) if is_same else 1.0
-        return self.ratio if is_same else 1.0
+    A changed run that has the same limit is taken to miss its prediction by as much as the run itself. Fetching takes
+    longer while the other stages run than alone, so that it has too few requests in flight; that is not a limit of the
+    prediction, and a change that brings more requests may lift the run to it (`closes_gap`).
+    """
+    setup = stages.setup.changed(change.settings)
+    found, now = predict(stages.rates(setup, change.stages, change.request_latency_s)), run.predicted
+    ratio = 1.0
+    if found.limit == now.limit or {found.limit, now.limit} == {"prepare", "cores"}:
+        ratio = run.observed / now.images_per_s
+        if change.closes_gap and now.limit != "fetch":
+            ratio = max(1.0, ratio)
+    predicted = found.images_per_s * ratio
+    rate = change.images_per_s or predicted
+    return Fix(
+        name=change.name,
+        settings=change.settings,
+        needs=change.needs,
+        images_per_s=rate,
+        predicted_images_per_s=predicted,
+        is_tried=change.images_per_s is not None,
+        gain=rate / run.observed,
+        limit=found.limit,
+        advice=change.advice,
+    )
 
 
 def ranked(fixes: Sequence[Fix]) -> list[Fix]:
@@ -297,12 +267,7 @@ def _smaller_images(stages: Stages) -> Iterator[_Change]:
 
 
 def advice_to_shrink(config: LoaderConfig, command: str) -> str:
-    """Return the advice to store smaller images, with what it costs: random crops of them may be enlarged.
-
-    Args:
-        config: Settings of the run, whose `short_side` is stored.
-        command: Command that stores them.
-    """
+    """Return the advice to store smaller images, with what it costs: random crops of them may be enlarged."""
     side, crops = config.short_side, config.crop_groups if config.augment else ()
     smallest = {group.size: round(side * math.sqrt(group.crop.scale[0])) for group in crops}
     enlarged = [f"{crop} to {size}" for size, crop in smallest.items() if crop < size]

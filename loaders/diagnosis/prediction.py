@@ -196,23 +196,13 @@ def reads_needed(in_flight: float, fetch: float, beyond: float, usual: int) -> i
 
 
 def batches_needed(reads: int, rows: int) -> int:
-    """Return the batches ahead with which as many requests can always be in flight.
-
-    Args:
-        reads: Requests in flight, each for an image.
-        rows: Images in a batch of this host.
-    """
+    """Return the batches ahead with which as many requests can always be in flight."""
     return math.ceil(ROOM * reads / rows)
 
 
 def rate_of_processes(fetch: float, own_cores: float, processes: int) -> float:
     """Return the images/s that several processes fetch, from the rate of one that has the requests of all of them in
     flight: as many times that rate as there are processes, if the interpreter lock limits the one, else the same.
-
-    Args:
-        fetch: Images/s of one process.
-        own_cores: Cores that it used.
-        processes: Number of processes, each of which has an interpreter lock of its own.
     """
     return fetch * max(1, processes) if own_cores >= BUSY_INTERPRETER else fetch
 
@@ -257,13 +247,7 @@ def may_gain(fix: Fix, limit: Limit, min_gain: float) -> bool:
 
 
 def next_to_try(fixes: Sequence[Fix], limit: Limit, untriable: Set[str] = frozenset()) -> Fix | None:
-    """Return the untried change with the highest possible rate, or None if no untried change can be the best one.
-
-    Args:
-        fixes: All changes, tried or not.
-        limit: Limit of the run as it is.
-        untriable: Names of changes that cannot be tried here and keep their predictions.
-    """
+    """Return the untried change with the highest possible rate, or None if no untried change can be the best one."""
     certain = max((lowest_rate(fix, limit) for fix in fixes), default=0.0)
     untried = [fix for fix in fixes if not fix.is_tried and fix.name not in untriable]
     leading = max(untried, key=lambda fix: highest_rate(fix, limit), default=None)

@@ -113,11 +113,6 @@ def sample_streams(num_streams: int, *, samples: int, of_sample: int) -> int:
 
     Planning a stream costs as much time as a few images, whatever it holds. With all streams of the split, planning an
     image of a small sample would take several times as long.
-
-    Args:
-        num_streams: Number of streams of the split.
-        samples: Images of the split.
-        of_sample: Images of the sample.
     """
     return max(1, min(num_streams, round(num_streams * of_sample / samples)))
 
@@ -212,11 +207,6 @@ class RehearsalSetup(RunSetup):
 def places_in(dataset: Dataset, index: SplitIndex, *, shards: int = 1) -> tuple[Place, ...]:
     """Return places of images in the first shards that have some, in an order in which a disk cannot read ahead; a read
     at one may go on to the shard's end.
-
-    Args:
-        dataset: Bucket or disk that is read.
-        index: Index of that dataset.
-        shards: Maximum number of shards.
     """
     some = [number for number, each in enumerate(dataset.split.shards) if each["samples"]][:shards]
     found = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -77,13 +77,7 @@ def without_transforms(config: LoaderConfig) -> LoaderConfig:
 def transform_cost(
     config: LoaderConfig, before: Mapping[str, StageTimes], after: Mapping[str, StageTimes]
 ) -> TransformCost | None:
-    """Return what the transforms took between two looks at a loader's stages; None where there are none.
-
-    Args:
-        config: Settings of the loader.
-        before: Stages at the first look.
-        after: Stages at the second one.
-    """
+    """Return what the transforms took between two looks at a loader's stages; None where there are none."""
     nothing = StageTimes()
     images, transform_s, cpu_s = _between(before.get("transform", nothing), after.get("transform", nothing))
     decoded, prepare_s, _ = _between(before.get("decode", nothing), after.get("decode", nothing))
@@ -118,12 +112,8 @@ def holds_lock(
 
 
 def waits_for_no_core(cost: TransformCost, threads: int) -> bool:
-    """Whether a transform waits for something other than a core or the interpreter lock, such as a disk or a server.
-
-    Args:
-        cost: What the transform takes.
-        threads: Threads of one process that call it, and take turns if it holds the lock.
-    """
+    """Whether a transform that so many threads of a process call waits for something other than a core or the
+    interpreter lock, such as a disk or a server."""
     return threads * cost.cpu_s_per_image < _EXPLAINED * cost.s_per_image
 
 
@@ -237,9 +227,9 @@ MEMORY_BYTES = 4 * 2**30
 """Memory that more batches ahead may take."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageBench:
-    """What the stages of a run are measured with."""
+@dataclass(kw_only=True, eq=False)
+class Stages:
+    """Measures the stages of one run, each setting once."""
 
     attempt: Attempt
     """The run."""
@@ -257,31 +247,30 @@ class StageBench:
     """Folder for samples of the data; the caller removes it."""
     progress: Callable[[str], None]
     """Function that is called with what is being measured."""
+    alone: dict[Stage, StageRate] = field(default_factory=dict, init=False)
+    """Rates of the stages as the run is set up."""
+    observed_images_per_s: float = field(default=0.0, init=False)
+    transform: TransformCost | None = field(default=None, init=False)
+    other_cores: float | None = field(default=None, init=False)
+    """Cores that other programs used during the first measurement of decoding."""
+    _jitter: tuple[float, ...] = field(default=(), init=False)
+    _shrunk: dict[int, str] = field(default_factory=dict, init=False)
 
-
-class Stages:
-    """Measures the stages of one run, each setting once."""
-
-    def __init__(self, bench: StageBench) -> None:
-        self.attempt, self.setup = bench.attempt, bench.attempt.setup
-        self.device, self.loader, self.batch = bench.device, bench.loader, bench.batch
-        self.busy_cores, self.progress = bench.busy_cores, bench.progress
-        self._seconds, self._folder = bench.seconds, bench.folder
+    def __post_init__(self) -> None:
         self._quota = cpu_quota()
-        self.observed_images_per_s = 0.0
-        self._jitter: tuple[float, ...] = ()
-        self._shrunk: dict[int, str] = {}
-        self.transform: TransformCost | None = None
-        self.other_cores: float | None = None
-        compute = compute_rate(self.device, self.batch, self._seconds, self.busy_cores)
-        self.alone: dict[Stage, StageRate] = {"compute": compute}
+        self.alone["compute"] = compute_rate(self.device, self.batch, self.seconds, self.busy_cores)
+
+    @property
+    def setup(self) -> RunSetup:
+        """Settings of the run."""
+        return self.attempt.setup
 
     @property
     def workers_wait(self) -> bool:
         """Whether the workers wait in the user's transform for neither a core nor the interpreter lock, so that more of
         them than there are cores may help."""
         config, prepare = self.setup.config, self.alone["prepare"]
-        left = min(self.available_cores(), available_cores() - (self.other_cores or 0.0))
+        left = min(self.available_cores(self.alone), available_cores() - (self.other_cores or 0.0))
         workers = min(left, config.num_threads * max(1, config.processes))
         is_idle = prepare.images_per_s * prepare.cpu_s_per_image < IDLE_SHARE * workers
         return is_idle and self.transform is not None and waits_for_no_core(self.transform, config.num_threads)
@@ -299,13 +288,12 @@ class Stages:
 
     @property
     def is_local(self) -> bool:
-        """Whether the data lie on a disk of this machine."""
+        """Whether the data are on a disk of this machine."""
         return self.loader.dataset.storage.is_local
 
     @property
     def is_cached(self) -> bool:
-        """Whether the run reads from a bucket through a cache, which is full: `full_cache.py` fills it or leaves it
-        out."""
+        """Whether the run reads from a bucket through a cache, which `with_full_cache` has filled."""
         return not self.is_local and self.setup.config.cache_dir is not None
 
     @property
@@ -317,7 +305,7 @@ class Stages:
     def fetched(self) -> Fetched:
         """Fetching as it is set up, and the images of the sample."""
         self.progress("fetching alone")
-        return fetch_rate_alone(self.loader, self.setup.config, self._seconds, self.busy_cores, keep=SAMPLE_IMAGES)
+        return fetch_rate_alone(self.loader, self.setup.config, self.seconds, self.busy_cores, keep=SAMPLE_IMAGES)
 
     @cached_property
     def ahead_settings(self) -> Changes:
@@ -354,21 +342,18 @@ class Stages:
         setup = self._cached_setup(self.sample)
         with setup.open() as loader:
             fetch_all_once(loader, setup.config)
-            return fetch_rate_alone(loader, setup.config, self._seconds / 2, self.busy_cores).rate
+            return fetch_rate_alone(loader, setup.config, self.seconds / 2, self.busy_cores).rate
 
     @cached_property
     def sample(self) -> str:
         """URL of a local dataset of images as they are stored."""
-        return write_sample(self.fetched.images, self._folder / "sample", is_built=self._is_built)
-
-    @property
-    def _is_built(self) -> bool:
-        return not is_adopted(self.loader.dataset.manifest)
+        is_built = not is_adopted(self.loader.dataset.manifest)
+        return write_sample(self.fetched.images, self.folder / "sample", is_built=is_built)
 
     def measure_stages(self, observed_images_per_s: float) -> None:
         """Measure all stages as they are set up."""
         self.observed_images_per_s = observed_images_per_s
-        transfer = transfer_rate(self.device, self.batch, self._seconds / 2, self.busy_cores)
+        transfer = transfer_rate(self.device, self.batch, self.seconds / 2, self.busy_cores)
         prepare = self.prepared(self.setup.config)
         compute = self.alone.pop("compute")
         self.alone |= {"fetch": self.fetched.rate, "prepare": prepare, "transfer": transfer, "compute": compute}
@@ -377,7 +362,7 @@ class Stages:
         """Measure decoding with other settings, or of another sample."""
         self.progress("decoding alone")
         sample = sample or self.sample
-        found = prepare_rate(sample, self.planned_for(sample, config), self._seconds, self.busy_cores)
+        found = prepare_rate(sample, self.planned_for(sample, config), self.seconds, self.busy_cores)
         self._jitter = self._jitter or found.jitter
         self.transform = self.transform or found.transform
         self.other_cores = found.other_cores if self.other_cores is None else self.other_cores
@@ -405,7 +390,7 @@ class Stages:
     def fetched_with(self, config: LoaderConfig) -> Fetched:
         """Measure fetching with other settings."""
         self.progress("fetching, with more in flight")
-        return fetch_rate_alone(self.loader, config, self._seconds, self.busy_cores)
+        return fetch_rate_alone(self.loader, config, self.seconds, self.busy_cores)
 
     def fetched_by(self, processes: int) -> StageRate:
         """Return the highest rate at which several processes can fetch, each with its share of the requests."""
@@ -422,7 +407,7 @@ class Stages:
         self.progress("fetching, as if images were smaller")
         config, factor = self.setup.config, self._images_per_read(share) / self._images_per_read(1.0)
         found = fetch_rate_alone(
-            self.loader, config, self._seconds, self.busy_cores, share=min(1.0, share * factor)
+            self.loader, config, self.seconds, self.busy_cores, share=min(1.0, share * factor)
         ).rate
         return replace(found, images_per_s=found.images_per_s * factor, cpu_s_per_image=found.cpu_s_per_image / factor)
 
@@ -443,53 +428,52 @@ class Stages:
         """Measure transfer and compute of another batch."""
         self.progress("the device, with a larger batch")
         return (
-            transfer_rate(self.device, batch, self._seconds / 2, self.busy_cores),
-            compute_rate(self.device, batch, self._seconds / 2, self.busy_cores),
+            transfer_rate(self.device, batch, self.seconds / 2, self.busy_cores),
+            compute_rate(self.device, batch, self.seconds / 2, self.busy_cores),
         )
 
     def computed_with(self, threads: int) -> StageRate:
         """Measure compute with another number of threads on the cores that decode."""
         self.progress("the device, with fewer threads")
         with using_threads(self.device, threads):
-            return compute_rate(self.device, self.batch, self._seconds / 2, self.busy_cores)
+            return compute_rate(self.device, self.batch, self.seconds / 2, self.busy_cores)
 
-    def tried(self, setup: RunSetup) -> float:
-        """Return the images/s of a whole run with other settings, watched for as long as the run itself."""
-        self.progress("the run, with a change")
-        return observe(setup, self.device, 2 * self._seconds).images_per_s
+    def tried(self, setup: RunSetup, what: str = "the run, with a change") -> float:
+        """Return the images/s of a run with other settings or on other images, watched for as long as the run itself.
 
-    def observed_again(self) -> float:
-        """Return the images/s of the run as it is, watched once more."""
-        self.progress("the run as it is, once more")
-        return observe(self.setup, self.device, 2 * self._seconds).images_per_s
+        Args:
+            setup: The run.
+            what: What `progress` gets.
+        """
+        self.progress(what)
+        return observe(setup, self.device, 2 * self.seconds).images_per_s
 
     def tried_cached(self) -> float:
         """Return the images/s of a run whose cache holds the whole sample, as in every epoch after the first."""
-        filled = self.cached
-        self.progress(f"a run from a cache that gives {filled.images_per_s:,.0f} images/s")
-        return observe(self._cached_setup(self.sample), self.device, 2 * self._seconds).images_per_s
+        what = f"a run from a cache that gives {self.cached.images_per_s:,.0f} images/s"
+        return self.tried(self._cached_setup(self.sample), what)
 
     def tried_smaller(self, short_side: int) -> float:
         """Return the images/s of a run on smaller images, for which as many bytes are read from the disk, bucket or
         cache as they have."""
-        sample, num_bytes = self.shrunk(short_side)
-        self.progress("a run on smaller images")
+        (sample, num_bytes), what = self.shrunk(short_side), "a run on smaller images"
         if self.is_cached:
             cached = self._cached_setup(sample)
             with cached.open() as loader:
                 fetch_all_once(loader, cached.config)
-            return observe(cached, self.device, 2 * self._seconds).images_per_s
+            return self.tried(cached, what)
         config, dataset = self.setup.config, self.loader.dataset
         places = places_in(dataset, self.loader.index, shards=DISK_SHARDS if self.is_local else 1)
         images_per_read = self._images_per_read(num_bytes / self.bytes_per_image)
         if self.is_local and self.fetched.is_cold:
             forget_files(dataset)
-        setup = self._rehearsed(sample, config, Source(dataset, places, config.deadline_s, images_per_read))
-        return observe(setup, self.device, 2 * self._seconds).images_per_s
+        return self.tried(
+            self._rehearsed(sample, config, Source(dataset, places, config.deadline_s, images_per_read)), what
+        )
 
     def _cached_setup(self, sample: str) -> RehearsalSetup:
         """Return a run on a sample, with a cache of its own."""
-        config = replace(self.setup.config, cache_dir=str(self._folder / "cache"))
+        config = replace(self.setup.config, cache_dir=str(self.folder / "cache"))
         return self._rehearsed(sample, config, None)
 
     def _rehearsed(self, sample: str, config: LoaderConfig, source: Source | None) -> RehearsalSetup:
@@ -508,7 +492,7 @@ class Stages:
         if short_side not in self._shrunk:
             self.progress(f"shrinking a sample to {short_side} pixels")
             self._shrunk[short_side] = write_sample(
-                self.fetched.images, self._folder / f"sample-{short_side}", short_side
+                self.fetched.images, self.folder / f"sample-{short_side}", short_side
             )
         return self._shrunk[short_side], mean_image_bytes(self._shrunk[short_side])
 
@@ -529,7 +513,7 @@ class Stages:
         return Rates(
             images_per_s={name: stage.images_per_s for name, stage in stages.items()},
             cpu_s_per_image={name: stage.cpu_s_per_image for name, stage in stages.items()},
-            cores=self._available_cores(stages),
+            cores=self.available_cores(stages),
             transfer_ahead=setup.transfer_ahead > 0,
             batches=self._batches(setup, stages["fetch"].images_per_s, request_latency_s),
             fetch_in_turn=self.is_local and self.fetched.is_cold,
@@ -559,11 +543,7 @@ class Stages:
     def _request_latency_s(self) -> float:
         return 0.0 if self.is_cached else request_latency_s(self.loader)
 
-    def available_cores(self) -> float:
-        """Return the cores that other programs and a quota leave to this run."""
-        return self._available_cores(self.alone)
-
-    def _available_cores(self, stages: Mapping[Stage, StageRate]) -> float:
+    def available_cores(self, stages: Mapping[Stage, StageRate]) -> float:
         """Return the cores that other programs leave, but no less than a stage was seen to use, and no more than the
         quota of the control group, which all stages share."""
         left = available_cores() - self.busy_cores

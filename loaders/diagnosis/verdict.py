@@ -1,20 +1,18 @@
-"""The limit and the sentence of a diagnosis, and what makes it undecided: pure functions of the measured rates."""
+"""The limit and the sentence of a diagnosis, and what makes it undecided: pure functions of the measured rates.
+
+A verdict is a table: each row has the limits for which it is said, a condition and a sentence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from loaders.diagnosis.findings import MIN_GAIN, Bound, Fix, Limit, Stage, StageRate, TransformCost
 from loaders.diagnosis.prediction import COMPUTE_BOUND, CONTENTION, Prediction
 
-WAITED_FOR: dict[Limit, str] = {
-    "fetch": "bytes to arrive",
-    "prepare": "images to be decoded",
-    "transfer": "batches to reach the device",
-    "compute": "the device",
-    "cores": "processor cores, which decoding and the other stages share",
-}
 HIGHEST_RATIO: Mapping[Stage, float] = {"fetch": 1.5, "prepare": 1.5, "transfer": 1.5, "compute": 1.25}
 """Ratio of the observed rate to that of a stage alone above which one of the two is wrong, because no run is faster
 than one of its stages. The device repeats one batch; the other stages are measured on a sample of the images, and a
@@ -30,14 +28,116 @@ CONSIDERABLE_SHARE = 0.1
 """Share of the cores from which on other programs may change the rates: as much as contention does."""
 CHANGED_SHARE = 0.25
 """Share of the cores by which what other programs use may change meanwhile: as much as rates of the device differ."""
-_NEED_CORES = frozenset({"prepare", "cores"})
-"""Limits that other programs move by taking cores."""
 _ALONE: Mapping[Stage, str] = {
     "fetch": "fetching alone gave",
     "prepare": "decoding alone gave",
     "transfer": "the transfer alone gave",
     "compute": "the device alone took",
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """Rates of a run and its stages, parts of an image's way and of a step, and what else runs, as far as known."""
+
+    observed: float
+    """Images/s of the run."""
+    compute: float = math.inf
+    """Images/s of the device alone, or of the run's own steps if these were faster."""
+    predicted: Prediction
+    """Prediction from the stages."""
+    stage_limit: Limit
+    """What limits the run according to its stages (`limit_of`); changes are proposed for it."""
+    transform: TransformCost | None = None
+    """The user's part of preparing an image."""
+    cpu_s_per_image: float = 0.0
+    """CPU time of all stages."""
+    wait_share: float = 1.0
+    """Share of the steps' time in which the loop waited for a batch."""
+    transfer_share: float = 0.0
+    """Share of the steps' time in which the device waited for a batch to arrive."""
+    compute_share: float = 0.0
+    """Share of the steps' time in which the device computed."""
+    cores: int = 0
+    """Cores of the machine."""
+    other_cores_before: float = 0.0
+    other_cores_after: float = 0.0
+    """Cores that other programs used before and after the measurement; 0 if unknown."""
+    compute_threads: int = 0
+    """Threads with which the device computes on these cores; 0 if it computes elsewhere."""
+    bytes_per_image: float = 0.0
+    """Mean size of an encoded image."""
+    slow_link: str = ""
+    """Why the run was measured with fewer reads in flight, or a longer deadline, and how; empty if it was not."""
+    cache: str = ""
+    """Sentence that says how a run with a cache was measured; empty for one without."""
+    is_cached: bool = False
+    """Whether the run fetched from a full cache on a local disk."""
+
+    @property
+    def other_cores(self) -> float:
+        """Cores that other programs used, whenever they used more."""
+        return max(self.other_cores_before, self.other_cores_after)
+
+    @property
+    def limit(self) -> Limit:
+        """The limit that a report names: no stage, where the steps show that none is waited for."""
+        return "contention" if self.is_slowed else self.stage_limit
+
+    @property
+    def is_slowed(self) -> bool:
+        """Whether the run hardly waits, and its steps are slower than alone: what else runs takes time from them, as
+        threads that decode take the interpreter lock from a step that Python launches. If the steps share cores with
+        the stages, that is said instead."""
+        hardly_waits = self.wait_share + self.transfer_share < HARDLY_WAITS
+        return self.stage_limit != "cores" and hardly_waits and self.observed < SLOWED * self.compute
+
+    @property
+    def contention(self) -> str:
+        """Why the run is more than a tenth slower than predicted; empty if it is not."""
+        return contention(self.observed, self.predicted)
+
+    @property
+    def falls_short(self) -> bool:
+        """Whether the run is so far below what its stages allow that a change that closes only the gap is worth a
+        restart. Its device could take more, because `limit_of` names the device wherever a run is near its rate."""
+        return self.stage_limit != "compute" and self.predicted.images_per_s >= MIN_GAIN * self.observed
+
+    @property
+    def waits_for_transform(self) -> bool:
+        return self.transform is not None and is_main(self.transform, self.limit, self.cpu_s_per_image)
+
+    @property
+    def bound(self) -> Bound | None:
+        return None if self.transform is None else bound_of(self.transform)
+
+    @property
+    def others(self) -> str:
+        """How many cores other programs use, as the end of a clause; empty if they are few."""
+        if not _are_considerable(self.other_cores, self.cores):
+            return ""
+        return f", while other programs use {self.other_cores:.1f} of {self.cores} cores"
+
+    def words(self) -> dict[str, str]:
+        """Return the words that sentences take."""
+        share = f"{100 * min(1.0, self.observed / self.compute):.0f} % of what the device could take"
+        slower = self.compute_share * self.compute / self.observed
+        slower_steps = (
+            f" The loop waits for a batch for {100 * self.wait_share:.0f} % of its time, but a step takes {slower:.1f} "
+            "times as long as alone."
+        )
+        return {
+            "others": self.others,
+            "share": share,
+            "images": f"{_number(self.observed)} images/s",
+            "rate": f"{self.others}: {_number(self.observed)} images/s, {share}",
+            "promised": f"{self.predicted.images_per_s:,.0f}",
+            "mb_per_s": _number(self.observed * self.bytes_per_image / 1e6),
+            "slower": slower_steps if slower >= MIN_GAIN else "",
+            "transform": "" if self.transform is None else transform_name(self.transform),
+            "slow_link": self.slow_link,
+            "cache": self.cache,
+        }
 
 
 def contradiction(observed: float, stages: Iterable[StageRate], *, cores: int, other_cores: float) -> str:
@@ -60,49 +160,33 @@ def contradiction(observed: float, stages: Iterable[StageRate], *, cores: int, o
     )
 
 
-def disturbance(
-    observed: float,
-    predicted: Prediction,
-    limit: Limit,
-    *,
-    cores: int,
-    other_cores_before: float,
-    other_cores_after: float,
-) -> str:
+def disturbance(run: Measured) -> str:
     """Return that other programs may be the reason for what is found; empty if they are not.
 
     They may be why a run is more than a tenth slower than predicted. The prediction subtracts the cores that they used
-    before, and all rates are measured beside them. So where a run waits for cores, and they begin or end meanwhile, the
-    rates may agree with each other and still tell nothing.
-
-    Args:
-        observed: Images/s of the run.
-        predicted: Prediction from its stages.
-        limit: What limits the run, according to its stages.
-        cores: Cores of the machine.
-        other_cores_before: Cores that other programs used before the measurement; 0 if unknown.
-        other_cores_after: The same after it.
+    before, and all rates are measured while they run. So where a run waits for cores, and they begin or end meanwhile,
+    the rates may agree with each other and still tell nothing.
     """
-    other_cores = max(other_cores_before, other_cores_after)
-    missing_share = 1 - observed / predicted.images_per_s
-    if not contention(observed, predicted) or other_cores < missing_share * cores:
-        if limit not in _NEED_CORES or abs(other_cores_after - other_cores_before) < CHANGED_SHARE * cores:
-            return ""
+    promised, cores = run.predicted.images_per_s, run.cores
+    if run.contention and run.other_cores >= (1 - run.observed / promised) * cores:
         return (
-            f"other programs used {other_cores_before:.1f} of {cores} cores before the measurement and "
-            f"{other_cores_after:.1f} after it, and the run waits for what they leave. Run it again while nothing else "
-            "runs."
+            f"alone the stages promise {promised:,.0f} images/s, together they made {run.observed:,.0f}, and other "
+            f"programs used {run.other_cores:.1f} of {cores} cores, which may be the reason. Run it again while "
+            "nothing else runs."
         )
+    change = abs(run.other_cores_after - run.other_cores_before)
+    if run.stage_limit not in ("prepare", "cores") or change < CHANGED_SHARE * cores:
+        return ""
     return (
-        f"alone the stages promise {predicted.images_per_s:,.0f} images/s, together they made {observed:,.0f}, and "
-        f"other programs used {other_cores:.1f} of {cores} cores, which may be the reason. Run it again while nothing "
-        "else runs."
+        f"other programs used {run.other_cores_before:.1f} of {cores} cores before the measurement and "
+        f"{run.other_cores_after:.1f} after it, and the run waits for what they leave. Run it again while nothing else "
+        "runs."
     )
 
 
 def threads_hint(together: float, alone: float, *, compute_threads: int, cores: int, other_cores: float) -> str:
     """Return that fewer threads of a model may help, as a sentence after the reason why a diagnosis is undecided; empty
-    unless the model's steps alone and in the run differ by much beside other programs.
+    unless the model's steps alone and in the run differ by much while other programs run.
 
     Threads of one step wait for the slowest of them, and each takes turns with other programs.
 
@@ -120,21 +204,14 @@ def threads_hint(together: float, alone: float, *, compute_threads: int, cores: 
 
 
 def limit_of(observed: float, compute: float, predicted: Prediction) -> Limit:
-    """Return what limits a run.
+    """Return what limits a run of these images/s.
 
     The device is the limit only where the run is near its rate, or near what the stages predict. Where neither holds,
     the stages slow each other down.
-
-    Args:
-        observed: Images/s of the run.
-        compute: Images/s of the device alone.
-        predicted: Prediction from its stages.
     """
     if observed >= COMPUTE_BOUND * compute:
         return "compute"
-    if predicted.limit == "compute" and contention(observed, predicted):
-        return "contention"
-    return predicted.limit
+    return "contention" if predicted.limit == "compute" and contention(observed, predicted) else predicted.limit
 
 
 def contention(observed: float, predicted: Prediction) -> str:
@@ -147,215 +224,87 @@ def contention(observed: float, predicted: Prediction) -> str:
     )
 
 
-def falls_short(observed: float, predicted: Prediction, limit: Limit) -> bool:
-    """Whether a run is so far below what its stages allow that a change which closes only the gap is worth a restart.
-
-    Its device could take more, because `limit_of` names the device wherever a run is near its rate.
-
-    Args:
-        observed: Images/s of the run.
-        predicted: Prediction from its stages.
-        limit: What limits the run.
-    """
-    return limit != "compute" and predicted.images_per_s >= MIN_GAIN * observed
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """Parts of an image's way and of a step, and what runs beside them, as far as that is known."""
-
-    transform: TransformCost | None = None
-    """The user's part of preparing an image."""
-    cpu_s_per_image: float = 0.0
-    """CPU time of all stages."""
-    wait_share: float = 1.0
-    """Share of the steps' time in which the loop waited for a batch."""
-    transfer_share: float = 0.0
-    """Share of the steps' time in which the device waited for a batch to arrive."""
-    compute_share: float = 0.0
-    """Share of the steps' time in which the device computed."""
-    cores: int = 0
-    """Cores of the machine."""
-    other_cores: float = 0.0
-    """Cores that other programs used."""
-    compute_threads: int = 0
-    """Threads with which the device computes on these cores; 0 if it computes elsewhere."""
-    bytes_per_image: float = 0.0
-    """Mean size of an encoded image."""
-    slow_link: str = ""
-    """Why the run was measured with fewer reads in flight, or a longer deadline, and how; empty if it was not."""
-    cache: str = ""
-    """Sentence that says how a run with a cache was measured; empty for one without."""
-    is_cached: bool = False
-    """Whether the run fetched from a full cache on a local disk."""
-
-
-def has_slowed_steps(observed: float, compute: float, limit: Limit, parts: Parts) -> bool:
-    """Whether a run hardly waits, and its steps are slower than alone: what runs beside them takes time from them, as
-    threads that decode take the interpreter lock from a step that Python launches.
+def verdict(run: Measured, fixes: Sequence[Fix]) -> str:
+    """Return the sentence of a diagnosis whose measurements agree: the first row of `_BEGINNINGS` that holds, all rows
+    of `_ADDITIONS` that hold, and the best change or the first row of `_ENDINGS` that holds.
 
     Args:
-        observed: Images/s of the run.
-        compute: Images/s of the device alone.
-        limit: What limits the run, according to its stages; if the steps share cores with them, that is said instead.
-        parts: Parts of a step.
-    """
-    hardly_waits = parts.wait_share + parts.transfer_share < HARDLY_WAITS
-    return limit != "cores" and hardly_waits and observed < SLOWED * compute
-
-
-def reported_limit(observed: float, compute: float, limit: Limit, parts: Parts) -> Limit:
-    """Return the limit that a report names: no stage, where the steps show that none is waited for.
-
-    Args:
-        observed: Images/s of the run.
-        compute: Images/s of the device alone.
-        limit: What limits the run, according to its stages; changes are proposed for it.
-        parts: Parts of a step.
-    """
-    return "contention" if has_slowed_steps(observed, compute, limit, parts) else limit
-
-
-def verdict(
-    observed: float,
-    compute: float,
-    limit: Limit,
-    predicted: Prediction,
-    fixes: Sequence[Fix],
-    parts: Parts,
-) -> str:
-    """Return the sentence of a diagnosis whose measurements agree: the first beginning of `_BEGINNINGS` that holds, all
-    additions of `_ADDITIONS` that hold, and the best change or the first ending of `_ENDINGS` that holds.
-
-    Args:
-        observed: Images/s of the run.
-        compute: Images/s of the device alone.
-        limit: What limits the run.
-        predicted: Prediction from its stages.
+        run: The run.
         fixes: Changes that help, the best first.
-        parts: Parts of an image's way and of a step.
     """
-    run = _Run(observed, compute, limit, predicted, parts)
     words = run.words()
-    beginning = next(row for row in _BEGINNINGS if limit in row.limits and row.holds(run)).sentence.format(**words)
-    found = beginning + "".join(f" {row.sentence.format(**words)}" for row in _ADDITIONS if row.holds(run))
-    if run.bound is not None and parts.transform is not None:
-        takes = transform_sentence(parts.transform, is_named=parts.transform.name in found)
+    found = " ".join([next(_said(_BEGINNINGS, run)), *_said(_ADDITIONS, run)]).format(**words)
+    if run.bound is not None and run.transform is not None:
+        takes = transform_sentence(run.transform, is_named=run.transform.name in found)
         found += f" {takes}; without the transform: {run.bound.images_per_s:,.0f} images/s (making it faster can bring "
         found += "up to that)."
-    again = " Run it again on an idle machine." if words["others"] else ""
+    again = " Run it again on an idle machine." if run.others else ""
     if fixes:
         best = fixes[0]
         return f"{found} {best.advice}: {_number(best.images_per_s)} images/s, {100 * (best.gain - 1):+.0f} %.{again}"
-    return f"{found} {next(row for row in _ENDINGS if row.holds(run)).sentence}{again}"
+    return f"{found} {next(_said(_ENDINGS, run))}{again}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A run, with the conditions and the words of the tables below."""
-
-    observed: float
-    compute: float
-    limit: Limit
-    predicted: Prediction
-    parts: Parts
-
-    @property
-    def is_slowed(self) -> bool:
-        return has_slowed_steps(self.observed, self.compute, self.limit, self.parts)
-
-    @property
-    def competes(self) -> bool:
-        """Whether the stages together are slower than they promise alone."""
-        return bool(contention(self.observed, self.predicted))
-
-    @property
-    def waits_for_transform(self) -> bool:
-        transform = self.parts.transform
-        return transform is not None and is_main(transform, self.limit, self.parts.cpu_s_per_image)
-
-    @property
-    def bound(self) -> Bound | None:
-        return None if self.parts.transform is None else bound_of(self.parts.transform)
-
-    def words(self) -> dict[str, str]:
-        """Return the words that sentences take."""
-        parts, others = self.parts, _other_programs(self.parts)
-        share = f"{100 * min(1.0, self.observed / self.compute):.0f} % of what the device could take"
-        return {
-            "others": others,
-            "share": share,
-            "images": f"{_number(self.observed)} images/s",
-            "rate": f"{others}: {_number(self.observed)} images/s, {share}",
-            "promised": f"{self.predicted.images_per_s:,.0f}",
-            "mb_per_s": _number(self.observed * parts.bytes_per_image / 1e6),
-            "slower": _slower_steps(self.observed, self.compute, parts),
-            "transform": "" if parts.transform is None else transform_name(parts.transform),
-            "slow_link": parts.slow_link,
-            "cache": parts.cache,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A sentence, and when it is said."""
 
-    limits: frozenset[Limit]
-    holds: Callable[[_Run], bool]
+    limits: Set[Limit]
+    holds: Callable[[Measured], object]
     sentence: str
 
 
-_ANY: frozenset[Limit] = frozenset({*WAITED_FOR, "contention"})
+def _said(rows: Iterable[_Row], run: Measured) -> Iterator[str]:
+    return (row.sentence for row in rows if run.limit in row.limits and row.holds(run))
 
 
-def _always(_: _Run) -> bool:
+def _always(_: Measured) -> bool:
     return True
 
 
+_STAGES: frozenset[Limit] = frozenset({"fetch", "prepare", "transfer", "cores"})
+_ANY: frozenset[Limit] = _STAGES | {"compute", "contention"}
 _BEGINNINGS = (
     _Row(
-        frozenset({"compute"}),
+        {"compute"},
         lambda run: run.observed >= COMPUTE_BOUND * run.compute,
         "The device is the limit{rate}; its input keeps up.",
     ),
     _Row(_ANY, lambda run: run.is_slowed, "Your training step is slowed down by what runs beside it{rate}.{slower}"),
+    _Row({"contention"}, _always, "The stages slow each other down{rate}, where alone they promise {promised}."),
+    _Row({"prepare", "cores"}, lambda run: run.waits_for_transform, "You are waiting for {transform}{rate}."),
     _Row(
-        frozenset({"contention"}),
-        _always,
-        "The stages slow each other down{rate}, where alone they promise {promised}.",
-    ),
-    _Row(
-        frozenset({"prepare", "cores"}), lambda run: run.waits_for_transform, "You are waiting for {transform}{rate}."
-    ),
-    _Row(
-        frozenset({"cores"}),
-        lambda run: run.parts.compute_share >= MAIN_SHARE,
+        {"cores"},
+        lambda run: run.compute_share >= MAIN_SHARE,
         "The processor cores are the limit, which the device's steps and decoding share{rate}.{slower}",
     ),
     _Row(
-        frozenset({"fetch"}),
-        lambda run: bool(run.parts.slow_link) and not run.parts.is_cached,
+        {"fetch"},
+        lambda run: run.slow_link and not run.is_cached,
         "The link to the bucket is the limit{others}: {mb_per_s} MB/s, {images}, {share}.",
     ),
-    *(_Row(frozenset({limit}), _always, f"You are waiting for {what}{{rate}}.") for limit, what in WAITED_FOR.items()),
+    _Row({"fetch"}, _always, "You are waiting for bytes to arrive{rate}."),
+    _Row({"prepare"}, _always, "You are waiting for images to be decoded{rate}."),
+    _Row({"transfer"}, _always, "You are waiting for batches to reach the device{rate}."),
+    _Row({"compute"}, _always, "You are waiting for the device{rate}."),
+    _Row({"cores"}, _always, "You are waiting for processor cores, which decoding and the other stages share{rate}."),
 )
-"""Beginnings of a verdict by limit; the first that holds is said, so the special cases come first."""
+"""Beginnings of a verdict; the first that holds is said, so the special cases come first."""
 _ADDITIONS = (
-    _Row(_ANY, lambda run: run.is_slowed and run.competes, "Alone the stages promise {promised}."),
+    _Row(_ANY, lambda run: run.is_slowed and run.contention, "Alone the stages promise {promised}."),
     _Row(
-        _ANY,
-        lambda run: not run.is_slowed and run.limit not in ("compute", "contention") and run.competes,
+        _STAGES,
+        lambda run: run.contention,
         "The stages slow each other down, too: alone they promise {promised}.",
     ),
-    _Row(_ANY, lambda run: bool(run.parts.slow_link), "{slow_link}"),
-    _Row(_ANY, lambda run: bool(run.parts.cache), "{cache}"),
+    _Row(_ANY, lambda run: run.slow_link, "{slow_link}"),
+    _Row(_ANY, lambda run: run.cache, "{cache}"),
 )
 """Sentences that follow the beginning; each that holds is said."""
 _ENDINGS = (
     _Row(_ANY, lambda run: run.waits_for_transform or run.bound is not None, "No setting would bring 5 %."),
     _Row(
         _ANY,
-        lambda run: bool(_other_programs(run.parts)) and run.parts.compute_threads > 0,
+        lambda run: run.others and run.compute_threads > 0,
         "Beside these programs no single change would bring 5 %; without them one may.",
     ),
     _Row(_ANY, _always, "No single change would bring 5 %."),
@@ -368,26 +317,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _other_programs(parts: Parts) -> str:
-    """Return how many cores other programs use, as the end of a clause; empty if they are few."""
-    if not _are_considerable(parts.other_cores, parts.cores):
-        return ""
-    return f", while other programs use {parts.other_cores:.1f} of {parts.cores} cores"
-
-
 def _are_considerable(other_cores: float, cores: int) -> bool:
     return other_cores > 0 and other_cores >= CONSIDERABLE_SHARE * cores
-
-
-def _slower_steps(observed: float, compute: float, parts: Parts) -> str:
-    """Return how many times as long as alone a step takes, because of what runs beside it."""
-    slower = parts.compute_share * compute / observed
-    if slower < MIN_GAIN:
-        return ""
-    return (
-        f" The loop waits for a batch for {100 * parts.wait_share:.0f} % of its time, but a step takes {slower:.1f} "
-        "times as long as alone."
-    )
 
 
 def is_main(transform: TransformCost, limit: Limit, cpu_s_per_image: float) -> bool:

@@ -1,9 +1,8 @@
 """From an order of samples to filled batches: threads in one process, or several processes that share a batch's memory.
 
 `batch.py` says which sample belongs in which row, and what a consumer gets. `producer.py` keeps a bounded number of
-batches in progress; `pipeline.py` fetches and decodes the rows of one in threads, `workers.py` spreads them over
-processes with shared buffers. Threads cannot be ended from outside, so the consumer of a batch gives up after `stall_s`
-without progress (`watch.py`). `stats.py` counts and times the stages.
+batches in progress; `pipeline.py` fetches and decodes the rows of one in threads, and watches that they make
+progress; `workers.py` spreads them over processes with shared buffers. `stats.py` counts and times the stages.
 """
 
-__all__ = ["batch", "pipeline", "producer", "stats", "watch", "workers"]
+__all__ = ["batch", "pipeline", "producer", "stats", "workers"]

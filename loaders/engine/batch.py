@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from loaders.decode.annotations import RowView
+    from loaders.decode.crop import RowView
 
 T = TypeVar("T")
 

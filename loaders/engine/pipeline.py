@@ -4,47 +4,140 @@
     decoding threads        wait for the bytes, decode a few images a call, outside the interpreter lock
     consumer of a batch     waits for its last row
 
-Rows are written where they belong, so nothing is copied and no row waits for another. Shapes: NHWC, uint8.
+Rows are written where they belong, so nothing is copied and no row waits for another. A thread that waits for a disk,
+or that never returns from a decoder or transform, cannot be ended: the consumer gives up after `stall_s` without
+progress instead, with an error that names what hangs (`BatchWatch`). Shapes: NHWC, uint8.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL
 from dataprep.errors import DataprepError, FormatError, ImageError, StorageError, UsageError
+from dataprep.host.heartbeat import Standstill, minutes
 from dataprep.host.processes import Threads
 from dataprep.storage.checksums import crc32c_of
-from loaders.config import LoaderConfig, spans
+from loaders.config import FieldsTransform, LoaderConfig, spans
 from loaders.dataset import DATASET_FIELD, Dataset, Origin
-from loaders.decode.annotations import FieldsTransform, RowView, row_view
-from loaders.decode.crop import View, evaluation_view, grouped_views, transform_generator, whole_views
+from loaders.decode.crop import (
+    RowView,
+    View,
+    evaluation_view,
+    grouped_views,
+    row_view,
+    transform_generator,
+    whole_views,
+)
 from loaders.decode.decoders import cut_patches, image_of_patches, images_of_row, open_decoder
 from loaders.decode.seeding import SeededTransform, thread_time
 from loaders.engine.stats import Moment, Stats
-from loaders.engine.watch import Activity, some
-from loaders.fetch.cache import DiskCache
 from loaders.fetch.fetcher import FetchSettings, Record, Ticket
 from loaders.order import Pick
 from loaders.packs import Layout, Packs, lay_out, plan_alone, plan_rows, starts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     from numpy.typing import NDArray
 
     from loaders.config import Transform
     from loaders.fetch.index import SplitIndex
+
+T = TypeVar("T")
+
+MAX_NAMED = 3
+"""Maximum number of images, threads or shards that a message names."""
+
+
+class Activity:
+    """What each thread of a pipeline is doing, and how many things they have done."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._doing: dict[int, Callable[[], str]] = {}
+
+    def begin(self, describe: Callable[[], str]) -> None:
+        """Note what the calling thread does from now on; `describe` is called only if that hangs."""
+        self._doing[threading.get_ident()] = describe
+
+    def advance(self) -> None:
+        """Count one more thing as done. Threads may lose each other's counts: only the change matters."""
+        self.count += 1
+
+    def end(self) -> None:
+        """Note that the calling thread does nothing any more."""
+        self._doing.pop(threading.get_ident(), None)
+        self.count += 1
+
+    def __str__(self) -> str:
+        return some([describe() for describe in list(self._doing.values())], "; ") or "nothing is in progress"
+
+
+class BatchWatch:
+    """Waits for the parts of one batch."""
+
+    def __init__(self, activity: Activity, batch: int, stall_s: float) -> None:
+        self._activity, self._batch, self._stall_s = activity, batch, stall_s
+        self._still = Standstill(lambda: activity.count, stall_s)
+
+    def wait(self, attempt: Callable[[float], T | None]) -> T:
+        """Call `attempt` until it returns something; its argument says for how many seconds it may wait.
+
+        Raises:
+            StorageError: Nothing was done for too long; the message says what hangs.
+        """
+        while (found := attempt(self._still.poll_s)) is None:
+            require_progress(
+                self._still,
+                self._stall_s,
+                f"loader: batch {self._batch}: no image was read or decoded",
+                lambda: f"in progress: {self._activity}",
+                "Look whether the disk or the transform hangs, or raise stall_s, and resume from the last state",
+            )
+        return found
+
+    def settled(self, future: Future[T], waiting: Callable[[], object] = lambda: None) -> T:
+        """Wait for the result of a future; `waiting` is called before each look at it."""
+
+        def attempt(seconds: float) -> Future[T] | None:
+            waiting()
+            with suppress(CancelledError, TimeoutError):
+                future.exception(seconds)
+            return future if future.done() else None
+
+        return self.wait(attempt).result()
+
+
+def require_progress(still: Standstill, stall_s: float, what: str, details: Callable[[], str], advice: str) -> None:
+    """Check once for progress: after a minute without any warn on stderr, and after the limit raise an error.
+
+    Raises:
+        StorageError: There was no progress for too long.
+    """
+    still.look()
+    if still.is_over:
+        idle = minutes(still.idle_s)
+        raise StorageError(f"{what} for {idle} (stall_s {stall_s:g}); {details()}. {advice}")
+    if still.warning_due():
+        idle = minutes(still.idle_s)
+        print(f"{what} for {idle}; an error after {minutes(stall_s)}; {details()}", file=sys.stderr)
+
+
+def some(names: list[str], separator: str = ", ") -> str:
+    """Join the first MAX_NAMED names, and say how many more there are."""
+    more = len(names) - MAX_NAMED
+    return separator.join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class Place(NamedTuple):
@@ -222,19 +315,18 @@ def _groups(images: NDArray[np.uint8], config: LoaderConfig, count: int) -> tupl
 
 
 def fetch_settings(config: LoaderConfig, *, whole_records: bool) -> FetchSettings:
-    """Return how one of the processes fetches.
+    """Return how one of the processes fetches."""
+    sharers, cache = max(1, config.processes), None
+    if config.cache_dir:
+        from loaders.fetch.cache import DiskCache
 
-    Args:
-        config: Settings of the loader.
-        whole_records: Whether fields are read from the records.
-    """
-    sharers = max(1, config.processes)
+        cache = DiskCache(Path(config.cache_dir), config.cache_bytes)
     return FetchSettings(
         prefetch_bytes=config.prefetch_bytes // sharers,
         threads=None if config.reads_in_flight is None else max(1, config.reads_in_flight // sharers),
         deadline_s=config.deadline_s,
         whole_records=whole_records,
-        cache=DiskCache(Path(config.cache_dir), config.cache_bytes) if config.cache_dir else None,
+        cache=cache,
     )
 
 
@@ -253,14 +345,7 @@ class _Image:
 
 
 class Pipeline:
-    """Fills rows of batches of one split.
-
-    Args:
-        dataset: The split of a dataset.
-        index: Index of the split.
-        config: Settings of the loader.
-        stats: Receives the work of the stages.
-    """
+    """Fills rows of batches of one split."""
 
     def __init__(self, dataset: Dataset, index: SplitIndex, config: LoaderConfig, stats: Stats) -> None:
         self._dataset, self._index, self._origin_of = dataset, index, dataset.origin_of

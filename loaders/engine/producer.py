@@ -27,9 +27,8 @@ from dataprep.errors import StorageError
 from loaders.config import LoaderConfig, spans
 from loaders.dataset import Dataset
 from loaders.engine.batch import BatchPlan
-from loaders.engine.pipeline import CLOSE_S, CLOSED, Pipeline, Rows, empty_rows, finish
+from loaders.engine.pipeline import CLOSE_S, CLOSED, BatchWatch, Pipeline, Rows, empty_rows, finish
 from loaders.engine.stats import Stats
-from loaders.engine.watch import BatchWatch
 from loaders.order import Pick
 
 if TYPE_CHECKING:
@@ -141,15 +140,7 @@ class Producer(Protocol):
 
 
 def open_producer(dataset: Dataset, index: SplitIndex, config: LoaderConfig, plan: BatchPlan, stats: Stats) -> Producer:
-    """Start the producer that the settings ask for.
-
-    Args:
-        dataset: What is loaded.
-        index: Index of the split, which the loader has opened.
-        config: Settings of the loader.
-        plan: The batches to make.
-        stats: Receives the work of the stages.
-    """
+    """Start the producer that the settings ask for."""
     if config.processes:
         from loaders.engine.workers import ProcessProducer
 

@@ -37,13 +37,12 @@ from dataprep.host.heartbeat import BeatCounter, Standstill
 from dataprep.host.processes import WORKER_ENVIRONMENT, Threads, end_or_leave, environment, on_parents_death
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
-from loaders.decode.annotations import RowView
+from loaders.decode.crop import RowView
 from loaders.decode.seeding import UNGUARDED, WORKER, check_main, not_portable, unguarded
 from loaders.engine.batch import BatchPlan
-from loaders.engine.pipeline import CLOSED, Pipeline, Rows, empty_rows, finish
+from loaders.engine.pipeline import CLOSED, BatchWatch, Pipeline, Rows, empty_rows, finish, require_progress, some
 from loaders.engine.producer import Buffer, Buffers, image_shape
 from loaders.engine.stats import Moment, StageTimes, Stats
-from loaders.engine.watch import BatchWatch, require_progress, some
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,12 +25,6 @@ class _Versioned:
 def read_earlier(path: Path, kind: type[Result], schema_version: int, command: str) -> Result:
     """Read what a command printed with `--json` in an earlier run.
 
-    Args:
-        path: The file.
-        kind: Type of the result.
-        schema_version: Version of the documents that are read.
-        command: The command, for errors.
-
     Raises:
         UsageError: The file is absent, too large, or no such result.
     """

@@ -44,12 +44,7 @@ PLOT_MEDIANS = 3
 
 
 def diagnosis_page(found: Diagnosis, comparison: DiagnosisComparison | None = None) -> str:
-    """Return the page of a diagnosis.
-
-    Args:
-        found: The diagnosis.
-        comparison: Comparison of `found` with an earlier diagnosis.
-    """
+    """Return the page of a diagnosis."""
     return render_page(
         TEMPLATE,
         "loaders",

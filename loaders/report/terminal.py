@@ -283,12 +283,7 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
 
 
 def comparison_text(comparison: DiagnosisComparison, limit: Limit | None) -> RenderableType:
-    """Return a comparison for `rich` to print, and first what differed besides the rates.
-
-    Args:
-        comparison: What is printed.
-        limit: What limits the run now; None if that is undecided.
-    """
+    """Return a comparison for `rich` to print, and first what differed besides the rates."""
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)

@@ -15,7 +15,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from loaders import open_loader
-from loaders.decode.annotations import AnnotationFields, RowView, transform_masks
+from loaders.decode.annotations import AnnotationFields, transform_masks
+from loaders.decode.crop import RowView
 from tests.support.coco import build_coco
 from tests.support.own_data import write_files
 from tests.support.raw_zip import Entry, zip_file

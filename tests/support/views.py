@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from loaders.decode.annotations import RowView, row_view
-from loaders.decode.crop import RandomCrop, evaluation_view, train_views
+from loaders.decode.crop import RandomCrop, RowView, evaluation_view, row_view, train_views
 
 
 @st.composite

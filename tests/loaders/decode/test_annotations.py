@@ -28,12 +28,10 @@ from loaders import (
     open_loader,
     open_packs,
 )
-from loaders.config import LoaderConfig
+from loaders.config import FieldsTransform, LoaderConfig
 from loaders.decode.annotations import (
     COCO_FLIP_PAIRS,
     MAX_MASKS_BYTES,
-    FieldsTransform,
-    RowView,
     carried,
     transform_boxes,
     transform_keypoints,
@@ -41,7 +39,7 @@ from loaders.decode.annotations import (
     transform_points,
     transform_polygons,
 )
-from loaders.decode.crop import View
+from loaders.decode.crop import RowView, View
 from loaders.samples import Samples
 from tests.support.markdown import blocks
 from tests.support.marked import PEOPLE, delivered, misplaced_in

@@ -24,7 +24,6 @@ from loaders.diagnosis.observed_run import RunSetup, parse_simulated
 from loaders.diagnosis.prediction import MORE_AHEAD, MOST_READS, predict
 from loaders.diagnosis.sample import write_sample
 from loaders.diagnosis.stages import (
-    StageBench,
     Stages,
     compute_rate,
     holds_lock,
@@ -35,6 +34,7 @@ from loaders.diagnosis.stages import (
     waits_for_no_core,
     without_transforms,
 )
+from loaders.diagnosis.verdict import Measured
 from loaders.engine.stats import StageTimes
 from tests.support.adoption import adopt_here
 from tests.support.given_rates import FAST as FAST_RATE
@@ -106,17 +106,20 @@ def disk(request, monkeypatch):
 
 def opened(setup, loader, folder, seconds=1.0) -> Stages:
     return Stages(
-        StageBench(
-            attempt=Attempt(setup),
-            device=FAST,
-            loader=loader,
-            batch=next(iter(loader)),
-            busy_cores=0.0,
-            seconds=seconds,
-            folder=folder,
-            progress=lambda what: None,
-        )
+        attempt=Attempt(setup),
+        device=FAST,
+        loader=loader,
+        batch=next(iter(loader)),
+        busy_cores=0.0,
+        seconds=seconds,
+        folder=folder,
+        progress=lambda what: None,
     )
+
+
+def found_run(predicted, limit, observed=None) -> Measured:
+    """Return a run that meets its prediction, unless another rate was observed."""
+    return Measured(observed=observed or predicted.images_per_s, predicted=predicted, stage_limit=limit)
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
@@ -167,7 +170,7 @@ def measured(stages):
     stages.measure_stages(0.0)
     predicted = predict(stages.rates(stages.setup))
     stages.observed_images_per_s = predicted.images_per_s
-    found = find_fixes(stages, predicted.images_per_s, predicted, predicted.limit)
+    found = find_fixes(stages, found_run(predicted, predicted.limit))
     return predicted, {fix.name: fix for fix in found}
 
 
@@ -184,7 +187,7 @@ def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_laten
             stages = opened(setup, loader, tmp_path, seconds=0.1)
             stages.measure_stages(4 / 0.2)
             predicted = predict(stages.rates(setup))
-            fixes = {fix.name: fix for fix in find_fixes(stages, predicted.images_per_s, predicted, "fetch")}
+            fixes = {fix.name: fix for fix in find_fixes(stages, found_run(predicted, "fetch"))}
     finally:
         gcs.set_latency(0)
 
@@ -206,7 +209,7 @@ def test_a_sample_is_planned_as_the_split_and_prepared_within_the_quota(dataset,
         assert stages.planned_for(few, CONFIG).num_streams == pytest.approx(CONFIG.num_streams / 4, rel=0.2)
         assert stages.planned_for(as_many, CONFIG).num_streams == CONFIG.num_streams
         stages.alone = {"prepare": StageRate(name="prepare", images_per_s=100.0, cpu_s_per_image=0.004)}
-        assert stages.available_cores() == 0.25
+        assert stages.available_cores(stages.alone) == 0.25
 
 
 def test_enough_requests_for_the_next_limit_are_offered_in_one_step(bucket_dataset, gcs, tmp_path):
@@ -246,7 +249,7 @@ def test_more_requests_are_offered_to_a_run_below_what_its_stages_allow_until_it
             offered = {}
             for share in (0.85, 0.93, 1.0):
                 stages.observed_images_per_s = share * predicted.images_per_s
-                fixes = find_fixes(stages, stages.observed_images_per_s, predicted, "prepare")
+                fixes = find_fixes(stages, found_run(predicted, "prepare", stages.observed_images_per_s))
                 offered[share] = {fix.name: fix for fix in fixes if fix.name == "prefetch"}
     finally:
         gcs.set_latency(0)
@@ -273,7 +276,7 @@ def test_processes_are_offered_where_fetching_keeps_the_interpreter_of_one_busy(
             stages.alone["fetch"] = slow
             stages.fetched = replace(stages.fetched, rate=slow, own_cores=own_cores, one_process_images_per_s=20.0)
             predicted = predict(stages.rates(setup))
-            fixes = {fix.name: fix for fix in find_fixes(stages, predicted.images_per_s, predicted, "fetch")}
+            fixes = {fix.name: fix for fix in find_fixes(stages, found_run(predicted, "fetch"))}
     finally:
         gcs.set_latency(0)
 

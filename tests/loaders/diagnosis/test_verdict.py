@@ -10,17 +10,21 @@ from loaders.diagnosis.findings import MIN_GAIN, STAGES, Bound, StageRate, Trans
 from loaders.diagnosis.prediction import Prediction
 from loaders.diagnosis.verdict import (
     HIGHEST_RATIO,
-    Parts,
+    Measured,
     contention,
     contradiction,
     disturbance,
-    falls_short,
     limit_of,
-    reported_limit,
     threads_hint,
     verdict,
 )
 from tests.support.findings import diagnosis
+
+
+def run(observed, compute, predicted, limit=None, **parts):
+    limit = limit or limit_of(observed, compute, predicted)
+    return Measured(observed=observed, compute=compute, predicted=predicted, stage_limit=limit, **parts)
+
 
 RATES = st.fixed_dictionaries({name: st.floats(0.1, 1e6) for name in STAGES})
 
@@ -77,7 +81,7 @@ def test_a_faster_run_is_undecided_wherever_a_slower_one_is(rates, observed, fac
 )
 def test_the_sentence_names_the_limit(observed, limit, start):
     predicted = Prediction(observed, limit)
-    assert verdict(observed, 100.0, limit, predicted, (), Parts()) == f"{start} No single change would bring 5 %."
+    assert verdict(run(observed, 100.0, predicted, limit), ()) == f"{start} No single change would bring 5 %."
 
 
 def test_contention_is_a_run_more_than_a_tenth_below_its_prediction():
@@ -86,7 +90,7 @@ def test_contention_is_a_run_more_than_a_tenth_below_its_prediction():
 
 
 def sentence(observed, compute, predicted):
-    return verdict(observed, compute, limit_of(observed, compute, predicted), predicted, (), Parts())
+    return verdict(run(observed, compute, predicted), ())
 
 
 def test_a_run_far_below_the_rates_of_its_stages_does_not_wait_for_the_device():
@@ -122,7 +126,8 @@ def disturbed(share, predicted, other_cores):
 
 def changed(share, predicted, limit, before, after):
     observed = share * predicted.images_per_s
-    return disturbance(observed, predicted, limit, cores=2, other_cores_before=before, other_cores_after=after)
+    loads = {"other_cores_before": before, "other_cores_after": after}
+    return disturbance(run(observed, 1e9, predicted, limit, cores=2, **loads))
 
 
 def test_other_programs_that_may_explain_the_gap_are_named():
@@ -162,8 +167,8 @@ SENTENCE = (
 
 
 def with_transform(transform, limit="prepare", fixes=(), cpu_s_per_image=0.008):
-    parts = Parts(transform=transform, cpu_s_per_image=cpu_s_per_image)
-    return verdict(40.0, 137.0, limit, Prediction(41.0, limit), fixes, parts)
+    slow = run(40.0, 137.0, Prediction(41.0, limit), limit, transform=transform, cpu_s_per_image=cpu_s_per_image)
+    return verdict(slow, fixes)
 
 
 @pytest.mark.parametrize("limit", ["prepare", "cores"])
@@ -185,8 +190,8 @@ def test_a_transform_that_is_a_smaller_part_is_named_only_with_what_it_could_bri
 
 
 def test_a_loop_that_hardly_waits_is_not_said_to_wait_for_the_cores_that_its_steps_share():
-    parts = Parts(wait_share=0.07, compute_share=0.88)
-    assert verdict(29.0, 100.0, "cores", Prediction(30.0, "cores"), (), parts) == (
+    shared = run(29.0, 100.0, Prediction(30.0, "cores"), "cores", wait_share=0.07, compute_share=0.88)
+    assert verdict(shared, ()) == (
         "The processor cores are the limit, which the device's steps and decoding share: 29 images/s, 29 % of what the "
         "device could take. The loop waits for a batch for 7 % of its time, but a step takes 3.0 times as long as "
         "alone. No single change would bring 5 %."
@@ -194,9 +199,9 @@ def test_a_loop_that_hardly_waits_is_not_said_to_wait_for_the_cores_that_its_ste
 
 
 def beside(observed, predicted, *, wait=0.0, transfer=0.0, fixes=(), transform=None):
-    parts = Parts(transform=transform, wait_share=wait, transfer_share=transfer, compute_share=1 - wait - transfer)
-    limit = limit_of(observed, 3774.0, predicted)
-    return verdict(observed, 3774.0, limit, predicted, fixes, parts), reported_limit(observed, 3774.0, limit, parts)
+    shares = {"wait_share": wait, "transfer_share": transfer, "compute_share": 1 - wait - transfer}
+    found = run(observed, 3774.0, predicted, transform=transform, **shares)
+    return verdict(found, fixes), found.limit
 
 
 @pytest.mark.parametrize("named", ["prepare", "compute", "fetch"])
@@ -219,11 +224,12 @@ def test_steps_are_called_slow_only_where_the_loop_hardly_waits_and_the_device_c
 ):
     observed, compute = share * predicted.images_per_s, faster * predicted.images_per_s
     limit = limit_of(observed, compute, predicted)
-    parts = Parts(wait_share=wait, transfer_share=sent, compute_share=1 - wait - sent)
-    text = verdict(observed, compute, limit, predicted, (), parts)
+    shares = {"wait_share": wait, "transfer_share": sent, "compute_share": 1 - wait - sent}
+    found = run(observed, compute, predicted, **shares)
+    text = verdict(found, ())
     is_slow = "step is slowed down" in text
     assert is_slow == (wait + sent < 0.05 and observed < 0.9 * compute and limit != "cores")
-    assert reported_limit(observed, compute, limit, parts) == ("contention" if is_slow else limit)
+    assert found.limit == ("contention" if is_slow else limit)
     assert not (is_slow and "You are waiting for" in text)
 
 
@@ -246,8 +252,8 @@ def test_a_load_that_stays_the_same_is_a_part_of_the_prediction_and_leaves_it_de
 
 
 def loaded(other_cores, limit="cores", cores=2, **parts):
-    parts = Parts(cores=cores, other_cores=other_cores, **parts)
-    return verdict(50.0, 100.0, limit, Prediction(50.0, limit), (), parts)
+    found = run(50.0, 100.0, Prediction(50.0, limit), limit, cores=cores, other_cores_after=other_cores, **parts)
+    return verdict(found, ())
 
 
 def test_the_first_sentence_says_how_many_cores_other_programs_use():
@@ -296,10 +302,11 @@ def test_whatever_the_limit_is_the_first_sentence_names_the_other_programs(limit
     cost = transform and TransformCost(
         name=transform, s_per_image=1, cpu_s_per_image=1, prepare_s_per_image=1, holds_lock=False, without=None
     )
-    parts = Parts(
-        cores=2, other_cores=1.7, compute_share=compute_share, wait_share=1 - compute_share, transform=cost or None
+    shares = {"compute_share": compute_share, "wait_share": 1 - compute_share}
+    found = run(
+        observed, 100.0, Prediction(observed, limit), limit, cores=2, other_cores_after=1.7, transform=cost, **shares
     )
-    first, rest = verdict(observed, 100.0, limit, Prediction(observed, limit), (), parts).split(" images/s", 1)
+    first, rest = verdict(found, ()).split(" images/s", 1)
     assert ", while other programs use 1.7 of 2 cores: " in first
     assert rest.endswith(" Run it again on an idle machine.")
 
@@ -309,29 +316,30 @@ def test_a_run_falls_short_only_where_closing_the_gap_is_worth_a_restart_and_the
     predicted, share, faster
 ):
     observed, compute = share * predicted.images_per_s, faster * predicted.images_per_s
-    limit = limit_of(observed, compute, predicted)
-    if falls_short(observed, predicted, limit):
+    found = run(observed, compute, predicted)
+    if found.falls_short:
         assert predicted.images_per_s / observed >= MIN_GAIN
         assert observed < 0.95 * compute
     else:
-        assert limit == "compute" or not contention(observed, predicted)
+        assert found.limit == "compute" or not found.contention
 
 
 def test_a_slow_link_is_named_with_its_rate_and_with_what_was_done():
-    parts = Parts(bytes_per_image=110_000.0, slow_link="With 128 reads in flight some get no answer.")
-    said = verdict(2.72, 2000.0, "fetch", Prediction(2.8, "fetch"), [], parts)
+    parts = {"bytes_per_image": 110_000.0, "slow_link": "With 128 reads in flight some get no answer."}
+    said = verdict(run(2.72, 2000.0, Prediction(2.8, "fetch"), "fetch", **parts), ())
     assert said == (
         "The link to the bucket is the limit: 0.3 MB/s, 2.7 images/s, 0 % of what the device could take. With 128 "
         "reads in flight some get no answer. No single change would bring 5 %."
     )
-    said = verdict(2.72, 2.0, "compute", Prediction(2.8, "compute"), [], parts)
+    said = verdict(run(2.72, 2.0, Prediction(2.8, "compute"), "compute", **parts), ())
     assert said.startswith("The device is the limit: 2.7 images/s")
     assert " With 128 reads in flight some get no answer." in said
 
 
 def test_a_full_cache_is_said_and_the_link_to_the_bucket_not_called_the_limit():
-    parts = Parts(slow_link="With 128 reads in flight some get no answer.", cache="Measured from it.", is_cached=True)
-    said = verdict(500.0, 2000.0, "fetch", Prediction(510.0, "fetch"), [], parts)
+    slow_link = "With 128 reads in flight some get no answer."
+    parts = {"slow_link": slow_link, "cache": "Measured from it.", "is_cached": True}
+    said = verdict(run(500.0, 2000.0, Prediction(510.0, "fetch"), "fetch", **parts), ())
     assert said == (
         "You are waiting for bytes to arrive: 500 images/s, 25 % of what the device could take. With 128 reads in "
         "flight some get no answer. Measured from it. No single change would bring 5 %."
