@@ -118,7 +118,7 @@ def test_what_make_test_leaves_out_exists():
 @pytest.mark.parametrize(
     ("changed", "runs", "not_run"),
     [
-        (["docs/loading.md"], [], ["tests/train"]),
+        (["docs/loading.md"], ["tests/test_agents.py"], ["tests/train"]),
         (["train/optim/lars.py"], ["tests/train"], ["tests/pipelines"]),
         (["tests/train/loops/test_mae.py"], ["tests/train"], ["tests/pipelines"]),
         (["pipelines/local.py", "README.md"], ["tests/pipelines"], ["tests/train"]),

@@ -12,14 +12,15 @@ from tests.support.waiting import LONGEST_S, wait_for
 from train.loops.loop import SAME_S, STOPPED_EXIT_CODE, interrupt_as_sigterm, stop_signals
 
 BUSY_IN_C = """
-import hashlib, sys
+import hashlib, os, sys
 from train.loops.loop import stop_signals
-with stop_signals(announce=lambda: print("stopping", flush=True)) as stop:
-    print("started", flush=True)
+with stop_signals(announce=lambda: os.write(1, b"stopping\\n")) as stop:
+    os.write(1, b"started\\n")
     {wait}hashlib.pbkdf2_hmac("sha256", b"", b"", {iterations})
-    print("ended", flush=True)
+    os.write(1, b"ended\\n")
 """
-"""Program whose main thread runs no Python while it works, as in a compilation."""
+"""Program whose main thread runs no Python while it works, as in a compilation. Two threads write, each a line in one
+call: `print` writes a line and its end in two."""
 
 
 def busy(iterations, wait=""):
