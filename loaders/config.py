@@ -119,7 +119,7 @@ def transform_fault(transform: object) -> str:
 
 
 class Span(NamedTuple):
-    """Where a group of views lies in the memory of a batch."""
+    """Place of a group of views in the memory of a batch."""
 
     shape: tuple[int, int, int, int, int]
     """NVHWC."""
@@ -147,7 +147,7 @@ def checked_groups(value: Any, name: str = "views") -> tuple[Views, ...]:
 
 
 def spans(groups: Iterable[Views], rows: int) -> list[Span]:
-    """Return where each group of views lies in the memory of a batch, one group after the other."""
+    """Return the places of all groups of views in the memory of a batch, one group after the other."""
     found, start = [], 0
     for each in groups:
         stop = start + rows * each.count * each.size**2 * 3
@@ -165,7 +165,7 @@ MAX_THREADS = 16
 
 
 class SharedSettings(TypedDict, total=False):
-    """Settings that every loader takes besides `batch_size`; `LoaderConfig` says what each means."""
+    """Settings that every loader takes in addition to `batch_size`; `LoaderConfig` says what each means."""
 
     seed: int
     rank: int
@@ -198,7 +198,7 @@ class SharedSettings(TypedDict, total=False):
 
 
 class LoaderSettings(SharedSettings, total=False):
-    """Settings that `open_loader` takes besides `batch_size`: also those of a single view of each image."""
+    """Settings that `open_loader` takes in addition to `batch_size`: also those of a single view of each image."""
 
     image_size: int
     augment: bool | None

@@ -1,6 +1,6 @@
-"""A finished dataset as loaders see it: the manifest, one split, where its index and its shards are, and its fields.
+"""A finished dataset as loaders see it: its manifest, one split, the places of index and shards, and its fields.
 
-Fields are what a loader delivers of a sample besides image and label: from its record, or from its image folder.
+Fields are what a loader delivers of a sample in addition to image and label: from its record, or from its image folder.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, SplitIndex, with_de
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from dataprep.storage.base import Storage
-    from loaders.fetch.index import SplitIndex
 
 MAX_ANNOTATIONS_BYTES = 2**32
 """Maximum size of the annotations of an image folder's split, which are kept in memory."""
@@ -117,7 +114,7 @@ class _RecordFields:
 
 
 class _FolderFields:
-    """Reads fields of an image folder from its file of annotations, which is read whole once and kept."""
+    """Reads fields of an image folder from its file of annotations, which is read once and kept."""
 
     def __init__(self, storage: Storage, manifest: Manifest, split: SplitManifest, names: tuple[str, ...]) -> None:
         self._storage, self._names, self._features = storage, names, manifest.features
@@ -142,7 +139,7 @@ class _FolderFields:
         """Return where each line starts, and where the last one stops; the file is compared with the manifest.
 
         Raises:
-            VerificationError: It is not the file of the manifest, which is no fault of a single image.
+            VerificationError: It is not the file of the manifest, so no single image is at fault.
         """
         with self._lock:
             if self._starts is None:
@@ -294,7 +291,7 @@ def open_dataset(
             `dataprep.dataset.adopted`.
 
     Raises:
-        UsageError: There is no such dataset or split, its data lie at a place that the user did not name or have
+        UsageError: There is no such dataset or split, its data are at a place that the user did not name or have
             changed since they were adopted, or reading it from here costs money and the policy refuses that.
         StorageError: The bucket does not answer.
     """
@@ -315,24 +312,19 @@ def open_dataset(
     if split not in found:
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")
     dataset = Dataset(url, manifest, found[split], check_named(storage, manifest))
-    _guard(dataset.storage, region_policy)  # adopted data may lie in another bucket than their index
+    _guard(dataset.storage, region_policy)  # adopted data may be in another bucket than their index
     if not is_adopted(manifest):
-        _refuse_damaged(dataset)
+        # Shards of other sizes than the manifest lists are refused; a bucket is not listed for it.
+        if isinstance(dataset.storage, LocalStorage) and not FORMATS[manifest.format].one_file_per_image:
+            refuse_other_sizes(dataset.storage, dataset.split)
     elif compare:
         max_listed = MAX_LISTED_ON_DISK if dataset.storage.is_local else MAX_LISTED_IN_BUCKET
         refuse_changed(storage, with_deadline(dataset.storage, deadline_s), manifest, max_listed)
     return dataset
 
 
-def _refuse_damaged(dataset: Dataset) -> None:
-    """Refuse a split on disk whose shards have other sizes than its manifest lists; a bucket is not listed for it."""
-    storage = dataset.storage
-    if isinstance(storage, LocalStorage) and not FORMATS[dataset.manifest.format].one_file_per_image:
-        refuse_other_sizes(storage, dataset.split)
-
-
 def refuse_mixture(url: str) -> None:
-    """Raise UsageError if a URL that should be that of a dataset is that of a mixture's file, such as `mix.json`."""
+    """Raise UsageError if a URL that should name a dataset names a mixture's file, such as `mix.json`."""
     if url.endswith(MIXTURE_SUFFIX):
         raise UsageError(
             f"{url}: expected a dataset, got what may be the file of a mixture, which only `loaders.mixture` and "

@@ -90,7 +90,7 @@ def open_batches(
 class _BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is imported without its types
     """Batches of a loader; picklable. Each iterator has a loader of its own, from the beginning of the first epoch.
 
-    The states of its iterators are those of the loader: they go on with any number of ranks, and another sequence is
+    The states of its iterators are those of the loader: they continue with any number of ranks, and another sequence is
     refused.
     """
 

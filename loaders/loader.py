@@ -132,7 +132,7 @@ def open_views(
         split: Name of a split.
         batch_size: Images in one step, over all ranks.
         views: Groups of views of each image: 64 views at most.
-        settings: Other settings of `open_loader`, but for those that say what a single view is: `image_size`, `scale`,
+        settings: Other settings of `open_loader`, except those of a single view: `image_size`, `scale`,
             `augment`, `resize` and `views`. `ratio`, `flip` and `clip_crop` hold for every view.
 
     Raises:
@@ -340,7 +340,7 @@ class Loader:
         """Return the position of each image of this rank in a batch, counted over all epochs: a key for random draws.
 
         Whatever is drawn for a sample by its position is the same for every number of ranks. Positions ascend; the
-        images of a pack's rows lie in another order.
+        images of a pack's rows have another order.
 
         Args:
             batch: Number of the batch, counted over all epochs: `batch.state["position"] // batch_size - 1`.
@@ -380,7 +380,7 @@ class Loader:
             advice: What to do, for the message.
 
         Raises:
-            UsageError: The dataset was built or adopted anew since the state was made; the message says what both are.
+            UsageError: The dataset was built or adopted again since the state was made; the message says what both are.
         """
 
         if lines := other_builds(self._sequence, state.get("sequence", {})):

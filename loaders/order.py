@@ -1,8 +1,8 @@
-"""Which sample is at which position: a pure function of the seed and the global position, for any number of ranks.
+"""Sample at each position: a pure function of the seed and the global position, for any number of ranks.
 
     G = 0, 1, 2, …            global position, which grows over all epochs
     q = G // N, p = G % N     pass and position in it; N samples are stored, an epoch has `passes` passes
-    blocks                    c consecutive samples of one shard, one range of its file; every pass permutes them anew
+    blocks                    c consecutive samples of one shard, one range of its file; every pass permutes them again
     K streams                 position p is the next sample of stream p % K; each owns its part of the permuted blocks
     windows                   w pieces of a stream at a time, whose samples are sorted by random words
     batch g                   positions [g*B, (g+1)*B); rank r of W takes those with G % W == r
@@ -319,6 +319,10 @@ class _PassLayout:
         self._numbers = shuffled.astype(np.int32)
         self._sizes = self._blocks.sizes()[shuffled]
         stops = np.cumsum(self._sizes, dtype=np.int64)  # slot after each block
+        # Streams are cut by slots, not by blocks: position p belongs to stream p % K for every p below N, so stream k
+        # must have exactly as many samples as there are such positions, the first N % K streams one more than the
+        # others. Cut at the ends of blocks, streams would differ by up to a block, and the turns of those that end
+        # early would have no sample. A block that a bound cuts is read by both streams, at most K - 1 blocks a pass.
         num_samples, num_streams = order.num_samples, order.num_streams
         streams = np.arange(num_streams + 1)
         bounds = streams * (num_samples // num_streams) + np.minimum(streams, num_samples % num_streams)
@@ -403,6 +407,11 @@ class _Stream:
             windows += [self._next_window] * (len(samples) - len(windows))
             self._next_window += 1
         order = self._layout.order
+        # The words are those of the turns, counted from the stream's beginning. So a window is mixed in the same way
+        # whether it is planned after others or first, by a rank that resumes in it. Windows are the sort's main key: a
+        # sample never leaves its window, and no more than the bytes of a window are held for a stream. The counts
+        # include only turns of the share from its first one on: the fetcher frees a piece after so many picks, and
+        # would hold it for ever if a count were too high, or read it twice if it were too low.
         words = philox_words(
             len(samples),
             seed=order.seed,
@@ -422,6 +431,9 @@ class _Stream:
 
     def _first_piece(self, window: int) -> int:
         """Return the first piece of a window; windows are staggered, so that streams do not all read at once."""
+        # Streams advance in step. With aligned windows all K would begin one at the same turn: a burst of K * w reads,
+        # and none until the next. Stream k is shifted by k * w // K pieces, which spreads the reads over a window; its
+        # first window is shorter by as much.
         return max(0, window * self._layout.order.window - self._stagger)
 
 

@@ -168,6 +168,10 @@ def _shares(packs: Packs, draws_RM: NDArray[np.float64]) -> NDArray[np.int64]:
     wanted_RM = np.rint(sides_RM * sides_RM * 2**_WANTED_BITS).astype(np.int64)
     rows = len(wanted_RM)
     least, most = np.zeros((rows, 1), np.int64), np.full((rows, 1), _MAX_FACTOR, np.int64)
+    # The bounds of an image clip its share, so the factor that fills a row cannot be computed by one division. But the
+    # sum of the shares never falls as the factor grows, so bisection finds the largest factor that fits, in as many
+    # steps as it has bits. Factor 0 always fits, because `Packs` refuses `least` above the mean. All is in integers:
+    # with floats a rounding that differs between processors would move a token, and with it all later patches.
     for _ in range(_MAX_FACTOR.bit_length()):  # search the largest factor with which the images fit
         factor = (least + most + 1) // 2
         fits = _scaled(packs, wanted_RM, factor).sum(axis=1, keepdims=True) <= packs.tokens
@@ -215,6 +219,9 @@ def _candidates(
     """
     import numpy as np
 
+    # The best grid rounds the ideal sides down or up. Each side rounded either way, with the other one as long as the
+    # budget allows, gives the first four; they leave few tokens. The last four are the roundings of both sides, which
+    # keep the shape. Ties go to the first, so this order is a part of the plan.
     ideal_N = np.sqrt(budget_N * (widths_N / heights_N))
     rows_N = np.clip(np.floor(budget_N / ideal_N).astype(np.int64), 1, budget_N)
     columns_N = np.clip(np.floor(ideal_N).astype(np.int64), 1, budget_N // rows_N)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, Self, TypeAlias, Ty
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of
 from loaders.config import LoaderConfig, LoaderSettings, check_names
-from loaders.dataset import open_dataset
+from loaders.dataset import Dataset, open_dataset
 from loaders.decode.seeding import end_if_worker
 from loaders.engine.batch import LoaderState
 from loaders.engine.pipeline import Pipeline, Rows, empty_rows, finish
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from loaders.dataset import Dataset
     from loaders.decode.crop import RowView
     from loaders.fetch.index import SplitIndex
 
@@ -78,7 +77,7 @@ class Sample(TypedDict):
 class Samples:
     """Samples of one split by position; picklable. `Samples.open` makes one.
 
-    With `shuffle` an index is a global position of the loader's order, which goes on over all epochs, and the crop is
+    With `shuffle` an index is a global position of the loader's order, which continues over all epochs, and the crop is
     the one that the loader draws there. Without, it is the number of the sample in the stored order.
     """
 
@@ -113,7 +112,7 @@ class Samples:
             split: Name of a split.
             images: `decoded` crops and decodes as the loader does; `encoded` delivers the bytes of the stored files.
             epochs: Number of epochs that the length counts, in the loader's order; by default there is no end.
-            settings: Settings of `open_loader`, but for those of batches. By default only the split `train` is
+            settings: Settings of `open_loader` except those of batches. By default only the split `train` is
                 shuffled, and what is shuffled is augmented.
 
         Raises:
@@ -271,7 +270,7 @@ class _Opened:
     def _pieces(self, places: set[tuple[int, int]]) -> dict[tuple[int, int], Piece]:
         """Return the piece that each sample is read with: of a bucket, neighbours in a shard are read at once.
 
-        A piece's number of a pass is that of the call, so that two calls never share the bytes of one piece: the
+        A piece's pass is the number of the call, so that two calls never share the bytes of one piece: the
         fetcher frees them after as many samples as the call asks for.
         """
         call, pieces = next(self._calls), dict[tuple[int, int], Piece]()
@@ -329,9 +328,9 @@ class Steps:
         for positions in steps:         # one epoch; the next `for` takes the next epoch
             batch = samples.__getitems__(positions)
 
-    The states are those of a loader with the same settings, so either goes on where the other was. An evaluation begins
-    anew with each `for` but the first one after `load_state_dict`; its last batch is filled up with `PADDING`, so that
-    all ranks take equally many steps.
+    The states are those of a loader with the same settings, so either continues where the other was. An evaluation
+    begins again with each `for` except the first one after `load_state_dict`; its last batch is filled up with
+    `PADDING`, so that all ranks take equally many steps.
 
     Args:
         samples: The samples to choose from.

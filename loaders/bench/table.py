@@ -110,7 +110,7 @@ class ComparedSection(TypedDict):
 
 
 class Comparison(TypedDict):
-    """A table beside an earlier one."""
+    """A table next to an earlier one."""
 
     differences: list[str]
     """Machine, versions, settings and data that differed, each in one line; only without any do ratios show what the

@@ -37,7 +37,7 @@ class TransformedBoxes(NamedTuple):
     boxes: NDArray[np.float64]
     """(kept, 4): [x, y, width, height] in pixels of the row."""
     visibility: NDArray[np.float64]
-    """(kept,): share of each box's area that lies in the row, 0 to 1."""
+    """(kept,): share of each box's area in the row, 0 to 1."""
     kept: NDArray[np.int64]
     """(kept,): positions of these boxes among the given ones, ascending."""
 
@@ -45,7 +45,7 @@ class TransformedBoxes(NamedTuple):
 def transform_points(
     points: ArrayLike, view: RowView, *, annotated_size: tuple[int, int] | None = None
 ) -> NDArray[np.float64]:
-    """Return points in pixels of a row; points outside of the crop lie outside of 0 to `view.size`.
+    """Return points in pixels of a row; points outside of the crop are outside of 0 to `view.size`.
 
     Args:
         points: (..., 2): x and y.
@@ -84,7 +84,7 @@ def transform_boxes(
         annotated_size: As for `transform_points`.
         clip: Cut boxes to the row; a box outside of it gets no area. False leaves them as they are.
         min_visibility: Leave out boxes of which a smaller share lies in the row; 0 leaves out none, and a small number
-            such as 1e-9 those outside. A box without area is visible if its corner lies in the row.
+            such as 1e-9 those outside. A box without area is visible if its corner is in the row.
 
     Raises:
         UsageError: The boxes have another shape, or the share is not from 0 to 1.
@@ -180,8 +180,8 @@ def transform_polygons(
 ) -> list[list[float]]:
     """Return the polygons of a segmentation in pixels of a row, clipped to the row.
 
-    What lies outside is cut off along the row's edges: where several parts of a polygon remain, they are joined there
-    by lines without area. A polygon of which nothing remains is left out.
+    What is outside is cut off along the row's edges: where several parts of a polygon remain, they are joined there
+    by lines without area. A polygon without any rest is left out.
 
     Args:
         segmentation: Polygons, or their JSON text.
@@ -190,7 +190,7 @@ def transform_polygons(
 
     Raises:
         UsageError: It is a run-length encoding, which has no polygons.
-        FormatError: It is no segmentation.
+        FormatError: It is not a segmentation.
     """
     found = _parsed(segmentation)
     if isinstance(found, Mapping):
@@ -214,7 +214,7 @@ def transform_masks(
             run-length encoding says it itself.
 
     Raises:
-        FormatError: One is no segmentation, or they are too many for one row.
+        FormatError: One is not a segmentation, or they are too many for one row.
     """
     import numpy as np
 
@@ -362,7 +362,7 @@ _LEAST_SIDE = 1e-3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotationFields:
-    """Which fields of a sample are annotations, and which objects stay in a row; the defaults are those of COCO.
+    """Fields of a sample that are annotations, and objects that stay in a row; the defaults are those of COCO.
 
     Raises:
         UsageError: Nothing is an annotation, or a share is not from 0 to 1.
@@ -498,7 +498,7 @@ def carried(fields: Mapping[str, Any], wanted: AnnotationFields, view: RowView) 
     """Return the annotations of a row, from the stored values of a sample's fields.
 
     Raises:
-        FormatError: The field holds no columns of objects, a column is missing, or its values are no annotations.
+        FormatError: The field holds no columns of objects, a column is missing, or its values are not annotations.
     """
     columns = _columns(fields, wanted)
     try:

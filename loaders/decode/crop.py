@@ -36,7 +36,7 @@ class View(NamedTuple):
     left: int
     height: int
     width: int
-    """Top, left, height and width are those of the box, which lies wholly inside the image."""
+    """Top, left, height and width are those of the box, which is inside the image."""
     resized_height: int
     resized_width: int
     """Height and width to which the box is scaled."""
@@ -114,7 +114,7 @@ def train_views(
 
     Args:
         seed: Seed of the loader.
-        positions: Global positions of the samples; fastest where they ascend and lie close together.
+        positions: Global positions of the samples; fastest where they ascend and are close together.
         heights: Heights of the images, pixels.
         widths: Widths of the images, pixels.
         size: Side of the output, pixels.
@@ -143,7 +143,7 @@ def grouped_views(
 
     Args:
         seed: Seed of the loader.
-        positions: Global positions of the samples, at least one; fastest where they ascend and lie close together.
+        positions: Global positions of the samples, at least one; fastest where they ascend and are close together.
         heights: Heights of the images, pixels.
         widths: Widths of the images, pixels.
         groups: Views of each image.
@@ -206,7 +206,7 @@ def whole_views(
 
     Args:
         seed: Seed of the loader.
-        positions: Global positions of the samples; fastest where they ascend and lie close together.
+        positions: Global positions of the samples; fastest where they ascend and are close together.
         sizes: (images, 2): height and width of the images, pixels.
         crop: Smallest and largest area of the box, as shares of the image's.
         flip: Probability of a horizontal flip.

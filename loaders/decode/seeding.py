@@ -1,4 +1,4 @@
-"""Transforms whose libraries draw from random generators of a whole process, run in processes where nobody else draws.
+"""Transforms whose libraries draw from random generators of a whole process, run in processes where nothing else draws.
 
 Seeding the generators of the user's process would overwrite the user's own draws, and the user's thread would take
 draws of the transform. So a thread of a loader sends an image to a process of the transform's own, and waits for the

@@ -180,7 +180,7 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
         fields: Which fields are annotations; None: the image is augmented alone.
 
     Raises:
-        UsageError: It is no transform of albumentations, or it does not take boxes or keypoints as fields have them.
+        UsageError: It is not a transform of albumentations, or it does not take boxes or keypoints as fields have them.
     """
 
     def __init__(self, augment: Any, fields: AnnotationFields | None = None) -> None:

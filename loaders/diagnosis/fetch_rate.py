@@ -85,7 +85,7 @@ def fetch_rate_alone(
     if storage.is_local and is_cold:
         forget_files(dataset)
     if share < 1:
-        config = replace(config, cache_dir=None)  # whose entries would be taken for whole images later
+        config = replace(config, cache_dir=None)  # whose entries would be taken for complete images later
         storage = cast("Storage", _ShortReads(with_deadline(storage, config.deadline_s), share))
     burst = batches_per_burst(storage, config)
     index = dataset.open_index(config.deadline_s)  # one of its own, because reading the index is part of fetching
@@ -141,7 +141,7 @@ def fetch_all_once(loader: Loader, config: LoaderConfig, limit_s: float = math.i
 
 
 class _ShortReads:
-    """A storage of which only a share of every range is read; zeros stand for the rest."""
+    """A storage of which only a share of every range is read; zeros replace the rest."""
 
     def __init__(self, storage: Storage, share: float) -> None:
         self._storage, self._share, self.is_local = storage, share, storage.is_local
@@ -330,7 +330,7 @@ def with_full_cache(
 ) -> Attempt:
     """Fill the cache of a run that reads from a bucket, and return the run with a sentence about it.
 
-    Without a cache, or where the data lie on a disk, the run stays as it is. A cache that cannot hold the split, or
+    Without a cache, or where the data are on a disk, the run stays as it is. A cache that cannot hold the split, or
     that is not full in time, is left out: what it would hold depends on what was read before.
 
     Raises:

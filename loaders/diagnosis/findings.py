@@ -209,11 +209,7 @@ class Option:
     """Word that is printed as the value instead of the setting's; empty: the setting's value is."""
 
     def text(self, setting: object) -> str:
-        """Return the option with its value, as it is typed.
-
-        Args:
-            setting: Value of the setting.
-        """
+        """Return the option with the value of the setting, as it is typed."""
         shown = setting // self.unit if isinstance(setting, int) else setting
         return f"{self.name} {self.value or shown}"
 
@@ -221,14 +217,8 @@ class Option:
 Options = Mapping[str, Option]
 """Options by the names of the settings (`loaders.diagnosis.findings.Changes`); a setting without one cannot be set."""
 
-DIAGNOSE: Options = {
-    "threads": Option("--threads"),
-    "processes": Option("--processes"),
-    "decoder": Option("--decoder"),
-    "prefetch_batches": Option("--prefetch-batches"),
-    "reads_in_flight": Option("--reads-in-flight"),
-    "cache_dir": Option("--cache-dir", value="DIR"),
-    "batch_size": Option("--batch-size"),
-    "transfer_ahead": Option("--transfer-ahead"),
+_SETTINGS = ("threads", "processes", "decoder", "prefetch_batches", "reads_in_flight", "batch_size", "transfer_ahead")
+DIAGNOSE: Options = {name: Option(f"--{name.replace('_', '-')}") for name in _SETTINGS} | {
+    "cache_dir": Option("--cache-dir", value="DIR")
 }
 """Options of `dataprep diagnose`."""

@@ -279,7 +279,7 @@ def advice_to_shrink(config: LoaderConfig, command: str) -> str:
 
 
 def conversion(dataset: Dataset, short_side: int) -> str:
-    """Return the command that makes a dataset with smaller images of this one, in the same format beside it."""
+    """Return the command that makes a dataset with smaller images of this one, in the same format next to it."""
     url = dataset.url.rstrip("/")
     words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", dataset.manifest.format]
     return shell_words(*words, "--resize", short_side)

@@ -178,7 +178,7 @@ def feed(batches: Iterator[Batch], device: Device, transfer_ahead: int) -> Gener
     Args:
         batches: Batches of a loader; with `transfer_ahead` another thread takes them.
         device: Device on which the steps run.
-        transfer_ahead: Batches that may be on the device besides the one of the running step.
+        transfer_ahead: Batches that may be on the device in addition to the one of the running step.
     """
     arrivals = _in_turn(batches, device) if transfer_ahead == 0 else _ahead(batches, device, transfer_ahead)
     try:

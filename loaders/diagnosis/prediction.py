@@ -17,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from loaders.diagnosis.findings import STAGES, Fix, Limit, Stage
 
@@ -35,9 +36,9 @@ class Batches:
     images: int
     """Images in each batch of this host."""
     ahead: int
-    """Batches that the loader has in progress besides the one that was taken last."""
+    """Batches that the loader has in progress in addition to the one that was taken last."""
     on_device: int
-    """Batches that may be on the device besides the one of the running step; 0: a step waits for its own transfer."""
+    """Batches on the device in addition to the one of the running step; 0: a step waits for its own transfer."""
     fetch_latency_s: float = 0.0
     """Time from the request of a batch's bytes to the arrival of the last one, while nothing else is in flight."""
     jitter: tuple[float, ...] = (1.0,)
@@ -207,8 +208,7 @@ def rate_of_processes(fetch: float, own_cores: float, processes: int) -> float:
     return fetch * max(1, processes) if own_cores >= BUSY_INTERPRETER else fetch
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ErrorRange:
+class ErrorRange(NamedTuple):
     """Smallest and largest expected ratio of a measured rate to the predicted one."""
 
     least: float

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dataprep.storage.base import Storage
 
 SAMPLE_IMAGES = 512
-"""Images of a sample: their mean cost is within some percent of the whole dataset's."""
+"""Images of a sample: their mean cost is within some percent of the dataset's."""
 SAMPLE_QUALITY = 90
 MIN_SHRUNK, MAX_SHRUNK = 64, 256
 """Images of a sample that is shrunk, at least and at most."""
@@ -206,7 +206,7 @@ class RehearsalSetup(RunSetup):
 
 def places_in(dataset: Dataset, index: SplitIndex, *, shards: int = 1) -> tuple[Place, ...]:
     """Return places of images in the first shards that have some, in an order in which a disk cannot read ahead; a read
-    at one may go on to the shard's end.
+    at one may extend to the shard's end.
     """
     some = [number for number, each in enumerate(dataset.split.shards) if each["samples"]][:shards]
     found = []

@@ -337,7 +337,7 @@ class Stages:
 
     @cached_property
     def cached(self) -> StageRate:
-        """Rate of fetching from a cache on a local disk that holds the whole sample."""
+        """Rate of fetching from a cache on a local disk that holds the complete sample."""
         self.progress("a cache on the local disk")
         setup = self._cached_setup(self.sample)
         with setup.open() as loader:
@@ -369,7 +369,7 @@ class Stages:
         return found.rate
 
     def saw_steps(self, images_per_s: float) -> None:
-        """Take the rate of the run's own steps for that of the device if it is higher.
+        """Take the rate of the run's own steps as the device's if it is higher.
 
         What else runs makes a step slower and never faster, so both rates are lower bounds of what the device takes.
         """
@@ -377,7 +377,7 @@ class Stages:
         self.alone["compute"] = replace(compute, images_per_s=max(compute.images_per_s, images_per_s))
 
     def planned_for(self, sample: str, config: LoaderConfig) -> LoaderConfig:
-        """Return the settings with as many streams as a sample needs to be planned as the whole split is."""
+        """Return the settings with as many streams as a sample needs to be planned as the split is."""
         of_sample = open_dataset(sample, SPLIT).split.samples
         samples = self.loader.order.num_samples
         return replace(config, num_streams=sample_streams(config.num_streams, samples=samples, of_sample=of_sample))
@@ -449,7 +449,7 @@ class Stages:
         return observe(setup, self.device, 2 * self.seconds).images_per_s
 
     def tried_cached(self) -> float:
-        """Return the images/s of a run whose cache holds the whole sample, as in every epoch after the first."""
+        """Return the images/s of a run whose cache holds the complete sample, as in every epoch after the first."""
         what = f"a run from a cache that gives {self.cached.images_per_s:,.0f} images/s"
         return self.tried(self._cached_setup(self.sample), what)
 

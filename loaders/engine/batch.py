@@ -35,7 +35,7 @@ class MixtureChange(TypedDict):
 
 
 class LoaderState(TypedDict):
-    """Where a loader goes on, as values of JSON."""
+    """Place where a loader continues, as values of JSON."""
 
     state_version: int
     position: int
@@ -166,7 +166,7 @@ class BatchPlan:
     def _place(self, image: int) -> int:
         """Return the place of the rank's i-th image of a batch, counted row by row: each row takes one after the other.
 
-        So a row holds every R-th image of the whole batch, where R is its number of rows, and a rank that has every
+        So a row holds every R-th image of the global batch, where R is its number of rows, and a rank that has every
         W-th row reads the same samples as one that has every W-th image.
         """
         rows = self.order.global_batch // self.world_size // self.row_images

@@ -420,6 +420,9 @@ class Pipeline:
 
     def _fill(self, chunk: list[_Image], rows: Rows) -> None:
         started_s = time.monotonic()
+        # Every ticket is given back whatever happens here: the planner waits for its bytes, and one that is kept would
+        # stop it for ever once the budget is full. Rows of one batch are written by many threads without a lock,
+        # because each image has a row of its own; the futures of a batch order these writes before its delivery.
         try:
             fetched = [image for image in chunk if self._is_fetched(image, rows)]
             fetched_s = time.monotonic()
@@ -533,7 +536,7 @@ class Pipeline:
         self._stats.add("transform", items=len(decoded), busy_s=busy_s, cpu_s=cpu_s)
 
     def _has_size(self, image: _Image, rows: Rows) -> bool:
-        """Set the image's height and width from the index, or from its own header where nobody measured them."""
+        """Set the image's height and width from the index, or from its own header where they were not measured."""
         entries, entry = image.ticket.entries, image.ticket.entry
         image.height, image.width = height, width = int(entries.height[entry]), int(entries.width[entry])
         if height and not self._index.claims_sizes(image.pick.piece.shard):

@@ -37,7 +37,6 @@ from loaders.fetch.index import DEADLINE_S, ShardIndex, SplitIndex, with_deadlin
 from loaders.order import HEDGED_SHARE, Pick, Piece
 
 if TYPE_CHECKING:
-    from dataprep.storage.base import Storage
     from loaders.fetch.cache import DiskCache
 
 PREFETCH_BYTES = 2**30
@@ -106,7 +105,7 @@ class Fetcher(ABC):
     def __init__(self, storage: Storage, index: SplitIndex, settings: FetchSettings) -> None:
         self._storage, self._index, self._settings = storage, index, settings
         self._known: dict[Piece, tuple[ShardIndex, int]] = {}
-        """Entries of the pieces of which some picks are still to come, and the number of those picks."""
+        """Entries of the pieces with picks still to come, and the number of these picks."""
         self._counts = dict.fromkeys(COUNTERS, 0.0)
         self._lock = threading.Lock()
 
@@ -267,7 +266,7 @@ class _Range:
     file: str
     entries: ShardIndex
     images: range
-    """Numbers of the entries that lie in the bytes."""
+    """Numbers of the entries in the bytes."""
     offset: int
     num_bytes: int
     file_bytes: int
@@ -292,7 +291,7 @@ class BucketFetcher(Fetcher):
 
         super().__init__(storage, index, settings)
         self._ranges: dict[Piece, _Range] = {}
-        """Ranges of the pieces of which some picks are still to come."""
+        """Ranges of the pieces with picks still to come."""
         self._unsettled: set[_Range] = set()
         """Ranges without data or error."""
         self._running: dict[_Range, None] = {}

@@ -1,4 +1,4 @@
-"""Results of earlier runs, read from files, and what differs from a result of now besides its rates."""
+"""Results of earlier runs, read from files, and what else than its rates differs from a result of now."""
 
 from __future__ import annotations
 

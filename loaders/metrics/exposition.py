@@ -44,7 +44,7 @@ class Metric:
     """What it counts, and what to do about a high or low value."""
     values: Callable[[Snapshot, LoaderConfig], Values]
     labels: tuple[str, ...] = ()
-    """Labels besides LOADER_LABELS."""
+    """Labels in addition to LOADER_LABELS."""
 
     @property
     def shown_name(self) -> str:

@@ -1,4 +1,4 @@
-"""What a mixture is made of, from a list or from a file such as `mix.json`, and its datasets read as one.
+"""Description of a mixture, from a list or from a file such as `mix.json`, and its datasets read as one.
 
 {"version": 1,
  "datasets": [{"url": "gs://bucket/imagenet", "weight": 3},
@@ -24,7 +24,7 @@ from itertools import accumulate
 from math import lcm
 from numbers import Rational, Real
 from os import PathLike
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -42,9 +42,6 @@ from loaders.fetch.fetcher import COUNTERS, Fetcher, FetchSettings, Ticket
 from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, ShardIndex, SplitIndex, with_deadline
 from loaders.mixtures.order import MAX_TOTAL, AtEnd, whole_weights
 from loaders.order import Pick
-
-if TYPE_CHECKING:
-    from loaders.mixtures.order import AtEnd
 
 Labels: TypeAlias = Literal["joined", "own"]
 """`joined`: classes of the same name are one class of the mixture; `own`: labels stay as each dataset has them."""
@@ -88,7 +85,7 @@ class MixtureSource:
 
     def __post_init__(self) -> None:
         _text("url", self.url, MAX_TEXT)
-        object.__setattr__(self, "name", self.name or _last_part(self.url))
+        object.__setattr__(self, "name", self.name or self.url.rstrip("/").rpartition("/")[2])
         object.__setattr__(self, "url", absolute(self.url))
         _text("name", self.name, MAX_NAME)
         if self.split is not None:
@@ -204,7 +201,7 @@ def read_spec(url: str) -> MixtureSpec:
     sources = []
     for number, entry in enumerate(document.datasets):
         try:
-            sources.append(_source(entry, folder))
+            sources.append(MixtureSource(**msgspec.structs.asdict(entry) | {"url": _located(entry.url, folder)}))
         except UsageError as error:
             raise UsageError(f"{where}: $.datasets[{number}]: {error}; {_ADVICE}") from error
     return MixtureSpec(where=url, sources=tuple(sources), labels=document.labels, epoch_samples=document.epoch_samples)
@@ -230,17 +227,6 @@ def listed_sources(sources: Iterable[Any], at_end: AtEnd) -> tuple[MixtureSource
         url, weight, split = (*entry, None)[:3]
         found.append(MixtureSource(url=str(url), weight=weight, split=split, at_end=at_end))
     return tuple(found)
-
-
-def _source(entry: _Entry, folder: str) -> MixtureSource:
-    return MixtureSource(
-        url=_located(entry.url, folder),
-        weight=entry.weight,
-        split=entry.split,
-        name=entry.name,
-        at_end=entry.at_end,
-        epochs=entry.epochs,
-    )
 
 
 def _located(url: str, folder: str) -> str:
@@ -269,10 +255,6 @@ def _fraction(weight: object) -> Fraction:
     return found
 
 
-def _last_part(url: str) -> str:
-    return url.rstrip("/").rpartition("/")[2]
-
-
 def _text(what: str, value: object, most: int) -> None:
     if not isinstance(value, str) or not value or len(value) > most or not value.isprintable():
         raise UsageError(f"{what} must be a printable text of 1 to {most:,} characters, got {quoted(value)}")
@@ -283,7 +265,7 @@ def _whole(what: str, value: object, least: int, most: int) -> None:
         raise UsageError(f"{what} must be a whole number from {least} to {most:,}, got {quoted(value)}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Part:
     """One dataset of a mixture."""
 
@@ -434,7 +416,7 @@ def _parts_of(index: SplitIndex) -> list[SplitIndex]:
 
 
 class MixedFetcher(Fetcher):
-    """Fetchers of all datasets; each request goes to that of its shard."""
+    """Fetchers of all datasets; each request goes to the fetcher of its shard."""
 
     def __init__(self, mixed: MixedDataset, indexes: list[SplitIndex], settings: FetchSettings) -> None:
         self._mixed = mixed

@@ -20,7 +20,7 @@ from dataprep.errors import UsageError
 from dataprep.messages import quoted, shortened
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
-from loaders.dataset import DATASET_FIELD, Dataset, open_dataset
+from loaders.dataset import DATASET_FIELD, open_dataset
 from loaders.engine.batch import BatchPlan, LoaderState
 from loaders.fetch.index import DEADLINE_S, with_deadline
 from loaders.loader import Loader, PackLoader, ViewLoader, order_of
@@ -30,7 +30,6 @@ from loaders.mixtures.dataset import (
     Listed,
     MixedDataset,
     MixedIndex,
-    MixtureSource,
     MixtureSpec,
     Part,
     joined_dataset,
@@ -237,9 +236,11 @@ class Mixture:
         parts = []
         for source in self.spec.sources:
             dataset = open_dataset(source.url, source.split or split, region_policy, deadline_s=deadline_s)
-            parts.append(_part(source, dataset, 1 / len(self.spec.sources)))
+            share = 1 / len(self.spec.sources)
+            parts.append(Part(source.name, dataset, source.at_end, source.epochs, share, share))
         _refuse_same(self.spec.label, parts)
-        return joined_dataset(self.spec.where or f"mixture of {_names(parts)}", tuple(parts), self.spec.labels)
+        names = shortened(", ".join(part.name for part in parts), 200)
+        return joined_dataset(self.spec.where or f"mixture of {names}", tuple(parts), self.spec.labels)
 
     def split_names(self) -> tuple[str, ...]:
         """Return the splits that all datasets have; only `train` where the mixture itself names a dataset's split.
@@ -459,17 +460,6 @@ def _changes(values: object, num_datasets: int) -> tuple[Change, ...]:
     return tuple(Change(change["start"], whole_weights(change["weights"]), tuple(change["counts"])) for change in found)
 
 
-def _part(source: MixtureSource, dataset: Dataset, share: float) -> Part:
-    return Part(
-        name=source.name,
-        dataset=dataset,
-        at_end=source.at_end,
-        epochs=source.epochs,
-        memory_share=share,
-        requests_share=share,
-    )
-
-
 def _refuse_same(label: str, parts: list[Part]) -> None:
     """Raise UsageError if two datasets of a mixture have the same images."""
     seen: dict[tuple[str, str], str] = {}
@@ -489,7 +479,3 @@ def _split_names(url: str) -> list[str]:
     if manifest is None:
         raise no_dataset(storage)
     return [split.name for split in manifest.splits]
-
-
-def _names(parts: list[Part]) -> str:
-    return shortened(", ".join(part.name for part in parts), 200)

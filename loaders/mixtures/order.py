@@ -1,4 +1,4 @@
-"""Which sample of which dataset is at which position of a mixture: a pure function, like `loaders/order.py`.
+"""Dataset and sample at each position of a mixture: a pure function, like `loaders/order.py`.
 
     weights           decide the dataset of every position (`Proportions`)
     index             number of the dataset's own samples before: a position in the order that it has alone

@@ -26,7 +26,7 @@ from loaders.metrics.earlier import changed, machine_differences, read_earlier
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierDiagnosis:
-    """What is compared of an earlier diagnosis."""
+    """Parts of an earlier diagnosis that are compared."""
 
     url: str
     device: str
@@ -58,7 +58,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiagnosisComparison:
-    """A diagnosis beside an earlier one."""
+    """A diagnosis next to an earlier one."""
 
     differences: tuple[str, ...]
     """Machine, versions, settings, data and device that differed, each in one line; only without any do ratios show
@@ -283,7 +283,7 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
 
 
 def comparison_text(comparison: DiagnosisComparison, limit: Limit | None) -> RenderableType:
-    """Return a comparison for `rich` to print, and first what differed besides the rates."""
+    """Return a comparison for `rich` to print, and first what else than the rates differed."""
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)
