@@ -99,7 +99,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
 }
 """Beginnings of findings that are accepted, with the reasons, by row."""
-LEFT: dict[str, int] = {"lines below commands that name an option of the command line": 439}
+LEFT: dict[str, int] = {"lines below commands that name an option of the command line": 285}
 """Number of findings that are still to be removed, by row."""
 
 

@@ -102,9 +102,9 @@ def write_demo(
         StorageError: The folder cannot be written.
     """
     if not 2 <= images <= 1_000_000:
-        raise UsageError(f"--images must be 2 to 1,000,000, got {images:,}")
+        raise UsageError(f"`images` must be 2 to 1,000,000, got {images:,}")
     if odd and images < len(ODDITIES):
-        raise UsageError(f"--odd needs at least {len(ODDITIES)} images, got {images}")
+        raise UsageError(f"`odd` needs at least {len(ODDITIES)} images, got {images}")
     require_photographs()
     annotated = name == "coco-annotated"
     layout = ImageNetLayout(images, seed) if name == "imagenet" else CocoLayout(images, seed, annotated)
@@ -259,7 +259,7 @@ def write_demo_laion(
         StorageError: The folder cannot be written.
     """
     if not 1 <= images <= 1_000_000:
-        raise UsageError(f"--images must be 1 to 1,000,000, got {images:,}")
+        raise UsageError(f"`images` must be 1 to 1,000,000, got {images:,}")
     require_photographs()
     try:
         if not _is_complete_table(folder, {"name": "laion", "base_url": base_url, "images": images, "seed": seed}):
@@ -295,7 +295,7 @@ def demo_server(folder: Path, port: int) -> ThreadingHTTPServer:
     try:
         return _Server(("127.0.0.1", port), functools.partial(_Handler, directory=str(folder)))
     except OSError as error:
-        raise UsageError(f"--port {port}: {error.strerror or error}; choose another one, or 0 for any") from error
+        raise UsageError(f"`port` {port}: {error.strerror or error}; choose another one, or 0 for any") from error
 
 
 def _is_complete_table(folder: Path, document: _Demo) -> bool:

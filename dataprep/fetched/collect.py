@@ -76,9 +76,9 @@ class DuplicatePolicy:
     def __post_init__(self) -> None:
         for name in ("exact", "perceptual"):
             if getattr(self, name) not in ACTIONS:
-                raise UsageError(f"--{name}-duplicates {getattr(self, name)!r}: expected one of {', '.join(ACTIONS)}")
+                raise UsageError(f"`{name}_duplicates` {getattr(self, name)!r}: expected one of {', '.join(ACTIONS)}")
         if not 0 <= self.max_distance < _HASH_BITS:
-            raise UsageError(f"--duplicate-distance must be 0 to {_HASH_BITS - 1} bits, got {self.max_distance}")
+            raise UsageError(f"`duplicate_distance` must be 0 to {_HASH_BITS - 1} bits, got {self.max_distance}")
 
     @property
     def looks(self) -> bool:
@@ -184,7 +184,7 @@ class RowOptions:
 
     def __post_init__(self) -> None:
         if self.verify_hash is not None and self.verify_hash not in VERIFIED_HASHES:
-            raise UsageError(f"--verify-hash {self.verify_hash}: expected one of {', '.join(VERIFIED_HASHES)}")
+            raise UsageError(f"`verify_hash` {self.verify_hash}: expected one of {', '.join(VERIFIED_HASHES)}")
 
 
 @dataclass(slots=True)

@@ -198,7 +198,7 @@ def entries_of(receipt: ShardReceipt) -> Iterator[FileEntry]:
 def fetched(receipt: ShardReceipt) -> Fetched:
     """Return the part of a receipt that only fetched shards have. Raises StorageError for other receipts."""
     if receipt.fetched is None:
-        raise StorageError(f"shard {receipt.index}: its receipt is not of a fetched shard; start over with --overwrite")
+        raise StorageError(f"shard {receipt.index}: its receipt is not of a fetched shard; start over with `overwrite`")
     return receipt.fetched
 
 

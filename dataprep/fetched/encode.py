@@ -111,11 +111,11 @@ class RowFilter:
 
     def __post_init__(self) -> None:
         if self.min_image_size < 0:
-            raise UsageError(f"--min-image-size must be 0 or more, got {self.min_image_size}")
+            raise UsageError(f"`min_image_size` must be 0 or more, got {self.min_image_size}")
         if self.max_image_area is not None and self.max_image_area < 1:
-            raise UsageError(f"--max-image-area must be 1 or more, got {self.max_image_area}")
+            raise UsageError(f"`max_image_area` must be 1 or more, got {self.max_image_area}")
         if self.max_aspect_ratio is not None and not self.max_aspect_ratio >= 1:
-            raise UsageError(f"--max-aspect-ratio must be 1 or more, got {self.max_aspect_ratio:g}")
+            raise UsageError(f"`max_aspect_ratio` must be 1 or more, got {self.max_aspect_ratio:g}")
 
 
 def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> None:
@@ -124,8 +124,8 @@ def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> No
         value = getattr(row_filter, limit)
         if value not in (None, ()) and role not in roles:
             raise UsageError(
-                f"--{limit.replace('_', '-')} needs a column {role}, the table has none by that name; "
-                f"say which one with --column {role}=NAME, or leave the limit out"
+                f"`{limit}` needs a column {role}, the table has none by that name; "
+                f"say which one with `column` {role}=NAME, or leave the limit out"
             )
 
 
@@ -183,15 +183,15 @@ class EncodeOptions:
 
     def __post_init__(self) -> None:
         if self.image_size < 1:
-            raise UsageError(f"--image-size must be 1 pixel or more, got {self.image_size}")
+            raise UsageError(f"`image_size` must be 1 pixel or more, got {self.image_size}")
         if self.resize_mode not in RESIZE_MODES:
-            raise UsageError(f"--resize-mode {self.resize_mode!r}: expected one of {', '.join(RESIZE_MODES)}")
+            raise UsageError(f"`resize_mode` {self.resize_mode!r}: expected one of {', '.join(RESIZE_MODES)}")
         if self.encode_format not in ENCODE_FORMATS:
-            raise UsageError(f"--encode-format {self.encode_format!r}: expected one of {', '.join(ENCODE_FORMATS)}")
+            raise UsageError(f"`encode_format` {self.encode_format!r}: expected one of {', '.join(ENCODE_FORMATS)}")
         lowest, highest = (0, 9) if self.encode_format == "png" else (1, 100)
         if not lowest <= self.encode_quality <= highest:
             raise UsageError(
-                f"--encode-quality {self.encode_quality}: {self.encode_format} takes {lowest} to {highest}"
+                f"`encode_quality` {self.encode_quality}: {self.encode_format} takes {lowest} to {highest}"
             )
 
 

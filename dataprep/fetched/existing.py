@@ -88,7 +88,7 @@ def open_fetched(url: str) -> FetchedDataset:
     if is_adopted(manifest) and any(split.statuses for split in manifest.splits):
         raise UsageError(
             f"{storage.url}: {manifest.name} was fetched by img2dataset; expected a dataset of laion. dataprep inspect "
-            f"{shell_words(url)} --rejected lists its failed rows, and dataprep build laion builds a table of them"
+            f"{shell_words(url)} lists its failed rows with `rejected`, and dataprep build laion builds a table of them"
         )
     if not is_fetched(manifest):
         raise UsageError(f"{storage.url}: {manifest.name} was not fetched from the web; expected a dataset of laion")
@@ -152,7 +152,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.reasons and self.everything:
-            raise UsageError("--all takes every reason, --reason some; give one of them")
+            raise UsageError("`all` takes every reason, `reason` some; give one of them")
 
     def takes(self, status: str, reason: str) -> bool:
         """Return whether a row with this status and reason is tried again."""

@@ -114,7 +114,7 @@ def nothing_came(url: str, split: SplitManifest) -> BuildError:
     if max(split.reasons, key=lambda reason: split.reasons[reason], default="") == _REFUSED:
         advice = (
             "refused addresses are not public: if they are those of a network of your own, name it with "
-            "--allow-network CIDR, else check the table, and run the command again"
+            "`allow_network` CIDR, else check the table, and run the command again"
         )
     return BuildError(
         f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), and "

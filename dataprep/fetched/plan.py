@@ -149,7 +149,7 @@ def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress
     )
     refuse_unfit(tables, request.rows, options.format)
     if not tables.rows:
-        raise SourceError(f"{storage.url}: no row in {counted(len(names), 'table')}; check --source")
+        raise SourceError(f"{storage.url}: no row in {counted(len(names), 'table')}; check `source`")
     sources = tuple(source_entries(tables))
     split = PlannedSplit(
         name=SPLIT,

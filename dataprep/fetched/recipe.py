@@ -39,7 +39,7 @@ from dataprep.storage import Storage, open_storage
 
 _UNNAMED = (
     "the table's columns are not LAION's: a new dataset is called laion all the same, of unknown origin and licence; "
-    "--name NAME, --origin and --licence say what it is"
+    "`name` NAME, `origin` and `licence` say what it is"
 )
 _making = threading.Lock()
 _INSERTS_A_SHARD = 8

@@ -191,7 +191,7 @@ def check_reasons(choice: Choice, manifest: Manifest) -> None:
         codes = [code for digits in _CODE.findall(reason) if HTTP_CODE.fullmatch(code := f"http {digits}")]
         known = sorted({*FAILURES, *counted})
         raise UsageError(
-            f"--reason {quoted(reason)}: no row fails for this reason, expected http and a status code such as "
+            f"`reason` {quoted(reason)}: no row fails for this reason, expected http and a status code such as "
             f"http 404, or one of {', '.join(known)}{did_you_mean(reason, [*codes, *known], cutoff=_NEAR)}"
         )
 

@@ -319,13 +319,13 @@ def refuse_unfit(tables: LaionTables, options: RowOptions, format_name: str) -> 
     refuse_absent_columns(options.row_filter, tables.columns)
     if options.verify_hash is not None and options.verify_hash not in tables.columns:
         raise UsageError(
-            f"--verify-hash {options.verify_hash}: the table has no such column; "
-            f"say which one with --column {options.verify_hash}=NAME"
+            f"`verify_hash` {options.verify_hash}: the table has no such column; "
+            f"say which one with `column` {options.verify_hash}=NAME"
         )
     if format_name not in FETCHED_FORMATS:
         raise UsageError(f"laion is built as webdataset or tfrecord, not {format_name}")
     if format_name == "tfrecord" and options.encode.encode_format == "webp":
-        raise UsageError("--encode-format webp: TFDS decodes no WebP; use jpg or png, or --format webdataset")
+        raise UsageError("`encode_format` webp: TFDS decodes no WebP; use jpg or png, or `format` webdataset")
 
 
 @dataclass(frozen=True, slots=True)

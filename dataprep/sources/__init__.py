@@ -179,7 +179,7 @@ def configured(
 
     if isinstance(dataset, FakeImageNet):
         return dataset.with_images(fake_images)
-    raise UsageError(f"--images {fake_images}: {name} has as many images as its originals; leave it out")
+    raise UsageError(f"`images` {fake_images}: {name} has as many images as its originals; leave it out")
 
 
 def own_name_fault(name: str) -> str:

@@ -160,7 +160,7 @@ class ArchiveReader:
         """
         info = info or storage.stat(name)
         if info is None:
-            raise SourceError(f"{storage.url_of(name)}: not found; check --source")
+            raise SourceError(f"{storage.url_of(name)}: not found; check `source`")
         refuse_pointer(storage, name, info.num_bytes)
         self.archive = storage.url_of(name)
         self.num_bytes = info.num_bytes
@@ -225,7 +225,7 @@ class GzipReader:
         self.archive = storage.url_of(name)
         info = storage.stat(name)
         if info is None:
-            raise SourceError(f"{self.archive}: not found; check --source")
+            raise SourceError(f"{self.archive}: not found; check `source`")
         refuse_pointer(storage, name, info.num_bytes)
         if info.num_bytes > MAX_GZIP_BYTES:
             raise SourceError(

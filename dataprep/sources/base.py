@@ -159,7 +159,7 @@ class Dataset(ABC):
     def split_facts(self, split: str) -> SplitFacts:
         """Return the published facts of a split. Raises UsageError for a split that the dataset does not have."""
         if split not in self.facts:
-            raise UsageError(f"--split {split}: {self.name} has {' and '.join(self.facts)}")
+            raise UsageError(f"`split` {split}: {self.name} has {' and '.join(self.facts)}")
         return self.facts[split]
 
     def repeats(self, split: str) -> int:
@@ -205,7 +205,7 @@ class Dataset(ABC):
         wanted = Wanted(split=split, allow_partial=allow_partial, classes=classes, progress=progress)
         found = self._find(root, wanted)
         if not len(found.refs):
-            raise SourceError(f"{root.url}: no image of {self.name} {split}; check --source")
+            raise SourceError(f"{root.url}: no image of {self.name} {split}; check `source`")
         refuse_duplicates(f"{root.url}: {self.name} {split}", found.refs)
         if not allow_partial:
             self._refuse_other_counts(root, split, facts, found)
@@ -233,7 +233,7 @@ class Dataset(ABC):
         if problems:
             raise SourceError(
                 f"{root.url}: {self.name} {split}: {'; '.join(problems)}: "
-                "fetch the originals again, or build what exists with --allow-partial"
+                "fetch the originals again, or build what exists with `allow_partial`"
             )
 
     def check_source(self, root: Storage, split: str, progress: Progress | None = None) -> list[SourceCheck]:
@@ -394,9 +394,9 @@ class OwnData:
 
     def __post_init__(self) -> None:
         if not 0 <= self.val_fraction < 1:
-            raise UsageError(f"--val-fraction must be from 0 to below 1, got {self.val_fraction:g}")
+            raise UsageError(f"`val_fraction` must be from 0 to below 1, got {self.val_fraction:g}")
         if self.group_by is not None and not self.val_fraction:
-            raise UsageError("--group-by keeps groups together when train is split: it needs --val-fraction")
+            raise UsageError("`group_by` keeps groups together when train is split: it needs `val_fraction`")
 
     def document(self) -> dict[str, object]:
         """Return the fields as JSON values; those that few datasets need are left out if they are not given."""

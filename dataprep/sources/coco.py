@@ -73,9 +73,9 @@ class Coco(Dataset):
             elif count != expected:
                 problems.append(f"{count:,} images in {where}, expected {expected:,}")
         if problems and not (wanted.allow_partial and len(found.refs)):
-            hint = ", or build what exists with --allow-partial" if len(found.refs) else ""
+            hint = ", or build what exists with `allow_partial`" if len(found.refs) else ""
             raise SourceError(
-                f"{root.url}: {self.name} {split}: {'; '.join(problems)}: check --source, fetch what is missing{hint}"
+                f"{root.url}: {self.name} {split}: {'; '.join(problems)}: check `source`, fetch what is missing{hint}"
             )
         return found
 
@@ -114,7 +114,7 @@ class AnnotatedCoco(Coco):
             if unused and not allow_partial:
                 raise SourceError(
                     f"{root.url}: {self.name} {split}: annotations of {len(unused):,} images that do not exist, "
-                    f"such as {shown(unused[0])}: fetch the originals again, or build what exists with --allow-partial"
+                    f"such as {shown(unused[0])}: fetch the originals again, or build what exists with `allow_partial`"
                 )
             found.sources.extend(annotations.sources)
             notes = tuple(_notes(split, unused, annotations))
@@ -135,7 +135,7 @@ class AnnotatedCoco(Coco):
         if problems:
             raise SourceError(
                 f"{root.url}: {self.name} {split}: {'; '.join(problems)}: "
-                "fetch the originals again, or build what exists with --allow-partial"
+                "fetch the originals again, or build what exists with `allow_partial`"
             )
 
     def _refuse_other_categories(self, root: Storage, split: str, found: CocoAnnotations) -> None:
@@ -147,7 +147,7 @@ class AnnotatedCoco(Coco):
                 if others is not None and others != names:
                     raise SourceError(
                         f"{root.url}: {kind} of {other} and {split} have different categories; expected the same in "
-                        "both: correct one of the files, or give each split a --source of its own"
+                        "both: correct one of the files, or give each split a `source` of its own"
                     )
 
 
@@ -176,7 +176,7 @@ def found_kinds(root: Storage, splits: Iterable[str]) -> tuple[str, ...]:
         archive = archive_of("instances", folders[0])
         raise SourceError(
             f"{root.url}: no annotations of {' and '.join(folders)}: expected {archive}, or its files unpacked in "
-            "annotations/; fetch it, or build the images alone with --annotations none"
+            "annotations/; fetch it, or build the images alone with `annotations` none"
         )
     return found
 

@@ -344,7 +344,7 @@ class CocoAnnotations:
             archive = archive_of(kind, self._folder)
             raise SourceError(
                 f"{self._root.url}: no {kind} of {self._folder}: expected {archive}, or its files unpacked in "
-                "annotations/; fetch it, or name other annotations with --annotations"
+                "annotations/; fetch it, or name other annotations with `annotations`"
             )
         return found
 

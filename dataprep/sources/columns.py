@@ -31,7 +31,7 @@ _AS_TEXT = "write it as one text, with json.dumps for example"
 
 
 _NO_VALUES = msgspec.msgpack.encode({})
-LEAVE_OUT = "leave the column out with --drop {words}"
+LEAVE_OUT = "leave the column out with `drop` {words}"
 """What a user does to leave out a column."""
 
 
@@ -124,7 +124,7 @@ class Columns:
         if unknown:
             self._refuse(
                 SourceError(
-                    f"--default {unknown[0]}: the metadata has no such column; it has {', '.join(sorted(self._types))}"
+                    f"`default` {unknown[0]}: the metadata has no such column; it has {', '.join(sorted(self._types))}"
                 )
             )
         found = {}
@@ -138,7 +138,7 @@ class Columns:
     def _feature(self, name: str) -> Feature:
         types = self._types[name]
         if name in self._defaults:
-            types.add(types.default(self._defaults[name]), _Place(name, "--default", self._leave_out))
+            types.add(types.default(self._defaults[name]), _Place(name, "`default`", self._leave_out))
         if name in self._missing and name not in self._defaults:
             raise _no_value(name, self._missing[name], self._leave_out)
         return types.feature(name, has_default=name in self._defaults, leave_out=self._leave_out)
@@ -370,7 +370,7 @@ def _no_value(name: str, row: str, leave_out: str) -> ColumnError:
     return ColumnError(
         name,
         f"{row}: column {quoted(name)} has no value, and every image needs one",
-        f"give one with --default {shell_words(name)}=VALUE, or {leave_out.format(words=shell_words(name))}",
+        f"give one with `default` {shell_words(name)}=VALUE, or {leave_out.format(words=shell_words(name))}",
         mark=": ",
-        remedy=f"--default {shell_words(name)}=VALUE keeps it",
+        remedy=f"`default` {shell_words(name)}=VALUE keeps it",
     )

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 FIRST_PASS = "-r0"
-"""End of the keys of the first of several stored passes (`--repeat physical`)."""
+"""End of the keys of the first of several stored passes (`repeat` physical)."""
 ALL_FILES = "*"
 """Name in the plan's sources for an image folder whose files have no folder in common."""
 _CHECKED_AT_ONCE = 32
@@ -77,8 +77,8 @@ _OF_CLASSES = frozenset({"class_name", "cls", "label"})
 """Fields with labels: a dataset has those of its index, and no others."""
 _INTEGER = re.compile(r"-?\d{1,18}")
 _RENAME = "to keep it, rename it in the original data, and build again"
-_LEAVE_OUT = "give no --field {words} to leave it out"
-_KEEP_OTHERS = "leave it out, with --field NAME for every other field"
+_LEAVE_OUT = "give no `field` {words} to leave it out"
+_KEEP_OTHERS = "leave it out, with `field` NAME for every other field"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class Existing:
         """Return a split. Raises UsageError, with those that exist, for an unknown one."""
         found = {split.name: split for split in self.manifest.splits}
         if name not in found:
-            raise UsageError(f"--split {name}: {self.index.url} has {', '.join(found)}")
+            raise UsageError(f"`split` {name}: {self.index.url} has {', '.join(found)}")
         if fault := split_fault(name):
-            raise UsageError(f"{self.index.url}: {fault}; adopt it again with --split NAME=PATTERN")
+            raise UsageError(f"{self.index.url}: {fault}; adopt it again with `split` NAME=PATTERN")
         return found[name]
 
 
@@ -157,8 +157,8 @@ def check_val_fraction(existing: Existing, splits: tuple[str, ...], val_fraction
     names = splits or tuple(split.name for split in existing.manifest.splits)
     if val_fraction and ("train" not in names or "val" in names):
         raise UsageError(
-            f"--val-fraction {val_fraction:g}: the splits to convert are {', '.join(names)}; it needs train, and no "
-            "val: choose them with --split"
+            f"`val_fraction` {val_fraction:g}: the splits to convert are {', '.join(names)}; it needs train, and no "
+            "val: choose them with `split`"
         )
 
 
@@ -266,7 +266,7 @@ def open_values(
     for name in fields:
         if fault := name_fault(name):
             raise SourceError(
-                f"--field {name}: {fault}{_way_to_classes(name, url)}; {_LEAVE_OUT.format(words=shell_words(name))}"
+                f"`field` {name}: {fault}{_way_to_classes(name, url)}; {_LEAVE_OUT.format(words=shell_words(name))}"
             )
     return _Fields(manifest, fields, defaults)
 
@@ -289,7 +289,7 @@ def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken
     notes: tuple[str, ...] = ()
     if usable:
         more = ", ..." if len(usable) > _SHOWN else ""
-        notes = (f"its samples also have {', '.join(usable[:_SHOWN])}{more}; --field NAME keeps a field as a feature",)
+        notes = (f"its samples also have {', '.join(usable[:_SHOWN])}{more}; `field` NAME keeps a field as a feature",)
     return notes + _warnings(_name_faults(fields, data.url) | _replaced(manifest, data, record, first))
 
 
@@ -360,7 +360,7 @@ class _SplitReader:
         if self._unlabelled and self._classes:
             raise SourceError(
                 f"{self._index.url}: {self._unlabelled:,} of {len(self._refs):,} samples of {self._split.name} have no "
-                "label, the others have; adopt the data again with --overwrite --labels none"
+                "label, the others have; adopt the data again with `overwrite` `labels` none"
             )
 
     def _add(self, ref: SampleRef, kept: bytes, values: StoredValues) -> None:
@@ -573,7 +573,7 @@ class _Fields:
         try:
             return annotations_json(self._found, self._columns.values(kept, self._found))
         except FormatError as error:
-            raise SourceError(f"--field: {error}") from error
+            raise SourceError(f"`field`: {error}") from error
 
 
 class _AllFields(_Fields):
@@ -608,7 +608,7 @@ class _AllFields(_Fields):
         features = super().features()
         if features:
             names = ", ".join(map(printable, features))
-            self.notes += (f"fields kept as features: {names} (--field NAME keeps some, --no-fields none)",)
+            self.notes += (f"fields kept as features: {names} (`field` NAME keeps some, `no_fields` none)",)
         self.notes += _warnings(self._faults)
         return features
 
@@ -675,8 +675,8 @@ def _name_faults(names: Iterable[str], url: str) -> dict[str, str]:
 def _way_to_classes(name: str, url: str) -> str:
     if name not in _OF_CLASSES:
         return ""
-    adopt = shell_words("dataprep", "adopt", url, "--index", "INDEX", "--labels", name)
-    return f"; to have its values as classes: {adopt}, and convert INDEX"
+    adopt = f"dataprep adopt {shell_words(url)} with `labels` {shell_words(name)} and an `index` of its own"
+    return f"; to have its values as classes: {adopt}, and convert that index"
 
 
 def _warnings(faults: Mapping[str, str]) -> tuple[str, ...]:

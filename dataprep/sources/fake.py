@@ -37,7 +37,7 @@ class FakeImageNet(Dataset):
         """Return the dataset with this many train images, and with 1/26 as many val images as in ImageNet, at least
         one."""
         if not 1 <= images <= MAX_SAMPLES:
-            raise UsageError(f"--images must be 1 to {MAX_SAMPLES:,}, got {images:,}")
+            raise UsageError(f"`images` must be 1 to {MAX_SAMPLES:,}, got {images:,}")
         return replace(self, facts=_facts(images))
 
     def write_originals(self, directory: Path) -> None:
@@ -52,7 +52,7 @@ class FakeImageNet(Dataset):
                 _write_tar(stream)
             spool.replace(path)
         except OSError as error:
-            raise StorageError(f"{path}: cannot be written: {error.strerror}; choose another --source") from error
+            raise StorageError(f"{path}: cannot be written: {error.strerror}; choose another `source`") from error
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return ImageNet's 1,000 WNIDs."""

@@ -127,11 +127,11 @@ def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
         if not _SUFFIX.fullmatch(suffix) or suffix in _OTHER_FILES:
             fault = f"no text file has the suffix {shown(suffix)}; expected one such as txt or caption"
         if fault:
-            raise UsageError(f"--text-files {value}: {fault}")
+            raise UsageError(f"`text_files` {value}: {fault}")
         found.append((name, suffix))
     for what, each in (("name", list(dict(found))), ("suffix", sorted({suffix for _, suffix in found}))):
         if len(each) < len(found):
-            raise UsageError(f"--text-files: the same {what} twice among {', '.join(values)}; expected each once")
+            raise UsageError(f"`text_files`: the same {what} twice among {', '.join(values)}; expected each once")
     return tuple(sorted(found))
 
 
@@ -196,7 +196,7 @@ class TextFiles:
                     SourceError(
                         f"{self._root.url}: no .{suffix} file for {without.count:,} of {self._num_pictures:,} images: "
                         f"{without}; expected one of the same name for each: add them, or give the text of images that "
-                        f"have none with --default {shell_words(name)}=TEXT"
+                        f"have none with `default` {shell_words(name)}=TEXT"
                     )
                 )
         if self._odd.count:
@@ -204,7 +204,7 @@ class TextFiles:
                 SourceError(
                     f"{self._root.url}: no image for {self._odd.count:,} of {len(self._texts):,} text files: "
                     f"{self._odd}; expected one of the same name for each: put the images back, move these files away, "
-                    "or leave them out with --exclude NAME"
+                    "or leave them out with `exclude` NAME"
                 )
             )
 
@@ -367,7 +367,7 @@ class _FolderReader(PictureReader[_Picture]):
         if tree.unused_archive:
             folder = tree.unused_archive.rpartition("/")[0]
             self._notes.append(
-                f"warning: nothing in {shown(tree.unused_archive)} is read, because only archives directly in --source "
+                f"warning: nothing in {shown(tree.unused_archive)} is read, because only archives directly in `source` "
                 f"are; unpack it there: {unpack_command(tree.unused_archive, folder)}"
             )
         if tree.unused_text is not None:
@@ -375,7 +375,7 @@ class _FolderReader(PictureReader[_Picture]):
             suffix = name.lower().rpartition(".")[2]
             option = "caption" if suffix == SUFFIX else f"caption={suffix}"
             self._notes.append(
-                f"some of these have the name of an image, as {shown(name)} does: --text-files {shell_words(option)} "
+                f"some of these have the name of an image, as {shown(name)} does: `text_files` {shell_words(option)} "
                 "makes their texts a feature"
             )
 
@@ -403,11 +403,11 @@ class _FolderReader(PictureReader[_Picture]):
             may_be_classes = all(len(image.parts) == 2 for image in tree.images)
             if may_be_classes and self._own.label_from == FOLDER_LABELS:
                 return {}
-            classes = "; if these folders and the others are classes, add --label-from folder" if may_be_classes else ""
+            classes = "; if these folders and the others are classes, add `label_from` folder" if may_be_classes else ""
             self._problems.add(
                 SourceError(
                     f"{self._root.url}: {outside.count:,} images outside of {', '.join(splits)}, which are splits by "
-                    f"their names: {outside}; move them into a split, or give the folder of one split as --source"
+                    f"their names: {outside}; move them into a split, or give the folder of one split as `source`"
                     f"{classes}"
                 )
             )
@@ -433,9 +433,9 @@ class _FolderReader(PictureReader[_Picture]):
         tops = sorted({top for top, _ in seconds})
         names = sorted({name for _, name in seconds})
         if len({SPLIT_FOLDERS[name.lower()] for name in names}) > 1:
-            source = shell_words("dataprep", "build", "folder", "--source", self._root.url_of(tops[0]))
+            source = f"dataprep build folder `source` {shell_words(self._root.url_of(tops[0]))}"
             self._notes.append(
-                f"warning: all images are in train, because {' and '.join(names)} are not directly in --source but in "
+                f"warning: all images are in train, because {' and '.join(names)} are not directly in `source` but in "
                 f"{shown(tops[0])}; for splits: {source}"
             )
 
@@ -525,14 +525,14 @@ class _FolderReader(PictureReader[_Picture]):
     def _refuse_options(self, tree: Tree) -> None:
         """Refuse options about columns if there is no metadata."""
         own = self._own
-        named = {"--default": list(dict(own.defaults)), "--drop": own.drop, "--group-by": [own.group_by]}
+        named = {"default": list(dict(own.defaults)), "drop": own.drop, "group_by": [own.group_by]}
         if own.label_from not in (None, FOLDER_LABELS, NO_LABELS):
-            named["--label-from"] = [own.label_from]
+            named["label_from"] = [own.label_from]
         for option, columns in named.items():
             if any(column and column not in dict(own.text_files) for column in columns):
                 raise UsageError(
-                    f"{option}: {self._root.url} has no metadata.csv, metadata.jsonl or metadata.parquet with columns; "
-                    f"a table of another name is read by {_table_command(tree)}"
+                    f"`{option}`: {self._root.url} has no metadata.csv, metadata.jsonl or metadata.parquet with "
+                    f"columns; a table of another name is read by {_table_command(tree)}"
                 )
 
     # Text files
@@ -546,8 +546,8 @@ class _FolderReader(PictureReader[_Picture]):
         if both:
             self._problems.add(
                 SourceError(
-                    f"{self._root.url}: --text-files {both[0]}: the metadata has a column {both[0]}, too; choose "
-                    f"another name, or leave the column out with --drop {shell_words(both[0])}"
+                    f"{self._root.url}: `text_files` {both[0]}: the metadata has a column {both[0]}, too; choose "
+                    f"another name, or leave the column out with `drop` {shell_words(both[0])}"
                 )
             )
             return pictures
@@ -600,7 +600,7 @@ class _FolderReader(PictureReader[_Picture]):
         odd = Examples(picture for picture in pictures if len(picture.inner) != 2)
         self._notes.append(
             f"warning: no labels: {odd.count:,} of {len(pictures):,} images are not in a class folder directly below "
-            f"their split, {odd}; if folders are classes, give the folder above them as --source"
+            f"their split, {odd}; if folders are classes, give the folder above them as `source`"
         )
         return NO_LABELS
 
@@ -608,11 +608,11 @@ class _FolderReader(PictureReader[_Picture]):
         """Return whether folders are classes, all images being in folders of these names."""
         if len(names) == 1:
             self._notes.append(
-                f"warning: no labels: all images are in the one folder {names[0]}; with --label-from folder it is the "
+                f"warning: no labels: all images are in the one folder {names[0]}; with `label_from` folder it is the "
                 "only class"
             )
             return NO_LABELS
-        self._notes.append(f"{len(names):,} classes, one per folder: {listed(names)} (--label-from none for no labels)")
+        self._notes.append(f"{len(names):,} classes, one per folder: {listed(names)} (`label_from` none for no labels)")
         return FOLDER_LABELS
 
     def _label_by_folder(self, pictures: Pictures[_Picture]) -> None:
@@ -622,7 +622,7 @@ class _FolderReader(PictureReader[_Picture]):
             raise SourceError(
                 f"{self._root.url}: {odd.count:,} of {len(pictures):,} images do not lie directly in a class folder: "
                 f"{odd}; expected CLASS/IMAGE or SPLIT/CLASS/IMAGE: give the folder above the classes as "
-                "--source, move them, or build without labels by --label-from none"
+                "`source`, move them, or build without labels by `label_from` none"
             )
         self._note_empty_folders({picture.inner[0] for picture in pictures})
 
@@ -661,8 +661,8 @@ def _table_command(tree: Tree) -> str:
     if table is None or not table.is_loose:
         return command
     if len(table.parts) == 1:
-        return f"{command} --source {shell_words(tree.root.url_of(table.source))}"
-    return f"{command} --source {shell_words(tree.root.url)} --table {shell_words(table.source)}"
+        return f"{command} `source` {shell_words(tree.root.url_of(table.source))}"
+    return f"{command} `source` {shell_words(tree.root.url)} `table` {shell_words(table.source)}"
 
 
 def _stem(picture: _Picture) -> bytes:

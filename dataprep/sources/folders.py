@@ -25,7 +25,7 @@ from dataprep.storage.base import Storage
 
 MAX_DEPTH = 64
 """Maximum depth of the folders of a tree that is listed."""
-_WITHOUT = "or remove it; dataprep build folder leaves it out with --exclude NAME"
+_WITHOUT = "or remove it; dataprep build folder leaves it out with `exclude` NAME"
 _RENAME, _REPLACE = f"rename it, {_WITHOUT}", f"put the file in its place, {_WITHOUT}"
 PassOver: TypeAlias = Callable[[str], bool]
 """Says whether a file is left out, by its name without folders."""
@@ -106,7 +106,7 @@ def _tree_on_disk(root: Storage, is_passed_over: PassOver) -> Iterator[FolderFil
     top = Path(root.url)
     if not top.is_dir():
         what = "is a file, not a folder" if top.exists() else "no such folder"
-        raise SourceError(f"{root.url}: {what}; check --source")
+        raise SourceError(f"{root.url}: {what}; check `source`")
     with os.scandir(top) as entries:
         for entry in entries:
             if not entry.is_dir():

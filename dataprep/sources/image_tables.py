@@ -192,7 +192,7 @@ def choose_image_column(
         if columns.kinds.get(chosen, "other") == "other":
             hint = did_you_mean(chosen, columns.kinds) if chosen not in columns.kinds else ""
             raise SourceError(
-                f"{table.url}: --image-column {chosen}: expected a column of image bytes, or of paths; it has "
+                f"{table.url}: `image_column` {chosen}: expected a column of image bytes, or of paths; it has "
                 f"{known}{hint}"
             )
         return chosen
@@ -205,7 +205,7 @@ def choose_image_column(
     if found:
         raise SourceError(
             f"{table.url}: the columns {', '.join(found)} may all have the images, and one is expected: name it with "
-            f"--image-column {shell_words(found[0])}, and leave others out with --drop {shell_words(found[1])}"
+            f"`image_column` {shell_words(found[0])}, and leave others out with `drop` {shell_words(found[1])}"
         )
     if table.holds_texts and any(mark in name for name in kinds for mark in _OTHER_DELIMITERS):
         raise SourceError(
@@ -214,8 +214,8 @@ def choose_image_column(
         )
     raise SourceError(
         f"{table.url}: no column of images: it has {known}; expected image bytes, or paths: name their column with "
-        "--image-column NAME; a table of URLs is built by "
-        f"dataprep build laion --source {shell_words(named_url(table.root, only))} --name NAME"
+        "`image_column` NAME; a table of URLs is built by "
+        f"dataprep build laion `source` {shell_words(named_url(table.root, only))} `name` NAME"
     )
 
 
@@ -384,12 +384,12 @@ class LocatedImages:
         if path.lower().startswith(_WEB):
             raise SourceError(
                 f"{shown(path)} is on the web; expected a file below {self._root.url}: a table of URLs is built by "
-                f"dataprep build laion --source {shell_words(self._named)} --name NAME"
+                f"dataprep build laion `source` {shell_words(self._named)} `name` NAME"
             )
         if path.startswith("/") or "://" in path:
             raise SourceError(
-                f"{shown(path)} is not below {self._root.url}: give as --source a folder or prefix that holds both "
-                "table and images, and the table below it as --table"
+                f"{shown(path)} is not below {self._root.url}: give as `source` a folder or prefix that holds both "
+                "table and images, and the table below it as `table`"
             )
         if self._base is None:
             self._base = self._found_base(path)
@@ -474,7 +474,7 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
     if len(suffixes) > 1:
         raise SourceError(
             f"{root.url}: tables of different kinds, {' and '.join(suffixes)}; expected one: name the table, or the "
-            f"folder of tables, to build with --table, such as --table {shell_words(tables[0].name)}"
+            f"folder of tables, to build with `table`, such as `table` {shell_words(tables[0].name)}"
         )
     splits = {table.name: _splits_of(table.name) for table in tables}
     if not any(splits.values()):
@@ -487,7 +487,7 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
             problems.add(
                 SourceError(
                     f"{table.url}: its name says {which} of the splits train, val and test, where other tables name "
-                    "one; rename it, or name the table, or the folder of tables, to build with --table"
+                    "one; rename it, or name the table, or the folder of tables, to build with `table`"
                 )
             )
             continue
@@ -517,14 +517,14 @@ def other_data(root: Storage) -> str:
         code = shell_words("python", "-c", f"from datasets import load_from_disk; {code}")
         return (
             f"what save_to_disk of datasets wrote is not read; write parquet files {where}: {code}; then: "
-            f"dataprep build table --source {shell_words(table)}"
+            f"dataprep build table reads {shell_words(table)}"
         )
     if ".mds" in kinds:
         return (
             "shards of MosaicML's streaming (.mds) are not read; write their rows as parquet for dataprep build table"
         )
     if PARQUET in kinds:
-        return f"tables are built with: dataprep build table --source {shell_words(root.url)}"
+        return "dataprep build table reads tables"
     return ""
 
 
@@ -681,8 +681,8 @@ def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:
             raise SourceError(f"{root.url}: no table: {other}")
         where, known = root.url_of(only) if only else root.url, _counts(others.most_common(5))
         raise SourceError(
-            f"{where}: no table (found {known or 'no file'}); expected one of {', '.join(TABLES)}: check --source"
-            + (f", or build the pictures with: dataprep build folder --source {shell_words(root.url)}" if known else "")
+            f"{where}: no table (found {known or 'no file'}); expected one of {', '.join(TABLES)}: check `source`"
+            + (f", or build the pictures with: dataprep build folder `source` {shell_words(root.url)}" if known else "")
         )
     if passed := _counts((suffix, others[suffix]) for suffix in sorted(others) if suffix[1:] not in IMAGE_SUFFIXES):
         notes.append(f"passed over, because they are not tables: {passed}")

@@ -223,7 +223,7 @@ class Finder:
                 )
             raise SourceError(
                 f"{where}: class {shown(wnid)} is none of the {len(self._labels):,} expected; "
-                "remove it, or build the existing classes with --allow-partial"
+                "remove it, or build the existing classes with `allow_partial`"
             )
         return label
 
@@ -253,7 +253,7 @@ class Finder:
 
     def absent(self, expected: str) -> SourceError:
         return SourceError(
-            f"{self.root.url}: {self.dataset} {self.split}: not found: expected {expected}; check --source, or build "
+            f"{self.root.url}: {self.dataset} {self.split}: not found: expected {expected}; check `source`, or build "
             f"pictures of your own with: {_own_command(self.root)}"
         )
 
@@ -547,7 +547,7 @@ class _ValFinder(Finder):
             above, url = "", self.root.url.rstrip("/")
             if (top := url.removesuffix(f"/{KAGGLE_IMAGES[:-1]}")) != url:
                 top = top.removesuffix("/ILSVRC")
-                above = f"; if {KAGGLE_CSV} or {BOXES} lie above, name the folder of all: --source {shell_words(top)}"
+                above = f"; if {KAGGLE_CSV} or {BOXES} lie above, name the folder of all: `source` {shell_words(top)}"
             raise SourceError(
                 f"{self.root.url}: imagenet val: no labels: expected {DEVKIT}, {BBOX} or {KAGGLE_CSV} beside the "
                 f"images, {BOXES}/ as Kaggle has it, or images in folders val/<wnid>/{above}"
@@ -574,7 +574,7 @@ def _split_folder(root: Storage, split: str) -> tuple[str, SpilledItems[FolderFi
 
 def _own_command(root: Storage) -> str:
     """Return the command that builds these files as a user's own pictures."""
-    return f"dataprep build folder --source {shell_words(root.url)} --output OUTPUT --format webdataset"
+    return f"dataprep build folder `source` {shell_words(root.url)} `output` OUTPUT `format` webdataset"
 
 
 def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
@@ -643,5 +643,5 @@ def _refuse_other_counts(root: Storage, release: str, found: Release) -> None:
     )
     raise SourceError(
         f"{root.url}: imagenet-21k train: {found.images:,} images of {found.classes:,} classes, expected {counts}: "
-        "fetch the originals again, or build what exists with --allow-partial"
+        "fetch the originals again, or build what exists with `allow_partial`"
     )

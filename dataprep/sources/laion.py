@@ -182,7 +182,7 @@ def tables_from_document(document: Any) -> LaionTables:
 
 
 def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
-    """Return the storage and the names of the tables that `--source` names: files, or one folder of them.
+    """Return the storage and the names of the tables that `source` names: files, or one folder of them.
 
     Raises:
         UsageError: No URL is given, or the files lie in several folders.
@@ -192,7 +192,7 @@ def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
     roots = sorted({root for root, _ in places})
     if len(roots) != 1:
         where = f"tables in {' and '.join(roots)}" if roots else "no table"
-        raise UsageError(f"--source names {where}; expected one folder, or files of one")
+        raise UsageError(f"`source` names {where}; expected one folder, or files of one")
     storage = open_originals(roots[0])
     names = list(dict.fromkeys(name for _, name in places))
     return storage, names if all(names) else find_tables(storage)
@@ -202,7 +202,7 @@ def find_tables(storage: Storage) -> list[str]:
     """List the tables in a folder or below a prefix, sorted by name. Raises SourceError if there is none."""
     names = sorted(info.name for info in storage.list() if is_table(info.name) and not _hidden(info.name))
     if not names:
-        raise SourceError(f"{storage.url}: no table (.parquet, .csv, .tsv, .jsonl) found; check --source")
+        raise SourceError(f"{storage.url}: no table (.parquet, .csv, .tsv, .jsonl) found; check `source`")
     return names
 
 
@@ -220,7 +220,7 @@ def measure_tables(
         storage: Where the tables are.
         names: Names of the files, in the order of their rows in the dataset.
         rows_per_shard: Rows of each shard; the last shard of a file may have fewer.
-        overrides: Column name by role, for columns that have none of the role's aliases (`--column url=LINK`).
+        overrides: Column name by role, for columns that have none of the role's aliases (`column` url=LINK).
         progress: Called with the bytes read of text files.
 
     Raises:
@@ -228,7 +228,7 @@ def measure_tables(
         UsageError: A column is missing or ambiguous, or an override names an unknown role or column.
     """
     if rows_per_shard < 1:
-        raise UsageError(f"--rows-per-shard must be 1 or more, got {rows_per_shard}")
+        raise UsageError(f"`rows_per_shard` must be 1 or more, got {rows_per_shard}")
     files = [measure_table(storage, name, rows_per_shard, progress) for name in names]
     first = files[0]
     for file in files[1:]:
@@ -259,9 +259,9 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
         )
     for role, name in overrides.items():
         if role not in ROLES:
-            raise UsageError(f"--column {role}={name}: expected one of {', '.join(ROLES)} before the =")
+            raise UsageError(f"`column` {role}={name}: expected one of {', '.join(ROLES)} before the =")
         if name not in names:
-            raise UsageError(f"--column {role}={name}: the table has {', '.join(names)}")
+            raise UsageError(f"`column` {role}={name}: the table has {', '.join(names)}")
     found = dict(overrides)
     for role, (aliases, _) in ROLES.items():
         if role in found:
@@ -270,14 +270,14 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
             same = [name for name in names if name.lower() == alias]
             if len(same) > 1:
                 raise UsageError(
-                    f"the columns {' and '.join(same)} both may be {role}; say --column {shell_words(role)}={same[0]}"
+                    f"the columns {' and '.join(same)} both may be {role}; say `column` {shell_words(role)}={same[0]}"
                 )
             if same:
                 found[role] = same[0]
                 break
     if "url" not in found:
         parted = "; columns are parted by commas, in .tsv files by tabs" if any(";" in name for name in names) else ""
-        raise UsageError(f"no column of URLs among {', '.join(names)}; say which one with --column url=NAME{parted}")
+        raise UsageError(f"no column of URLs among {', '.join(names)}; say which one with `column` url=NAME{parted}")
     return {role: found[role] for role in ROLES if role in found}
 
 

@@ -152,7 +152,7 @@ class PictureReader(ABC, Generic[P]):
             return splits
         if "val" in splits or "train" not in splits:
             raise UsageError(
-                f"--val-fraction {own.val_fraction:g}: {self._root.url} has the splits {', '.join(splits)}; it needs "
+                f"`val_fraction` {own.val_fraction:g}: {self._root.url} has the splits {', '.join(splits)}; it needs "
                 "train, and no val"
             )
         val = self._collected(picture for picture in splits["train"] if in_val(own, self._group(picture)))
@@ -168,7 +168,7 @@ class PictureReader(ABC, Generic[P]):
             return picture.key
         if column not in self._all_columns:
             known = ", ".join(sorted(self._all_columns)) or "no columns"
-            raise UsageError(f"--group-by {column}: no such column in {self.columns_of}; it has {known}")
+            raise UsageError(f"`group_by` {column}: no such column in {self.columns_of}; it has {known}")
         return json.dumps(self._values(picture)[column], sort_keys=True, default=repr)
 
     # Labels
@@ -180,14 +180,14 @@ class PictureReader(ABC, Generic[P]):
             known = ", ".join(self._features) or "none"
             what = "no such column" if feature is None else f"it has {feature.kind} values or lists"
             raise SourceError(
-                f"{self._root.url}: --label-from {column}: {what} (columns: {known}); expected a column of texts, "
+                f"{self._root.url}: `label_from` {column}: {what} (columns: {known}); expected a column of texts, "
                 "integers or truth values, folder, or none"
             )
         width = 0
         if feature.kind == "int64":
             fewest, most = self._range(pictures, column)
             if fewest < 0:
-                raise SourceError(f"{self._root.url}: --label-from {column}: {fewest}; expected integers from 0")
+                raise SourceError(f"{self._root.url}: `label_from` {column}: {fewest}; expected integers from 0")
             width = len(str(most))
 
         def class_of(picture: P) -> str:
@@ -201,7 +201,7 @@ class PictureReader(ABC, Generic[P]):
         """Note the first column that may hold classes, if none is called LABEL_COLUMN."""
         near = [name for name in self._features if name.lower().strip() in _NEAR_LABELS]
         if near:
-            advice = shell_words("--label-from", near[0])
+            advice = f"`label_from` {shell_words(near[0])}"
             self._notes.append(f"note: the column {shown(near[0])} is a feature; if it holds the classes: {advice}")
 
     def _range(self, pictures: Pictures[P], column: str) -> tuple[int, int]:
@@ -215,10 +215,10 @@ class PictureReader(ABC, Generic[P]):
         """Refuse columns whose names no feature can have."""
         faults = {name: fault for name in self._features if (fault := name_fault(name))}
         if faults:
-            hint = f", or give --label-from {LABEL_COLUMN}" if LABEL_COLUMN in faults else ""
+            hint = f", or give `label_from` {LABEL_COLUMN}" if LABEL_COLUMN in faults else ""
             raise SourceError(
                 f"{self._root.url}: a column of {self.columns_of}: {'; '.join(faults.values())}; rename it, or leave "
-                f"it out with {' '.join(f'--drop {shell_words(name)}' for name in faults)}{hint}"
+                f"it out with {' '.join(f'`drop` {shell_words(name)}' for name in faults)}{hint}"
             )
 
     def _checked_classes(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -245,7 +245,7 @@ class PictureReader(ABC, Generic[P]):
             these = listed([" and ".join(map(ascii, each)) for each in alike])
             self._notes.append(
                 f"warning: {counted(sum(map(len, alike)), 'class')} have names that differ only in case or Unicode "
-                f"form: {these}; --join-classes makes one of each"
+                f"form: {these}; `join_classes` makes one of each"
             )
             return tuple(sorted(names))
         joined = {name: normalize("NFC", each[0]) for each in alike for name in each}
@@ -258,7 +258,7 @@ class PictureReader(ABC, Generic[P]):
         if empty.count:
             self._notes.append(
                 f"warning: {counted(empty.count, 'image')} of 0 bytes, which a build rejects: {empty}; remove or "
-                "replace them, or allow rejections with --max-reject-ratio"
+                "replace them, or allow rejections with `max_reject_ratio`"
             )
 
     # References
@@ -278,7 +278,7 @@ class PictureReader(ABC, Generic[P]):
             has = "has" if odd.count == 1 else "have"
             raise SourceError(
                 f"{self._root.url}: {counted(odd.count, 'image')} of {split} {has} an empty label: {odd}; fill it in, "
-                "or build without labels by --label-from none"
+                "or build without labels by `label_from` none"
             )
         labels = {name: label for label, name in enumerate(classes)}
         refs = SpilledReferences()
@@ -319,7 +319,7 @@ def uneven_classes(own: OwnData, found: Mapping[str, Enumeration]) -> Iterator[s
         return
     classes = found["train"].classes
     counts = {name: class_counts(found[name].refs, len(classes)) for name in ("val", "train")}
-    advice = {"val": "a larger --val-fraction", "train": "a smaller --val-fraction"}
+    advice = {"val": "a larger `val_fraction`", "train": "a smaller `val_fraction`"}
     for name, other in (("val", "train"), ("train", "val")):
         lacking = [number for number in range(len(classes)) if counts[other][number] and not counts[name][number]]
         if lacking:
@@ -328,8 +328,8 @@ def uneven_classes(own: OwnData, found: Mapping[str, Enumeration]) -> Iterator[s
             )
             has = "has" if len(lacking) == 1 else "have"
             yield (
-                f"note: with --val-fraction {own.val_fraction:g}, {len(lacking):,} of {counted(len(classes), 'class')} "
-                f"{has} no image in {name}: {these}; {advice[name]} or another --seed may change that"
+                f"note: with `val_fraction` {own.val_fraction:g}, {len(lacking):,} of {counted(len(classes), 'class')} "
+                f"{has} no image in {name}: {these}; {advice[name]} or another `seed` may change that"
             )
 
 
@@ -360,16 +360,16 @@ def empty_split(own: OwnData, train: int, val: int, texts: Iterable[str]) -> Usa
         low, high = min(low, place), max(high, place)
     decides = "name" if own.group_by is None else f"value of {own.group_by}"
     what = (
-        f"--val-fraction {asked:g} leaves {counted(train, 'image')} for train and {val:,} for val, because the "
+        f"`val_fraction` {asked:g} leaves {counted(train, 'image')} for train and {val:,} for val, because the "
         f"{decides} of an image alone decides where it goes"
     )
     for digits in range(1, 16):
         steps = math.floor(low * 10**digits) + 1 if asked <= low else math.floor(high * 10**digits)
         fraction = steps / 10**digits
         if low < fraction <= high:
-            return UsageError(f"{what}; --val-fraction {fraction:.{digits}f} leaves some for both")
+            return UsageError(f"{what}; `val_fraction` {fraction:.{digits}f} leaves some for both")
     only = "there is only one image" if train + val == 1 else f"all images have the same {decides}"
-    return UsageError(f"{what}, and {only}: leave --val-fraction out")
+    return UsageError(f"{what}, and {only}: leave `val_fraction` out")
 
 
 class Shown(Protocol):

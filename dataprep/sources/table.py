@@ -5,7 +5,7 @@
 A table may be a stranger's: its paths lead nowhere but below the source that the user named (`image_tables.py`).
 
 Rows whose images do not exist, have no byte, or are of a type that is not read are problems, unless
-`--max-reject-ratio` allows as many as each split has: then the build rejects the images, and lists them. Pictures in
+`max_reject_ratio` allows as many as each split has: then the build rejects the images, and lists them. Pictures in
 the same folders that no row names are counted.
 """
 
@@ -207,10 +207,10 @@ class UnusableImages:
             ]
         ratio = max(sufficient_ratio(examples.count, rows) for examples, rows in splits.values())
         if self._max_ratio:
-            remedy = f"--max-reject-ratio {ratio:g} suffices for these" if are_final else "a larger ratio allows them"
+            remedy = f"`max_reject_ratio` {ratio:g} suffices for these" if are_final else "a larger ratio allows them"
             errors = self._too_many(odd, remedy)
         else:
-            option = f"--max-reject-ratio {ratio:g}" if are_final else "--max-reject-ratio"
+            option = f"`max_reject_ratio` {ratio:g}" if are_final else "`max_reject_ratio`"
             errors = self._mendable(f"or have them rejected and listed with {option}")
         for error in errors:
             problems.add(SourceError(error))
@@ -222,7 +222,7 @@ class UnusableImages:
         """Yield an error for each split that has more of these images than the ratio allows."""
         for split, (examples, rows) in splits.items():
             yield (
-                f"{self._where}: {_what(split, examples, rows)}, more than --max-reject-ratio {self._max_ratio:g} "
+                f"{self._where}: {_what(split, examples, rows)}, more than `max_reject_ratio` {self._max_ratio:g} "
                 f"allows, so a build would end without a dataset: {examples}; mend the files, or remove the rows; "
                 f"{remedy}"
             )
@@ -239,7 +239,7 @@ class UnusableImages:
             if 2 * missing.count < rows:
                 yield (
                     f"{self._lack(table, missing, rows)}; put them there, or remove the rows, {reject}; paths are "
-                    "relative to the table or to --source"
+                    "relative to the table or to `source`"
                 )
         yield from self._elsewhere()
         if self._empty.count:
@@ -252,8 +252,8 @@ class UnusableImages:
         for table, missing, rows in self._lacking:
             if 2 * missing.count >= rows:
                 yield (
-                    f"{self._lack(table, missing, rows)}; expected paths relative to the table or to --source: name "
-                    f"their column with --image-column (now {self._image_column}), or put the table into the folder in "
+                    f"{self._lack(table, missing, rows)}; expected paths relative to the table or to `source`: name "
+                    f"their column with `image_column` (now {self._image_column}), or put the table into the folder in "
                     f"which the paths begin{self._in_archive()}"
                 )
 
@@ -269,7 +269,7 @@ class UnusableImages:
 
     def _lack(self, table: ImageTable, missing: Examples, rows: int) -> str:
         where = f"{table.url}: {missing.count:,} of {rows:,} images are not below {self._where}: {missing}"
-        return where + (" (--json lists all)" if missing.count > SHOWN_EXAMPLES else "")
+        return where + (" (its JSON lists all)" if missing.count > SHOWN_EXAMPLES else "")
 
 
 def is_read(image: str) -> bool:
@@ -529,7 +529,7 @@ class _TableReader(PictureReader[_Picture]):
             self._problems.add(
                 SourceError(
                     f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
-                    "case; expected every image once: remove a row, or number the samples by --key-from row"
+                    "case; expected every image once: remove a row, or number the samples by `key_from` row"
                 )
             )
 
@@ -569,7 +569,7 @@ class _TableReader(PictureReader[_Picture]):
             return ()
         column = self._own.label_from or self._label_source()
         if column == FOLDER_LABELS:
-            raise UsageError("--label-from folder: a table has its labels in a column; expected its name, or none")
+            raise UsageError("`label_from` folder: a table has its labels in a column; expected its name, or none")
         classes: tuple[str, ...] = ()
         with self._problems.noted():
             if column in self._table_columns.classes and column in self._features:
@@ -591,7 +591,7 @@ class _TableReader(PictureReader[_Picture]):
             return column
         self._note_near_labels()
         if named:
-            self._notes.append(f"warning: no labels: {', '.join(named)} have classes; choose one with --label-from")
+            self._notes.append(f"warning: no labels: {', '.join(named)} have classes; choose one with `label_from`")
         return NO_LABELS
 
     def _label_by_position(self, column: str, pictures: Pictures[_Picture]) -> tuple[str, ...]:
@@ -602,7 +602,7 @@ class _TableReader(PictureReader[_Picture]):
         if len(classes) < len(names):
             raise SourceError(
                 f"{self._root.url}: the names of the classes of {quoted(column)} are not unique, ignoring slashes and "
-                "blanks around; build with --label-from none"
+                "blanks around; build with `label_from` none"
             )
         if list(classes) != names:
             self._notes.append(
@@ -621,8 +621,8 @@ class _TableReader(PictureReader[_Picture]):
             self._problems.add(
                 SourceError(
                     f"{first[0]}: {column} is {first[1]!r}{more}, expected 0 to {len(names) - 1}, a position in the "
-                    "names of the classes; a split without labels is left out by naming the others, as in --split "
-                    "train --split val, or built by --label-from none"
+                    "names of the classes; a split without labels is left out by naming the others, as in `split` "
+                    "train and val, or built by `label_from` none"
                 )
             )
         self._class_of = lambda picture: names[self._values(picture)[column]]
@@ -639,7 +639,7 @@ class _Keys:
             self._column = own.key_from
             if self._column not in columns.kinds or self._column in own.drop:
                 raise UsageError(
-                    f"--key-from {self._column}: expected path, row, or a column of {', '.join(columns.kinds)}"
+                    f"`key_from` {self._column}: expected path, row, or a column of {', '.join(columns.kinds)}"
                 )
         elif columns.kinds[image_column] == "bytes" and own.key_from != FROM_ROW:
             paths = [name for name, kind in columns.kinds.items() if kind == "path" and name.lower() in PATH_COLUMNS]
@@ -664,11 +664,11 @@ class _Keys:
         if self._from == FROM_ROW or has_neither:
             return key_of((*ordinal.split("/")[:-1], f"{ordinal.rpartition('/')[2]}.jpg"))
         if path is None:
-            raise SourceError(f"{where}: no path to make a key of, unlike in other rows; number them by --key-from row")
+            raise SourceError(f"{where}: no path to make a key of, unlike in other rows; number them by `key_from` row")
         try:
             return key_of(name_parts(_with_suffix(path)))
         except SourceError as error:
-            raise SourceError(f"{where}: {shown(path)}: {error}; number the samples by --key-from row") from error
+            raise SourceError(f"{where}: {shown(path)}: {error}; number the samples by `key_from` row") from error
 
     def _path(self, row: TableRow, file: str) -> str | None:
         if self._column is not None:
@@ -706,7 +706,7 @@ def _refuse_other_columns(first: ImageTable, columns: TableColumns, table: Image
     what = named if odd else "the names of their classes differ"
     raise SourceError(
         f"{first.url} and {table.url} have different columns: {what}; expected the same in all tables: name the table, "
-        "or the folder of tables, to build with --table"
+        "or the folder of tables, to build with `table`"
     )
 
 

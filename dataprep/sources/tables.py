@@ -169,7 +169,7 @@ def table_sha256(storage: Storage, name: str, num_bytes: int) -> str:
         with storage.open(name) as stream:
             return digests_of(stream).sha256
     except FileNotFoundError as error:
-        raise SourceError(f"{storage.url_of(name)} does not exist; check --source") from error
+        raise SourceError(f"{storage.url_of(name)} does not exist; check `source`") from error
 
 
 @contextmanager
@@ -180,7 +180,7 @@ def parquet_errors(url: str, advice: str = "fetch it again") -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise SourceError(f"{url} does not exist; check --source") from error
+        raise SourceError(f"{url} does not exist; check `source`") from error
     # Damaged thrift, pages, offsets and dictionaries raise any of these.
     except (pa.ArrowException, ValueError, OSError, IndexError, KeyError, MemoryError, OverflowError) as error:
         raise SourceError(f"{url}: no readable parquet file ({one_line(error)}); {advice}") from error
@@ -282,7 +282,7 @@ def _suffix(name: str) -> str:
 def _measure_parquet(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
     info = storage.stat(name)
     if info is None:
-        raise SourceError(f"{storage.url_of(name)} does not exist; check --source")
+        raise SourceError(f"{storage.url_of(name)} does not exist; check `source`")
     refuse_pointer(storage, name, info.num_bytes)
     with _parquet(storage, name) as file:
         columns = tuple(Column(field.name, _kind_of(field.type)) for field in file.schema_arrow)
@@ -392,7 +392,7 @@ def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progres
                 if progress is not None:
                     progress(name, scan.num_bytes, scan.num_bytes)
     except FileNotFoundError as error:
-        raise SourceError(f"{storage.url_of(name)} does not exist; check --source") from error
+        raise SourceError(f"{storage.url_of(name)} does not exist; check `source`") from error
     utf8.add(b"", is_last=True)
     scan.close()
     if scan.in_quotes:

@@ -205,7 +205,7 @@ class Tree:
             what, step = _IS_PACKED, "unpack it"
         else:
             what, step = f"a picture of type {suffix}, which is not read", "convert such files to JPEG or PNG"
-        return SourceError(f"{where}: {what}; {step}, or leave them out with --exclude {shell_words(suffix)}")
+        return SourceError(f"{where}: {what}; {step}, or leave them out with `exclude` {shell_words(suffix)}")
 
 
 def unpack_command(archive: str, folder: str) -> str:
@@ -271,11 +271,11 @@ def _no_image(tree: Tree) -> str:
     known = ", ".join(sorted(READABLE_SUFFIXES))
     found = f"no image (found {others or 'no file'}); expected one of {known}"
     if not tree.unused_archive:
-        return f"{found}: check --source"
+        return f"{found}: check `source`"
     url = tree.root.url_of(tree.unused_archive)
     return (
-        f"{found}. Archives in folders of --source are not looked into: give --source {shell_words(url)} for this one, "
-        f"or --source {shell_words(url.rpartition('/')[0])} for all in its folder"
+        f"{found}. Archives in folders of `source` are not looked into: give `source` {shell_words(url)} for this one, "
+        f"or `source` {shell_words(url.rpartition('/')[0])} for all in its folder"
     )
 
 
@@ -310,7 +310,7 @@ def _refuse_large(url: str, original: Original) -> None:
 def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None) -> None:
     with open_archive(tree.root, name, progress=progress) as reader:
         if name.lower().rpartition(".")[2] in PACKED:
-            raise SourceError(f"{reader.archive}: {_IS_PACKED}; unpack it, and give the folder as --source")
+            raise SourceError(f"{reader.archive}: {_IS_PACKED}; unpack it, and give the folder as `source`")
         members = zip_members(reader) if name.lower().endswith(".zip") else tar_members(reader)
         stem, is_inside = name.rpartition(".")[0], True
         found = SpilledItems(ORIGINALS)

@@ -85,7 +85,7 @@ _REFUSED_NETWORKS = _networks(_REFUSED)
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Parse the values of --allow-network.
+    """Parse the values of `allow_network`.
 
     Raises:
         UsageError: A value is no network in CIDR notation, or lies inside link-local or metadata addresses.
@@ -95,10 +95,10 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
         try:
             network = ipaddress.ip_network(text)
         except ValueError as error:
-            raise UsageError(f"--allow-network: {error}; expected a network as 10.1.0.0/16") from None
+            raise UsageError(f"`allow_network`: {error}; expected a network as 10.1.0.0/16") from None
         for never, name in _NEVER_NETWORKS:
             if network.version == never.version and network.subnet_of(never):  # type: ignore[arg-type]
-                raise UsageError(f"--allow-network: {text} is {name}, which is never fetched from; leave it out")
+                raise UsageError(f"`allow_network`: {text} is {name}, which is never fetched from; leave it out")
         networks.append(network)
     return tuple(networks)
 

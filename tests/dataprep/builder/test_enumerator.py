@@ -51,5 +51,5 @@ def test_splits_of_own_data_are_those_that_are_there_or_those_asked_for(tmp_path
     source = class_folders(tmp_path / "pets")
     assert planned(source).options.splits == ("train", "val")
     assert planned(source, splits=("val",)).options.splits == ("val",)
-    with pytest.raises(UsageError, match="--split test: pets has train and val"):
+    with pytest.raises(UsageError, match="`split` test: pets has train and val"):
         planned(source, splits=("test",))

@@ -140,7 +140,7 @@ def test_all_missing_images_are_in_the_json(tmp_path, more):
     source = pictures(tmp_path / "pics", *(f"images/absent-{number}.jpg,1" for number in range(5)))
     run = dataprep(*command(source, tmp_path / "out", "--json", *more))
     assert run.returncode == 2
-    assert "5 of 25 images are not below" in run.stderr and "... (--json lists all); put them there" in run.stderr
+    assert "5 of 25 images are not below" in run.stderr and "... (its JSON lists all); put them there" in run.stderr
     found = json.loads(run.stdout)
     assert found["missing"] == [
         {"image": f"images/absent-{number}.jpg", "row": f"'data.csv' line {22 + number}"} for number in range(5)

@@ -79,9 +79,9 @@ def test_another_demo_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("images", "odd", "words"),
     [
-        (1, False, "--images must be 2 to 1,000,000, got 1"),
-        (10**7, False, "--images must be 2 to 1,000,000, got 10,000,000"),
-        (10, True, f"--odd needs at least {len(ODDITIES)} images, got 10"),
+        (1, False, "`images` must be 2 to 1,000,000, got 1"),
+        (10**7, False, "`images` must be 2 to 1,000,000, got 10,000,000"),
+        (10, True, f"`odd` needs at least {len(ODDITIES)} images, got 10"),
     ],
 )
 def test_numbers_out_of_range_are_refused(tmp_path, images, odd, words):

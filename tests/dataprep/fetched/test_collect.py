@@ -128,7 +128,7 @@ def test_an_image_with_another_hash_is_a_failed_download(table):
     results, _ = _ends(table[1], RowOptions(verify_hash="md5"), bodies=bodies)
     assert (results[0].status, results[0].reason) == ("failed_to_download", "hash mismatch")
     assert results[2].status == "success"
-    with pytest.raises(UsageError, match="--verify-hash crc32: expected one of md5, sha256"):
+    with pytest.raises(UsageError, match="`verify_hash` crc32: expected one of md5, sha256"):
         RowOptions(verify_hash="crc32")
 
 

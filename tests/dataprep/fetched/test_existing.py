@@ -47,7 +47,10 @@ def test_a_dataset_built_from_archives_is_refused(finished):
 
 def test_adopted_output_of_img2dataset_is_refused_with_the_commands_that_help(web, tmp_path):
     url = adopted(web, tmp_path / "cc 3m")
-    with pytest.raises(UsageError, match=r"was fetched by img2dataset; .* dataprep inspect '.*cc 3m' --rejected lists"):
+    with pytest.raises(
+        UsageError,
+        match=r"was fetched by img2dataset; .* dataprep inspect '.*cc 3m' lists its failed rows with `rejected`",
+    ):
         open_fetched(url)
 
 
@@ -102,7 +105,7 @@ def test_only_rows_with_the_chosen_reasons_are_retried(begun):
     places = chosen(begun, Choice(reasons=("http 404", "http 429")))
     assert [(place.shard, place.row) for place in places] == [(0, 5), (1, 3), (3, 0)]
     assert len(chosen(begun, ALL)) == len(FAULTS)
-    with pytest.raises(UsageError, match="--all takes every reason"):
+    with pytest.raises(UsageError, match="`all` takes every reason"):
         Choice(reasons=("timeout",), everything=True)
 
 

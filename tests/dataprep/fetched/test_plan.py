@@ -88,13 +88,13 @@ def test_every_row_option_changes_the_plan_and_is_named(request_of, rows):
 
 
 def test_plans_that_cannot_be_built_are_refused(request_of, tmp_path):
-    with pytest.raises(UsageError, match="--column url=LINK"):
+    with pytest.raises(UsageError, match="`column` url=LINK"):
         plan_of(replace(request_of, columns={"url": "LINK"}))
-    with pytest.raises(UsageError, match="--rows-per-shard must be 1 or more"):
+    with pytest.raises(UsageError, match="`rows_per_shard` must be 1 or more"):
         plan_of(replace(request_of, rows_per_shard=0))
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "t.csv").write_text("url,caption\n")
-    with pytest.raises(SourceError, match="no row in 1 table; check --source"):
+    with pytest.raises(SourceError, match="no row in 1 table; check `source`"):
         plan_of(replace(request_of, sources=(str(tmp_path / "empty"),)))
 
 

@@ -319,7 +319,7 @@ def test_reasons_that_a_dataset_counts_are_known(manifest):
     ],
 )
 def test_an_unknown_reason_is_refused_with_the_nearest(manifest, reason, nearest):
-    with pytest.raises(UsageError, match=rf"^--reason '{reason}': no row fails .*; did you mean {nearest}\?$"):
+    with pytest.raises(UsageError, match=rf"^`reason` '{reason}': no row fails .*; did you mean {nearest}\?$"):
         check_reasons(Choice(reasons=("timeout", reason)), manifest)
 
 

@@ -199,8 +199,8 @@ def test_shards_of_a_table_hold_its_rows_with_their_status(tables, tmp_path):
 @pytest.mark.parametrize(
     ("options", "format_name", "text"),
     [
-        ({"row_filter": RowFilter(min_similarity=0.3)}, "tfrecord", "--min-similarity needs a column similarity"),
-        ({"verify_hash": "md5"}, "tfrecord", "--verify-hash md5: the table has no such column"),
+        ({"row_filter": RowFilter(min_similarity=0.3)}, "tfrecord", "`min_similarity` needs a column similarity"),
+        ({"verify_hash": "md5"}, "tfrecord", "`verify_hash` md5: the table has no such column"),
         ({}, "imagefolder", "laion is built as webdataset or tfrecord"),
         ({"encode": EncodeOptions(encode_format="webp")}, "tfrecord", "TFDS decodes no WebP"),
     ],

@@ -78,7 +78,7 @@ def test_check_source_refuses_a_folder_without_files_to_check(tmp_path):
 
 def test_a_source_without_images_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(type(COCO), "_find", lambda *_, **__: Enumeration([], []))
-    with pytest.raises(SourceError, match="no image of coco-dup5 train; check --source"):
+    with pytest.raises(SourceError, match="no image of coco-dup5 train; check `source`"):
         COCO.enumerate(open_storage(str(tmp_path)), "train", allow_partial=True)
 
 

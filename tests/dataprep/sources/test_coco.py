@@ -79,10 +79,10 @@ def test_missing_archives_and_wrong_counts_are_reported_together(tmp_path):
         COCO.enumerate(storage, "train", allow_partial=False)
     assert str(caught.value) == (
         f"{tmp_path}: coco-dup5 train: 3 images in train2017.zip, expected 118,287; neither unlabeled2017.zip nor "
-        "unlabeled2017/ exists: check --source, fetch what is missing, or build what exists with --allow-partial"
+        "unlabeled2017/ exists: check `source`, fetch what is missing, or build what exists with `allow_partial`"
     )
     with pytest.raises(
-        SourceError, match=r"neither val2017\.zip nor val2017/ exists: check --source, fetch what is missing$"
+        SourceError, match=r"neither val2017\.zip nor val2017/ exists: check `source`, fetch what is missing$"
     ):
         COCO.enumerate(storage, "val", allow_partial=True)
 
@@ -104,5 +104,5 @@ def test_coco_has_its_published_splits_counts_and_repeats():
     assert [COCO.repeats(split) for split in COCO.splits] == [5, 1]
     assert COCO.split_facts("train").samples == sum(PARTS["train"].values()) == 241_690
     assert COCO.classes(open_storage("/nowhere"), allow_partial=False) == ()
-    with pytest.raises(UsageError, match="--split test: coco-dup5 has train and val"):
+    with pytest.raises(UsageError, match="`split` test: coco-dup5 has train and val"):
         COCO.enumerate(open_storage("/nowhere"), "test", allow_partial=True)

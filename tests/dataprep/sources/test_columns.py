@@ -56,7 +56,7 @@ def test_types_of_texts(values, kind, expected):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        (["1", ""], "row 2: column 'x' has no value, and every image needs one: give one with --default"),
+        (["1", ""], "row 2: column 'x' has no value, and every image needs one: give one with `default`"),
         (["1", "nan"], "row 2: column 'x': a number that is not finite"),
         (["0.5", "-Infinity"], "row 2: column 'x': a number that is not finite"),
         (["true", ""], "row 2: column 'x' has no value"),
@@ -66,7 +66,7 @@ def test_texts_that_are_no_values(values, text):
     with pytest.raises(SourceError) as error:
         texts(*values)
     assert text in str(error.value)
-    assert "--drop x" in str(error.value)
+    assert "`drop` x" in str(error.value)
 
 
 def test_defaults_of_texts():
@@ -155,5 +155,5 @@ def test_defaults_of_values_are_json_or_text():
     assert typed(1, None, x="2.5") == (Feature("float64"), [1.0, 2.5])
     assert typed("a", None, x="none given")[1] == ["a", "none given"]
     assert typed([1], None, x=json.dumps([]))[1] == [[1], []]
-    with pytest.raises(SourceError, match="--default y: the metadata has no such column; it has x"):
+    with pytest.raises(SourceError, match="`default` y: the metadata has no such column; it has x"):
         typed(1, y="2")

@@ -38,7 +38,7 @@ def existing(url):
 def test_splits_keep_their_passes_and_others_are_named(cats):
     assert {name: facts.repeats for name, facts in split_facts(existing(cats), ()).items()} == {"train": 1, "val": 1}
     assert list(split_facts(existing(cats), ("val",))) == ["val"]
-    with pytest.raises(UsageError, match=r"--split test: .* has train, val"):
+    with pytest.raises(UsageError, match=r"`split` test: .* has train, val"):
         split_facts(existing(cats), ("test",))
 
 

@@ -72,7 +72,7 @@ def test_another_file_of_that_name_is_refused(tmp_path):
 
 @pytest.mark.parametrize("images", [0, -1, 100_000_001])
 def test_a_size_out_of_range_is_refused(images):
-    with pytest.raises(UsageError, match="--images must be 1 to 100,000,000"):
+    with pytest.raises(UsageError, match="`images` must be 1 to 100,000,000"):
         FAKE.with_images(images)
 
 

@@ -69,7 +69,7 @@ def test_names_of_splits(tmp_path, names):
         (["a/1.jpg", "b/1.jpg"], {"a/1": "a", "b/1": "b"}, "2 classes, one per folder: a, b"),
         (["a/1.jpg", "a/2.jpg"], {"a/1": "", "a/2": ""}, "warning: no labels: all images are in the one folder a"),
         (["a/1.jpg", "2.jpg"], {"a/1": "", "2": ""}, "1 of 2 images are not in a class folder directly below"),
-        (["x/a/1.jpg", "x/b/1.jpg"], {"x/a/1": "", "x/b/1": ""}, "give the folder above them as --source"),
+        (["x/a/1.jpg", "x/b/1.jpg"], {"x/a/1": "", "x/b/1": ""}, "give the folder above them as `source`"),
     ],
 )
 def test_where_labels_come_from(tmp_path, names, expected, note):
@@ -81,9 +81,9 @@ def test_where_labels_come_from(tmp_path, names, expected, note):
 @pytest.mark.parametrize(
     ("classes", "listed"),
     [
-        ("abcd", "4 classes, one per folder: a, b, c, d (--label"),
-        ("abcde", "5 classes, one per folder: a, b, c, d, e (--label"),
-        ("abcdef", "6 classes, one per folder: a, b, c, ... (--label"),
+        ("abcd", "4 classes, one per folder: a, b, c, d (`label_from` none"),
+        ("abcde", "5 classes, one per folder: a, b, c, d, e (`label_from` none"),
+        ("abcdef", "6 classes, one per folder: a, b, c, ... (`label_from` none"),
     ],
 )
 def test_a_few_classes_are_all_named(tmp_path, classes, listed):
@@ -101,7 +101,7 @@ def test_classes_that_differ_in_unicode_form_or_case_are_named(tmp_path):
     [line] = [note for note in apart.notes if "Unicode" in note]
     assert line == (
         "warning: 4 classes have names that differ only in case or Unicode form: 'Tea' and 'tea', "
-        "'cafe\\u0301' and 'caf\\xe9'; --join-classes makes one of each"
+        "'cafe\\u0301' and 'caf\\xe9'; `join_classes` makes one of each"
     )
     assert len(apart.found["train"].classes) == 4
     joined = opened(root, join_classes=True)
@@ -114,7 +114,7 @@ def test_images_without_a_byte_are_named_when_they_are_listed(tmp_path):
     write_files(tmp_path, dict.fromkeys(("1.jpg", "4.jpg"), JPEG) | {"2.jpg": b"", "3.png": b""})
     assert opened(tmp_path).notes == (
         "warning: 2 images of 0 bytes, which a build rejects: '2.jpg', '3.png'; remove or replace them, or allow "
-        "rejections with --max-reject-ratio",
+        "rejections with `max_reject_ratio`",
     )
     write_files(tmp_path, {f"{number}.jpg": b"" for number in range(5, 8)})
     [note] = opened(tmp_path).notes
@@ -130,8 +130,8 @@ def test_classes_that_a_share_for_val_leaves_out_of_a_split_are_named(tmp_path):
     advice = "larger" if name == "val" else "smaller"
     assert lacking == {name: "c", other: ""}
     assert dataset.notes[-1] == (
-        f"note: with --val-fraction 0.3, 1 of 3 classes has no image in {name}: c (1 image, all in {other}); a "
-        f"{advice} --val-fraction or another --seed may change that"
+        f"note: with `val_fraction` 0.3, 1 of 3 classes has no image in {name}: c (1 image, all in {other}); a "
+        f"{advice} `val_fraction` or another `seed` may change that"
     )
 
 
@@ -141,7 +141,7 @@ def test_classes_that_a_share_for_val_leaves_out_of_a_split_are_named(tmp_path):
 def test_an_archive_in_a_folder_is_named_with_the_command_that_unpacks_it(tmp_path, name, unpack):
     root = write_files(tree(tmp_path, "1.jpg", "2.jpg"), {f"more/{name}": b"x"})
     assert opened(root).notes[-1] == (
-        f"warning: nothing in 'more/{name}' is read, because only archives directly in --source are; unpack it there: "
+        f"warning: nothing in 'more/{name}' is read, because only archives directly in `source` are; unpack it there: "
         f"{unpack}"
     )
 
@@ -150,8 +150,8 @@ def test_many_classes_without_an_image_in_val_are_counted(tmp_path):
     dataset = opened(tree(tmp_path, *(f"{number}/1.jpg" for number in range(10, 40))), val_fraction=0.1)
     lacking = 30 - len(dataset.found["val"].refs)
     [of_val, _] = [note for note in dataset.notes if note.startswith("note: ")]
-    assert of_val.startswith(f"note: with --val-fraction 0.1, {lacking} of 30 classes have no image in val: 1")
-    assert of_val.endswith("(1 image, all in train), ...; a larger --val-fraction or another --seed may change that")
+    assert of_val.startswith(f"note: with `val_fraction` 0.1, {lacking} of 30 classes have no image in val: 1")
+    assert of_val.endswith("(1 image, all in train), ...; a larger `val_fraction` or another `seed` may change that")
 
 
 def test_labels_that_the_user_asks_for(tmp_path):
@@ -214,21 +214,21 @@ ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]
         (["1.jpg", "2.jpg"], [*ROWS, ROWS[0]], {}, "metadata.jsonl line 3: a second row for '1.jpg'"),
         (["1.jpg"], [{"file_name": "1.jpg", "width": 3}], {}, "the name 'width' is taken"),
         (["1.jpg"], [{"file_name": "1.jpg", "a/b": 3}], {}, "is not allowed: expected 1 to 100 characters, no"),
-        (["1.jpg"], [{"file_name": "1.jpg", "label": "x"}], {"label_from": "none"}, "--label-from label"),
-        (["1.jpg"], [{"file_name": "1.jpg", "label": 0.5}], {}, "--label-from label: it has float64 values or lists"),
+        (["1.jpg"], [{"file_name": "1.jpg", "label": "x"}], {"label_from": "none"}, "`label_from` label"),
+        (["1.jpg"], [{"file_name": "1.jpg", "label": 0.5}], {}, "`label_from` label: it has float64 values or lists"),
         (["1.jpg"], [{"file_name": "1.jpg", "label": -1}], {}, "expected integers from 0"),
         (["1.jpg"], [{"file_name": "1.jpg", "label": "a/b"}], {}, "expected one that can name a folder"),
         (["1.jpg", "2.jpg"], [{"file_name": f"{n}.jpg", "label": "x" * (n - 1)} for n in (1, 2)], {}, "empty label"),
-        (["1.jpg", "2.jpg"], ROWS, {"label_from": "breed"}, "--label-from breed: no such column (columns: n)"),
-        (["1.jpg", "2.jpg"], ROWS, {"group_by": "who", "val_fraction": 0.5}, "--group-by who: no such column"),
-        (["1.jpg"], None, {"drop": ("n",)}, "--drop: "),
-        (["1.jpg"], None, {"label_from": "breed"}, "--label-from: "),
+        (["1.jpg", "2.jpg"], ROWS, {"label_from": "breed"}, "`label_from` breed: no such column (columns: n)"),
+        (["1.jpg", "2.jpg"], ROWS, {"group_by": "who", "val_fraction": 0.5}, "`group_by` who: no such column"),
+        (["1.jpg"], None, {"drop": ("n",)}, "`drop`: "),
+        (["1.jpg"], None, {"label_from": "breed"}, "`label_from`: "),
         (["cat.jpg", "cat.png"], None, {}, "two images have the key cat, ignoring case"),
         (["Cat.jpg", "cat.jpg"], None, {}, "two images have the key Cat, ignoring case"),
         (["train/1.jpg", "other/1.jpg"], None, {}, "1 images outside of train, which are splits by their names"),
         (["val/1.jpg", "valid/2.jpg"], None, {}, "val and valid are both folders of the split val"),
         (["train/1.jpg", "val/1.jpg"], None, {"val_fraction": 0.5}, "it needs train, and no val"),
-        (["1.jpg"], None, {"val_fraction": 0.5}, "and there is only one image: leave --val-fraction out"),
+        (["1.jpg"], None, {"val_fraction": 0.5}, "and there is only one image: leave `val_fraction` out"),
         (
             ["1.jpg", "2.jpg"],
             [{"file_name": f"{n}.jpg", "who": "a"} for n in (1, 2)],
@@ -250,9 +250,9 @@ def test_what_a_newcomer_is_told(tmp_path, names, rows, own, text):
 @pytest.mark.parametrize("asked", [0.0001, 0.9999])
 def test_a_share_that_leaves_a_split_empty_is_answered_with_one_that_works(tmp_path, asked):
     tree(tmp_path, *(f"{number}.jpg" for number in range(3)))
-    with pytest.raises(UsageError, match=f"--val-fraction {asked} leaves") as error:
+    with pytest.raises(UsageError, match=f"`val_fraction` {asked} leaves") as error:
         opened(tmp_path, val_fraction=asked)
-    fraction = float(str(error.value).split("--val-fraction ")[2].split()[0])
+    fraction = float(str(error.value).split("`val_fraction` ")[2].split()[0])
     assert sorted(opened(tmp_path, val_fraction=fraction).found) == ["train", "val"]
 
 
@@ -261,13 +261,13 @@ def test_a_table_that_is_passed_over_is_answered_with_the_command_that_reads_it(
     write_files(tree(tmp_path, "1.jpg"), {name: "file,caption\n1.jpg,a cat\n"})
     passed_over, note = opened(tmp_path).notes
     assert passed_over == f"passed over: 1 .{name.rpartition('.')[2]}"
-    source = f"{tmp_path} --table {name}" if "/" in name else shlex.quote(f"{tmp_path}/{name}")
-    command = f"dataprep build table --source {source}"
+    source = f"{tmp_path} `table` {name}" if "/" in name else shlex.quote(f"{tmp_path}/{name}")
+    command = f"dataprep build table `source` {source}"
     assert note.startswith(f"{name!r} is no metadata by its name: {command} builds the pictures that it names")
     assert "metadata.csv" in note
     with pytest.raises(UsageError) as error:
         opened(tmp_path, label_from="caption")
-    assert str(error.value).startswith(f"--label-from: {tmp_path} has no metadata.csv, metadata.jsonl or ")
+    assert str(error.value).startswith(f"`label_from`: {tmp_path} has no metadata.csv, metadata.jsonl or ")
     assert str(error.value).endswith(f"with columns; a table of another name is read by {command}")
 
 
@@ -408,7 +408,7 @@ def test_names_of_splits_in_a_deeper_folder_are_warned_of(tmp_path):
     files = {"images/train/1.jpg": picture(1), "images/val/2.jpg": picture(2), "labels/val/2.txt": "0 1 1 1 1"}
     write_files(tmp_path / "yolo", files)
     dataset = opened(tmp_path / "yolo")
-    command = f"dataprep build folder --source {tmp_path}/yolo/images"
+    command = f"dataprep build folder `source` {tmp_path}/yolo/images"
     assert dataset.splits == ("train",)
     assert any(note.startswith("warning: all images are in train") and command in note for note in dataset.notes)
     assert opened(tmp_path / "yolo/images").splits == ("train", "val")
@@ -417,7 +417,7 @@ def test_names_of_splits_in_a_deeper_folder_are_warned_of(tmp_path):
 @pytest.mark.parametrize("classes", [("airplane", "bus", "train"), ("control", "test")])
 def test_classes_called_as_splits_are_built_as_the_error_says(tmp_path, classes):
     root = tree(tmp_path, *(f"{name}/1.jpg" for name in classes))
-    with pytest.raises(SourceError, match=r"which are splits by their names: .* are classes, add --label-from folder$"):
+    with pytest.raises(SourceError, match=r"which are splits by their names: .* are classes, add `label_from` folder$"):
         opened(root)
     dataset = opened(root, label_from="folder")
     assert dataset.splits == ("train",)
@@ -428,7 +428,7 @@ def test_classes_called_as_splits_are_built_as_the_error_says(tmp_path, classes)
 
 def test_folders_of_splits_are_no_classes_where_pictures_lie_deeper(tmp_path):
     root = tree(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "other/1.jpg")
-    with pytest.raises(SourceError, match=r"1 images outside of train.* as --source$"):
+    with pytest.raises(SourceError, match=r"1 images outside of train.* as `source`$"):
         opened(root, label_from="folder")
 
 
@@ -447,6 +447,7 @@ def test_a_table_beside_an_archive_is_built_as_the_line_says(tmp_path, suffix):
         configured("table", own=OwnData(name="pets")).opened(open_originals(str(tmp_path / "s")))
     assert str(error.value).endswith(f"; if they are in 'my pics.{suffix}', unpack first: {unpack}")
     subprocess.run(shlex.split(unpack), check=True, capture_output=True)
-    run = dataprep(*shlex.split(build)[1:], "--output", tmp_path / "out", "--format", "webdataset")
+    words = [word.replace("`source`", "--source") for word in shlex.split(build)[1:]]
+    run = dataprep(*words, "--output", tmp_path / "out", "--format", "webdataset")
     assert run.returncode == 0, run.stderr
     assert "train: 2 samples" in run.stdout

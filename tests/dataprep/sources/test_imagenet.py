@@ -180,7 +180,7 @@ def test_what_kaggle_has_gives_train_and_val_with_labels(tmp_path, source, label
 
 def test_labels_of_kaggle_above_the_source_are_named(tmp_path):
     images = put_kaggle(tmp_path) / "ILSVRC/Data/CLS-LOC"
-    with pytest.raises(SourceError, match=f"lie above, name the folder of all: --source {tmp_path}$"):
+    with pytest.raises(SourceError, match=f"lie above, name the folder of all: `source` {tmp_path}$"):
         found(open_storage(str(images)), "val")
     (tmp_path / "LOC_val_solution.csv").rename(images / "LOC_val_solution.csv")
     assert found(open_storage(str(images)), "val") == VAL_FOUND
@@ -247,7 +247,7 @@ def test_without_allow_partial_labels_are_those_of_all_1000_classes_and_counts_m
         IMAGENET.enumerate(storage, "train", allow_partial=False)
     assert str(caught.value) == (
         f"{tmp_path}: imagenet train: 9 images, expected 1,281,167; class n01440764 has 3, expected 732 to 1,300 (and "
-        "999 more classes): fetch the originals again, or build what exists with --allow-partial"
+        "999 more classes): fetch the originals again, or build what exists with `allow_partial`"
     )
 
 

@@ -114,6 +114,6 @@ def test_a_compressed_archive_is_refused_with_the_command_that_helps(tmp_path):
 def test_a_folder_without_any_of_it_says_what_was_expected(tmp_path):
     (tmp_path / "cats").mkdir()
     (tmp_path / "cats/1.jpg").write_bytes(b"x")
-    words = r"imagenet-21k train: not found: expected winter21_whole\.tar, .*dataprep build folder --source"
+    words = r"imagenet-21k train: not found: expected winter21_whole\.tar, .*dataprep build folder `source`"
     with pytest.raises(SourceError, match=words):
         found(open_storage(str(tmp_path)))

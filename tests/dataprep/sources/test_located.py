@@ -36,7 +36,7 @@ def test_absolute_paths_are_below_the_source(tmp_path):
     found = located(write_files(tmp_path / "data", FILES))
     assert found.name_of(f"{tmp_path}/data/images/1.jpg") == "images/1.jpg"
     for outside in (f"{tmp_path}/other/1.jpg", f"{tmp_path}/database/1.jpg", "/etc/passwd"):
-        with pytest.raises(SourceError, match=r"is not below .*/data: give as --source a folder"):
+        with pytest.raises(SourceError, match=r"is not below .*/data: give as `source` a folder"):
             found.name_of(outside)
 
 
@@ -47,7 +47,7 @@ def test_absolute_paths_are_below_the_source(tmp_path):
         ("x/../../../secret.jpg", "climbs out of"),
         ("gs://other-bucket/1.jpg", "is not below"),
         ("file:///etc/passwd", "is not below"),
-        ("https://example.org/1.jpg", "is on the web; .* dataprep build laion --source \\S+ --name NAME$"),
+        ("https://example.org/1.jpg", "is on the web; .* dataprep build laion `source` \\S+ `name` NAME$"),
         ("a\\b.jpg", "backslash"),
         ("a\nb.jpg", "line end"),
         ("a\0b.jpg", "NUL"),

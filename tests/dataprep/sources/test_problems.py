@@ -20,7 +20,7 @@ def build(kind, source, *more):
 
 
 def test_a_single_problem_is_raised_as_it_is():
-    problems, error = Problems("/data"), UsageError("--drop: no such column")
+    problems, error = Problems("/data"), UsageError("`drop`: no such column")
     with pytest.raises(UsageError) as raised, problems.together(), problems.noted():
         raise error
     assert raised.value is error

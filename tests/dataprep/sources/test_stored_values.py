@@ -64,7 +64,7 @@ def test_fields_that_are_left_out_are_named(tmp_path):
     source, notes = shards(tmp_path / "data", ROWS), Notes()
     converted(source, tmp_path / "out", how={"fields": ("txt",)}, num_shards=1, progress=notes)
     assert notes.lines == [
-        "its samples also have score, tags; --field NAME keeps a field as a feature",
+        "its samples also have score, tags; `field` NAME keeps a field as a feature",
         "warning: the field 'height' is left out: it is '20' where the dataset has 16 ('00000'); to keep it, rename it "
         "in the original data, and build again",
     ]
@@ -78,7 +78,7 @@ def test_the_image_is_no_field_that_is_left_out(tmp_path, suffix):
     adopt_here(tmp_path / "data")
     notes = Notes()
     converted(tmp_path / "data", tmp_path / "out", num_shards=1, progress=notes)
-    assert notes.lines == ["its samples also have txt; --field NAME keeps a field as a feature"]
+    assert notes.lines == ["its samples also have txt; `field` NAME keeps a field as a feature"]
 
 
 ALL = {"all_fields": True}
@@ -99,11 +99,11 @@ def test_all_fields_that_every_sample_has_are_kept_and_others_are_named(tmp_path
     ]
     found, lines = all_kept(tmp_path, rows)
     assert found == {f"{n:05d}": {"caption": word, "n": n + 1} for n, word in enumerate(("one", "two", "three"))}
-    assert lines[0] == "fields kept as features: caption, n (--field NAME keeps some, --no-fields none)"
+    assert lines[0] == "fields kept as features: caption, n (`field` NAME keeps some, `no_fields` none)"
     left_out = [line.partition("the field ")[2].partition(" is left out: ")[0] for line in lines[1:]]
     assert left_out == ["'a/b'", "'big'", "'cls'", "'deep'", "'file_name'", "'mixed'", "'some'"]
     assert all(line.startswith("warning: ") and "\n" not in line and len(line) < 400 for line in lines[1:])
-    assert lines[-1].endswith("every image needs one; --default some=VALUE keeps it")
+    assert lines[-1].endswith("every image needs one; `default` some=VALUE keeps it")
 
 
 CAT = {"label": "cat", "image": "a.jpg", "orientation": "left", "key": "a", "width": 20, "height": 20}
@@ -117,7 +117,7 @@ def test_names_that_every_dataset_has_are_named_where_their_values_are_left_out(
     converted(source, tmp_path / "out", how=how, num_shards=1, progress=notes)
     left_out = [line for line in notes.lines if line.startswith("warning: the field ")]
     assert [line.split("'")[1] for line in left_out] == ["height", "image", "key", "label", "orientation", "width"]
-    classes = f"values as classes: dataprep adopt {source} --index INDEX --labels label, and convert INDEX"
+    classes = f"values as classes: dataprep adopt {source} with `labels` label and an `index` of its own, and convert"
     assert classes in left_out[3]
     assert all("to keep it, rename it in the original data, and build again" in line for line in left_out)
 
@@ -151,7 +151,7 @@ def test_labels_and_names_of_classes_that_are_kept_are_not_called_left_out(tmp_p
 
 def test_a_named_field_that_has_a_label_is_refused_with_the_way_to_classes(tmp_path):
     source = shards(tmp_path / "data", [{"json": CAT}], labels="none")
-    with pytest.raises(DataprepError, match=r"--field label: .*adopt .*/data --index INDEX --labels label, and"):
+    with pytest.raises(DataprepError, match=r"`field` label: .*adopt .*/data with `labels` label and"):
         converted(source, tmp_path / "out", how={"fields": ("label",)}, num_shards=1)
 
 
@@ -190,7 +190,7 @@ def test_all_fields_of_a_tfrecord_are_kept_but_for_the_image(tmp_path):
     [
         (ROWS, {"fields": ("caption2",)}, "field 'caption2' does not exist; choose one of these: .jpg, .txt, .json"),
         ([ROWS[0], {"json": {}}], {"fields": ("txt",)}, "does not exist"),
-        ([{"json": {"x": 1}}, {"json": {"x": None}}], {"fields": ("x",)}, "give no --field x to leave it out"),
+        ([{"json": {"x": 1}}, {"json": {"x": None}}], {"fields": ("x",)}, "give no `field` x to leave it out"),
         ([{"json": {"x": 1}}, {"json": {"x": "a"}}], {"fields": ("x",)}, "int64 in .*, but text in"),
         (ROWS, {"fields": ("height",)}, "the name 'height' is taken"),
     ],

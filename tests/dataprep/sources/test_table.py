@@ -146,28 +146,28 @@ def without_path(rows, number):
 @pytest.mark.parametrize(
     ("rows", "own", "text"),
     [
-        (without_path(hub_rows(3), 2), {}, "row 3: no path to make a key of, unlike in other rows; .*--key-from row"),
+        (without_path(hub_rows(3), 2), {}, "row 3: no path to make a key of, unlike in other rows; .*`key_from` row"),
         (hub_rows(2, paths=False), {"key_from": "path"}, "row 1: no path to make a key of"),
         (
             [*hub_rows(2), *hub_rows(1)],
             {},
-            "'x.parquet' row 1 and 'x.parquet' row 3 have the same key 0, ignoring case.*number .* by --key-from row",
+            "'x.parquet' row 1 and 'x.parquet' row 3 have the same key 0, ignoring case.*number .* by `key_from` row",
         ),
-        ([{**hub_rows(1)[0], "image": {"bytes": JPEG, "path": "../x.jpg"}}], {}, "climbs out.*--key-from row"),
-        (hub_rows(1), {"key_from": "id"}, "--key-from id: expected path, row, or a column of image, label, caption"),
+        ([{**hub_rows(1)[0], "image": {"bytes": JPEG, "path": "../x.jpg"}}], {}, "climbs out.*`key_from` row"),
+        (hub_rows(1), {"key_from": "id"}, "`key_from` id: expected path, row, or a column of image, label, caption"),
         (
             [*hub_rows(1), {**hub_rows(1)[0], "image": None}],
             {},
             "1 image without a byte: .* row 2; replace it, or remove",
         ),
-        ([{**hub_rows(1)[0], "caption": None}], {}, "'caption' has no value.*--default caption=VALUE.*--drop caption"),
+        ([{**hub_rows(1)[0], "caption": None}], {}, "'caption' has no value.*`default` caption=VALUE.*`drop` caption"),
         ([{**hub_rows(1)[0], "label": None}], {}, "'label' has no value"),
-        ([{**hub_rows(1)[0], "label": -1}], {}, "row 1: label is -1, expected 0 to 2, .*--split train --split val"),
+        ([{**hub_rows(1)[0], "label": -1}], {}, "row 1: label is -1, expected 0 to 2, .*`split` train and val"),
         ([{**hub_rows(1)[0], "label": 3}], {}, "row 1: label is 3, expected 0 to 2"),
-        (hub_rows(1), {"label_from": "folder"}, "--label-from folder: a table has its labels in a column"),
-        (hub_rows(1), {"label_from": "breed"}, "--label-from breed: no such column"),
-        (hub_rows(1), {"label_from": "none"}, "the name 'label' is taken.*--drop label"),
-        (hub_rows(1), {"group_by": "dog", "val_fraction": 0.5}, "--group-by dog: no such column in the table"),
+        (hub_rows(1), {"label_from": "folder"}, "`label_from` folder: a table has its labels in a column"),
+        (hub_rows(1), {"label_from": "breed"}, "`label_from` breed: no such column"),
+        (hub_rows(1), {"label_from": "none"}, "the name 'label' is taken.*`drop` label"),
+        (hub_rows(1), {"group_by": "dog", "val_fraction": 0.5}, "`group_by` dog: no such column in the table"),
         ([], {}, "x.parquet: no rows"),
     ],
 )
@@ -193,7 +193,7 @@ def test_errors_of_a_newcomer(tmp_path, rows, own, text):
         (["image,n", ",1"], "1 of 1 images are not below .*: no path .line 2."),
         (
             ["image,n", "images/0.jpg,1", "images/0.jpg,2"],
-            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0.*number the samples by --key-from row",
+            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0.*number the samples by `key_from` row",
         ),
         (["image,n", "images/x.heic,1"], "a picture of type heic, which is not read"),
         (["image,n", "images/outside.jpg,1"], "outside.jpg is a link out of .*secret.jpg"),
@@ -214,14 +214,14 @@ def test_a_table_of_urls_is_named_to_build_laion_as_it_was_given(tmp_path, rows,
     (tmp_path / "x.csv").write_text("\n".join(rows))
     with pytest.raises(DataprepError, match="a table of URLs is built by") as raised:
         opened(tmp_path, archive=table)
-    assert str(raised.value).endswith(f"dataprep build laion --source {tmp_path}{named} --name NAME")
+    assert str(raised.value).endswith(f"dataprep build laion `source` {tmp_path}{named} `name` NAME")
 
 
 def test_tables_of_different_columns(tmp_path):
     write_hub(tmp_path / "train.parquet", hub_rows(1))
     write_parquet(tmp_path, [{"image": {"bytes": JPEG, "path": ""}}], name="test.parquet")
     with pytest.raises(
-        SourceError, match=r"have different columns: caption \(string\), label \(int64\) are only in one; .*--table"
+        SourceError, match=r"have different columns: caption \(string\), label \(int64\) are only in one; .*`table`"
     ):
         opened(tmp_path)
     write_hub(tmp_path / "test.parquet", hub_rows(1), classes=["a", "b", "c"])
@@ -258,7 +258,7 @@ def test_one_column_with_classes_is_that_of_the_labels(tmp_path):
     rows = [{"image": {"bytes": JPEG, "path": "1.jpg"}, "coarse": 1, "fine": 0}]
     both = opened(write_parquet(tmp_path, rows, types))
     assert (both.found["train"].classes, list(both.found["train"].features)) == ((), ["coarse", "fine"])
-    assert "warning: no labels: coarse, fine have classes; choose one with --label-from" in both.notes
+    assert "warning: no labels: coarse, fine have classes; choose one with `label_from`" in both.notes
     assert labels(opened(tmp_path, drop=("coarse",))) == {"1": "p"}
     assert labels(opened(tmp_path, label_from="coarse")) == {"1": "y"}
 
@@ -286,13 +286,13 @@ def test_the_table_that_the_user_names(tmp_path):
 
 def test_all_columns_whose_names_are_taken_are_named_at_once(tmp_path):
     write_parquet(tmp_path, [{"image": JPEG, "width": 24, "height": 16}])
-    with pytest.raises(SourceError, match=r"'height' is taken.*'width' is taken.*with --drop height --drop width$"):
+    with pytest.raises(SourceError, match=r"'height' is taken.*'width' is taken.*with `drop` height `drop` width$"):
         opened(tmp_path)
 
 
 def test_a_column_that_no_feature_can_have_may_be_left_out(tmp_path):
     write_parquet(tmp_path, [{"image": JPEG, "taken": datetime.datetime(2020, 1, 1)}])
-    with pytest.raises(SourceError, match=r"a value of type datetime.*write it as one text.* or leave .*--drop taken"):
+    with pytest.raises(SourceError, match=r"a value of type datetime.*write it as one text.* or leave .*`drop` taken"):
         opened(tmp_path)
     assert opened(tmp_path, drop=("taken",)).found["train"].features == {}
 
@@ -337,7 +337,7 @@ def test_rows_of_a_table_without_a_byte_are_rejected_up_to_the_ratio(tmp_path):
     rows = hub_rows(10)
     rows[3]["image"]["bytes"] = b""
     write_hub(tmp_path / "data/dogs.parquet", rows)
-    with pytest.raises(SourceError, match=r"1 image without a byte: .*row 4; replace it.* --max-reject-ratio 0\.1$"):
+    with pytest.raises(SourceError, match=r"1 image without a byte: .*row 4; replace it.* `max_reject_ratio` 0\.1$"):
         opened(tmp_path)
     dataset = configured("table", own=OwnData(name="dogs")).opened(
         open_originals(str(tmp_path)), Reading(max_reject_ratio=0.1)
@@ -383,5 +383,5 @@ def test_only_the_splits_that_are_built_count_images_that_cannot_be_used(tmp_pat
 def test_a_column_that_may_hold_the_classes_is_named(tmp_path):
     write_files(tmp_path, {"1.jpg": JPEG, "t.csv": "path,Label\n1.jpg,pug\n"})
     dataset = opened(tmp_path)
-    assert any("if it holds the classes: --label-from Label" in note for note in dataset.notes)
+    assert any("if it holds the classes: `label_from` Label" in note for note in dataset.notes)
     assert opened(tmp_path, label_from="Label").found["train"].classes == ("pug",)

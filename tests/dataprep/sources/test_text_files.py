@@ -132,10 +132,10 @@ def test_texts_that_are_not_asked_for_are_passed_over_with_the_option(tmp_path):
     write_files(tmp_path, {"1.jpg": JPEG, "1.txt": "one", "2.webp": JPEG, "2.txt": "two", "notes.txt": ""})
     assert opened(tmp_path, text_files=()).notes == (
         "passed over: 3 .txt",
-        "some of these have the name of an image, as '1.txt' does: --text-files caption makes their texts a feature",
+        "some of these have the name of an image, as '1.txt' does: `text_files` caption makes their texts a feature",
     )
     write_files(tmp_path / "other", {"2.webp": JPEG, "2.caption": "x"})
-    assert "--text-files caption=caption" in opened(tmp_path / "other", text_files=()).notes[1]
+    assert "`text_files` caption=caption" in opened(tmp_path / "other", text_files=()).notes[1]
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_texts_that_are_not_asked_for_are_passed_over_with_the_option(tmp_path):
         ({"1.txt": b"\xed\xa0\x80"}, {}, "'1.txt': not UTF-8"),
         ({"metadata.jsonl": json.dumps({"file_name": "1.jpg", "caption": "x"})}, {}, "a column caption, too; choose"),
         ({"1.png": JPEG}, {}, "two images have the key 1, ignoring case"),
-        ({}, {"defaults": (("age", "1"),)}, "--default: "),
-        ({}, {"label_from": "breed"}, "--label-from: "),
-        ({}, {"group_by": "who", "val_fraction": 0.5}, "--group-by: "),
+        ({}, {"defaults": (("age", "1"),)}, "`default`: "),
+        ({}, {"label_from": "breed"}, "`label_from`: "),
+        ({}, {"group_by": "who", "val_fraction": 0.5}, "`group_by`: "),
     ],
 )
 def test_what_a_newcomer_is_told(tmp_path, content, own, text):
@@ -223,7 +223,7 @@ def test_features_and_suffixes(given, expected):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (["width"], "--text-files width: the name 'width' is taken"),
+        (["width"], "`text_files` width: the name 'width' is taken"),
         (["a/b"], "expected 1 to 100 characters, no '/'"),
         ([""], "is not allowed"),
         (["caption=jpg"], "no text file has the suffix 'jpg'; expected one such as txt or caption"),

@@ -142,7 +142,7 @@ def test_pictures_that_would_be_missed_are_refused(tmp_path, name, text):
         tree_of(tmp_path)
     assert text.format(root=tmp_path) in str(error.value)
     suffix = name.rpartition(".")[2]
-    assert f"--exclude {suffix}" in str(error.value)
+    assert f"`exclude` {suffix}" in str(error.value)
     assert paths(tree_of(tmp_path, pass_over=(suffix,))) == ["1.jpg"]
 
 
@@ -161,7 +161,7 @@ def test_files_are_passed_over_by_a_pattern_of_their_name(tmp_path, pattern):
     [
         ({}, "no image (found no file); expected one of bmp, gif"),
         ({"a.txt": b"x", "b.mp4": b"x"}, "no image (found 1 .txt, 1 .mp4)"),
-        ({"deep/a b.zip": b"x"}, "give --source '{root}/deep/a b.zip' for this one, or --source {root}/deep for all"),
+        ({"deep/a b.zip": b"x"}, "give `source` '{root}/deep/a b.zip' for this one, or `source` {root}/deep for all"),
     ],
 )
 def test_trees_without_a_picture(tmp_path, files, text):
@@ -172,13 +172,13 @@ def test_trees_without_a_picture(tmp_path, files, text):
 
 
 def test_places_that_are_not_there(tmp_path):
-    with pytest.raises(SourceError, match="no such folder; check --source"):
+    with pytest.raises(SourceError, match="no such folder; check `source`"):
         tree_of(tmp_path / "nowhere")
     for name in ("nothing.zip", "nothing.tar.gz"):
-        with pytest.raises(SourceError, match="not found; check --source"):
+        with pytest.raises(SourceError, match="not found; check `source`"):
             tree_of(tmp_path, archive=name)
     write_files(tmp_path, {"list.txt": "a"})
-    with pytest.raises(SourceError, match="is a file, not a folder; check --source"):
+    with pytest.raises(SourceError, match="is a file, not a folder; check `source`"):
         tree_of(tmp_path / "list.txt")
 
 
@@ -198,10 +198,10 @@ def test_odd_names_and_links_matter_only_for_pictures(tmp_path):
     assert paths(tree) == ["a.jpg"]
     assert tree.passed_over == {"hidden or of the system": 3, ".txt": 2, ".md": 1}
     (tmp_path / "gone.jpg").symlink_to("nowhere")
-    with pytest.raises(SourceError, match=r"'gone.jpg': cannot be read: .*; put the file .* with --exclude NAME"):
+    with pytest.raises(SourceError, match=r"'gone.jpg': cannot be read: .*; put the file .* with `exclude` NAME"):
         tree_of(tmp_path)
     assert paths(tree_of(tmp_path, pass_over=("gone.jpg",))) == ["a.jpg"]
     (tmp_path / "line\nend.jpg").write_bytes(JPEG)
-    with pytest.raises(SourceError, match=r"backslash, NUL or line end; rename it, or .* with --exclude NAME"):
+    with pytest.raises(SourceError, match=r"backslash, NUL or line end; rename it, or .* with `exclude` NAME"):
         tree_of(tmp_path, pass_over=("gone.jpg",))
     assert paths(tree_of(tmp_path, pass_over=("gone.jpg", "line*"))) == ["a.jpg"]

@@ -52,12 +52,12 @@ def test_nothing_is_said_of_images_that_can_be_used(tmp_path):
             4,
             (
                 "4 of 200 images are not below",
-                "'2.jpg' (line 4), ... (--json lists all); put them there, or remove the",
+                "'2.jpg' (line 4), ... (its JSON lists all); put them there, or remove the",
             ),
         ),
-        (4, ("rows, or have them rejected and listed with --max-reject-ratio 0.025;",)),
+        (4, ("rows, or have them rejected and listed with `max_reject_ratio` 0.025;",)),
         (3, ("'2.jpg' (line 4); put them there, or remove the rows",)),
-        (150, ("name their column with --image-column (now image), or put the table into the folder",)),
+        (150, ("name their column with `image_column` (now image), or put the table into the folder",)),
     ],
 )
 def test_missing_images_are_a_problem_whose_advice_depends_on_their_share(tmp_path, missing, words):
@@ -70,10 +70,10 @@ def test_missing_images_are_a_problem_whose_advice_depends_on_their_share(tmp_pa
 def test_the_ratio_that_is_named_suffices_for_every_split_that_is_known(tmp_path):
     told = raised(counted(tmp_path, 0.0, 1, "tif")[1])
     assert "'199.tif': a picture of type tif, which is not read; convert such files to JPEG or PNG" in told
-    assert told.count("have them rejected and listed with --max-reject-ratio 0.025") == 2
+    assert told.count("have them rejected and listed with `max_reject_ratio` 0.025") == 2
     told = raised(counted(tmp_path, 0.0, 1, "tif", are_final=False)[1])
-    assert told.count("have them rejected and listed with --max-reject-ratio") == 2
-    assert "--max-reject-ratio 0" not in told
+    assert told.count("have them rejected and listed with `max_reject_ratio`") == 2
+    assert "`max_reject_ratio` 0" not in told
 
 
 def test_as_many_as_the_ratio_allows_are_told(tmp_path):
@@ -92,12 +92,12 @@ def test_each_split_that_has_more_than_the_ratio_allows_is_a_problem(tmp_path):
     assert (lines, problems.count) == ([], 1)
     assert raised(problems) == (
         f"{tmp_path}: val: 1 of 40 images cannot be used (missing, empty or of a type that is not read), more than "
-        "--max-reject-ratio 0.02 allows, so a build would end without a dataset: '199.tif' (line 201); mend the files, "
-        "or remove the rows; --max-reject-ratio 0.025 suffices for these"
+        "`max_reject_ratio` 0.02 allows, so a build would end without a dataset: '199.tif' (line 201); mend the files, "
+        "or remove the rows; `max_reject_ratio` 0.025 suffices for these"
     )
     told = raised(counted(tmp_path, 0.02, 4, "tif")[1])
     assert "train: 4 of 160 images" in told and "val: 1 of 40 images" in told
-    assert "name their column with --image-column" in raised(counted(tmp_path, 0.02, 150)[1])
+    assert "name their column with `image_column`" in raised(counted(tmp_path, 0.02, 150)[1])
 
 
 def test_no_more_than_ten_rows_of_files_that_are_not_read_are_kept(tmp_path):
