@@ -129,13 +129,7 @@ def hold_to_cores(count: int) -> None:
 
 
 def take_batches(batches: Iterator[int], stages: Callable[[], Stages], job: Job) -> Taken:
-    """Take batches for the length of a round.
-
-    Args:
-        batches: Sizes of batches, without end.
-        stages: Returns the sums of the stages so far.
-        job: Length and start of the round.
-    """
+    """Take endless batches, of which only the sizes matter, for the length of a round."""
     taken = _watched(batches)
     next(taken)
     first_batch_s = time.monotonic() - job.started_s

@@ -141,14 +141,7 @@ class Measured:
 
 
 def contradiction(observed: float, stages: Iterable[StageRate], *, cores: int, other_cores: float) -> str:
-    """Return why the measured rates cannot all be right, and what to do; empty if they can.
-
-    Args:
-        observed: Images/s of the run.
-        stages: Rates of its stages alone.
-        cores: Cores of the machine.
-        other_cores: Cores that other programs used during the measurement; 0 if unknown.
-    """
+    """Return why the rates of a run and its stages cannot all be right, and what to do; empty if they can."""
     ratios = {stage: observed / stage.images_per_s / HIGHEST_RATIO[stage.name] for stage in stages}
     wrong = max(ratios, key=lambda stage: ratios[stage])
     if ratios[wrong] <= 1:
@@ -188,14 +181,7 @@ def threads_hint(together: float, alone: float, *, compute_threads: int, cores: 
     """Return that fewer threads of a model may help, as a sentence after the reason why a diagnosis is undecided; empty
     unless the model's steps alone and in the run differ by much while other programs run.
 
-    Threads of one step wait for the slowest of them, and each takes turns with other programs.
-
-    Args:
-        together: Images/s of the steps of the run.
-        alone: Images/s of the device alone.
-        compute_threads: Threads with which the device computes on the cores of the machine; 0 if it does not.
-        cores: Cores of the machine.
-        other_cores: Cores that other programs used; 0 if unknown.
+    Threads of one step wait for the slowest of them, and each takes turns with other programs. Rates are images/s.
     """
     differ = not SLOWED * alone <= together <= HIGHEST_RATIO["compute"] * alone
     if compute_threads < 2 or not differ or not _are_considerable(other_cores, cores):
@@ -322,13 +308,7 @@ def _are_considerable(other_cores: float, cores: int) -> bool:
 
 
 def is_main(transform: TransformCost, limit: Limit, cpu_s_per_image: float) -> bool:
-    """Whether a transform is the larger part of what limits a run.
-
-    Args:
-        transform: What it takes.
-        limit: What limits the run.
-        cpu_s_per_image: CPU time of all stages.
-    """
+    """Whether a transform is the larger part of what limits a run."""
     if limit == "cores":
         return transform.cpu_s_per_image >= MAIN_SHARE * cpu_s_per_image
     return limit == "prepare" and transform.s_per_image >= MAIN_SHARE * transform.prepare_s_per_image
@@ -346,12 +326,7 @@ def transform_name(transform: TransformCost) -> str:
 
 
 def transform_sentence(transform: TransformCost, *, is_named: bool = False) -> str:
-    """Return how much of preparing an image a transform is, without a full stop.
-
-    Args:
-        transform: What it takes.
-        is_named: Whether the sentence before has its name.
-    """
+    """Return how much of preparing an image a transform is, without a full stop."""
     are_several = ", " in transform.name
     name = transform_name(transform)
     subject = ("They" if are_several else "It") if is_named else name[0].upper() + name[1:]

@@ -362,12 +362,8 @@ class Pipeline:
         """Images in one task: of a small batch, every thread gets one."""
 
     def submit(self, picks: Sequence[tuple[int, Pick]], rows: Rows) -> list[Future[None]]:
-        """Begin to fill rows, which are filled when all futures are done. One thread calls this, in the plan's order.
-
-        Args:
-            picks: Numbers of rows with the samples for them; all other rows stay masked.
-            rows: Rows that receive the images.
-        """
+        """Begin to fill rows, which are filled when all futures are done. One thread calls this, in the plan's order;
+        rows without a pick stay masked."""
         started_s = time.monotonic()
         self.activity.begin(lambda: self._planning(picks))
         if not self._dataset.is_local:

@@ -124,13 +124,8 @@ class MixedPlan(_MixedBatches):
         return Share(positions, members, indexes, home, shared_out(home, world_size, size // world_size) == self.rank)
 
     def _batch(self, number: int, sources: list[_Source], released: list[Pick]) -> list[tuple[int, Pick]]:
-        """Return the rows of one batch.
-
-        Args:
-            number: Number of the batch.
-            sources: The datasets, from which all batches before it were taken.
-            released: Samples at home here that other ranks take, and that no pick has named yet.
-        """
+        """Return the rows of one batch; all batches before it were taken from the sources. `released` holds samples at
+        home here that other ranks take, and that no pick has named yet."""
         import numpy as np
 
         positions, members, indexes, home, is_mine = self.share(number)
