@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from train.loops.jax import JaxBackend
-    from train.loops.jax_steps import Steps
+    from train.loops.jax_steps import ResNetSteps
     from train.loops.loop import Training
 
 NEVER = -1
@@ -331,18 +331,18 @@ def open_training(config: Config) -> Training[JaxBackend]:
     )
 
 
-def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> Steps:
+def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> ResNetSteps:
     """Make the functions that devices run.
 
     Raises:
         UsageError: The model is unknown.
     """
-    from train.loops.jax_steps import Steps
+    from train.loops.jax_steps import ResNetSteps
     from train.models.jax_resnet import create_resnet
 
     dtype = "bfloat16" if config.half_precision else "float32"
     model = create_resnet(config.model, num_classes=num_classes, dtype=dtype)
-    return Steps(model, mesh, momentum=config.momentum, weight_decay=config.weight_decay)
+    return ResNetSteps(model, mesh, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
 def train(config: Config) -> int:

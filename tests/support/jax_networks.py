@@ -15,7 +15,7 @@ import numpy as np
 
 from train.loops.backend import Update
 from train.loops.jax import JaxBackend, named_leaves
-from train.loops.jax_steps import Steps, all_devices, join_processes
+from train.loops.jax_steps import ResNetSteps, all_devices, join_processes
 from train.models.jax_resnet import ARCHITECTURES, ResNet, create_resnet
 
 SIDE = 16
@@ -42,7 +42,7 @@ def opened() -> JaxBackend:
     """Make the backend of a small network on the devices of all processes."""
     model = ResNet(architecture=ARCHITECTURES["_ResNet1"], num_classes=3, dtype="float32", width=4)
     mesh = all_devices()
-    steps = Steps(model, mesh, momentum=0.9, weight_decay=0.0)
+    steps = ResNetSteps(model, mesh, momentum=0.9, weight_decay=0.0)
     return JaxBackend(mesh=mesh, steps=steps, values=steps.initial(seed=0, image_size=SIDE), validation=None)
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from train.loops.jax_steps import Batch, Steps, all_devices
+from train.loops.jax_steps import Batch, ResNetSteps, all_devices
 from train.models.jax_resnet import ARCHITECTURES, ResNet
 
 MOMENTUM, DECAY = 0.8, 0.3
@@ -50,7 +50,7 @@ def leaves(tree: Any) -> list[NDArray[np.float64]]:
 
 def main() -> None:
     model = ResNet(architecture=ARCHITECTURES["_ResNet1"], num_classes=3, dtype="float32", width=4)
-    steps = Steps(model, all_devices(), momentum=MOMENTUM, weight_decay=DECAY)
+    steps = ResNetSteps(model, all_devices(), momentum=MOMENTUM, weight_decay=DECAY)
     state = steps.initial(seed=0, image_size=16)
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)]
     weights = leaves(state.params)

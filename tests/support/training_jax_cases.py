@@ -87,10 +87,16 @@ def watched_run(data: str, folder: Path, **keys: Any) -> dict[str, Any]:
     }
 
 
+def called(*flags: str) -> Any:
+    """What the command returns in this process, which uses its devices already."""
+    with mock.patch("train.loops.jax_steps.join_processes"):
+        return command.main(list(flags), standalone_mode=False)
+
+
 def error_of(*flags: str) -> str:
     """What a command line ends with."""
     try:
-        command.main(list(flags), standalone_mode=False)
+        called(*flags)
     except DataprepError as error:
         return str(error)
     return ""
@@ -120,7 +126,7 @@ def is_debugged(*flags: str) -> bool:
             return int(jax.config.jax_disable_jit)
 
     with mock.patch("train.train_resnet_jax.open_training", return_value=Probe()):
-        return bool(command.main(["--workdir=x", *flags], standalone_mode=False))
+        return bool(called("--workdir=x", *flags))
 
 
 def runs(data: str, folder: Path) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def test_a_run_says_at_its_start_which_of_its_first_weights_are_from_where(
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_a_run_without_pretrained_weights_says_so(dataset, tmp_path, capsys, framework):
     flags = {**SMALL, "data_path": dataset, "output_dir": str(tmp_path / "a"), "max_steps": 1, "framework": framework}
-    line = "vit_micro_patch8, images of 32 pixels, 10 classes; random weights, because `finetune` is not given\n"
+    line = "vit_micro_patch8, images of 32 pixels, 10 classes; random weights, because --finetune is not given\n"
     training = open_training(
         recipe_flags(**flags, nb_classes=10, **({"device": "cpu"} if framework == "torch" else {}))
     )
@@ -150,7 +150,7 @@ def test_a_run_without_pretrained_weights_says_so(dataset, tmp_path, capsys, fra
         assert training.run() == 0
         init = {"init": newest(tmp_path / "a"), "output_dir": str(tmp_path / "b"), "device": "cpu"}
         open_training(recipe_flags(**{**flags, **init}, nb_classes=10))
-        assert f"10 classes; the weights of `init` {init['init']}\n" in capsys.readouterr().err
+        assert f"10 classes; the weights of --init {init['init']}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("probe", [False, True])

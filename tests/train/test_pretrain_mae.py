@@ -151,7 +151,7 @@ def test_losses_fall_within_a_short_run(pretrain, expected, tmp_path):
         ({"profile_steps": "5:5"}, "`profile_steps` 5:5: expected A:B"),
         ({"log_dir": "gs://bucket/logs"}, "expected a folder on a disk"),
         ({"keep_checkpoints": 0}, "`keep_checkpoints` must be 1 to 2,147,483,647, got 0"),
-        ({"warmup_epochs": 40}, "warmup_epochs 40 of 3 epochs"),
+        ({"warmup_epochs": 40}, "`warmup_epochs` 40 of 3 epochs"),
         ({"device": "cuda"}, "no CUDA device here"),
     ],
 )
@@ -172,7 +172,7 @@ def test_without_warmup_epochs_a_short_run_rises_for_a_tenth_of_its_epochs_and_s
     )
     note = "note: the learning rate rises for 0.3 of 3 epochs; the default of --warmup-epochs is 40\n"
     assert note in capsys.readouterr().err
-    with pytest.raises(UsageError, match="warmup_epochs 40 of 3 epochs"):
+    with pytest.raises(UsageError, match="--warmup-epochs 40 of 3 epochs"):
         command.main([*words, "--warmup_epochs", "40"], standalone_mode=False)
 
 

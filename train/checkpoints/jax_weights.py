@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dataprep.errors import FormatError, UsageError
 from train.checkpoints.files import ARRAYS
-from train.models.sizes import layer_of, mae_config
+from train.models.sizes import layer_of, mae_config, sincos_positions
 
 Arrays = Mapping[str, NDArray[Any]]
 _STACKED = ("blocks", "decoder_blocks")
@@ -189,8 +189,6 @@ def trained_weights(where: str, state: Mapping[str, Any]) -> dict[str, NDArray[A
 
 def _fixed_positions(tensors: Arrays, description: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """Return what `MaskedAutoencoder` of PyTorch keeps next to its weights, by the run's options."""
-    from train.models.positions import sincos_positions
-
     patch_size = tensors["patch_embed.proj.weight"].shape[2]
     config = mae_config(str(description["model"]), image_size=int(description["input_size"]), patch_size=patch_size)
     kernel = tensors.get("decoder_downsample.weight")

@@ -179,14 +179,11 @@ _MOMENTS = ("momentum/", "optimizer/")
 class Steps(Protocol):
     """The functions of one network and its optimiser."""
 
-    @property
-    def update(self) -> Callable[[Any, Any, float], tuple[Any, dict[str, jax.Array]]]:
-        """Function of values, of what `inputs` returns and of the learning rate; it returns new values, and scalars
-        with `loss` among them."""
-
-    @property
-    def evaluate(self) -> Callable[..., Mapping[str, jax.Array]]:
-        """Function of values and of what `evaluated` returns: sums `loss`, `correct` and `images`."""
+    update: Callable[[Any, Any, float], tuple[Any, dict[str, jax.Array]]]
+    """Function of values, of what `inputs` returns and of the learning rate; it returns new values, and scalars with
+    `loss` among them."""
+    evaluate: Callable[..., Mapping[str, jax.Array]]
+    """Function of values and of what `evaluated` returns: sums `loss`, `correct` and `images`."""
 
     def inputs(self, batch: JaxBatch, update: Update) -> Any:
         """Return what `update` takes, on the devices."""

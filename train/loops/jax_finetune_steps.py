@@ -108,15 +108,9 @@ class ProbeSteps(TransformerSteps):
         )
 
     def on_devices(self, values: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        """Copy arrays on the host to the devices.
-
-        Raises:
-            UsageError: Names or shapes differ from `values`.
-        """
         return on_devices(values, arrays)
 
     def from_torch(self, where: str, state: Mapping[str, Any], values: Any) -> dict[str, NDArray[Any]]:
-        """Return weights, statistics and momentum of a checkpoint of PyTorch as arrays for `on_devices`."""
         shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(values.params)}
         return probe_state_from_torch(where, state, shapes)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dataprep.errors import UsageError, install_hint
 from loaders.jax import JaxBatch
 from train.loops.backend import Update
-from train.loops.jax import DATA_AXIS, normalised, on_devices
+from train.loops.jax import DATA_AXIS, Steps, normalised, on_devices
 from train.models.jax_resnet import ResNet
 
 _PROCESS_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -79,7 +79,7 @@ def all_devices() -> Mesh:
     return Mesh(np.asarray(jax.devices()), (DATA_AXIS,))
 
 
-class Steps:
+class ResNetSteps(Steps):
     """The functions of one network and optimiser on one mesh.
 
     Args:
@@ -113,19 +113,12 @@ class Steps:
         return state
 
     def inputs(self, batch: JaxBatch, update: Update) -> Batch:
-        """Return what `update` takes."""
         return Batch(batch.images, batch.labels, batch.mask)
 
     def evaluated(self, batch: JaxBatch) -> tuple[Batch]:
-        """Return what `evaluate` takes after the state."""
         return (Batch(batch.images, batch.labels, batch.mask),)
 
     def on_devices(self, values: State, arrays: Mapping[str, NDArray[Any]]) -> State:
-        """Copy arrays on the host, by the names of `jax_arrays.named_leaves`, to the devices.
-
-        Raises:
-            UsageError: Names or shapes differ from `values`.
-        """
         return on_devices(values, arrays)
 
     def from_torch(self, where: str, state: Mapping[str, Any], values: State) -> dict[str, NDArray[Any]]:

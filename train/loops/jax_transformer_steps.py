@@ -23,7 +23,7 @@ from loaders.jax import JaxBatch
 from train.batches.masks import MaskConfig, draw_masks
 from train.checkpoints.jax_weights import AdamWGroups, from_torch, state_from_torch
 from train.loops.backend import Update
-from train.loops.jax import DATA_AXIS, named_leaves, normalised, on_devices, rows_on_devices, shardings_of
+from train.loops.jax import DATA_AXIS, Steps, named_leaves, normalised, on_devices, rows_on_devices, shardings_of
 from train.models.jax_transformers import MaskedAutoencoder, VisionTransformer
 from train.models.sizes import layer_of
 
@@ -97,7 +97,7 @@ class Settings:
     seed: int = 0
 
 
-class TransformerSteps:
+class TransformerSteps(Steps):
     """The functions of one task on one mesh.
 
     Args:
@@ -138,11 +138,9 @@ class TransformerSteps:
         return values._replace(params=params, average=values.average and on_devices(values.average, arrays))
 
     def inputs(self, batch: JaxBatch, update: Update) -> Inputs:
-        """Return what `update` takes, on the devices."""
         return Inputs(self._task.rows(batch, update.positions, self._rows), np.uint32(update.step))
 
     def evaluated(self, batch: JaxBatch) -> tuple[jax.Array, ...]:
-        """Return what `evaluate` takes after the values."""
         return batch.images, batch.labels, batch.mask
 
     def on_devices(self, values: Values, arrays: Mapping[str, NDArray[Any]]) -> Values:
@@ -169,6 +167,11 @@ class TransformerSteps:
         return Values(params, self._adam.init(params), average)
 
     def _update(self, values: Values, inputs: Inputs, lr: jax.Array) -> tuple[Values, dict[str, jax.Array]]:
+        # One program of fixed shapes, whose order is that of PyTorch's update: the gradient is clipped before Adam sees
+        # it, decay is of the weight before the step (`_moved`), and layer decay scales both, since PyTorch scales the
+        # group's rate. Blocks are stacked along the first dimension, so a layer's scale is an array with an entry for
+        # each block. `values` is donated, which halves the memory of an update: its arrays are deleted, so the backend
+        # replaces its own at once.
         settings = self._settings
         loss, gradient = self._gradient(values.params, inputs)
         if settings.clip_grad_norm:
@@ -198,6 +201,11 @@ class TransformerSteps:
         if num_parts == 1:
             found: tuple[jax.Array, Any] = of_part(params, inputs.rows, key)
             return found
+        # Part i has rows i, i + parts, …, not a block of neighbours: rows are sharded among the devices in blocks, so
+        # each device has rows of every part, and none moves. PyTorch's `rows_of_part` takes the same rows, so that the
+        # losses of both backends can be compared. Each part weighs 1 / parts, also where masked rows leave it fewer
+        # images, as in PyTorch. The key is of the step and the part alone: no generator has a state, so a resumed run
+        # draws the same numbers, on any number of devices.
         parts = jax.tree.map(lambda rows: rows.reshape(-1, num_parts, *rows.shape[1:]).swapaxes(0, 1), inputs.rows)
 
         def add(total: Any, part: Any) -> tuple[Any, None]:
@@ -217,7 +225,7 @@ class TransformerSteps:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MAETask:
+class MAETask(Task):
     """Training of a masked autoencoder."""
 
     model: MaskedAutoencoder
@@ -225,7 +233,6 @@ class MAETask:
     seed: int
 
     def initial(self, key: jax.Array) -> Any:
-        """Draw the weights."""
         side, masks = self.model.config.image_size, self.masks
         visible_BK, place_BL = (jnp.zeros((1, each), jnp.int32) for each in (masks.num_visible, masks.num_patches))
         return self.model.init(key, jnp.zeros((1, side, side, 3)), visible_BK, place_BL)["params"]
@@ -247,34 +254,29 @@ class MAETask:
         return loss
 
     def sums(self, params: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
-        """Return nothing: a masked autoencoder is not evaluated."""
-        return {}
+        return {}  # it is not evaluated
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ClassifierTask:
+class ClassifierTask(Task):
     """Training of a classifier: cross entropy of its logits."""
 
     model: VisionTransformer
 
     def initial(self, key: jax.Array) -> Any:
-        """Draw the weights."""
         side = self.model.config.image_size
         return self.model.init(key, jnp.zeros((1, side, side, 3)))["params"]
 
     def rows(self, batch: JaxBatch, positions: range, sharding: NamedSharding) -> Any:
-        """Return images, labels, and which rows hold samples."""
         return batch.images, batch.labels, batch.mask
 
     def loss(self, params: Any, rows: Any, key: jax.Array) -> jax.Array:
-        """Return the mean cross entropy of the rows that hold samples."""
         images_BHWC, labels_B, mask_B = rows
         variables, rngs = {"params": params}, {"dropout": key}
         logits_BK: Any = self.model.apply(variables, normalised(images_BHWC), train=True, rngs=rngs)
         return mean_loss(logits_BK, labels_B, mask_B)
 
     def sums(self, params: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
-        """Return sums over the rows that hold samples."""
         logits_BK: Any = self.model.apply({"params": params}, normalised(images_BHWC))
         return judged(logits_BK, labels_B, mask_B)
 

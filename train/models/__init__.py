@@ -6,7 +6,7 @@ mae.py               masked autoencoders
 vit.py               vision transformers, with timm's names of parameters
 packed.py            both over images of any shape, packed into rows
 jax_resnet.py        ResNets in Flax
-jax_transformers.py  vision transformers and masked autoencoders in Flax; positions.py their fixed positions
+jax_transformers.py  vision transformers and masked autoencoders in Flax
 """
 
-__all__ = ["jax_resnet", "jax_transformers", "mae", "packed", "positions", "registry", "sizes", "vit"]
+__all__ = ["jax_resnet", "jax_transformers", "mae", "packed", "registry", "sizes", "vit"]

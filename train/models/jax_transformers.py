@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import NamedSharding
 
-from train.models.positions import sincos_positions
 from train.models.sizes import (
     LAYER_NORM_EPSILON,
     LEAST_HIDDEN,
@@ -29,6 +28,7 @@ from train.models.sizes import (
     BlockConfig,
     MAEConfig,
     ViTConfig,
+    sincos_positions,
 )
 
 KEPT = jax.checkpoint_policies.dots_with_no_batch_dims_saveable

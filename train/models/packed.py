@@ -41,6 +41,11 @@ def own_image(segments_RT: torch.Tensor) -> torch.Tensor:
 
     Padding attends to padding: a query without any key would have no defined output.
     """
+    # The mask is what keeps images of a row apart: a token of image 3 sees the tokens numbered 3 and no others, so the
+    # output of an image does not depend on its neighbours in the row, nor on where in the row it begins. Padding is
+    # number 0 and by this rule one more image. It must see something: the softmax over no key is 0 / 0, and a NaN in a
+    # token that nothing reads still makes all gradients NaN, because 0 x NaN is NaN. The mask is computed from the
+    # numbers on the device; sent from the host, it would be T x T bytes a row, for 1,024 tokens more than the pixels.
     return (segments_RT[:, :, None] == segments_RT[:, None, :]).unsqueeze(1)
 
 
@@ -202,6 +207,10 @@ def embed_patches(embed: PatchEmbed, patches_RTV: torch.Tensor) -> torch.Tensor:
 
 def pooled(x_RTD: torch.Tensor, segments_RT: torch.Tensor, images: int) -> torch.Tensor:
     """Return the mean of the tokens of each image, (R, M, D); 0 for images that do not exist."""
+    # Rows hold different numbers of images, and XLA compiles once for each shape, so all M places are computed, also
+    # those without an image. A product with a matrix of 0 and 1 sums each image's tokens; a loop or a scatter would
+    # have shapes, or an order of additions, that depend on the data. The count is at least 1, so that an empty place
+    # is 0 and not NaN; its label is -1, which leaves it out of the loss.
     numbers_M = torch.arange(1, images + 1, device=segments_RT.device, dtype=segments_RT.dtype)
     is_of_RMT = (segments_RT[:, None, :] == numbers_M[:, None]).to(x_RTD.dtype)
     return is_of_RMT @ x_RTD / is_of_RMT.sum(dim=-1, keepdim=True).clamp(min=1)

@@ -1,10 +1,13 @@
-"""Sizes of vision transformers and masked autoencoders, by name and in full, for every framework."""
+"""Sizes and fixed positions of vision transformers and masked autoencoders, for every framework."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dataprep.errors import UsageError
 from dataprep.messages import there_are
@@ -201,3 +204,16 @@ def layer_of(name: str, last: int) -> int:
     if name.startswith("blocks."):
         return int(name.split(".")[1]) + 1
     return 0 if name.startswith(("cls_token", "pos_embed", "patch_embed")) else last
+
+
+_LONGEST_PERIOD = 10_000.0
+"""Factor between the first and the last frequency: Vaswani et al., "Attention is all you need", 2017."""
+
+
+def sincos_positions(dim: int, grid: int) -> NDArray[np.float32]:
+    """Return the fixed position embeddings of `train.models.mae.sincos_positions`: (1, 1 + grid^2, dim)."""
+    frequencies = _LONGEST_PERIOD ** (-np.arange(dim // 4) / (dim // 4))
+    angles = np.outer(np.arange(grid), frequencies)
+    along = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    patches = np.concatenate([np.tile(along, (grid, 1)), np.repeat(along, grid, axis=0)], axis=1)
+    return np.concatenate([np.zeros((1, dim)), patches]).astype(np.float32)[None]

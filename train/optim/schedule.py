@@ -37,8 +37,8 @@ class HalfCosine:
     def __post_init__(self) -> None:
         if not 0 <= self.warmup_epochs <= self.epochs:
             raise UsageError(
-                f"warmup_epochs {self.warmup_epochs:g} of {self.epochs:g} epochs; choose a part of them, e.g. "
-                f"`warmup_epochs` {self.epochs / 10:g}"
+                f"`warmup_epochs` {self.warmup_epochs:g} of {self.epochs:g} epochs; choose a part of them, e.g. "
+                f"{self.epochs / 10:g}"
             )
 
     def at(self, epoch: float) -> float:
@@ -52,23 +52,14 @@ class HalfCosine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steps:
-    """A learning rate that is divided by `divisor` every `every_epochs` epochs, and constant in between.
-
-    Raises:
-        UsageError: The divisor is below 1, or the number of epochs is not above 0.
-    """
+    """A learning rate that is divided by `divisor` every `every_epochs` epochs, and constant in between."""
 
     lr: float
     """Learning rate at the start."""
     divisor: float
+    """1 or more."""
     every_epochs: float
-
-    def __post_init__(self) -> None:
-        if self.divisor < 1 or self.every_epochs <= 0:
-            raise UsageError(
-                f"a learning rate divided by {self.divisor:g} every {self.every_epochs:g} epochs; expected 1 or more, "
-                "and more than 0"
-            )
+    """Above 0."""
 
     def at(self, epoch: float) -> float:
         """Return the learning rate after a number of epochs."""

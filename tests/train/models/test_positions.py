@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from train.models import mae
-from train.models.positions import sincos_positions
+from train.models.sizes import sincos_positions
 
 
 @pytest.mark.parametrize(("dim", "grid"), [(4, 1), (64, 8), (768, 14)])

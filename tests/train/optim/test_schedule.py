@@ -29,7 +29,7 @@ def test_the_base_rate_is_given_for_a_batch_of_256():
 
 
 def test_a_warm_up_longer_than_the_run_is_refused():
-    with pytest.raises(UsageError, match="warmup_epochs 40 of 10 epochs"):
+    with pytest.raises(UsageError, match="`warmup_epochs` 40 of 10 epochs"):
         HalfCosine(lr=1.0, min_lr=0, warmup_epochs=40, epochs=10)
 
 
@@ -37,5 +37,3 @@ def test_the_rate_is_divided_every_given_number_of_epochs():
     schedule = Steps(lr=0.5, divisor=5, every_epochs=20)
     epochs = (0, 19.999, 20, 39.9, 40)
     assert [schedule.at(epoch) for epoch in epochs] == pytest.approx([0.5, 0.5, 0.1, 0.1, 0.02])
-    with pytest.raises(UsageError, match="every 0 epochs"):
-        Steps(lr=0.5, divisor=5, every_epochs=0)
