@@ -233,6 +233,8 @@ class _Spec:
     """Spelling on the command line, where it is not the field's name."""
     also: tuple[str, ...] = ()
     """More spellings on the command line."""
+    envvar: str = ""
+    """Environment variable from which the command line takes a missing value."""
     either: bool = False
     """Whether a boolean also has `--no-NAME`."""
     valued: bool = False
@@ -636,7 +638,8 @@ def _pair(key: _Key, text: str) -> tuple[str, str]:
 def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:
     spec, text, shown = key.spec, spell(key.spec.help), spell(key.spec.shown)
     if spec.rest:
-        return click.Argument([key.name], nargs=-1, type=click.UNPROCESSED, metavar=spec.metavar)
+        is_needed = key.default is dataclasses.MISSING
+        return click.Argument([key.name], nargs=-1, type=click.UNPROCESSED, metavar=spec.metavar, required=is_needed)
     if key.is_positional:
         count = -1 if key.kind is Texts else 1
         return click.Argument([key.name], type=_click_type(key), metavar=spec.metavar, nargs=count, required=True)
@@ -662,6 +665,8 @@ def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:
         default=None if is_required or is_many else default,
         show_default=shown or bool(shows),
         metavar=spec.metavar,
+        envvar=spec.envvar or None,
+        show_envvar=bool(spec.envvar),
         help=text,
     )
 

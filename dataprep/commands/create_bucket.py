@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Literal
 
 import click
@@ -13,7 +15,6 @@ from dataprep.cloud.gcloud import Gcloud
 from dataprep.cloud.placement import is_bucket
 from dataprep.cloud.region import check_place, region_of
 from dataprep.commands.build_run import people
-from dataprep.commands.options import checked_labels
 from dataprep.commands.region_options import NamedTpu, Note, named_place
 from dataprep.errors import UsageError, VerificationError
 from dataprep.messages import printable
@@ -32,6 +33,9 @@ it exists in another place, or a permission is missing.
 """
 
 
+_LABEL = re.compile(r"([a-z][-_a-z0-9]{0,62})=([-_a-z0-9]{0,63})")
+
+
 @request
 class CreateBucket(NamedTpu):
     """Create a bucket in the region of a zone or a TPU, where reading it is free.
@@ -48,7 +52,11 @@ class CreateBucket(NamedTpu):
         "Class of new objects; reading any but standard costs money for each GiB.", default="standard", group=WRITE
     )
     label: Pairs = option(
-        "Label that the bill shows; may be repeated.", default_factory=dict, metavar="KEY=VALUE", group=WRITE
+        "Label that the bill shows; may be repeated.",
+        default_factory=dict,
+        example="team=vision",
+        metavar="KEY=VALUE",
+        group=WRITE,
     )
     lifecycle_days: int | None = option(
         "Age in days at which `lifecycle` acts on an object.", default=None, low=1, shown="never", group=WRITE
@@ -99,6 +107,17 @@ class CreateBucket(NamedTpu):
             hierarchical=self.hns,
             caches=tuple(dict.fromkeys(map(check_place, texts(self.cache)))),
         )
+
+
+def checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels of a resource. Raises UsageError if Google Cloud does not allow one."""
+    for key, value in labels.items():
+        if _LABEL.fullmatch(f"{key}={value}") is None:
+            raise UsageError(
+                f"`label` {key}={value}: expected KEY=VALUE of a-z, 0-9, _ and -, the key's first a letter, each of at "
+                "most 63 characters"
+            )
+    return dict(labels)
 
 
 def _create(asked: CreateBucket, *, as_json: bool) -> None:

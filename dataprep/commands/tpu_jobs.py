@@ -12,13 +12,13 @@ import time
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Literal
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.arguments import Finite, StrictCommand
+from dataprep.arguments import READ, WHERE, WRITE, Request, Texts, command_of, option, request, texts
 from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.cloud.tpu.command_lines import fetch_command, parse_share
 from dataprep.cloud.tpu.fleet import Answer, Archive, Fleet, Trace, arrange, pack, require_all
@@ -33,91 +33,53 @@ from dataprep.cloud.tpu.jobs import (
     prepare,
     start,
 )
-from dataprep.cloud.tpu.manifest import MODES, BuildParts, ManifestRequest, job_set
+from dataprep.cloud.tpu.manifest import BuildParts, ManifestRequest, Mode, job_set
 from dataprep.cloud.tpu.manifest import new_queue as queue_of
 from dataprep.cloud.tpu.worker import Holder
-from dataprep.commands.options import COUNT, COUNT_OR_NONE, WHOLE, json_option
-from dataprep.commands.tpu_machines import Done, TpuState, Where, examples, note, on_workers, state_of
+from dataprep.commands.tpu_machines import Done, OnWorkers, TpuState, Where, examples, note, state_of, tpu_command
 from dataprep.errors import StorageError, UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import printable, shell_words
 
 _READY = ("READY", "RUNNING")
-_AFTER_DASHES = {"ignore_unknown_options": True}
-_grace_option = click.option(
-    "--grace-s",
-    type=Finite(min=0),
-    default=60.0,
-    show_default=True,
-    help="Seconds that a program gets for a checkpoint before it is killed.",
-)
+_GRACE = "Seconds that a program gets for a checkpoint before it is killed."
+Framework = Literal["torch", "jax", "torch-tpu"]
 
 
-@click.command(
-    "run",
-    cls=StrictCommand,
-    context_settings=_AFTER_DASHES,
-    epilog=examples(
-        "tpu run my-tpu --zone us-central2-b -- dataprep-pretrain-mae --use-xla --data-path gs://bucket/coco-dup5",
-        "tpu run my-tpu --zone us-central2-b --run night-1 --env WANDB_API_KEY --detach -- python train.py",
-        "tpu run my-tpu --zone us-central2-b --run night-1",
-    ),
-)
-@on_workers
-@click.option("--run", metavar="NAME", help="Name of the run to start or to follow.  [default: a new name]")
-@click.option(
-    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", show_default=True,
-    help="Framework whose environment variables are set.",
-)  # fmt: skip
-@click.option(
-    "--env",
-    "variables",
-    multiple=True,
-    metavar="KEY[=VALUE]",
-    help="Environment variable of the command; may be repeated. KEY alone takes the value from this shell.",
-)
-@click.option("--detach", is_flag=True, help="Return once the command has started.")
-@click.option("--keep-going", is_flag=True, help="Let the other workers continue when one fails.")
-@click.option(
-    "--poll-s",
-    type=Finite(min=0.05),
-    default=30.0,
-    show_default=True,
-    help="Seconds between requests for the workers' states.",
-)
-@click.option(
-    "--patience-s",
-    type=Finite(min=1),
-    default=900.0,
-    show_default=True,
-    help="Seconds without an answer from a worker after which this command ends.",
-)
-@_grace_option
-@click.option(
-    "--log-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the logs of all workers.  [default: logs/TPU/RUN]",
-)
-@click.argument("argv", nargs=-1, metavar="-- COMMAND…")
-def run_command(
-    where: Where,
-    run: str | None,
-    framework: str,
-    variables: tuple[str, ...],
-    detach: bool,
-    log_dir: Path | None,
-    argv: tuple[str, ...],
-    **watching: Any,
-) -> Done:
+@request
+class RunOnTpu(OnWorkers):
     """Run a command on all workers, in the code and environment of `tpu setup`, and follow it.
 
     The command runs detached: it continues if connections drop, or if you press Ctrl-C here. A run is started at most
-    once on each worker: if --run names an existing one, that is followed, and then no COMMAND is needed.
+    once on each worker: if `run` names an existing one, that is followed, and then no COMMAND is needed.
     """
+
+    run: str | None = option("Name of the run to start or to follow.", default=None, metavar="NAME", shown="a new name")
+    framework: Framework = option("Framework whose environment variables are set.", default="torch")
+    env: Texts = option(
+        "Environment variable of the command; may be repeated. KEY alone takes the value from this shell.",
+        default=(),
+        metavar="KEY[=VALUE]",
+    )
+    detach: bool = option("Return once the command has started.", default=False)
+    keep_going: bool = option("Let the other workers continue when one fails.", default=False)
+    poll_s: float = option("Seconds between requests for the workers' states.", default=30.0, low=0.05, rare=True)
+    patience_s: float = option(
+        "Seconds without an answer from a worker after which this command ends.", default=900.0, low=1, rare=True
+    )
+    grace_s: float = option(_GRACE, default=60.0, low=0, rare=True)
+    log_dir: Path | None = option(
+        "Folder for the logs of all workers.", default=None, metavar="FOLDER", shown="logs/TPU/RUN", group=WRITE
+    )
+    argv: Texts = option("Command and its arguments.", default=(), rest=True, metavar="-- COMMAND…")
+
+
+def _run(asked: RunOnTpu, where: Where) -> Done:
+    argv, run, detach, log_dir = texts(asked.argv), asked.run, asked.detach, asked.log_dir
     if not argv and run is None:
-        raise UsageError("neither a command nor --run; give one after --, such as -- dataprep-pretrain-mae …")
+        raise UsageError("neither a command nor `run`; give one after --, such as -- dataprep-pretrain-mae …")
     name = check_run(run or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
-    environment = {**FRAMEWORKS[framework], **dict(map(_variable, variables))}
+    environment = {**FRAMEWORKS[asked.framework], **dict(map(_variable, texts(asked.env)))}
     fleet = where.fleet()
     if argv:
         start(fleet, name, argv, environment)
@@ -128,7 +90,8 @@ def run_command(
         if not where.as_json:
             click.echo("# detached" if where.dry_run else name)
         return Done(facts={"run": name, "workers": len(fleet.target.instances)})
-    states = follow(fleet, name, Watch(**watching), note=note, show=lambda text: where.say(text, nl=False))
+    watch = Watch(poll_s=asked.poll_s, patience_s=asked.patience_s, grace_s=asked.grace_s, keep_going=asked.keep_going)
+    states = follow(fleet, name, watch, note=note, show=lambda text: where.say(text, nl=False))
     logs = collect_logs(fleet, name, log_dir or Path("logs") / where.place.name / name)
     for worker, state in states.items():
         if has_failed(state):
@@ -139,35 +102,42 @@ def run_command(
     return Done(facts=facts, code=int(any(map(has_failed, states.values()))))
 
 
-@click.command(
-    "exec",
-    cls=StrictCommand,
-    context_settings=_AFTER_DASHES,
-    epilog=examples(
-        "tpu exec my-tpu --zone us-central2-b -- nproc",
-        "tpu exec my-tpu --zone us-central2-b --worker 0 -- 'df -h | grep mnt'",
-    ),
+run_command = tpu_command(
+    RunOnTpu,
+    _run,
+    "run",
+    "tpu run my-tpu --zone us-central2-b -- dataprep-pretrain-mae --use-xla --data-path gs://bucket/coco-dup5",
+    "tpu run my-tpu --zone us-central2-b --run night-1 --env WANDB_API_KEY --detach -- python train.py",
+    "tpu run my-tpu --zone us-central2-b --run night-1",
 )
-@on_workers
-@click.option(
-    "--worker",
-    "workers",
-    type=COUNT_OR_NONE,
-    multiple=True,
-    help="Number of a worker; may be repeated.  [default: all]",
-)
-@click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND…")
-def exec_command(where: Where, workers: tuple[int, ...], argv: tuple[str, ...]) -> Done:
+
+
+@request
+class ExecOnTpu(OnWorkers):
     """Run a command on all workers, many at the same time, and print the output of each.
 
     A COMMAND of one word is a line of shell: dataprep tpu exec my-tpu -- 'df -h | grep mnt'. gcloud may repeat a
     command whose connection dropped, so use `dataprep tpu run` for a command that must not run twice.
     """
+
+    worker: Texts = option("Number of a worker; may be repeated.", default=(), metavar="N", shown="all", group=WHERE)
+    argv: Texts = option("Command and its arguments.", rest=True, metavar="-- COMMAND…")
+
+    def workers(self) -> tuple[int, ...]:
+        """Return the numbers of the workers; none for all. Raises UsageError for another word."""
+        for each in texts(self.worker):
+            if not (each.isascii() and each.isdigit()):
+                raise UsageError(f"`worker` {each}: expected the number of a worker, from 0")
+        return tuple(map(int, texts(self.worker)))
+
+
+def _exec(asked: ExecOnTpu, where: Where) -> Done:
+    workers, argv = asked.workers(), texts(asked.argv)
     fleet = where.fleet()
     outside = [worker for worker in workers if worker >= len(fleet.target.instances) and not where.dry_run]
     if outside:
         raise UsageError(
-            f"--worker {outside[0]}: {where.place.name} has workers 0 to {len(fleet.target.instances) - 1}"
+            f"`worker` {outside[0]}: {where.place.name} has workers 0 to {len(fleet.target.instances) - 1}"
         )
     answers = fleet.shell(argv[0] if len(argv) == 1 else shlex.join(argv), workers or None)
     for answer in answers:
@@ -181,10 +151,21 @@ def exec_command(where: Where, workers: tuple[int, ...], argv: tuple[str, ...]) 
     return Done(facts={"by_worker": facts}, code=3 if unreached else int(any(answer.code for answer in answers)))
 
 
-@click.command("status", cls=StrictCommand, epilog=examples("tpu status my-tpu --zone us-central2-b --json"))
-@on_workers
-def status_command(where: Where) -> Done:
+exec_command = tpu_command(
+    ExecOnTpu,
+    _exec,
+    "exec",
+    "tpu exec my-tpu --zone us-central2-b -- nproc",
+    "tpu exec my-tpu --zone us-central2-b --worker 0 -- 'df -h | grep mnt'",
+)
+
+
+@request
+class TpuStatus(OnWorkers):
     """Show the TPU's state, its runs, and the processes that hold its chips."""
+
+
+def _status(_asked: TpuStatus, where: Where) -> Done:
     known = state_of(where, where.gcloud)
     answers: list[Answer] = []
     if known["state"] in _READY or where.dry_run:
@@ -195,42 +176,37 @@ def status_command(where: Where) -> Done:
     return Done(facts={**known, "by_worker": workers})
 
 
-@click.command(
-    "kill",
-    cls=StrictCommand,
-    epilog=examples(
-        "tpu kill my-tpu --zone us-central2-b --run night-1", "tpu kill my-tpu --zone us-central2-b --others"
-    ),
-)
-@on_workers
-@click.option(
-    "--run",
-    "runs",
-    multiple=True,
-    metavar="NAME",
-    help="Run to end; may be repeated.  [default: all that have not ended]",
-)
-@click.option("--others", is_flag=True, help="Offer to end other processes that hold the chips as well.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation, not even about other users' processes.")
-@_grace_option
-def kill_command(where: Where, runs: tuple[str, ...], others: bool, yes: bool, grace_s: float) -> Done:
+status_command = tpu_command(TpuStatus, _status, "status", "tpu status my-tpu --zone us-central2-b --json")
+
+
+@request
+class KillOnTpu(OnWorkers):
     """End runs and their processes; then remove libtpu's lock file where no process holds a chip.
 
     A run's first process gets SIGTERM and time for a checkpoint. A process of the run is recognised by its number,
     start time and boot, by the process group of that one, or by the run's mark in its environment, so that without
-    --others no other process is ended.
+    `others` no other process is ended.
     """
+
+    run: Texts = option("Run to end; may be repeated.", default=(), metavar="NAME", shown="all that have not ended")
+    others: bool = option("Offer to end other processes that hold the chips as well.", default=False)
+    yes: bool = option("Do not ask for confirmation, not even about other users' processes.", default=False)
+    grace_s: float = option(_GRACE, default=60.0, low=0)
+
+
+def _kill(asked: KillOnTpu, where: Where) -> Done:
+    grace_s = asked.grace_s
     fleet = where.fleet()
     ended: dict[str, int] = {}
-    for run in map(check_run, runs or _running(fleet)):
+    for run in map(check_run, texts(asked.run) or _running(fleet)):
         answers = fleet.call("kill", run, f"--grace-s={grace_s}", timeout_s=grace_s + 120)
         require_all(answers, f"end {run}")
         if where.dry_run:
             continue
         ended[run] = sum(len(answer.reply["ended"]) for answer in answers)
         where.say(f"run {run}: {ended[run]} processes ended on {len(answers)} workers")
-    if others:
-        _end_others(where, fleet, yes=yes, grace_s=grace_s)
+    if asked.others:
+        _end_others(where, fleet, yes=asked.yes, grace_s=grace_s)
     answers = fleet.call("release")
     require_all(answers, "release the chips")
     held = [answer for answer in answers if answer.reply["lock"] == "kept"]
@@ -246,6 +222,15 @@ def kill_command(where: Where, runs: tuple[str, ...], others: bool, yes: bool, g
         where.say(f"lock file removed on {removed} workers")
     facts = {"ended": ended, "held_by": {answer.worker: answer.reply["holders"] for answer in held}}
     return Done(facts={**facts, "lock_files_removed": removed}, code=int(bool(held)))
+
+
+kill_command = tpu_command(
+    KillOnTpu,
+    _kill,
+    "kill",
+    "tpu kill my-tpu --zone us-central2-b --run night-1",
+    "tpu kill my-tpu --zone us-central2-b --others",
+)
 
 
 def _running(fleet: Fleet) -> list[str]:
@@ -299,58 +284,17 @@ def _variable(text: str) -> tuple[str, str]:
     """Parse a variable. No message repeats the text, which may be a secret."""
     key, equals, value = text.partition("=")
     if not key.isidentifier() or not key.isascii():
-        raise UsageError("--env: a value is not KEY=VALUE, or KEY alone; give a name of letters, digits and _ first")
+        raise UsageError("`env`: a value is not KEY=VALUE, or KEY alone; give a name of letters, digits and _ first")
     if not equals and key not in os.environ:
-        raise UsageError("--env: a KEY without a VALUE is not set here; export it, or give KEY=VALUE")
+        raise UsageError("`env`: a KEY without a VALUE is not set here; export it, or give KEY=VALUE")
     return key, value if equals else os.environ[key]
 
 
 ENVIRONMENT_TIMEOUT_S = 3600.0
 
 
-@click.command(
-    "setup",
-    cls=StrictCommand,
-    epilog=examples(
-        "tpu setup my-tpu --zone us-central2-b --code .",
-        "tpu setup my-tpu --zone us-central2-b --framework jax --nfs 10.0.0.2:/vol1=/mnt/data",
-    ),
-)
-@on_workers
-@click.option(
-    "--code",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=".",
-    show_default=True,
-    help="Folder of code that all workers get.",
-)
-@click.option(
-    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", show_default=True,
-    help="Framework whose packages are installed.",
-)  # fmt: skip
-@click.option(
-    "--requirements",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File of pinned packages, instead of the framework's.",
-)
-@click.option(
-    "--python", "python_version", default="3.13", show_default=True, help="Version of the environment's Python."
-)
-@click.option(
-    "--nfs",
-    "shares",
-    multiple=True,
-    metavar="SERVER:/SHARE=/FOLDER",
-    help="NFS share to check, and to mount if it is not mounted; may be repeated.",
-)
-def setup_command(
-    where: Where,
-    code: Path,
-    framework: str,
-    requirements: Path | None,
-    python_version: str,
-    shares: tuple[str, ...],
-) -> Done:
+@request
+class SetUpTpu(OnWorkers):
     """Copy code to all workers, create an environment for it, check mounts, and open /tmp/tpu_logs to all users.
 
     Code goes into a folder that is named by its digest, so that a running program keeps the code with which it began.
@@ -358,7 +302,30 @@ def setup_command(
     new environment. The frameworks need different versions of libtpu or of torch, so an environment has only one of
     them.
     """
-    parsed, archive = [parse_share(share) for share in shares], pack(code)
+
+    code: Path = option("Folder of code that all workers get.", default=Path(), metavar="FOLDER", group=READ)
+    framework: Framework = option("Framework whose packages are installed.", default="torch")
+    requirements: Path | None = option(
+        "File of pinned packages, instead of the framework's.", default=None, metavar="FILE", group=READ
+    )
+    python: str = option("Version of the environment's Python.", default="3.13", metavar="VERSION")
+    nfs: Texts = option(
+        "NFS share to check, and to mount if it is not mounted; may be repeated.",
+        default=(),
+        metavar="SERVER:/SHARE=/FOLDER",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the values, and that the files exist."""
+        super().__post_init__()
+        if not self.code.is_dir():
+            raise UsageError(f"`code` {self.code}: no such folder; check its path")
+        if self.requirements is not None and not self.requirements.is_file():
+            raise UsageError(f"`requirements` {self.requirements}: no such file; check its path")
+
+
+def _setup(asked: SetUpTpu, where: Where) -> Done:
+    parsed, archive = [parse_share(share) for share in texts(asked.nfs)], pack(asked.code)
     fleet = where.fleet()
     prepare(fleet, note)
     for share in parsed:
@@ -374,10 +341,10 @@ def setup_command(
     else:
         _copy_archive(fleet, archive, remote)
     require_all(fleet.call("unpack", remote, archive.name, archive.sha256), "stage code")
-    pins = requirements or Path(str(resources.files("dataprep").joinpath("data", f"tpu-{framework}.txt")))
+    pins = asked.requirements or Path(str(resources.files("dataprep") / "data" / f"tpu-{asked.framework}.txt"))
     remote = f".dataprep-{hashlib.sha256(pins.read_bytes()).hexdigest()[:12]}.txt"
     fleet.copy(str(pins), remote)
-    answers = fleet.call("environment", remote, f"--python={python_version}", timeout_s=ENVIRONMENT_TIMEOUT_S)
+    answers = fleet.call("environment", remote, f"--python={asked.python}", timeout_s=ENVIRONMENT_TIMEOUT_S)
     require_all(answers, "make the environment")
     if not where.dry_run:
         where.say(
@@ -387,31 +354,55 @@ def setup_command(
     return Done(facts={**code_facts, "workers": len(answers), "requirements": pins.stem})
 
 
-@click.command(
-    "copy", cls=StrictCommand, epilog=examples("tpu copy my-tpu --zone us-central2-b checkpoint.pth checkpoint.pth")
+setup_command = tpu_command(
+    SetUpTpu,
+    _setup,
+    "setup",
+    "tpu setup my-tpu --zone us-central2-b --code .",
+    "tpu setup my-tpu --zone us-central2-b --framework jax --nfs 10.0.0.2:/vol1=/mnt/data",
 )
-@on_workers
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
-@click.argument("destination")
-def copy_command(where: Where, source: Path, destination: str) -> Done:
+
+
+@request
+class CopyToTpu(OnWorkers):
     """Copy a file or a folder to all workers; a relative DESTINATION is below the home folder."""
+
+    source: Path = option("File or folder on this machine.", kw_only=False)
+    destination: str = option("Path on the workers.", kw_only=False)
+
+    def __post_init__(self) -> None:
+        """Check the values, and that there is something to copy."""
+        super().__post_init__()
+        if not self.source.exists():
+            raise UsageError(f"{self.source}: no such file or folder; check its path")
+
+
+def _copy(asked: CopyToTpu, where: Where) -> Done:
+    source, destination = asked.source, asked.destination
     fleet = where.fleet()
     fleet.copy(str(source), destination, recurse=source.is_dir())
     return Done(facts={"source": str(source), "destination": destination, "workers": len(fleet.target.instances)})
 
 
-@click.command(
-    "profile", cls=StrictCommand, epilog=examples("tpu profile my-tpu --zone us-central2-b logs/run-1 traces")
+copy_command = tpu_command(
+    CopyToTpu, _copy, "copy", "tpu copy my-tpu --zone us-central2-b checkpoint.pth checkpoint.pth"
 )
-@on_workers
-@click.argument("log_folder", metavar="LOG_FOLDER")
-@click.argument("destination", type=click.Path(file_okay=False, path_type=Path))
-def profile_command(where: Where, log_folder: str, destination: Path) -> Done:
+
+
+@request
+class ProfileTpu(OnWorkers):
     """Collect the traces of all workers below LOG_FOLDER in DESTINATION, in the layout that TensorBoard reads.
 
     Traces of several hosts that began within two minutes become one run. To see them:
     tensorboard --logdir DESTINATION, or xprof --logdir DESTINATION.
     """
+
+    log_folder: str = option("Folder of a training on the workers.", kw_only=False)
+    destination: Path = option("Folder on this machine.", kw_only=False)
+
+
+def _profile(asked: ProfileTpu, where: Where) -> Done:
+    log_folder, destination = asked.log_folder, asked.destination
     if "://" in log_folder:
         raise UsageError(f"{log_folder}: traces in a bucket are in one place already; give it to xprof --logdir")
     fleet = where.fleet()
@@ -434,6 +425,11 @@ def profile_command(where: Where, log_folder: str, destination: Path) -> Done:
     workers = len({worker for worker, _ in placed})
     where.say(f"{len(placed)} traces of {workers} workers in {destination}: {', '.join(runs)}")
     return Done(facts={"destination": str(destination), "traces": len(placed), "workers": workers, "runs": runs})
+
+
+profile_command = tpu_command(
+    ProfileTpu, _profile, "profile", "tpu profile my-tpu --zone us-central2-b logs/run-1 traces"
+)
 
 
 def _copy_archive(fleet: Fleet, archive: Archive, remote: str) -> None:
@@ -464,10 +460,104 @@ def _fetch(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], scrat
 _FOLDED_CHARACTERS = 110
 
 
-@click.command(
+@request
+class Manifest(Request):
+    """Write a JobSet for GKE: with `build` a build in parts, then the training on a TPU, with restarts when its nodes
+    are taken away.
+
+    Nothing is sent to a cluster: apply the file with kubectl. The cluster needs JobSet and, for `queue`, Kueue.
+    """
+
+    name: str = option("Name of the JobSet.", kw_only=False)
+    type: str = option("TPU, such as v6e-16 or tpu7x-2x2x4.", metavar="TYPE", group=WHERE)
+    image: str = option("Container image with this package and the training's framework.", group=WHERE)
+    build: str | None = option(
+        "Words of a dataprep build that runs first, in parts.", default=None, metavar="'DATASET …'"
+    )
+    parts: int = option("Parts of the build, each a pod.", default=8, low=1)
+    part_cpu: str = option("CPUs of a part.", default="4", rare=True)
+    part_memory: str = option("Memory of a part.", default="3Gi", rare=True)
+    part_disk: str = option("Disk of a part.", default="4Gi", rare=True)
+    queue: str | None = option(
+        "Local queue of Kueue that admits the JobSet.", default=None, metavar="NAME", shown="no Kueue", group=WHERE
+    )
+    new_queue: bool = option(
+        "Write this queue, too, with quotas for exactly this JobSet; for administrators.",
+        default=False,
+        group=WHERE,
+        rare=True,
+    )
+    namespace: str | None = option("Namespace of Kubernetes.", default=None, group=WHERE)
+    service_account: str | None = option(
+        "Service account of Kubernetes, bound to one of Google Cloud.", default=None, metavar="NAME", group=WHERE
+    )
+    mode: Mode = option("How the TPU nodes are provided.", default="on-demand", group=WHERE)
+    reservation: str | None = option("Reservation, with `mode` reservation.", default=None, metavar="NAME", group=WHERE)
+    max_run: str | None = option(
+        "Time for which `queue` asks for flex-start nodes.", default=None, metavar="DURATION", shown="7d", group=WHERE
+    )
+    max_restarts: int = option("Failures after which the JobSet starts again.", default=10, rare=True)
+    framework: Framework = option("Framework whose environment variables are set.", default="torch")
+    output: Path | None = option("File to write.", default=None, metavar="FILE", shown="standard output", group=WRITE)
+    argv: Texts = option("Command of the training and its arguments.", rest=True, metavar="-- COMMAND…")
+
+    def wanted(self) -> ManifestRequest:
+        """Return the JobSet that is asked for."""
+        return ManifestRequest(
+            name=self.name,
+            accelerator=parse_accelerator(self.type),
+            image=self.image,
+            training=texts(self.argv),
+            environment=FRAMEWORKS[self.framework],
+            build=None if self.build is None else self._build_parts(self.build),
+            namespace=self.namespace,
+            queue=self.queue,
+            service_account=self.service_account,
+            mode=self.mode,
+            reservation=self.reservation,
+            max_run=self.max_run,
+            max_restarts=self.max_restarts,
+        )
+
+    def _build_parts(self, words: str) -> BuildParts:
+        try:
+            argv = shlex.split(words)
+        except ValueError as error:
+            raise UsageError(f"`build` {words!r}: {error}; quote it as for a shell") from None
+        if not argv or argv[0].startswith("-") or any(word.split("=")[0] == "--part" for word in argv):
+            raise UsageError("`build`: expected the words after `dataprep build`, a dataset first, without --part")
+        return BuildParts(
+            argv=["dataprep", "build", *argv],
+            parts=self.parts,
+            cpu=self.part_cpu,
+            memory=self.part_memory,
+            disk=self.part_disk,
+        )
+
+
+def _manifest(asked: Manifest, *, as_json: bool) -> None:
+    wanted, output = asked.wanted(), asked.output
+    documents = [*(queue_of(wanted) if asked.new_queue else []), job_set(wanted)]
+    for line in (wanted.accelerator.note, _resume_note(texts(asked.argv))):
+        if line:
+            note(line)
+    text = json.dumps({"name": asked.name, "documents": documents}) if as_json else as_yaml(documents)
+    if output is None:
+        click.echo(text, nl=as_json)
+        return
+    try:
+        output.write_text(as_yaml(documents), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"`output` {output}: cannot be written ({error.strerror}); choose another file") from error
+    if as_json:
+        click.echo(text)
+    note(f"{output}: written; kubectl apply -f {shell_words(str(output))}")
+
+
+manifest_command = command_of(
+    Manifest,
+    _manifest,
     "manifest",
-    cls=StrictCommand,
-    context_settings={"ignore_unknown_options": True},
     epilog=examples(
         "tpu manifest mae --type v6e-16 --image IMAGE --queue team-a -- dataprep-pretrain-mae --resume automatic",
         "tpu manifest mae --type tpu7x-2x2x4 --image IMAGE --mode flex-start --max-run 3d --queue team-a \\\n"
@@ -476,83 +566,6 @@ _FOLDED_CHARACTERS = 110
         "    --parts 16 -- dataprep-pretrain-mae --data-path gs://bucket/coco-dup5 --resume automatic",
     ),
 )
-@click.argument("name")
-@click.option("--type", "accelerator", required=True, metavar="TYPE", help="TPU, such as v6e-16 or tpu7x-2x2x4.")
-@click.option("--image", required=True, help="Container image with this package and the training's framework.")
-@click.option("--build", "build", metavar="'DATASET …'", help="Words of a dataprep build that runs first, in parts.")
-@click.option("--parts", type=COUNT, default=8, show_default=True, help="Parts of the build, each a pod.")
-@click.option("--part-cpu", default="4", show_default=True, help="CPUs of a part.")
-@click.option("--part-memory", default="3Gi", show_default=True, help="Memory of a part.")
-@click.option("--part-disk", default="4Gi", show_default=True, help="Disk of a part.")
-@click.option("--queue", metavar="NAME", help="Local queue of Kueue that admits the JobSet.  [default: no Kueue]")
-@click.option(
-    "--new-queue",
-    is_flag=True,
-    help="Write this queue, too, with quotas for exactly this JobSet; for administrators.",
-)
-@click.option("--namespace", help="Namespace of Kubernetes.")
-@click.option("--service-account", metavar="NAME", help="Service account of Kubernetes, bound to one of Google Cloud.")
-@click.option(
-    "--mode", type=click.Choice(MODES), default="on-demand", show_default=True, help="How the TPU nodes are provided."
-)
-@click.option("--reservation", metavar="NAME", help="Reservation, with --mode reservation.")
-@click.option("--max-run", metavar="DURATION", help="Time for which --queue asks for flex-start nodes.  [default: 7d]")
-@click.option(
-    "--max-restarts", type=WHOLE, default=10, show_default=True, help="Failures after which the JobSet starts again."
-)
-@click.option(
-    "--framework",
-    type=click.Choice(list(FRAMEWORKS)),
-    default="torch",
-    show_default=True,
-    help="Framework whose environment variables are set.",
-)
-@click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write.  [default: standard output]"
-)
-@json_option
-@click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND…")
-def manifest_command(
-    name: str,
-    accelerator: str,
-    build: str | None,
-    framework: str,
-    new_queue: bool,
-    output: Path | None,
-    as_json: bool,
-    argv: tuple[str, ...],
-    **options: Any,
-) -> None:
-    """Write a JobSet for GKE: with --build a build in parts, then the training on a TPU, with restarts when its nodes
-    are taken away.
-
-    Nothing is sent to a cluster: apply the file with kubectl. The cluster needs JobSet and, for --queue, Kueue.
-    """
-    found = parse_accelerator(accelerator)
-    parts = {key: options.pop(key) for key in ("parts", "part_cpu", "part_memory", "part_disk")}
-    request = ManifestRequest(
-        name=name,
-        accelerator=found,
-        training=argv,
-        environment=FRAMEWORKS[framework],
-        build=None if build is None else _build_parts(build, **parts),
-        **options,
-    )
-    documents = [*(queue_of(request) if new_queue else []), job_set(request)]
-    for line in (found.note, _resume_note(argv)):
-        if line:
-            note(line)
-    text = json.dumps({"name": name, "documents": documents}) if as_json else as_yaml(documents)
-    if output is None:
-        click.echo(text, nl=as_json)
-        return
-    try:
-        output.write_text(as_yaml(documents), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--output {output}: cannot be written ({error.strerror}); choose another file") from error
-    if as_json:
-        click.echo(text)
-    note(f"{output}: written; kubectl apply -f {shell_words(str(output))}")
 
 
 def as_yaml(documents: Sequence[dict[str, object]]) -> str:
@@ -564,18 +577,8 @@ def as_yaml(documents: Sequence[dict[str, object]]) -> str:
     return text
 
 
-def _build_parts(words: str, *, parts: int, part_cpu: str, part_memory: str, part_disk: str) -> BuildParts:
-    try:
-        argv = shlex.split(words)
-    except ValueError as error:
-        raise UsageError(f"--build {words!r}: {error}; quote it as for a shell") from None
-    if not argv or argv[0].startswith("-") or any(word.split("=")[0] == "--part" for word in argv):
-        raise UsageError("--build: expected the words after `dataprep build`, a dataset first, without --part")
-    return BuildParts(argv=["dataprep", "build", *argv], parts=parts, cpu=part_cpu, memory=part_memory, disk=part_disk)
-
-
 def _resume_note(argv: tuple[str, ...]) -> str:
-    """Return a note if a training would begin anew after a restart."""
+    """Return a note if a training would begin again from the first step after a restart."""
     if argv[0] != "dataprep-pretrain-mae" or any(word.split("=")[0] == "--resume" for word in argv):
         return ""
-    return "the training begins anew when its nodes are taken away; add --resume automatic"
+    return "the training begins again from the first step when its nodes are taken away; add --resume automatic"

@@ -50,7 +50,7 @@ def test_create_is_refused_before_anything_is_made(cloud):
         (("--type", "v4-9"), "v4 does not come with 9 cores"),
         (("--type", "v4-8", "--nfs", "x"), "expected SERVER:/SHARE=/FOLDER"),
         (("--type", "v4-8", "--package", "x; rm"), "not a name of a Debian package"),
-        (("--type", "v4-8", "--label", "x"), "expected KEY=VALUE of a-z, 0-9, _ and -, the key's first"),
+        (("--type", "v4-8", "--label", "x"), "--label x: expected KEY=VALUE, such as team=vision"),
         (("--type", "v4-8", "--label", "A B=d"), "each of at most 63 characters"),
         (("--type", "v4-8", "--label", f"a={'x' * 64}"), "each of at most 63 characters"),
         (("--type", "v4-8", "--boot-disk-gb", "50"), "--boot-disk-gb are for Compute Engine"),
