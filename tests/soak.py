@@ -673,6 +673,18 @@ def _picture_verdicts(kind: str, first: int, _folder: Path) -> str:
     return json.dumps(found)
 
 
+def planted_mutants() -> Iterator[Case]:
+    """Mistakes planted over all rooms, each of which the tests beside it find."""
+    for room in ("dataprep/", "loaders/", "pipelines/", "train/"):
+        yield room, partial(_mutants, room)
+
+
+def _mutants(room: str, _folder: Path) -> str:
+    run = subprocess.run([sys.executable, "tests/mutants.py", room], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+    return run.stdout.splitlines()[-1]
+
+
 def site() -> Iterator[Case]:
     """The documentation site, built without a warning, and every page of it in a browser."""
     yield "site", _site
@@ -724,6 +736,7 @@ SHOWS = {
     "jpeg-crops": jpeg_crops,
     "pictures": picture_verdicts,
     "two-builds": two_builds,
+    "mutants": planted_mutants,
     "odd-images": odd_images,
     "same-bytes": same_bytes,
     "changes": changes,
