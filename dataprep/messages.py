@@ -58,6 +58,15 @@ def shell_words(*words: object) -> str:
     return " ".join(map(_shell_word, map(str, words)))
 
 
+def command_line(*words: object, **fields: object) -> str:
+    """Return a command of dataprep that a user may copy into a shell, its options named by their fields.
+
+    A field that is True has no value; one that is None, False or empty is left out.
+    """
+    given = [(f"--{name.replace('_', '-')}", value) for name, value in fields.items() if value not in (None, False, "")]
+    return shell_words("dataprep", *words, *(word for pair in given for word in pair if word is not True))
+
+
 def _shell_word(word: str) -> str:
     if word.isprintable():
         return shlex.quote(word)
@@ -127,7 +136,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def sufficient_ratio(rejected: int, total: int) -> float:
-    """Return the least --max-reject-ratio of four digits that allows so many rejected images of all."""
+    """Return the least `max_reject_ratio` of four digits that allows so many rejected images of all."""
     steps = math.ceil(rejected / total * 10_000)
     while rejected > steps / 10_000 * total:  # 0.29 * 100 is less than 29
         steps += 1

@@ -41,7 +41,7 @@ def has_report_packages() -> bool:
 def require_report_packages() -> None:
     """Raise UsageError unless the package that renders pages is installed."""
     if not has_report_packages():
-        raise UsageError(f"--html needs {_PACKAGE}, which is not installed: {install_hint('report')}")
+        raise UsageError(f"`html` needs {_PACKAGE}, which is not installed: {install_hint('report')}")
 
 
 def render_page(template: str, package: str = "dataprep", script: str | None = None, **values: Any) -> str:
@@ -74,7 +74,7 @@ def write_page(page: str, path: Path) -> None:
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); choose another file") from error
+        raise UsageError(f"`html` {path}: cannot be written ({error.strerror}); choose another file") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -99,7 +99,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
 }
 """Beginnings of findings that are accepted, with the reasons, by row."""
-LEFT: dict[str, int] = {"lines below commands that name an option of the command line": 285}
+LEFT: dict[str, int] = {"lines below commands that name an option of the command line": 116}
 """Number of findings that are still to be removed, by row."""
 
 
@@ -349,11 +349,12 @@ def of_docstrings() -> list[str]:
 
 
 def spelled_options() -> list[str]:
-    """List the lines of dataprep, outside of its commands, that name an option of the command line."""
+    """List the lines of dataprep that name an option of the command line, except for its commands and the program for
+    the workers of a TPU, which has options of its own."""
     found = []
     for module in modules().values():
         if module.file.startswith("dataprep/") and not module.file.startswith(
-            ("dataprep/commands/", "dataprep/cli.py", "dataprep/arguments.py")
+            ("dataprep/commands/", "dataprep/cli.py", "dataprep/arguments.py", "dataprep/cloud/tpu/worker.py")
         ):
             lines = enumerate(module.path.read_text().splitlines(), start=1)
             found += [f"{module.file}:{number}" for number, line in lines if re.search(r"--[a-z][a-z-]+", line)]

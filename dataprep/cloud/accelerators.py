@@ -48,8 +48,7 @@ class Generation:
     gke_accelerator: str
     """Value of GKE's node label for this generation; empty if GKE does not have it, or no source states it."""
     runtime_version: str
-    """Value for `--version` of `gcloud compute tpus tpu-vm create`; empty if the TPU API does not create this
-    generation."""
+    """Software version of its TPUs in the TPU API; empty if that does not create this generation."""
     aliases: tuple[str, ...]
     """Other names of the generation, such as `trillium` for v6e."""
 
@@ -164,7 +163,7 @@ def smallest_slice(machine: TpuMachine, hosts: int) -> Accelerator | None:
         sizes = [size for size in generation.suffixes if _is_power_of_2(size) or size == generation.suffixes[-1]]
         names = [f"{generation.prefix}-{size}" for size in sizes]
     else:
-        shapes = [_compact(2**power, generation.dimensions) for power in range(generation.max_chips.bit_length())]
+        shapes = [compact(2**power, generation.dimensions) for power in range(generation.max_chips.bit_length())]
         names = [f"{generation.prefix}-{shape}" for shape in shapes if shape]
     slices = map(parse_accelerator, names)
     return next((found for found in slices if found.machine == machine and found.hosts >= hosts), None)
@@ -188,7 +187,7 @@ def zone_refusal(region: str, accelerator: Accelerator | None = None) -> str:
     known = sorted({zone for kind in kinds for zone in known_zones(kind)})
     inside = [zone for zone in known if zone.startswith(f"{region}-")]
     zones = f"its zones known to have {what} are" if inside else f"no zone of it is known to have {what}; others are"
-    return f"--zone {region!r}: a region, not a zone; {zones} {', '.join(inside or known)}, perhaps more"
+    return f"`zone` {region!r}: a region, not a zone; {zones} {', '.join(inside or known)}, perhaps more"
 
 
 def zone_note(accelerator: Accelerator, zone: str) -> str:
@@ -207,7 +206,7 @@ def shape_of(accelerator: Accelerator) -> str:
     """
     if accelerator.topology:
         return accelerator.topology
-    shape = _compact(accelerator.chips, accelerator.generation.dimensions)
+    shape = compact(accelerator.chips, accelerator.generation.dimensions)
     if shape is None:
         prefix = accelerator.generation.prefix
         raise UsageError(f"{accelerator.name}: its topology is not known; write it, e.g. {prefix}:2x2x4")
@@ -217,7 +216,7 @@ def shape_of(accelerator: Accelerator) -> str:
 def _by_xpk_name(name: str, generation: Generation, cores: int) -> Accelerator:
     """Return a TPU by xpk's name, in which the number counts TensorCores: `tpu7x-8` has four chips."""
     chips, rest = divmod(cores, generation.cores_per_chip)
-    shape = None if rest else _compact(chips, generation.dimensions)
+    shape = None if rest else compact(chips, generation.dimensions)
     if shape is None or chips > generation.max_chips:
         raise UsageError(
             f"{name}: as a name of xpk it means {cores:,} TensorCores, whose topology is not known; "
@@ -228,7 +227,7 @@ def _by_xpk_name(name: str, generation: Generation, cores: int) -> Accelerator:
     return replace(found, note=note)
 
 
-def _compact(chips: int, dimensions: int) -> str | None:
+def compact(chips: int, dimensions: int) -> str | None:
     """Return the most compact topology of a power of two: 4x8, 2x2x4; None for any other number of chips."""
     if chips < 1 or chips & (chips - 1) or (dimensions == 3 and chips == 2):
         return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from dataprep.cloud.gcloud import Gcloud, meaning
 from dataprep.cloud.region import can_cache, describe
+from dataprep.cloud.tpu.command_lines import gcloud_line
 from dataprep.errors import AccessError, UsageError
 from dataprep.messages import first_line
 from dataprep.storage import gcs_client
@@ -83,12 +84,12 @@ class BucketRequest:
 
     def __post_init__(self) -> None:
         if self.soft_delete_days and not 7 <= self.soft_delete_days <= 90:
-            raise UsageError(f"--soft-delete-days {self.soft_delete_days}: Cloud Storage takes 0, or 7 to 90")
+            raise UsageError(f"`soft_delete_days` {self.soft_delete_days}: Cloud Storage takes 0, or 7 to 90")
         place = BucketLocation(location=self.location, location_type="region")
         outside = next((zone for zone in self.caches if not can_cache(place, zone)), None)
         if outside is not None:
             raise UsageError(
-                f"--cache {outside}: a bucket in {self.location.lower()} can have caches in its zones only"
+                f"`cache` {outside}: a bucket in {self.location.lower()} can have caches in its zones only"
             )
 
     @property
@@ -131,7 +132,7 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
     found = _found(client, request.name)
     if found is None:
         if project is None and client.project is None and not gcs_client.emulator_url():
-            raise UsageError(f"{url}: no project is known; add --project")
+            raise UsageError(f"{url}: no project is known; add `project`")
         try:
             _create(client, request, project)
             for zone in request.caches:
@@ -147,7 +148,7 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
 
 def cache_command(bucket: str, zone: str) -> list[str]:
     """Return the command that adds a Rapid Cache to an existing bucket."""
-    return ["gcloud", "storage", "buckets", "anywhere-caches", "create", f"gs://{bucket}", zone]
+    return gcloud_line("storage", "buckets", "anywhere-caches", "create", f"gs://{bucket}", zone)
 
 
 def _found(client: Client, name: str) -> Bucket | None:
@@ -247,7 +248,7 @@ def account_email(name: str, project: str) -> str:
         UsageError: No account could have this name.
     """
     if not _NAME.fullmatch(name):
-        raise UsageError(f"--service-account {name!r}: expected 6 to 30 of a-z, 0-9 and -, the first a letter")
+        raise UsageError(f"`service_account` {name!r}: expected 6 to 30 of a-z, 0-9 and -, the first a letter")
     return f"{name}@{project}.iam.gserviceaccount.com"
 
 
@@ -255,9 +256,10 @@ def account_commands(bucket: str, name: str, project: str, role: str) -> list[li
     """Return the commands that create the account and then give it each role on the bucket."""
     email = account_email(name, project)
     shown = f"{role} of gs://{bucket}"
-    create = ["gcloud", "iam", "service-accounts", "create", name, f"--project={project}", f"--display-name={shown}"]
-    bind = ["gcloud", "storage", "buckets", "add-iam-policy-binding", f"gs://{bucket}"]
-    return [create] + [[*bind, f"--member=serviceAccount:{email}", f"--role={each}"] for each in ROLES[role]]
+    create = gcloud_line("iam", "service-accounts", "create", name, project=project, display_name=shown)
+    bind = ("storage", "buckets", "add-iam-policy-binding", f"gs://{bucket}")
+    member = f"serviceAccount:{email}"
+    return [create, *(gcloud_line(*bind, member=member, role=each) for each in ROLES[role])]
 
 
 def ensure_account(gcloud: Gcloud, bucket: str, name: str, project: str, role: str) -> None:

@@ -22,7 +22,7 @@ from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, ma
 from dataprep.cloud.prices import rows, table
 from dataprep.dataset.documents import convert
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import shell_words
+from dataprep.messages import command_line
 
 USABLE_SHARE = 0.8
 """Share of a host's vCPUs and promised network for input; the training loop, the runtime, TLS and uneven steps take
@@ -442,7 +442,7 @@ def cost_from_table(loader: str, image_size: int, bytes_per_image: float, costs:
 
 
 def cost_from_document(document: Any, name: str) -> MeasuredFile:
-    """Return the cost in the JSON of `dataprep bench --json` or `dataprep diagnose --json`.
+    """Return the cost in the JSON of `dataprep bench` or `dataprep diagnose`.
 
     Of several sections the costliest one counts. The part that grows with the stored pixels has the same share as in
     our own measurements.
@@ -569,8 +569,7 @@ def _what_if(images_per_s: float, change: _Change) -> WhatIf:
 def _conversion(url: str, short_side: int) -> str:
     """Return the command that makes a dataset with smaller images of the one at a URL."""
     url = url.rstrip("/")
-    words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", "webdataset"]
-    return shell_words(*words, "--resize", short_side)
+    return command_line("convert", url, output=f"{url}-{short_side}", format="webdataset", resize=short_side)
 
 
 def _known(resources: tuple[Resource, ...]) -> list[Resource]:

@@ -13,7 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataprep.cloud.tpu.command_lines import Api, Place, Target, check_name, describe_command, instances_command
+from dataprep.cloud.tpu.command_lines import (
+    Api,
+    Place,
+    Target,
+    check_name,
+    describe_command,
+    gcloud_line,
+    instances_command,
+)
 from dataprep.dataset.documents import JsonObject
 from dataprep.errors import AccessError, DataprepError, StorageError, UndecidedError, UsageError
 from dataprep.messages import shell_words
@@ -23,9 +31,10 @@ TIMEOUT_S = 900.0
 SAID_CHARACTERS = 300
 """Maximum number of characters that a message quotes of the output of gcloud or a worker."""
 _NOT_FOUND = re.compile(r"NOT_FOUND|was not found|notFound", re.IGNORECASE)
+_TYPES = " ".join(gcloud_line("compute", "tpus", "accelerator-types", "list", zone="ZONE"))
 _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
     (r"active account|gcloud auth login|reauth", AccessError, 'nobody is logged in; run "gcloud auth login"'),
-    (r"attribute \[project\]|core/project", UsageError, "no project is set; add --project"),
+    (r"attribute \[project\]|core/project", UsageError, "no project is set; add `project`"),
     (
         r"SERVICE_DISABLED|has not been used in project|it is disabled",
         AccessError,
@@ -39,17 +48,17 @@ _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
     (
         r"no more capacity|RESOURCE_POOL_EXHAUSTED|STOCKOUT|not have enough resources|insufficient capacity",
         StorageError,
-        "the zone has no capacity now; try --queued, --spot, or another zone",
+        "the zone has no capacity now; try `queued`, `spot`, or another zone",
     ),
     (
         r"RESOURCE_EXHAUSTED",
         AccessError,
-        "quota or capacity is used up; choose another zone, or try --queued or --spot",
+        "quota or capacity is used up; choose another zone, or try `queued` or `spot`",
     ),
     (
         r"accelerator.?type.*(not (found|available|supported)|invalid)|machine type .* does not exist",
         UsageError,
-        'the zone has no such type; "gcloud compute tpus accelerator-types list --zone=ZONE" lists its types',
+        f'the zone has no such type; "{_TYPES}" lists its types',
     ),
     (
         r"(location|zone)\b.*(not found|invalid|may not exist|unknown|does not exist)",
@@ -71,7 +80,7 @@ _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
     (
         r"return code \[255\]|Connection (timed out|refused|closed|reset)|Could not resolve",
         UndecidedError,
-        "the worker cannot be reached; it may still be starting, or try --internal-ip",
+        "the worker cannot be reached; it may still be starting, or try `internal_ip`",
     ),
 )
 LIST_TIMEOUT_S = 120.0
@@ -217,7 +226,7 @@ def find_target(gcloud: Gcloud, place: Place, api: Api | None, *, internal_ip: b
     if api != "compute-engine":
         node = gcloud.read(describe_command(place))
         if gcloud.dry_run:
-            gcloud.show("# then the same for every worker: --worker=0, --worker=1, …")
+            gcloud.show("# then the same for every worker: 0, 1, …")
             return Target(place=place, api="tpu", instances=("0",), internal_ip=internal_ip)
         if node is not None:
             if node.get("state") != "READY":
@@ -230,7 +239,7 @@ def find_target(gcloud: Gcloud, place: Place, api: Api | None, *, internal_ip: b
     if gcloud.dry_run:
         return Target(place=place, api="compute-engine", instances=(place.name,), internal_ip=internal_ip)
     if not machines:
-        raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, --zone and --project")
+        raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, `zone` and `project`")
     waiting = [machine["name"] for machine in machines if machine.get("status") != "RUNNING"]
     if waiting:
         raise UsageError(f"{place.name}: {', '.join(waiting)} not RUNNING; wait, and see dataprep tpu status")
@@ -250,28 +259,27 @@ def find_zone(name: str, zone: str | None = None) -> str:
         UndecidedError: `gcloud` could not answer.
     """
     check_name(name)
-    listed = _entries("compute", "tpus", "tpu-vm", "list", f"--zone={zone or '-'}")
+    listed = _entries("compute", "tpus", "tpu-vm", "list", zone=zone or "-")
     found = [_zone_of(node) for node in listed if _last(node.get("name", "")) == name]
     if not found:
-        zones = [f"--zones={zone}"] if zone else []
-        vms = _entries("compute", "instances", "list", f"--filter=name={name}", *zones)
+        vms = _entries("compute", "instances", "list", filter=f"name={name}", zones=zone)
         found = [_last(vm.get("zone", "")) for vm in vms if vm.get("name") == name]
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"--tpu {name}: TPUs of this name are in {', '.join(found)}; add --zone")
+        raise UsageError(f"`tpu` {name}: TPUs of this name are in {', '.join(found)}; add `zone`")
     names = ", ".join(sorted(_last(node.get("name", "")) for node in listed)[:MOST_LISTED]) or "none"
-    raise UsageError(f"--tpu {name}: no such TPU, gcloud lists {names}; check the name and the project, or give --zone")
+    raise UsageError(f"`tpu` {name}: no such TPU, gcloud lists {names}; check the name and the project, or give `zone`")
 
 
-def _entries(*words: str) -> list[JsonObject]:
+def _entries(*words: str, **flags: str | None) -> list[JsonObject]:
     gcloud = Gcloud(lambda _line: None)
     try:
-        return gcloud.entries(["gcloud", *words, "--format=json", "--quiet"], timeout_s=LIST_TIMEOUT_S)
+        return gcloud.entries(gcloud_line(*words, **flags, format="json", quiet=True), timeout_s=LIST_TIMEOUT_S)
     except GcloudMissingError as error:
-        raise UsageError(f"--tpu: {error}, or give --zone") from None
+        raise UsageError(f"`tpu`: {error}, or give `zone`") from None
     except DataprepError as error:
-        raise UndecidedError(f"--tpu: {error}, or give --zone") from error
+        raise UndecidedError(f"`tpu`: {error}, or give `zone`") from error
 
 
 def _zone_of(node: JsonObject) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import ceil
 
 from dataprep.cloud.cost import GIB, Amount, Cost, copy_cost, reading_cost
 from dataprep.cloud.prices import ANYWHERE, Prices
 from dataprep.cloud.region import CACHED, CO_LOCATED, RAPID_CACHE, UNKNOWN, Verdict, can_cache, region_of, verdict
-from dataprep.messages import counted, shell_words, usd
+from dataprep.messages import command_line, counted, shell_words, usd
 from dataprep.storage.gcs_location import BucketLocation
 
 HOURS_PER_MONTH = 730
@@ -26,7 +27,7 @@ READ_BYTES = 2 * 2**20
 """Bytes of a request for data that are not a dataset of dataprep: the same as in the loaders."""
 _NEW_BUCKET = "gs://NEW-BUCKET"
 _PRICE_MARGIN = 1.1
-"""Factor for --max-usd: a dataset has an index, and perhaps other splits, next to the data that were priced."""
+"""Factor for `max_usd`: a dataset has an index, and perhaps other splits, next to the data that were priced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ class Reading:
             return []
         return [
             f"requests and copies are priced for objects of {OBJECT_BYTES >> 20} MiB, as dataprep's shards, of which "
-            f"{READ_BYTES >> 20} MiB are read at a time; for other data, such as loose pictures, give --objects N"
+            f"{READ_BYTES >> 20} MiB are read at a time; for other data, such as loose pictures, give `objects`"
         ]
 
 
@@ -190,14 +191,14 @@ def copy_commands(url: str, where: str, reading: Reading, once_usd: float) -> li
         once_usd: Price of the copying.
     """
     path = "".join(url.partition("://")[2].partition("/")[1:])
-    create = f"dataprep create-bucket {_NEW_BUCKET} --near {shell_words(where)}"
-    replicate = f"dataprep replicate {shell_words(url, '--to', _NEW_BUCKET + path.rstrip('/'))}"
-    copy = f"gcloud storage cp --recursive {shell_words(url)} {_NEW_BUCKET}/"
+    create = command_line("create-bucket", _NEW_BUCKET, near=where)
+    replicate = partial(command_line, "replicate", url, to=_NEW_BUCKET + path.rstrip("/"))
+    copy = f"gcloud storage cp -r {shell_words(url)} {_NEW_BUCKET}/"
     if reading.is_dataset is None:
-        other = "other data; the price needs --objects" if reading.objects_are_assumed else "other data"
+        other = "other data; the price needs `objects`" if reading.objects_are_assumed else "other data"
         most = ceil(once_usd * _PRICE_MARGIN)
-        return [create, f"{replicate} --max-usd {most:d}     # a dataset of dataprep", f"{copy}     # {other}"]
-    return [create, replicate if reading.is_dataset else copy]
+        return [create, f"{replicate(max_usd=most)}     # a dataset of dataprep", f"{copy}     # {other}"]
+    return [create, replicate() if reading.is_dataset else copy]
 
 
 def months_text(months: float) -> str:

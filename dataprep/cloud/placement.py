@@ -83,7 +83,7 @@ def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVI
         return None  # no such bucket, or no credentials: the reading will report it
     if found.verdict.kind == PAID and policy == "refuse":
         step = advice.format(words=shell_words(url))
-        raise UsageError(f"{_paid(found)}; {step}, or accept the price with --region-policy warn")
+        raise UsageError(f"{_paid(found)}; {step}, or accept the price with `region_policy` warn")
     if found.verdict.kind in (PAID, UNKNOWN):
         _warn(_paid(found) if found.verdict.kind == PAID else f"{url}: {found.verdict.reason}")
     return found

@@ -57,7 +57,7 @@ from dataprep.cloud.region import (
     verdict,
 )
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import human_bytes, usd
+from dataprep.messages import command_line, human_bytes, usd
 from dataprep.sources import DATASETS
 
 SCHEMA_VERSION = 1
@@ -67,7 +67,7 @@ Loader = Literal["dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "
 STORED_SIDES = {"imagenet": 387, "imagenet-21k": None, "coco": 480, "coco-dup5": 480}
 """Shorter side of the images of each dataset with a published number of them, in pixels; None if it is not known.
 ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
-PACK = "dataprep build folder --source gs://BUCKET/PICTURES --output gs://BUCKET/DATASET --format webdataset"
+PACK = command_line("build", "folder", source="gs://BUCKET/PICTURES", output="gs://BUCKET/DATASET", format="webdataset")
 """Command that packs loose pictures into shards; the plan knows no URL."""
 WHERE_FROM = {"direct": "from the bucket in", CACHE: "through a Rapid Cache in", COPY: "from a copy in"}
 GIVEN, MEAN_OF = "given", "mean of"
@@ -536,7 +536,7 @@ def plan_input(request: InputRequest) -> InputPlan | EnoughTpus | PricedPlaces:
     if request.images_per_s is None:
         raise UsageError(
             "`images_per_s` is missing, the images a second that the accelerator takes: its global batch, divided by "
-            "the seconds of a step; `dataprep diagnose URL --model NAME` measures it on one host"
+            "the seconds of a step; `dataprep diagnose` measures it on one host"
         )
     if request.accelerator.strip().lower() == ALL:
         return _all_tpus(request, request.images_per_s)

@@ -23,8 +23,8 @@ REGION, ZONE, DUAL_REGION, MULTI_REGION = "region", "zone", "dual-region", "mult
 MULTI_REGIONS = ("us", "eu", "asia")
 RAPID_CACHE = "rapid-cache"
 """Rapid Cache in the tables of prices."""
-_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
-_ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z0-9]+")
+REGION_NAME = re.compile(r"[a-z]+-[a-z]+\d+")
+ZONE_NAME = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z0-9]+")
 _AI_ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-ai\d+[a-z]?")
 
 
@@ -53,7 +53,7 @@ def verdict(bucket: BucketLocation, where: str | None, prices: Prices) -> Verdic
         where: The reader's zone or region; None if unknown.
     """
     if not where:
-        return _unknown("where the reader is; give --zone or --tpu")
+        return _unknown("where the reader is; give `zone` or `tpu`")
     place = where.lower()
     hit = prices.find("cache_read_per_gib", RAPID_CACHE, region_of(place))
     if place in (bucket.caches or ()) and hit is not None:
@@ -83,8 +83,8 @@ def placement(bucket: BucketLocation) -> tuple[str | None, tuple[str, ...]]:
     """
     code, stated = bucket.location.lower(), tuple(dict.fromkeys(region_of(place) for place in _zones(bucket)))
     kind: str | None = bucket.location_type.lower() or None
-    if kind is None and (_REGION.fullmatch(code) or _ZONE.fullmatch(code)):
-        kind = REGION if _REGION.fullmatch(code) else ZONE
+    if kind is None and (REGION_NAME.fullmatch(code) or ZONE_NAME.fullmatch(code)):
+        kind = REGION if REGION_NAME.fullmatch(code) else ZONE
     if kind is None and (code in _predefined() or len(stated) > 1):
         kind = DUAL_REGION
     if kind == MULTI_REGION or kind is None:
@@ -108,13 +108,13 @@ def describe(bucket: BucketLocation) -> str:
 
 def region_of(place: str) -> str:
     """Return the region of a zone; any other name is returned unchanged."""
-    found = _ZONE.fullmatch(place.lower())
+    found = ZONE_NAME.fullmatch(place.lower())
     return found[1] if found else place.lower()
 
 
 def is_zone(place: str) -> bool:
     """Return whether a name is that of a zone, and not of a region."""
-    return _ZONE.fullmatch(place.lower()) is not None
+    return ZONE_NAME.fullmatch(place.lower()) is not None
 
 
 def is_ai_zone(place: str) -> bool:
@@ -142,7 +142,7 @@ def check_place(text: str) -> str:
         UsageError: The text does not have the form of such a name.
     """
     place = text.strip().lower()
-    if _ZONE.fullmatch(place) or _REGION.fullmatch(place):
+    if ZONE_NAME.fullmatch(place) or REGION_NAME.fullmatch(place):
         return place
     guess = did_you_mean(place, sorted({row["zone"] for row in table("tpu_zones.csv")}))
     raise UsageError(f"{text!r} is no zone or region; expected e.g. us-central1-a or europe-west4{guess}")
@@ -245,7 +245,7 @@ def _predefined() -> dict[str, tuple[str, ...]]:
 def _zones(bucket: BucketLocation) -> tuple[str, ...]:
     """Return the places that the bucket states for its data: regions, or zones of a zonal bucket."""
     stated = tuple(place.lower() for place in bucket.data_locations)
-    return stated or ((bucket.location.lower(),) if _ZONE.fullmatch(bucket.location.lower()) else ())
+    return stated or ((bucket.location.lower(),) if ZONE_NAME.fullmatch(bucket.location.lower()) else ())
 
 
 def _unknown(what: str) -> Verdict:

@@ -92,7 +92,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     if is_adopted(manifest):
         raise UsageError(
             f"{storage.url}: its data were adopted and lie where other tools wrote them; copy them with "
-            "`gcloud storage cp --recursive`, then `dataprep adopt` the copy"
+            "`gcloud storage cp -r`, then `dataprep adopt` the copy"
         )
     fault = next(iter(find_faults(manifest)), None)
     if fault:
@@ -100,7 +100,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     shard_format = FORMATS[manifest.format]
     if any(shard_format.passes_written(split.repeats["stored"]) < split.repeats["stored"] for split in manifest.splits):
         raise UsageError(
-            f"{storage.url}: its repeats are links, and buckets have no links; build it with --repeat virtual, or copy "
+            f"{storage.url}: its repeats are links, and buckets have no links; build it with `repeat` virtual, or copy "
             "the folder with `cp -a`"
         )
     present = {info.name: info for info in storage.list()}
@@ -138,10 +138,10 @@ def plan_copy(source_url: str, target_url: str, phases: Phases) -> Copying:
     """
     source, target = open_storage(source_url), open_storage(target_url)
     if f"{source.url}/".startswith(f"{target.url}/") or f"{target.url}/".startswith(f"{source.url}/"):
-        raise UsageError(f"--to {target.url}: it is, holds or lies in {source.url} itself; give another place")
+        raise UsageError(f"`to` {target.url}: it is, holds or lies in {source.url} itself; give another place")
     present = {info.name: info for info in target.list()}
     if PLAN_JSON in present:
-        raise UsageError(f"--to {target.url}: a build is under way there; give another place, or finish it")
+        raise UsageError(f"`to` {target.url}: a build is under way there; give another place, or finish it")
     wanted = {info.name: info for phase in phases for info in phase}
     tops = {_top(name) for name in wanted if name not in CARDS}
     strange = next((name for name in present if name not in wanted and name != REPLICAS and _top(name) in tops), None)

@@ -338,11 +338,11 @@ def _print_advice(report: RegionReport, training: Training) -> None:
         f"copy it near the reader: {usd(report.copy.once.total)} once, then "
         f"{usd(report.copy.storage_per_month)} a month to keep it; {pays}",
     )
-    echo_commands(report.commands)
+    echo_commands(CheckRegion, report.commands)
     for offer in report.offers:
         _line(offer.kind, offer.line(months=training.months))
         if offer.kind == CACHE and report.cache_command is not None:
-            echo_commands([report.cache_command])
+            echo_commands(CheckRegion, [report.cache_command])
 
 
 def _shown(cost: Cost | None) -> str:

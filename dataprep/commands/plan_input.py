@@ -281,12 +281,12 @@ def _print_places(console: Console, priced: PricedPlaces) -> None:
     print_table(console, table)
     if priced.commands:
         click.echo("  do          copy it near the reader:")
-        echo_commands(priced.commands)
+        echo_commands(InputRequest, priced.commands)
     if priced.cache_command is not None:
         click.echo(f"  do          {'or ' if priced.commands else ''}read it through a Rapid Cache:")
-        echo_commands([priced.cache_command])
+        echo_commands(InputRequest, [priced.cache_command])
     for note in priced.notes:
-        click.echo(f"note: {note}")
+        click.echo(f"note: {spelled(InputRequest, note)}")
     echo_stale_prices()
 
 

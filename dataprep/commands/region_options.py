@@ -10,7 +10,7 @@ from typing import Literal
 
 import click
 
-from dataprep.arguments import OTHER, WHERE, Request, option, request
+from dataprep.arguments import OTHER, WHERE, Request, option, request, spelled
 from dataprep.cloud.prices import Prices, published_prices, read_prices, stale_tables
 from dataprep.cloud.region import check_place, unknown_regions
 from dataprep.messages import printable
@@ -89,16 +89,16 @@ def place_of_workers(beam_options: Sequence[str], note: Note) -> str | None:
     return None if place is None else _noted(check_place(place), note)
 
 
-def echo_commands(commands: Iterable[str]) -> None:
-    """Print commands below the line of `do` that names them."""
+def echo_commands(kind: type, commands: Iterable[str]) -> None:
+    """Print commands for a request, with its fields as options, below the line of `do` that names them."""
     for each in commands:
-        click.echo(f"              {printable(each)}")
+        click.echo(f"              {printable(spelled(kind, each))}")
 
 
 def echo_stale_prices() -> None:
     """Print a note on the tables of prices that are old."""
     if line := stale_tables(date.today()):
-        click.echo(f"note: {line}")
+        click.echo(f"note: {spelled(Priced, line)}")
 
 
 def _noted(place: str, note: Note) -> str:

@@ -4,7 +4,7 @@
     <url>/<split>/<name>-<split>-00000-of-00256.tar     WebDataset
     <url>/<tfds_name>-<split>.tfrecord-00000-of-00256   TFRecord, with dataset_info.json, features.json, …
     <url>/<split>/<class>/<file>                        image folder; for coco-dup5 the original folder is the class
-    <url>/images/<folder>/<file>                        image folder with --repeat physical: links in <split>/ lead here
+    <url>/images/<folder>/<file>                        image folder with `repeat` physical: links in <split>/ lead here
     <url>/index/<split>.parquet                         place of every sample: one row group a shard; a large split has
                                                         parts, <split>-00000-of-00395.parquet and so on
     <url>/index/<split>-events.parquet                  every repaired and rejected image with its reason

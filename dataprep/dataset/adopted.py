@@ -23,7 +23,7 @@ from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import BUILD, RETRY, RETRY_JSON, is_hidden_name, is_readable_image
 from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
 from dataprep.errors import AccessError, FormatError, UsageError
-from dataprep.messages import shell_words, shown
+from dataprep.messages import command_line, shell_words, shown
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
 from dataprep.storage.base import FORBIDDEN
 from dataprep.storage.local import LocalStorage
@@ -70,14 +70,14 @@ def open_data(storage: Storage, manifest: Manifest, *, named: bool) -> Storage:
         return storage
     data_url = manifest.options["adopted"].get("data_url")
     if data_url is not None and not isinstance(data_url, str):
-        raise FormatError(f"{storage.url}: options.adopted names no data_url; adopt the data again with --overwrite")
+        raise FormatError(f"{storage.url}: options.adopted names no data_url; adopt the data again with `overwrite`")
     data = open_linked(data_url or storage.url)
     if named or not data.is_local:
         return data
-    index = () if data.url == storage.url else ("--index", storage.url)
+    adopt = command_line("adopt", data.url, index=None if data.url == storage.url else storage.url)
     advice = (
         f"you did not adopt {data.url} on this machine: if that is what you want to read, run "
-        f'"dataprep adopt {shell_words(data.url, *index)}" once, or set {DATA_URL}={shell_words(data.url)}; otherwise '
+        f'"{adopt}" once, or set {DATA_URL}={shell_words(data.url)}; otherwise '
         "put a copy in the place of the link"
     )
     return LocalStorage(Path(data.url), advice=advice)
@@ -159,7 +159,7 @@ def check_named(storage: Storage, manifest: Manifest) -> bool:
         return True
     if f"{data.url}/".startswith(f"{storage.url}/"):
         return False
-    place, adopt = shell_words(data.url), shell_words("dataprep", "adopt", data.url, "--index", storage.url)
+    place, adopt = shell_words(data.url), command_line("adopt", data.url, index=storage.url)
     raise UsageError(
         f"{storage.url}: its manifest says that the data lie in {place}, which you did not name on this machine; "
         f'if that is what you want to read, run "{adopt}" once, or set {DATA_URL}={shell_words(data.url)}'
@@ -187,10 +187,10 @@ def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed
     found = changes_of(data, manifest, max_listed)
     if not found or index.stat(RETRY_JSON) is not None:  # retry-failed puts new shards before the manifest
         return
-    adopt = shell_words("dataprep", "adopt", data.url, *(() if index.url == data.url else ("--index", index.url)))
+    adopt = command_line("adopt", data.url, index=None if index.url == data.url else index.url, overwrite=True)
     raise UsageError(
-        f"{index.url}: the data have changed since they were adopted ({found}); read them again with --overwrite: "
-        f'"{adopt} --overwrite", with the other options that you gave then'
+        f"{index.url}: the data have changed since they were adopted ({found}); read them again with `overwrite`: "
+        f'"{adopt}", with the other options that you gave then'
     )
 
 
@@ -252,7 +252,7 @@ def fits(name: str, pattern: str) -> bool:
 
 
 def _folder_of(split: SplitManifest, manifest: Manifest, listing: Sequence[ObjectInfo]) -> str:
-    """Return the prefix of the names of a split's images: from `--split`, else its own folder, else the root."""
+    """Return the prefix of the names of a split's images: from `split`, else its own folder, else the root."""
     patterns = dict(manifest.options["adopted"].get("splits", ()))
     if split.name in patterns:
         folder = patterns[split.name].strip("/")

@@ -204,7 +204,7 @@ class Sample:
     class_name: str
     """Empty where the dataset has no classes."""
     height: int
-    """Pixels; 0 where images are not checked (`--check none`)."""
+    """Pixels; 0 where images are not checked (`check` none)."""
     width: int
     orientation: int
     """EXIF orientation 1..8 as recorded in the file; 1 where there is none."""
@@ -326,7 +326,7 @@ class DatasetHead:
     checked: str
     """`decode`, `header` or `none`."""
     partial: bool
-    """True where `--allow-partial` let counts differ from the published ones."""
+    """True where `allow_partial` let counts differ from the published ones."""
     splits: tuple[SplitManifest, ...]
     features: dict[str, Feature] = field(default_factory=dict)
     """Types of the values that each sample has besides image, key and label; the document omits an empty field."""

@@ -40,7 +40,7 @@ def names_advice() -> str:
 def unsupported() -> str:
     """Return why dataprep does not run here, and what to do, as one line; an empty text where it does."""
     if sys.platform == "win32":
-        return "got Windows, expected Linux: install WSL 2 (wsl --install), and install dataprep inside it"
+        return "got Windows, expected Linux: install WSL 2 (run: wsl), and install dataprep inside it"
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         return (
             f"got Python {sys.version.split()[0]} ({sys.executable}), expected CPython 3.11, 3.12 or 3.13: install "

@@ -31,7 +31,7 @@ from dataprep.dataset.paths import readable
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest, labelled
 from dataprep.errors import UsageError
 from dataprep.formats.img2dataset import SUCCESS, reason_of, sidecars_of
-from dataprep.messages import human_bytes, printable, shell_words
+from dataprep.messages import command_line, human_bytes, printable
 from dataprep.sources import DATASETS
 from dataprep.sources.base import UNSTATED
 from dataprep.storage import Storage, open_storage
@@ -250,13 +250,12 @@ def _finished_manifest(storage: Storage) -> Manifest:
     except UsageError as error:
         if unfinished_build(storage) is None:
             raise
-        inspect = shell_words("dataprep", "inspect", storage.url, "--rejected")
+        inspect = command_line("inspect", storage.url, rejected=True)
         raise UsageError(f"{error}; {inspect} lists the images that it has rejected so far") from error
 
 
 def unfinished_build(storage: Storage) -> Claim | None:
-    """Return the build that goes on in a place without a manifest, if `inspect --rejected` can list what it rejects:
-    that of pictures, and not of a table of URLs."""
+    """Return the build of pictures that is under way in a place without a manifest; None for one of a table of URLs."""
     claim = read_claim(storage) if storage.stat(MANIFEST) is None else None
     return None if claim is None or claim.plan.details is not None else claim
 
@@ -275,7 +274,7 @@ def chosen_splits(manifest: Manifest, split: str | None) -> list[SplitManifest]:
     chosen = [found for found in manifest.splits if split in (None, found.name)]
     if not chosen:
         names = ", ".join(found.name for found in manifest.splits)
-        raise UsageError(f"--split {split}: the dataset has {names}")
+        raise UsageError(f"`split` {split}: the dataset has {names}")
     return chosen
 
 
@@ -518,7 +517,7 @@ def _of_build(build: OpenBuild, split: str | None) -> Iterator[Rejected]:
     """Yield the rejected images of the shards that a build has done; its references know their files."""
     names = [planned.name for planned in build.plan.splits]
     if split not in (None, *names):
-        raise UsageError(f"--split {split}: the build has {', '.join(names)}")
+        raise UsageError(f"`split` {split}: the build has {', '.join(names)}")
     done = finished_shards(build.storage, build.root)
     chosen = [name for name in names if split in (None, name)]
     indexes = [(name, index) for name in chosen for index in build.plan.shards_of(name) if index in done]

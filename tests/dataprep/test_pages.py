@@ -29,7 +29,7 @@ def test_a_missing_package_is_named_with_the_way_to_install_it(monkeypatch):
     assert has_report_packages()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert not has_report_packages()
-    with pytest.raises(UsageError, match=r"--html needs jinja2.*pip install 'tpu-dataprep\[report\]'"):
+    with pytest.raises(UsageError, match=r"`html` needs jinja2.*pip install 'tpu-dataprep\[report\]'"):
         require_report_packages()
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Literal
 
-from dataprep.cloud.accelerators import Accelerator, zone_refusal
+from dataprep.cloud.accelerators import Accelerator, compact, shape_of, zone_refusal
+from dataprep.cloud.region import REGION_NAME, ZONE_NAME, region_of
 from dataprep.errors import UsageError
 
 Api = Literal["tpu", "compute-engine"]
@@ -22,7 +23,7 @@ LABEL = "dataprep-tpu"
 """Label on every machine of Compute Engine, whose value is the name of its TPU."""
 SCOPES = "https://www.googleapis.com/auth/cloud-platform"
 TYPES_WITH_TOPOLOGY = ("v2", "v3", "v4")
-"""Generations that `--type` of `gcloud compute tpus tpu-vm create` accepts (SDK 528); later ones are not accepted."""
+"""Generations for which `gcloud compute tpus tpu-vm create` takes a topology (SDK 528)."""
 IMAGE_PROJECT = "ubuntu-os-accelerator-images"
 IMAGE_FAMILIES = {"7x": "ubuntu-accel-2404-amd64-tpu-tpu7x"}
 """Image families of Compute Engine by generation, for those that differ from v5p and v6e."""
@@ -34,10 +35,9 @@ MAX_FLEX_START = "7d"
 """Longest time for which flex-start gives a TPU."""
 _DURATION = re.compile(r"(?:([0-9]{1,4})d)?(?:([0-9]{1,5})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,7})s)?")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
-_ZONE = re.compile(rf"{_REGION.pattern}-[a-z0-9]+")
 _TPU_VM = ("compute", "tpus", "tpu-vm")
 _QUEUED = ("compute", "tpus", "queued-resources")
+_GROUP = ("compute", "instance-groups", "managed")
 PACKAGES = ("gcc", "libjpeg-dev", "python3-venv")
 """Debian packages of every worker: the compiler of the loaders' decoder, and Python's virtual environments."""
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
@@ -59,16 +59,18 @@ class Place:
 
     @property
     def region(self) -> str:
-        return self.zone.rpartition("-")[0]
+        return region_of(self.zone)
 
     @property
-    def flags(self) -> list[str]:
+    def flags(self) -> dict[str, str | None]:
         """Flags of gcloud for the TPU's zone and project."""
-        return [f"--zone={self.zone}", *self.project_flags]
+        return {"zone": self.zone, "project": self.project}
 
-    @property
-    def project_flags(self) -> list[str]:
-        return [f"--project={self.project}"] if self.project else []
+
+def gcloud_line(*words: str, **flags: object) -> list[str]:
+    """Return a command line of gcloud; a flag that is True has no value, and one that is None or empty is left out."""
+    given = {name.replace("_", "-"): value for name, value in flags.items() if value not in (None, False, "")}
+    return ["gcloud", *words, *(f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items())]
 
 
 def duration_s(text: str) -> int:
@@ -86,10 +88,10 @@ def duration_s(text: str) -> int:
 
 def check_zone(zone: str, accelerator: Accelerator | None = None) -> None:
     """Raise UsageError if a text is not the name of a zone; for a region, it names the zones that have the TPU."""
-    if _REGION.fullmatch(zone):
+    if REGION_NAME.fullmatch(zone):
         raise UsageError(zone_refusal(zone, accelerator))
-    if not _ZONE.fullmatch(zone):
-        raise UsageError(f"--zone {zone!r}: not a zone; expected one such as us-central2-b")
+    if not ZONE_NAME.fullmatch(zone):
+        raise UsageError(f"`zone` {zone!r}: not a zone; expected one such as us-central2-b")
 
 
 def check_name(name: str) -> None:
@@ -142,38 +144,34 @@ class Request:
     """Path of the start-up script."""
 
     def __post_init__(self) -> None:
-        generation = self.accelerator.generation
-        if not getattr(generation, "tpu_api" if self.chosen_api == "tpu" else "compute_engine"):
-            other = APIS[1 - APIS.index(self.chosen_api)]
+        api, by_engine = self.chosen_api, self.chosen_api == "compute-engine"
+        if not getattr(self.accelerator.generation, "compute_engine" if by_engine else "tpu_api"):
+            other = APIS[1 - APIS.index(api)]
             raise UsageError(
-                f"{self.accelerator.name}: --api {self.chosen_api} does not create it; leave --api out, or give {other}"
+                f"{self.accelerator.name}: `api` {api} does not create it; leave `api` out, or give {other}"
             )
-        self._check_flex_start()
-        if self.spot and (self.reserved or self.reservation):
-            raise UsageError("--spot and a reservation exclude each other; give one of them")
-        if self.chosen_api == "tpu" and (self.reservation or self.image_family or self.boot_disk_gb):
-            raise UsageError(
-                "--reservation, --image-family and --boot-disk-gb are for Compute Engine; for the TPU API give "
-                "--reserved and --runtime-version"
-            )
-        if self.chosen_api == "compute-engine" and (self.queued or self.reserved or self.runtime_version):
-            raise UsageError(
-                "--queued, --reserved and --runtime-version are for the TPU API; Compute Engine has --flex-start and "
-                "--reservation NAME"
-            )
-        if self.valid_until and not (self.queued or self.flex_start):
-            raise UsageError("--valid-until is for a request that waits; add --queued or --flex-start")
-
-    def _check_flex_start(self) -> None:
-        if self.max_run and not self.flex_start:
-            raise UsageError("--max-run is for a TPU that is given for a limited time; add --flex-start")
-        if self.flex_start and (self.spot or self.reserved or self.reservation):
-            raise UsageError("--flex-start excludes --spot and reservations; give one of them")
+        is_reserved = self.reserved or bool(self.reservation)
+        refusals = {
+            "`max_run` is for a TPU that is given for a limited time; add `flex_start`": self.max_run
+            and not self.flex_start,
+            "`flex_start` excludes `spot` and reservations; give one of them": self.flex_start
+            and (self.spot or is_reserved),
+            "`spot` and a reservation exclude each other; give one of them": self.spot and is_reserved,
+            "`reservation`, `image_family` and `boot_disk_gb` are for Compute Engine; for the TPU API give `reserved` "
+            "and `runtime_version`": not by_engine and (self.reservation or self.image_family or self.boot_disk_gb),
+            "`queued`, `reserved` and `runtime_version` are for the TPU API; Compute Engine has `flex_start` and "
+            "`reservation`": by_engine and (self.queued or self.reserved or self.runtime_version),
+            "`valid_until` is for a request that waits; add `queued` or `flex_start`": self.valid_until
+            and not (self.queued or self.flex_start),
+            "`valid_until`: a group of machines on Compute Engine has no limit for its waiting": self.valid_until
+            and by_engine
+            and self.accelerator.hosts > 1,
+        }
+        for text, applies in refusals.items():
+            if applies:
+                raise UsageError(text)
         if self.max_run and not 0 < duration_s(self.max_run) <= duration_s(MAX_FLEX_START):
-            raise UsageError(f"--max-run {self.max_run}: flex-start gives a TPU for {MAX_FLEX_START} at most")
-        group = self.chosen_api == "compute-engine" and self.accelerator.hosts > 1
-        if self.flex_start and self.valid_until and group:
-            raise UsageError("--valid-until: a group of machines on Compute Engine has no limit for its waiting")
+            raise UsageError(f"`max_run` {self.max_run}: flex-start gives a TPU for {MAX_FLEX_START} at most")
 
     @property
     def chosen_api(self) -> Api:
@@ -187,40 +185,48 @@ def create_commands(request: Request) -> list[list[str]]:
         UsageError: The service cannot create it, or needs more options.
     """
     if request.chosen_api == "compute-engine":
-        return _create_instances(request) if request.accelerator.hosts == 1 else _create_group(request)
+        return _create_machines(request)
     name = request.place.name
+    runtime = request.runtime_version or request.accelerator.generation.runtime_version
+    words, flags = [*_TPU_VM, "create", name], {"version": runtime}
     if request.queued or request.flex_start:
-        words = [*_QUEUED, "create", name, f"--node-id={name}", f"--runtime-version={_runtime(request)}"]
-        words += [f"--valid-until-duration={request.valid_until}"] if request.valid_until else []
-        if request.flex_start:  # the stable command has no such flags
-            run = f"--max-run-duration={request.max_run or MAX_FLEX_START}"
-            words = ["alpha", *words, "--provisioning-model=flex-start", run]
-    else:
-        words = [*_TPU_VM, "create", name, f"--version={_runtime(request)}"]
-    words += _type_flags(request.accelerator) + request.place.flags
-    words += ["--spot"] if request.spot else []
-    words += ["--reserved"] if request.reserved else []
-    words += [f"--network={request.network}"] if request.network else []
-    words += [f"--subnetwork={request.subnetwork}"] if request.subnetwork else []
-    words += ["--internal-ips"] if request.internal_ips else []
-    return [_gcloud(*words, f"--scopes={SCOPES}", *_common_flags(request, request.labels))]
+        words, flags = [*_QUEUED, "create", name], {"node_id": name, "runtime_version": runtime}
+        flags |= {"valid_until_duration": request.valid_until or ""}
+    if request.flex_start:  # the stable command has no such flags
+        words.insert(0, "alpha")
+        flags |= {"provisioning_model": "flex-start", "max_run_duration": request.max_run or MAX_FLEX_START}
+    return [
+        gcloud_line(
+            *words,
+            **flags,
+            **_type_flags(request.accelerator),
+            **request.place.flags,
+            spot=request.spot,
+            reserved=request.reserved,
+            network=request.network,
+            subnetwork=request.subnetwork,
+            internal_ips=request.internal_ips,
+            scopes=SCOPES,
+            **_common_flags(request, request.labels),
+        )
+    ]
 
 
 def describe_command(place: Place) -> list[str]:
     """Return the command that describes a TPU of the TPU API as JSON."""
-    return _gcloud(*_TPU_VM, "describe", place.name, *place.flags, "--format=json")
+    return gcloud_line(*_TPU_VM, "describe", place.name, **place.flags, format="json")
 
 
 def queued_command(place: Place) -> list[str]:
     """Return the command that describes a queued request of this name as JSON."""
-    return _gcloud(*_QUEUED, "describe", place.name, *place.flags, "--format=json")
+    return gcloud_line(*_QUEUED, "describe", place.name, **place.flags, format="json")
 
 
 def instances_command(place: Place) -> list[str]:
     """Return the command that lists a TPU's machines in Compute Engine as JSON."""
     by = f"labels.{LABEL}={place.name} OR name={place.name}"
-    zones = f"--zones={place.zone}"
-    return _gcloud("compute", "instances", "list", zones, *place.project_flags, f"--filter={by}", "--format=json")
+    words = ("compute", "instances", "list")
+    return gcloud_line(*words, zones=place.zone, project=place.project, filter=by, format="json")
 
 
 def delete_commands(target: Target, *, queued: bool) -> list[list[str]]:
@@ -230,137 +236,133 @@ def delete_commands(target: Target, *, queued: bool) -> list[list[str]]:
     """
     place, name = target.place, target.place.name
     if target.api == "tpu":
-        if queued:
-            return [_gcloud(*_QUEUED, "delete", name, *place.flags, "--force", "--quiet")]
-        return [_gcloud(*_TPU_VM, "delete", name, *place.flags, "--quiet")]
+        kind = _QUEUED if queued else _TPU_VM
+        return [gcloud_line(*kind, "delete", name, **place.flags, force=queued, quiet=True)]
     if target.instances == (name,):
-        return [_gcloud("compute", "instances", "delete", name, *place.flags, "--quiet")]
-    regional = [f"--region={place.region}", *place.project_flags, "--quiet"]
+        return [gcloud_line("compute", "instances", "delete", name, **place.flags, quiet=True)]
+    regional = {"region": place.region, "project": place.project, "quiet": True}
     return [
-        _gcloud("compute", "instance-groups", "managed", "delete", name, *place.flags, "--quiet"),
-        _gcloud("compute", "instance-templates", "delete", f"{name}-template", *regional),
-        _gcloud("compute", "resource-policies", "delete", f"{name}-policy", *regional),
+        gcloud_line(*_GROUP, "delete", name, **place.flags, quiet=True),
+        gcloud_line("compute", "instance-templates", "delete", f"{name}-template", **regional),
+        gcloud_line("compute", "resource-policies", "delete", f"{name}-policy", **regional),
     ]
 
 
 def ssh_command(target: Target, worker: int, command: str) -> list[str]:
     """Return the command that runs a line of shell on one worker.
 
-    `--worker=all` is not used, because it mixes the outputs and exit codes of the workers; `--output-directory`, which
-    would separate them, writes to a folder named None in SDK 528.
+    All workers are not called at once, because gcloud then mixes their outputs and exit codes; its output directory,
+    which would separate them, is a folder named None in SDK 528.
     """
-    internal = ["--internal-ip"] if target.internal_ip else []
+    place, flags = target.place, {"internal_ip": target.internal_ip, "quiet": True, "command": command}
     if target.api == "tpu":
-        words = [*_TPU_VM, "ssh", target.place.name, *target.place.flags, f"--worker={target.instances[worker]}"]
-    else:
-        words = ["compute", "ssh", target.instances[worker], *target.place.flags]
-    return _gcloud(*words, *internal, "--quiet", f"--command={command}")
+        number = target.instances[worker]
+        return gcloud_line(*_TPU_VM, "ssh", place.name, **place.flags, worker=number, **flags)
+    return gcloud_line("compute", "ssh", target.instances[worker], **place.flags, **flags)
 
 
 def copy_commands(target: Target, source: str, destination: str, *, recurse: bool) -> list[list[str]]:
     """Return the commands that copy to all workers; a relative destination is below the home folder."""
-    internal = ["--internal-ip"] if target.internal_ip else []
-    how = [*(["--recurse"] if recurse else []), *target.place.flags, *internal, "--quiet"]
+    flags = {"recurse": recurse, **target.place.flags, "internal_ip": target.internal_ip, "quiet": True}
     if target.api == "tpu":
-        return [_gcloud(*_TPU_VM, "scp", source, f"{target.place.name}:{destination}", *how, "--worker=all")]
-    return [_gcloud("compute", "scp", source, f"{name}:{destination}", *how) for name in target.instances]
+        return [gcloud_line(*_TPU_VM, "scp", source, f"{target.place.name}:{destination}", **flags, worker="all")]
+    return [gcloud_line("compute", "scp", source, f"{name}:{destination}", **flags) for name in target.instances]
 
 
 def fetch_command(target: Target, worker: int, source: str, destination: str) -> list[str]:
     """Return the command that copies a folder from one worker."""
-    internal = ["--internal-ip"] if target.internal_ip else []
-    how = ["--recurse", *target.place.flags, *internal, "--quiet"]
+    flags = {"recurse": True, **target.place.flags, "internal_ip": target.internal_ip, "quiet": True}
+    number = target.instances[worker]
     if target.api == "tpu":
-        number = f"--worker={target.instances[worker]}"
-        return _gcloud(*_TPU_VM, "scp", f"{target.place.name}:{source}", destination, *how, number)
-    return _gcloud("compute", "scp", f"{target.instances[worker]}:{source}", destination, *how)
+        return gcloud_line(*_TPU_VM, "scp", f"{target.place.name}:{source}", destination, **flags, worker=number)
+    return gcloud_line("compute", "scp", f"{number}:{source}", destination, **flags)
 
 
-def _create_instances(request: Request) -> list[list[str]]:
-    words = ["compute", "instances", "create", request.place.name, *request.place.flags]
-    return [_gcloud(*words, *_machine_flags(request))]
-
-
-def _create_group(request: Request) -> list[list[str]]:
-    """Return the commands for a slice of several machines: a policy with its topology, a template, and a group that
-    gets all machines or none."""
-    place, name = request.place, request.place.name
+def _create_machines(request: Request) -> list[list[str]]:
+    """Return the command for one machine, or the commands for a slice of several: a policy with its topology, a
+    template, and a group that gets all machines or none."""
+    place, name, machine = request.place, request.place.name, _machine_flags(request)
+    if request.accelerator.hosts == 1:
+        return [gcloud_line("compute", "instances", "create", name, **place.flags, **machine)]
     if not place.project:
         raise UsageError(
-            f"{request.accelerator.name} on Compute Engine: policies are named by their project; add --project"
+            f"{request.accelerator.name} on Compute Engine: policies are named by their project; add `project`"
         )
-    regional = [f"--region={place.region}", *place.project_flags]
     parent = f"projects/{place.project}/regions/{place.region}"
-    group = ("compute", "instance-groups", "managed")
     return [
-        _gcloud(
-            *("compute", "resource-policies", "create", "workload-policy", f"{name}-policy", *regional),
-            *("--type=HIGH_THROUGHPUT", f"--accelerator-topology={_topology(request.accelerator)}"),
-            "--accelerator-topology-mode=AUTO_CONNECT",
+        gcloud_line(
+            *("compute", "resource-policies", "create", "workload-policy", f"{name}-policy"),
+            region=place.region,
+            project=place.project,
+            type="HIGH_THROUGHPUT",
+            accelerator_topology=_topology(request.accelerator),
+            accelerator_topology_mode="AUTO_CONNECT",
         ),
-        _gcloud(
-            *("compute", "instance-templates", "create", f"{name}-template", *place.project_flags),
-            f"--instance-template-region={place.region}",
-            *_machine_flags(request),
+        gcloud_line(
+            *("compute", "instance-templates", "create", f"{name}-template"),
+            project=place.project,
+            instance_template_region=place.region,
+            **machine,
         ),
-        _gcloud(
-            *(*group, "create", name, *place.flags, "--size=0", f"--base-instance-name={name}"),
-            *(f"--template={parent}/instanceTemplates/{name}-template", "--target-size-policy-mode=bulk"),
-            *(
-                f"--workload-policy={parent}/resourcePolicies/{name}-policy",
-                "--default-action-on-vm-failure=do-nothing",
-            ),
+        gcloud_line(
+            *(*_GROUP, "create", name),
+            **place.flags,
+            size="0",
+            base_instance_name=name,
+            template=f"{parent}/instanceTemplates/{name}-template",
+            target_size_policy_mode="bulk",
+            workload_policy=f"{parent}/resourcePolicies/{name}-policy",
+            default_action_on_vm_failure="do-nothing",
         ),
-        _gcloud(*group, "resize", name, *place.flags, f"--size={request.accelerator.hosts}"),
+        gcloud_line(*_GROUP, "resize", name, **place.flags, size=request.accelerator.hosts),
     ]
 
 
-def _machine_flags(request: Request) -> list[str]:
-    family = request.image_family or IMAGE_FAMILIES.get(request.accelerator.generation.name, IMAGE_FAMILY)
-    flags = [
-        f"--machine-type={request.accelerator.machine.machine_type}",
-        f"--image-family={family}",
-        f"--image-project={IMAGE_PROJECT}",
-        "--maintenance-policy=TERMINATE",  # a TPU cannot move to another host
-        f"--boot-disk-size={request.boot_disk_gb or BOOT_DISK_GB}GB",
-        f"--scopes={SCOPES}",
-    ]
-    if request.accelerator.machine.machine_type == "ct6e-standard-8t":
-        flags.append("--threads-per-core=1")
+def _machine_flags(request: Request) -> dict[str, object]:
+    machine_type = request.accelerator.machine.machine_type
+    how: dict[str, object] = {}
     if request.spot:
-        flags += ["--provisioning-model=SPOT", "--instance-termination-action=STOP"]
-    if request.flex_start:
-        flags += ["--provisioning-model=FLEX_START", "--reservation-affinity=none"]
-        flags += [f"--max-run-duration={request.max_run or MAX_FLEX_START}", "--instance-termination-action=DELETE"]
-        flags += [f"--request-valid-for-duration={request.valid_until}"] if request.valid_until else []
-    if request.reservation:
-        flags += ["--provisioning-model=RESERVATION_BOUND", "--reservation-affinity=specific"]
-        flags.append(f"--reservation={request.reservation}")
-    flags += [f"--network={request.network}"] if request.network else []
-    flags += [f"--subnet={request.subnetwork}"] if request.subnetwork else []
-    flags += ["--no-address"] if request.internal_ips else []
-    return flags + _common_flags(request, {**request.labels, LABEL: request.place.name})
+        how = {"provisioning_model": "SPOT", "instance_termination_action": "STOP"}
+    elif request.flex_start:
+        how = {"provisioning_model": "FLEX_START", "reservation_affinity": "none"}
+        how |= {"max_run_duration": request.max_run or MAX_FLEX_START, "instance_termination_action": "DELETE"}
+        how |= {"request_valid_for_duration": request.valid_until}
+    elif request.reservation:
+        how = {"provisioning_model": "RESERVATION_BOUND", "reservation_affinity": "specific"}
+        how |= {"reservation": request.reservation}
+    return {
+        "machine_type": machine_type,
+        "image_family": request.image_family or IMAGE_FAMILIES.get(request.accelerator.generation.name, IMAGE_FAMILY),
+        "image_project": IMAGE_PROJECT,
+        "maintenance_policy": "TERMINATE",  # a TPU cannot move to another host
+        "boot_disk_size": f"{request.boot_disk_gb or BOOT_DISK_GB}GB",
+        "scopes": SCOPES,
+        "threads_per_core": "1" if machine_type == "ct6e-standard-8t" else None,
+        **how,
+        "network": request.network,
+        "subnet": request.subnetwork,
+        "no_address": request.internal_ips,
+        **_common_flags(request, {**request.labels, LABEL: request.place.name}),
+    }
 
 
-def _common_flags(request: Request, labels: Mapping[str, str]) -> list[str]:
-    flags = [f"--service-account={request.service_account}"] if request.service_account else []
-    flags += [f"--labels={','.join(f'{key}={value}' for key, value in sorted(labels.items()))}"] if labels else []
-    if request.startup_script:
-        flags.append(f"--metadata-from-file=startup-script={request.startup_script}")
-    return flags
+def _common_flags(request: Request, labels: Mapping[str, str]) -> dict[str, object]:
+    script = request.startup_script
+    return {
+        "service_account": request.service_account,
+        "labels": ",".join(f"{key}={value}" for key, value in sorted(labels.items())),
+        "metadata_from_file": script and f"startup-script={script}",
+    }
 
 
-def _runtime(request: Request) -> str:
-    return request.runtime_version or request.accelerator.generation.runtime_version
-
-
-def _type_flags(accelerator: Accelerator) -> list[str]:
+def _type_flags(accelerator: Accelerator) -> dict[str, str]:
     generation, topology = accelerator.generation, accelerator.topology
     suffix = accelerator.cores if generation.suffix_counts == "cores" else accelerator.chips
-    if suffix in generation.suffixes and topology in (None, _square(accelerator.chips)) and accelerator.machine.slices:
-        return [f"--accelerator-type={generation.prefix}-{suffix}"]
+    is_usual = topology is None or (generation.dimensions == 2 and topology == compact(accelerator.chips, 2))
+    if suffix in generation.suffixes and is_usual and accelerator.machine.slices:
+        return {"accelerator_type": f"{generation.prefix}-{suffix}"}
     if topology and generation.name in TYPES_WITH_TOPOLOGY and accelerator.machine.slices:
-        return [f"--type={generation.name}", f"--topology={topology}"]
+        return {"type": generation.name, "topology": topology}
     raise UsageError(
         f"{accelerator.name}{f' ({topology})' if topology else ''}: the TPU API takes no machine types, and "
         f"topologies only of {', '.join(TYPES_WITH_TOPOLOGY)}; write {generation.prefix}-{suffix}"
@@ -368,22 +370,10 @@ def _type_flags(accelerator: Accelerator) -> list[str]:
 
 
 def _topology(accelerator: Accelerator) -> str:
-    if accelerator.topology:
-        return accelerator.topology
-    if accelerator.generation.dimensions == 2:
-        return _square(accelerator.chips)
-    prefix = accelerator.generation.prefix
-    raise UsageError(f"{accelerator.name} on Compute Engine needs a topology; write e.g. {prefix}:2x2x4")
-
-
-def _square(chips: int) -> str:
-    """Return the topology of an accelerator type that has two dimensions: 4x4, 4x8, 8x8."""
-    side = 1 << (chips.bit_length() - 1) // 2
-    return f"{side}x{chips // side}"
-
-
-def _gcloud(*words: str) -> list[str]:
-    return ["gcloud", *words]
+    if accelerator.topology is None and accelerator.generation.dimensions == 3:
+        prefix = accelerator.generation.prefix
+        raise UsageError(f"{accelerator.name} on Compute Engine needs a topology; write e.g. {prefix}:2x2x4")
+    return shape_of(accelerator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +394,7 @@ def parse_share(text: str) -> Share:
     """
     match = _SHARE.fullmatch(text)
     if match is None or ".." in match[2].split("/"):
-        raise UsageError(f"--nfs {text!r}: expected SERVER:/SHARE=/FOLDER, such as 10.0.0.2:/vol1=/mnt/data")
+        raise UsageError(f"`nfs` {text!r}: expected SERVER:/SHARE=/FOLDER, such as 10.0.0.2:/vol1=/mnt/data")
     return Share(match[1], match[2].rstrip("/"))
 
 
@@ -416,7 +406,7 @@ def startup_script(shares: Sequence[Share] = (), packages: Sequence[str] = ()) -
     """
     for name in packages:
         if not _PACKAGE.fullmatch(name):
-            raise UsageError(f"--package {name!r}: not a name of a Debian package")
+            raise UsageError(f"`package` {name!r}: not a name of a Debian package")
     names = dict.fromkeys((*PACKAGES, *(["nfs-common"] if shares else []), *packages))
     install = f'try "${{apt[@]}}" install {shlex.join(names)}'
     mounts = "\n".join(f"try share {shlex.join((share.source, share.target))}" for share in shares)

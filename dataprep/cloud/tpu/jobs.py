@@ -56,7 +56,7 @@ def check_run(name: str) -> str:
         UsageError: The name is not valid for a folder.
     """
     if not _RUN.fullmatch(name):
-        raise UsageError(f"--run {name!r}: expected letters, digits, _, . and -, 64 characters at most")
+        raise UsageError(f"`run` {name!r}: expected letters, digits, _, . and -, 64 characters at most")
     return name
 
 
@@ -81,7 +81,7 @@ def start(fleet: Fleet, run: str, argv: Sequence[str], env: Mapping[str, str]) -
     trouble = next(answer.trouble for answer in answers if answer.code != 0)
     raise UndecidedError(
         f"run {run} is not known to have started on worker{'s' if len(missing) > 1 else ''} "
-        f"{', '.join(map(str, missing))}: {trouble}; the same command with --run {shell_words(run)} starts it only "
+        f"{', '.join(map(str, missing))}: {trouble}; the same command with `run` {shell_words(run)} starts it only "
         "there"
     )
 
@@ -135,7 +135,7 @@ def follow(
         if silent:
             raise UndecidedError(
                 f"worker {silent[0]} has not answered for {watch.patience_s:.0f} s; the run goes on: follow it again "
-                f"with --run {shell_words(run)}"
+                f"with `run` {shell_words(run)}"
             )
         time.sleep(watch.poll_s)
     return dict(sorted(states.items()))

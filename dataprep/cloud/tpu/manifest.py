@@ -38,16 +38,16 @@ class BuildParts:
     """A build in parts on machines without a TPU."""
 
     argv: Sequence[str]
-    """Command without its `--part`."""
+    """Command without its part."""
     parts: int
     cpu: str
     memory: str
     disk: str
 
     def __post_init__(self) -> None:
-        for option, text in (("--part-cpu", self.cpu), ("--part-memory", self.memory), ("--part-disk", self.disk)):
+        for field_name, text in (("part_cpu", self.cpu), ("part_memory", self.memory), ("part_disk", self.disk)):
             if not _QUANTITY.fullmatch(text):
-                raise UsageError(f"{option} {text!r}: expected a quantity of Kubernetes, such as 4, 500m or 3Gi")
+                raise UsageError(f"`{field_name}` {text!r}: expected a quantity of Kubernetes, such as 4, 500m or 3Gi")
 
     @property
     def requests(self) -> dict[str, str]:
@@ -80,25 +80,25 @@ class ManifestRequest:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        for option, text in (("--namespace", self.namespace), ("--queue", self.queue)):
+        for field_name, text in (("namespace", self.namespace), ("queue", self.queue)):
             if text is not None and not _LABEL.fullmatch(text):
-                raise UsageError(f"{option} {text!r}: expected a name of a-z, 0-9 and -, 58 characters at most")
+                raise UsageError(f"`{field_name}` {text!r}: expected a name of a-z, 0-9 and -, 58 characters at most")
         if not _IMAGE.fullmatch(self.image):
-            raise UsageError(f"--image {self.image!r}: expected one such as REGION-docker.pkg.dev/PROJECT/REPO/NAME")
+            raise UsageError(f"`image` {self.image!r}: expected one such as REGION-docker.pkg.dev/PROJECT/REPO/NAME")
         if not self.accelerator.generation.gke_accelerator:
             raise UsageError(f"{self.accelerator.name}: GKE's name for this generation is not known; take v4 or newer")
         if (self.mode == "reservation") != (self.reservation is not None):
-            raise UsageError("--mode reservation and --reservation NAME belong together; give both, or neither")
+            raise UsageError("`mode` reservation and `reservation` belong together; give both, or neither")
         if self.max_run is not None:
             if self.mode != "flex-start":
-                raise UsageError("--max-run is for nodes that are given for a limited time; add --mode flex-start")
+                raise UsageError("`max_run` is for nodes that are given for a limited time; add `mode` flex-start")
             if self.queue is None:
                 raise UsageError(
-                    f"--max-run {self.max_run}: only Kueue asks for nodes for so long; add --queue NAME, or set it on "
+                    f"`max_run` {self.max_run}: only Kueue asks for nodes for so long; add `queue`, or set it on "
                     "the node pool"
                 )
             if not 0 < duration_s(self.max_run) <= duration_s(MAX_FLEX_START):
-                raise UsageError(f"--max-run {self.max_run}: flex-start gives nodes for {MAX_FLEX_START} at most")
+                raise UsageError(f"`max_run` {self.max_run}: flex-start gives nodes for {MAX_FLEX_START} at most")
 
 
 def job_set(request: ManifestRequest) -> Document:
@@ -132,7 +132,7 @@ def new_queue(request: ManifestRequest) -> list[Document]:
     """
     queue = request.queue
     if queue is None:
-        raise UsageError("--new-queue: what is its name? add --queue NAME")
+        raise UsageError("`new_queue`: what is its name? add `queue`")
     chips = request.accelerator.chips
     groups = [_resource_group(f"{queue}-tpu", {"google.com/tpu": str(chips)})]
     flavors = [_kueue("ResourceFlavor", f"{queue}-tpu", {"nodeLabels": _node_labels(request)})]

@@ -43,7 +43,7 @@ def test_lifecycle_rules_end_abandoned_uploads_and_apply_the_given_ages(changed,
 
 @pytest.mark.parametrize("days", [1, 6, 91])
 def test_days_that_cloud_storage_does_not_take_are_refused(days):
-    with pytest.raises(UsageError, match=f"--soft-delete-days {days}: Cloud Storage takes 0, or 7 to 90"):
+    with pytest.raises(UsageError, match=f"`soft_delete_days` {days}: Cloud Storage takes 0, or 7 to 90"):
         BucketRequest(name="x", location="US", soft_delete_days=days)
 
 

@@ -74,9 +74,9 @@ def test_entries_are_the_objects_of_a_json_list(plays):
     ("said", "kind", "words"),
     [
         ("ERROR: (gcloud.x) You do not currently have an active account selected.", AccessError, "gcloud auth login"),
-        ("ERROR: (gcloud.x) The required attribute [project] is not set", UsageError, "add --project"),
+        ("ERROR: (gcloud.x) The required attribute [project] is not set", UsageError, "add `project`"),
         ("ERROR: (gcloud.x) RESOURCE_EXHAUSTED: Quota limit 'TPUS' exceeded", AccessError, "quota for this type"),
-        ("ERROR: (gcloud.x) There is no more capacity in the zone", StorageError, "try --queued, --spot"),
+        ("ERROR: (gcloud.x) There is no more capacity in the zone", StorageError, "try `queued`, `spot`"),
         ("ERROR: (gcloud.x) ALREADY_EXISTS", UsageError, "choose another"),
         ("ERROR: (gcloud.x) unrecognized arguments: --queued", UsageError, "gcloud components update"),
         ("ERROR: (gcloud.x) something new", StorageError, "something new; fix that"),
@@ -142,7 +142,7 @@ def test_a_tpu_of_compute_engine_is_found_among_the_vms(gcloud):
 
 
 def test_a_name_in_two_zones_needs_the_zone(gcloud):
-    with pytest.raises(UsageError, match="TPUs of this name are in us-east1-d, europe-west4-a; add --zone"):
+    with pytest.raises(UsageError, match="TPUs of this name are in us-east1-d, europe-west4-a; add `zone`"):
         find_zone("twice")
     assert find_zone("twice", "europe-west4-a") == "europe-west4-a"
 
@@ -162,7 +162,7 @@ def test_a_malformed_name_is_refused_before_gcloud_runs(gcloud, name):
 def test_a_missing_gcloud_is_an_error_with_the_next_step(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        UsageError, match="--tpu: gcloud is not on the PATH; install the Google Cloud CLI, or give --zone"
+        UsageError, match="`tpu`: gcloud is not on the PATH; install the Google Cloud CLI, or give `zone`"
     ):
         find_zone("my-tpu")
 
@@ -171,7 +171,7 @@ def test_errors_of_gcloud_are_passed_on(gcloud):
     (gcloud / "says").write_text("ERROR: not logged in\nmore")
     with pytest.raises(
         UndecidedError,
-        match="tpu-vm list: ERROR: not logged in; fix that, and run the same command again, or give --zone",
+        match="tpu-vm list: ERROR: not logged in; fix that, and run the same command again, or give `zone`",
     ):
         find_zone("my-tpu")
 
@@ -179,5 +179,5 @@ def test_errors_of_gcloud_are_passed_on(gcloud):
 @pytest.mark.parametrize("answer", ["not JSON", '{"an": "object"}'])
 def test_a_malformed_answer_of_gcloud_is_undecided(gcloud, answer):
     (gcloud / "gcloud").write_text(f"#!/bin/sh\necho '{answer}'\n")
-    with pytest.raises(UndecidedError, match=r"tpu-vm list: its answer is no .*; run it by hand, or give --zone"):
+    with pytest.raises(UndecidedError, match=r"tpu-vm list: its answer is no .*; run it by hand, or give `zone`"):
         find_zone("my-tpu")

@@ -119,7 +119,7 @@ UNSURE = {
     "no location": (bucket("", "region"), "us-central1-a", "location is missing"),
     "a bucket on Mars": (bucket("mars-north1", "region"), "us-central1-a", "no price is published"),
     "a reader on Mars": (bucket("US", "multi-region"), "mars-north1-a", "no price is published"),
-    "no reader": (bucket("US", "multi-region"), None, "where the reader is; give --zone or --tpu"),
+    "no reader": (bucket("US", "multi-region"), None, "where the reader is; give `zone` or `tpu`"),
 }
 
 

@@ -259,8 +259,7 @@ def test_the_commands_that_make_the_priced_copy_are_those_of_check_region(plan_i
     commands = [
         "dataprep create-bucket gs://NEW-BUCKET --near europe-west4-b",
         copying,
-        "gcloud storage cp --recursive gs://BUCKET/DATASET gs://NEW-BUCKET/     # other data; the price needs "
-        "--objects",
+        "gcloud storage cp -r gs://BUCKET/DATASET gs://NEW-BUCKET/     # other data; the price needs --objects",
     ]
     shown = "".join(f"              {each}\n" for each in commands)
     assert f"  do          copy it near the reader:\n{shown}" in out

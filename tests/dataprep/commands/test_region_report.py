@@ -65,7 +65,7 @@ def test_retrieval_is_charged_by_each_objects_own_class(gcs):
     assert found.one_pass.retrieval == pytest.approx((2 * 0.01 + 0.05) / 2**10)
     assert found.one_pass.operations == pytest.approx((2 * 0.001 + 0.05) / 1000)
     assert examined("gs://report-cold/mixed").commands[1] == (
-        "gcloud storage cp --recursive gs://report-cold/mixed gs://NEW-BUCKET/"
+        "gcloud storage cp -r gs://report-cold/mixed gs://NEW-BUCKET/"
     )
 
 
@@ -125,5 +125,5 @@ def test_a_dataset_is_copied_by_replicate_also_if_its_size_is_given(uploaded):
     report = examine(url, THERE, Training(num_bytes=MIB), published_prices(), located=given)
     assert report.commands[1:] == [
         f"dataprep replicate {url} --to gs://NEW-BUCKET/sized --max-usd 1     # a dataset of dataprep",
-        f"gcloud storage cp --recursive {url} gs://NEW-BUCKET/     # other data; the price needs --objects",
+        f"gcloud storage cp -r {url} gs://NEW-BUCKET/     # other data; the price needs `objects`",
     ]

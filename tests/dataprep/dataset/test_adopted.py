@@ -81,7 +81,7 @@ def test_adopted_data_are_read_where_the_manifest_says(finished, elsewhere):
     assert is_adopted(adopted())
     assert open_data(storage, adopted(data_url=str(elsewhere)), named=True).url == str(elsewhere)
     assert open_data(storage, adopted(), named=True).url == storage.url
-    with pytest.raises(FormatError, match="names no data_url; adopt the data again with --overwrite"):
+    with pytest.raises(FormatError, match="names no data_url; adopt the data again with `overwrite`"):
         open_data(storage, adopted(data_url=7), named=False)
 
 

@@ -87,7 +87,7 @@ def test_an_added_image_is_noticed_wherever_data_and_index_are(adopted, open_it)
     url, put = adopted
     open_it(url)
     put("train/b/4.jpg", jpeg())
-    message = rf"{url}: the data have changed .*\(train: 5 images, 4 when .*; read them again with --overwrite: ."
+    message = rf"{url}: the data have changed .*\(train: 5 images, 4 when .*; read them again with `overwrite`: ."
     with pytest.raises(UsageError, match=message):
         open_it(url)
 

@@ -51,7 +51,7 @@ def test_pip_install_is_refused_before_it_downloads_anything(change, problem):
 
 def test_windows_is_refused_by_every_program():
     """Only the refusal can be tried here: the name of the platform is changed after the imports."""
-    expected = "got Windows, expected Linux: install WSL 2 (wsl --install), and install dataprep inside it"
+    expected = "got Windows, expected Linux: install WSL 2 (run: wsl), and install dataprep inside it"
     programs = {"dataprep": "from dataprep.cli import main", "train": "from train.export import main"}
     for program in programs.values():
         line = refused(f"import sys; {program}; sys.platform = 'win32'; sys.argv[1:] = ['--help']; main()")

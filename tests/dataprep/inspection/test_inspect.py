@@ -100,7 +100,7 @@ def test_one_split_or_all_splits_are_inspected(finished):
     url = str(finished("imagenet-webdataset"))
     assert [split.name for split in inspect_dataset(url).splits] == ["train", "val"]
     assert [split.name for split in inspect_dataset(url, "val").splits] == ["val"]
-    with pytest.raises(UsageError, match="--split test: the dataset has train, val"):
+    with pytest.raises(UsageError, match="`split` test: the dataset has train, val"):
         inspect_dataset(url, "test")
 
 
@@ -298,7 +298,7 @@ def test_a_build_that_was_not_finished_is_listed_with_files_and_splits(tmp_path)
     }
     assert all(image.status == "rejected" and image.reason == "undecodable" and image.detail for image in found)
     assert [image.split for image in rejected(str(tmp_path / "out"), "test")] == ["test"]
-    with pytest.raises(UsageError, match="--split val: the build has train, test"):
+    with pytest.raises(UsageError, match="`split` val: the build has train, test"):
         list(rejected(str(tmp_path / "out"), "val"))
 
 
@@ -308,7 +308,7 @@ def test_a_place_without_a_dataset_or_a_build_is_refused(tmp_path):
 
 
 def test_an_unknown_split_is_refused(fetched):
-    with pytest.raises(UsageError, match="--split val: the dataset has train"):
+    with pytest.raises(UsageError, match="`split` val: the dataset has train"):
         list(rejected(str(fetched("webdataset")), "val"))
 
 

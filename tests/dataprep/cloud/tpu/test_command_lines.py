@@ -140,18 +140,18 @@ def test_every_field_of_a_request_becomes_a_flag_of_gcloud(cloud):
 @pytest.mark.parametrize(
     ("accelerator", "options", "said"),
     [
-        ("v4-8", {"api": "compute-engine"}, "--api compute-engine does not create it; leave --api out, or give tpu"),
-        ("tpu7x-2x2x4", {"api": "tpu"}, "--api tpu does not create it"),
+        ("v4-8", {"api": "compute-engine"}, "`api` compute-engine does not create it; leave `api` out, or give tpu"),
+        ("tpu7x-2x2x4", {"api": "tpu"}, "`api` tpu does not create it"),
         ("v5p-32", {"api": "compute-engine"}, "needs a topology; write e.g. v5p:2x2x4"),
         ("v5p:2x2x4", {}, "topologies only of v2, v3, v4; write v5p-32"),
         ("ct3p-hightpu-4t", {}, "takes no machine types"),
         ("v4-8", {"spot": True, "reserved": True}, "give one of them"),
-        ("v4-8", {"valid_until": "6h"}, "add --queued"),
-        ("v4-8", {"reservation": "r"}, "for the TPU API give --reserved and --runtime-version"),
-        ("v4-8", {"boot_disk_gb": 50}, "--boot-disk-gb are for Compute Engine"),
+        ("v4-8", {"valid_until": "6h"}, "add `queued`"),
+        ("v4-8", {"reservation": "r"}, "for the TPU API give `reserved` and `runtime_version`"),
+        ("v4-8", {"boot_disk_gb": 50}, "`boot_disk_gb` are for Compute Engine"),
         ("tpu7x-2x2x1", {"queued": True}, "for the TPU API"),
-        ("v6e-8", {"max_run": "1d"}, "add --flex-start"),
-        ("v6e-8", {"flex_start": True, "spot": True}, "--flex-start excludes --spot and reservations"),
+        ("v6e-8", {"max_run": "1d"}, "add `flex_start`"),
+        ("v6e-8", {"flex_start": True, "spot": True}, "`flex_start` excludes `spot` and reservations"),
         ("v6e-8", {"flex_start": True, "max_run": "169h"}, "flex-start gives a TPU for 7d at most"),
         ("v6e-8", {"flex_start": True, "max_run": "0d"}, "flex-start gives a TPU for 7d at most"),
         ("v6e-8", {"flex_start": True, "max_run": "soon"}, "expected a duration such as 7d, 36h or 90m"),
@@ -187,7 +187,7 @@ def test_durations_are_read(text, seconds):
 
 
 def test_a_slice_of_compute_engine_needs_its_project():
-    with pytest.raises(UsageError, match="add --project"):
+    with pytest.raises(UsageError, match="add `project`"):
         create_commands(Request(place=Place(name="t", zone="us-east5-a"), accelerator=parse_accelerator("tpu7x-2x2x4")))
 
 
@@ -214,7 +214,7 @@ def test_malformed_zones_are_refused(zone):
 def test_a_region_is_refused_with_its_zones_that_have_the_tpu(region, tpu, said):
     with pytest.raises(UsageError) as refused:
         check_zone(region, tpu and parse_accelerator(tpu))
-    assert str(refused.value) == f"--zone '{region}': a region, not a zone; {said}"
+    assert str(refused.value) == f"`zone` '{region}': a region, not a zone; {said}"
 
 
 def test_a_zone_of_the_new_form_is_accepted():

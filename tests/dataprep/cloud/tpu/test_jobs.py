@@ -64,7 +64,7 @@ def test_variables_arrive_over_connections_that_drop(pod, fleet, how, tmp_path):
 def test_a_worker_that_was_not_reached_is_started_alone_later(pod, fleet):
     assert fleet.shell("true")[1].code == 0
     pod.drop(" start ", how="before", worker=1, times=30)
-    with pytest.raises(UndecidedError, match=r"not known to have started on worker 1: .*--run r starts it only there"):
+    with pytest.raises(UndecidedError, match=r"not known to have started on worker 1: .*`run` r starts it only there"):
         start(fleet, "r", counting("sleep 1"), {})
     assert [len(starts(pod, worker)) for worker in range(2)] == [1, 0]
     start(fleet, "r", counting("sleep 1"), {})
@@ -119,6 +119,6 @@ def test_how_a_run_ended_in_words(state, text, failed):
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "-r", "x" * 65, "a b"])
 def test_a_name_that_no_folder_could_have_is_refused(name):
-    with pytest.raises(UsageError, match=r"^--run .*: expected letters, digits, _, . and -, 64 characters at most"):
+    with pytest.raises(UsageError, match=r"^`run` .*: expected letters, digits, _, . and -, 64 characters at most"):
         check_run(name)
     assert check_run("night-1.b_C") == "night-1.b_C"

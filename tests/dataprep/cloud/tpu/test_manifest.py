@@ -143,7 +143,7 @@ def test_a_new_queue_fits_the_schemas_of_kueue_and_has_room_for_the_jobs():
 
 def test_a_new_queue_needs_a_name():
     request = ManifestRequest(name="m", accelerator=parse_accelerator("v6e-8"), image="i", training=["x"])
-    with pytest.raises(UsageError, match="--new-queue: what is its name"):
+    with pytest.raises(UsageError, match="`new_queue`: what is its name"):
         new_queue(request)
 
 
@@ -159,12 +159,12 @@ def test_a_part_requests_quantities_of_kubernetes(quantity):
         ("v3-8", {}, "GKE's name for this generation is not known"),
         ("v4-24", {}, "its topology is not known; write it, e.g. v4:2x2x4"),
         ("v6e-8", {"name": "Mae"}, "not a name of a TPU"),
-        ("v6e-8", {"queue": "a b"}, "--queue 'a b': expected a name"),
-        ("v6e-8", {"image": "a b"}, "--image 'a b': expected one such as"),
+        ("v6e-8", {"queue": "a b"}, "`queue` 'a b': expected a name"),
+        ("v6e-8", {"image": "a b"}, "`image` 'a b': expected one such as"),
         ("v6e-8", {"mode": "reservation"}, "belong together"),
         ("v6e-8", {"reservation": "r"}, "belong together"),
-        ("v6e-8", {"max_run": "1d"}, "add --mode flex-start"),
-        ("v6e-8", {"mode": "flex-start", "max_run": "1d"}, "--max-run 1d: only Kueue asks for nodes for so long"),
+        ("v6e-8", {"max_run": "1d"}, "add `mode` flex-start"),
+        ("v6e-8", {"mode": "flex-start", "max_run": "1d"}, "`max_run` 1d: only Kueue asks for nodes for so long"),
         ("v6e-8", {"mode": "flex-start", "queue": "q", "max_run": "8d"}, "flex-start gives nodes for 7d at most"),
         ("v6e-8", {"mode": "flex-start", "queue": "q", "max_run": "soon"}, "expected a duration such as 7d"),
     ],
