@@ -35,7 +35,7 @@ from dataprep.dataset.index import IndexRow, index_table
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import DataprepError, FormatError, SourceError
 from dataprep.formats.img2dataset import STATUSES, reason_of, sidecars_of
-from dataprep.sources.archives import open_archive
+from dataprep.sources.archives import ArchiveReader
 from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import read_columns
@@ -303,7 +303,7 @@ def _open_rows(
         images = found.images[shard.split]
         yield folder_rows(data, images, shard.number, labels=bool(found.classes), digest=job.digest)
         return
-    with open_archive(data, shard.name) as reader:
+    with ArchiveReader(data, shard.name) as reader:
         if found.format == "webdataset":
             yield tar_rows(reader, labels=labels, fields=fields, digest=job.digest)
         else:

@@ -294,7 +294,6 @@ def write_annotations(streams: Mapping[str, IO[bytes]], splits: Mapping[str, Seq
     Args:
         streams: The archives by name, empty.
         splits: Images by folder, such as `train2017`.
-        seed: Seed of the annotations.
     """
     with zipfile.ZipFile(streams[ARCHIVE], "w") as plain, zipfile.ZipFile(streams[PANOPTIC_ARCHIVE], "w") as panoptic:
         for folder, images in splits.items():

@@ -94,8 +94,6 @@ def write_demo(
         directory: Folder, which is created if needed.
         images: Number of images of the split train; val gets a twentieth of it, and at least one for each class.
         odd: Include one image of each of ImageNet's known oddities.
-        seed: Seed of the crops.
-        progress: Called for each finished image.
 
     Raises:
         UsageError: A number is out of range, photographs are missing, or the folder holds other originals.
@@ -245,11 +243,7 @@ def write_demo_laion(
     """Write a table and the files behind it; existing files of the same demo stay as they are.
 
     Args:
-        folder: Folder, which is created if needed.
         base_url: URL at which `folder` will be served, such as `http://127.0.0.1:8000`.
-        images: Number of rows in the table.
-        seed: Seed of the crops.
-        progress: Called for each finished image.
 
     Returns:
         Expected result of each row, in the table's order, if loopback is allowed and robots.txt forbids nothing.
@@ -286,7 +280,6 @@ def demo_server(folder: Path, port: int) -> ThreadingHTTPServer:
     """Open a server of a folder, on loopback only; it answers when `serve_forever` runs.
 
     Args:
-        folder: Folder to serve, which may not exist yet.
         port: Port; 0 for any free one.
 
     Raises:

@@ -99,11 +99,6 @@ class Duplicate(NamedTuple):
 def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: DuplicatePolicy) -> Iterator[Duplicate]:
     """Yield the duplicates of earlier rows, in order, each with the first matching row that is no duplicate itself; a
     file that is dropped may also equal that of a duplicate which is only reported.
-
-    Args:
-        sha256s: Hashes of the files, in the order of the rows.
-        dhashes: Hashes of the images, in the same order.
-        policy: What to look for.
     """
     import numpy as np
 
@@ -151,7 +146,6 @@ def sidecar_hashes(storage: Storage, files: Mapping[int, str], rows_per_shard: i
     """Yield the hashes from the parquet sidecars of the shards, for `find_duplicates`.
 
     Args:
-        storage: Where the dataset lies.
         files: The parquet file of each shard, by the shard's number, ascending.
         rows_per_shard: Number of rows of a shard: a row's number is its shard's number times this, plus its position in
             the shard.
@@ -209,7 +203,6 @@ def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: Binar
     """Fetch the rows that pass the filter, and encode their images.
 
     Args:
-        rows: Rows of one shard.
         fetch: Fetches from the web, or from a substitute for it.
         options: Options that decide a row's status.
         spool: An empty file, opened for writing and reading; receives the encoded images in the order in which they are

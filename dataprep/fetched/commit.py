@@ -94,10 +94,7 @@ def decide(storage: Storage, places: Places, receipt: ShardReceipt, rows: pa.Tab
     """Decide which attempt becomes the shard, this one or an earlier one, and publish it.
 
     Args:
-        storage: Where the dataset lies.
-        places: Places of the build or retry.
         receipt: Receipt of the attempt, whose folder has all its files.
-        rows: The shard's rows of the index.
 
     Returns:
         The valid receipt.

@@ -25,18 +25,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.errors import DataprepError, UsageError, install_hint
-from dataprep.formats.pictures import (
-    JPEG_MAGIC,
-    MAX_PIXELS,
-    MAX_SIDE,
-    Fault,
-    UnusableImageError,
-    load_image,
-    open_image,
-    refuse_scans,
-    refuse_size,
-    to_eight_bits,
-)
+from dataprep.formats import pictures
 from dataprep.sources.tables import Value
 
 if TYPE_CHECKING:
@@ -75,7 +64,7 @@ _STRIP_PIXELS = 2**20
 _WHITE = (255, 255, 255)
 CANNOT_BE_ENCODED = "cannot be encoded"
 """Reason for an image that became too long or flat for its format."""
-FAULT_REASONS: dict[Fault, str] = {
+FAULT_REASONS: dict[pictures.Fault, str] = {
     "empty": "empty",
     "too-large": "too large",
     "no-pixels": "undecodable",
@@ -130,12 +119,7 @@ def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> No
 
 
 def filter_reason(roles: Mapping[str, Value], row_filter: RowFilter) -> str:
-    """Return why a row is not fetched; an empty text if it is fetched.
-
-    Args:
-        roles: The row's values by role.
-        row_filter: The limits.
-    """
+    """Return why a row is not fetched; an empty text if it is fetched."""
     url, width, height = (roles.get(role) for role in ("url", "width", "height"))
     if not (isinstance(url, str) and url.strip()):
         return "no url"
@@ -224,7 +208,7 @@ def encode_image(
     """
     try:
         return _encode_image(data, options, row_filter, with_dhash=with_dhash)
-    except UnusableImageError as error:
+    except pictures.UnusableImageError as error:
         raise RejectedImageError(FAULT_REASONS[error.fault] if data else "empty") from error
     except (RejectedImageError, DataprepError, ImportError):
         raise
@@ -244,7 +228,7 @@ def resize(pixels: Pixels, options: EncodeOptions) -> Pixels:
     cv2 = _cv2()
     scale = side / measured
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    if max(size) > MAX_SIDE or size[0] * size[1] > MAX_PIXELS:
+    if max(size) > pictures.MAX_SIDE or size[0] * size[1] > pictures.MAX_PIXELS:
         raise RejectedImageError(CANNOT_BE_ENCODED)  # 640 x 1 enlarged by its shorter side to 256
     if size != (width, height):
         pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if downscale else cv2.INTER_LANCZOS4)
@@ -273,7 +257,7 @@ def exif_of(data: bytes, file_format: str) -> str:
         return "{}"
     tags: dict[str, str] = {}
     try:
-        with open_image(data) as image, warnings.catch_warnings():
+        with pictures.open_image(data) as image, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exif = image.getexif()
             directories: Iterable[tuple[str, Any, Callable[[int], str]]] = (
@@ -341,7 +325,7 @@ def _cv2() -> Any:
 def _decode(data: bytes) -> tuple[str, Pixels]:
     """Return Pillow's name of the format and the stored pixels, with EXIF orientations ignored. The name is empty if
     the file must be re-encoded (CMYK, 16 bits)."""
-    if data.startswith(JPEG_MAGIC):
+    if data.startswith(pictures.JPEG_MAGIC):
         pixels = _decode_plain_jpeg(data)
         if pixels is not None:
             return "JPEG", pixels
@@ -354,8 +338,8 @@ def _decode_plain_jpeg(data: bytes) -> Pixels | None:
 
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=True)
-        refuse_size(height, width)
-        refuse_scans(data, height, width)
+        pictures.refuse_size(height, width)
+        pictures.refuse_scans(data, height, width)
         if colorspace == "Gray":
             grey: Pixels = simplejpeg.decode_jpeg(data, "GRAY", strict=True)[:, :, 0]
             return grey
@@ -371,13 +355,13 @@ def _decode_with_care(data: bytes) -> tuple[str, Pixels]:
     """Decode with Pillow, which raises for an incomplete image, into the layout of OpenCV."""
     import numpy as np
 
-    with open_image(data) as image:
-        load_image(image, data)
+    with pictures.open_image(data) as image:
+        pictures.load_image(image, data)
         if image.mode == "CMYK":
             return "", _decode_cmyk(data)
         kept = "JPEG" if image.format == "MPO" else image.format or ""
         file_format = "" if image.mode.startswith("I") else kept
-        plain = to_eight_bits(image, data)
+        plain = pictures.to_eight_bits(image, data)
         if plain.mode == "RGBA":
             return file_format, np.asarray(plain)[:, :, [2, 1, 0, 3]]
         if plain.mode in ("1", "L") and image.format != "GIF":

@@ -200,8 +200,6 @@ def rejected_rows(storage: Storage, layout: Layout, shards: int | None = None) -
     """Yield the rows without an image, in the order of the shards in which they were last tried.
 
     Args:
-        storage: Where the dataset lies.
-        layout: Layout of the dataset.
         shards: Number of shards that are looked at; None for all.
 
     Raises:
@@ -268,9 +266,6 @@ def _newest(
     """Yield rows whose newest status is not success, each with its place and the values of some columns.
 
     Args:
-        storage: Where the dataset lies.
-        layout: Layout of the dataset.
-        shards: Positions of the shards that are looked at.
         takes: Function of status and reason that chooses rows.
         names: The columns, beginning with _COLUMNS.
     """
@@ -308,7 +303,6 @@ class _Newer:
 
     Args:
         key_digits: Number of digits of a row's number, with which a key ends, after the shard's number.
-        url: URL of the dataset, for errors.
     """
 
     def __init__(self, key_digits: int, url: str) -> None:

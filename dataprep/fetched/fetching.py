@@ -32,7 +32,6 @@ def web_fetch(limits: Limits, known: Known | None = None, *, kept: bool = False)
     Several threads may use it at once; they share the limits and the connections.
 
     Args:
-        limits: Limits on connections, bytes, times and addresses.
         known: What was learnt about hosts; it outlives the fetches.
         kept: Keep the thread, its connections and the hosts' turns between fetches, as long as the `Fetch` lives;
             otherwise they end with the last fetch under way.

@@ -151,8 +151,6 @@ def metadata_files(
     """Return the files in the dataset's root, name to content.
 
     Args:
-        dataset: Facts about the dataset.
-        schema: Columns of the shards.
         shard_samples: By split, the samples of each shard, in the order of their numbers.
         split_bytes: By split, bytes of all shards.
     """

@@ -24,21 +24,9 @@ from dataprep.fetched.shard import FETCHED_FORMATS, ShardNames, ShardSchema, bui
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.host.versions import codec_versions
 from dataprep.messages import counted, quoted
-from dataprep.sources import BUILT
+from dataprep.sources import BUILT, laion
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import OwnData
-from dataprep.sources.laion import (
-    DEFAULT_ROWS_PER_SHARD,
-    LAION,
-    RENAMED,
-    ROLES,
-    SPLIT,
-    LaionTables,
-    measure_tables,
-    open_tables,
-    source_entries,
-    tables_from_document,
-)
 from dataprep.sources.tables import Column
 
 if TYPE_CHECKING:
@@ -64,7 +52,7 @@ class TableRequest:
     """URLs of tables, or of one folder of them."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Column name by role, for columns that have none of the role's usual names."""
-    rows_per_shard: int = DEFAULT_ROWS_PER_SHARD
+    rows_per_shard: int = laion.DEFAULT_ROWS_PER_SHARD
     rows: RowOptions = field(default_factory=RowOptions)
     limits: Limits
     """Limits of all workers together; not a part of the plan."""
@@ -110,7 +98,7 @@ class LaionOptions:
         return document
 
 
-def options_of(tables: LaionTables, rows: RowOptions) -> LaionOptions:
+def options_of(tables: laion.LaionTables, rows: RowOptions) -> LaionOptions:
     """Return the options of a plan over these tables."""
     return LaionOptions(
         columns=tables.columns,
@@ -123,11 +111,6 @@ def options_of(tables: LaionTables, rows: RowOptions) -> LaionOptions:
 
 def options_from(document: Any, *, where: str = "options", at: str = "$") -> LaionOptions:
     """Read the JSON values of `LaionOptions.document`.
-
-    Args:
-        document: The options as JSON values.
-        where: Name of the document that holds them, for the error.
-        at: Path of the options in that document.
 
     Raises:
         FormatError: A value is missing, of another type or out of range.
@@ -143,16 +126,16 @@ def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress
         SourceError: The tables are absent, damaged, empty, or have different columns.
         UsageError: Options need something that the tables or the format do not have.
     """
-    storage, names = open_tables(request.sources)
-    tables = measure_tables(
+    storage, names = laion.open_tables(request.sources)
+    tables = laion.measure_tables(
         storage, names, rows_per_shard=request.rows_per_shard, overrides=request.columns, progress=progress
     )
     refuse_unfit(tables, request.rows, options.format)
     if not tables.rows:
         raise SourceError(f"{storage.url}: no row in {counted(len(names), 'table')}; check `source`")
-    sources = tuple(source_entries(tables))
+    sources = tuple(laion.source_entries(tables))
     split = PlannedSplit(
-        name=SPLIT,
+        name=laion.SPLIT,
         shard_samples=tables.shard_rows,
         repeat_count=1,
         repeat_stored=1,
@@ -164,17 +147,17 @@ def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress
     return Plan(options=options, codecs=laion_codecs(), classes=(), splits=(split,), details=details)
 
 
-def laion_of(plan: Plan) -> tuple[LaionTables, LaionOptions]:
+def laion_of(plan: Plan) -> tuple[laion.LaionTables, LaionOptions]:
     """Return the tables of a plan, and its options."""
     at, details = f"$.{plan.options.dataset}", plan.details or {}
-    tables = tables_from_document(details.get("tables"))
+    tables = laion.tables_from_document(details.get("tables"))
     rows = convert(details.get("rows"), RowOptions, where="plan", at=f"{at}.rows", advice="build it again")
     return tables, options_of(tables, rows)
 
 
 def build_options(format_name: str, own: OwnData | None = None) -> BuildOptions:
     """Return the options that builds of every recipe have; `own` is what the user says about the table."""
-    return BuildOptions(dataset=LAION.name, format=format_name, splits=(SPLIT,), own=own)
+    return BuildOptions(dataset=laion.LAION.name, format=format_name, splits=(laion.SPLIT,), own=own)
 
 
 def is_fetched(manifest: Manifest) -> bool:
@@ -200,8 +183,8 @@ def option_faults(manifest: Manifest) -> Iterator[str]:
     try:
         options = laion_options(manifest)
         carried = {name for name, _ in options.carried}
-        sound = "url" in options.columns and options.columns.keys() <= ROLES.keys()
-        sound &= all(role in RENAMED or name in carried for role, name in options.columns.items())
+        sound = "url" in options.columns and options.columns.keys() <= laion.ROLES.keys()
+        sound &= all(role in laion.RENAMED or name in carried for role, name in options.columns.items())
         problem = "" if sound else "an unknown role, or one whose column is not among those carried"
     except (FormatError, UsageError) as error:
         problem = str(error)
@@ -227,7 +210,7 @@ def sidecar_names(manifest: Manifest) -> frozenset[str]:
 
 def names_of(manifest: Manifest) -> ShardNames:
     """Return the names of the files in a dataset's shards."""
-    return built_names(manifest.name, manifest.format, SPLIT, laion_options(manifest).shard_digits)
+    return built_names(manifest.name, manifest.format, laion.SPLIT, laion_options(manifest).shard_digits)
 
 
 def sidecar_faults(manifest: Manifest) -> Iterator[str]:

@@ -185,7 +185,6 @@ def fetched_traffic(plan: Plan, *, metadata_files: int) -> Traffic:
     """Return the traffic between a build and its output; the bytes of images are unknown before they are fetched.
 
     Args:
-        plan: The plan.
         metadata_files: Number of files that the format writes besides the manifest.
     """
     pages = _WHOLE_LISTINGS * (_OBJECTS_A_SHARD * plan.num_shards // PAGE_OBJECTS) + plan.num_shards // PAGE_OBJECTS

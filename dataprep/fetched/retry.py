@@ -139,11 +139,9 @@ def retry_failed(
     """Try failed rows again, or continue an interrupted retry.
 
     Args:
-        url: URL of a finished dataset.
         choice: Which rows are tried; an interrupted retry keeps its own choice.
         limits: Limits of all workers together.
         engine: Runs `retry_shard` for many indexes, and divides the job's limits among its workers.
-        progress: Receives progress reports.
 
     Raises:
         UsageError: There is no dataset of a table of URLs, or no row can have failed for a chosen reason.
@@ -176,10 +174,6 @@ def retry_failed(
 
 def check_reasons(choice: Choice, manifest: Manifest) -> None:
     """Raise UsageError for an unknown failure reason.
-
-    Args:
-        choice: The chosen reasons.
-        manifest: Manifest of the dataset, whose rows may have reasons of another tool.
 
     Raises:
         UsageError: A reason is neither known nor that of a row; the text lists the known ones and the nearest.
@@ -320,7 +314,6 @@ def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardRece
     """Publish the revision of a dataset that has these additional shards.
 
     Args:
-        dataset: The dataset, as it was read.
         root: Folder of the receipts.
         new: Receipts of the shards; shards that are not published yet are published now.
 

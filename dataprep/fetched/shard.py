@@ -24,20 +24,8 @@ from dataprep.dataset.records import NO_LABEL, Placement
 from dataprep.errors import FormatError, UsageError
 from dataprep.fetched.collect import Fetch, RowOptions, RowResult, collect, count_reasons, count_statuses, read_image
 from dataprep.fetched.encode import EncodeFormat, refuse_absent_columns
+from dataprep.formats import example
 from dataprep.formats.base import MAX_IMAGE_BYTES
-from dataprep.formats.example import (
-    FRAME_HEAD_BYTES,
-    FRAME_TAIL_BYTES,
-    byte_ranges,
-    bytes_feature,
-    example_before,
-    features_of,
-    float_feature,
-    frame_around,
-    frame_length,
-    integer_feature,
-    map_entry,
-)
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, STATUSES, SUCCESS
 from dataprep.formats.tars import BLOCK_BYTES, members_around
 from dataprep.formats.tfrecord import tfds_name
@@ -74,9 +62,9 @@ _ABSENT: dict[Kind, str | int | float] = {"string": "", "int": -1, "float": -1.0
 """Value that replaces a missing one in records, which have no null: Hugging Face infers a schema from the first few
 records, and TFDS has no null."""
 _FEATURES: dict[Kind, Callable[[Any], bytes]] = {
-    "string": lambda text: bytes_feature(text.encode()),
-    "float": float_feature,
-    "int": integer_feature,
+    "string": lambda text: example.bytes_feature(text.encode()),
+    "float": example.float_feature,
+    "int": example.integer_feature,
 }
 SHARD_ENDS: dict[str, bytes] = {"webdataset": bytes(2 * BLOCK_BYTES), "tfrecord": b""}
 """The bytes after the last record of a shard."""
@@ -230,8 +218,8 @@ def tfrecord_record(values: Sequence[Value], image: bytes, schema: ShardSchema) 
     fields["txt"] = fields["caption"]
     before = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name < schema.image_name)
     after = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name > schema.image_name)
-    start = example_before(before, schema.image_name.encode(), len(image), len(after))
-    head, tail = frame_around(start, image, after)
+    start = example.example_before(before, schema.image_name.encode(), len(image), len(after))
+    head, tail = example.frame_around(start, image, after)
     return Record(head, image, tail)
 
 
@@ -282,8 +270,6 @@ def stats_json(
     `count`.
 
     Args:
-        statuses: Rows by status.
-        reasons: Rows by reason.
         before: Earlier `statuses` and `reasons` of rows that were tried again and are now counted in this shard.
     """
     document = {
@@ -360,11 +346,7 @@ def make_shard(
     """Fetch the rows of a shard and write their samples.
 
     Args:
-        rows: Rows of the shard, in the table's order.
-        fetch: Function that downloads the rows.
-        options: Options by which rows become a shard.
         split_index: Position of the shard in its split, for the index.
-        streams: The files to write.
         before: Earlier `statuses` and `reasons` of rows that are tried again; they are written to the stats.
     """
     schema, spool = options.schema, streams.spool
@@ -450,7 +432,7 @@ def _present(values: Sequence[Value], schema: ShardSchema) -> dict[str, str | in
 
 def _entry(name: str, kind: Kind, value: Any) -> bytes:
     """Return an entry of Features.feature: the name, and a list of one value."""
-    return map_entry(name.encode(), _FEATURES[kind](value))
+    return example.map_entry(name.encode(), _FEATURES[kind](value))
 
 
 def _image_of_tar(read: Callable[[int], bytes], schema: ShardSchema) -> tuple[bytes, bytes]:
@@ -462,15 +444,17 @@ def _image_of_tar(read: Callable[[int], bytes], schema: ShardSchema) -> tuple[by
 
 def _image_of_tfrecord(read: Callable[[int], bytes], schema: ShardSchema) -> tuple[bytes, bytes]:
     """Read a record from where a stream is; return what was read, and the image in it."""
-    head = read(FRAME_HEAD_BYTES)
-    length = frame_length(head) if len(head) == FRAME_HEAD_BYTES else None
-    record = head + read(_checked_bytes(str(length).encode(), 10) + FRAME_TAIL_BYTES)
+    head = read(example.FRAME_HEAD_BYTES)
+    length = example.frame_length(head) if len(head) == example.FRAME_HEAD_BYTES else None
+    record = head + read(_checked_bytes(str(length).encode(), 10) + example.FRAME_TAIL_BYTES)
 
     def read_range(offset: int, num_bytes: int) -> bytes:
         return record[offset : offset + num_bytes]
 
-    feature = features_of(read_range, FRAME_HEAD_BYTES, len(record) - FRAME_TAIL_BYTES).get(schema.image_name)
-    ranges = byte_ranges(read_range, feature) if feature is not None else []
+    feature = example.features_of(read_range, example.FRAME_HEAD_BYTES, len(record) - example.FRAME_TAIL_BYTES).get(
+        schema.image_name
+    )
+    ranges = example.byte_ranges(read_range, feature) if feature is not None else []
     if len(ranges) != 1:
         raise FormatError(f"{len(ranges)} images in a record, expected one")
     return record, record[slice(*ranges[0])]

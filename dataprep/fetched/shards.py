@@ -58,7 +58,6 @@ class WebFetch:
     """Fetches the rows of one shard after the other, and keeps what it learns about hosts.
 
     Args:
-        limits: Limits of this process.
         kept: Keep connections, too, while no shard is in progress.
 
     Raises:
@@ -160,8 +159,6 @@ def kept_shard(
 
     Args:
         target: Where the shard is, and with which options it was written.
-        index: Number of the shard's receipt.
-        rows: Rows of the shard, in the table's order.
         web: Fetcher of this run; the receipt names its networks.
         card: Content of the dataset's `croissant.json`, which has the SHA-256 digests of the shards; empty without it.
     """
@@ -190,10 +187,6 @@ def fetch_shard(
     """Fetch rows as one shard, and commit it (dataprep/fetched/commit.py).
 
     Args:
-        target: Where the shard is written, and with which options.
-        index: Number of the shard's receipt.
-        rows: Rows of the shard, in the table's order.
-        web: Downloads the rows.
         before: Earlier `statuses` and `reasons` of rows that are tried again.
 
     Returns:

@@ -10,12 +10,13 @@ length than the directory's. Format: PKWARE's APPNOTE 6.3.10.
 
 from __future__ import annotations
 
+import gzip
+import io
 import stat
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from operator import attrgetter
 from struct import Struct
 from typing import NamedTuple, Protocol
@@ -48,7 +49,6 @@ memory."""
 DISK_WINDOW_BYTES = 4096
 """Size of one read from disk: a page, which holds a header with its extensions."""
 NETWORK_WINDOW_BYTES = 65536
-GZIP_CHUNK_BYTES = 2**20
 MAX_GZIP_BYTES = 64 * 2**20
 """Maximum size of a compressed label archive; the published ones have 2.6 MB."""
 MAX_UNPACKED_BYTES = 512 * 2**20
@@ -120,14 +120,7 @@ def find_directory(reader: _Reader) -> _Directory:
 
 
 def refuse_pointer(storage: Storage, name: str, num_bytes: int, offset: int = 0) -> None:
-    """Raise SourceError for a Git LFS pointer, which a clone has in place of a file.
-
-    Args:
-        storage: Where the file is.
-        name: The file, or the archive that holds it.
-        num_bytes: Size of the file; only those of the size of a pointer are read.
-        offset: Where the file begins in its archive.
-    """
+    """Raise SourceError for a Git LFS pointer, which a clone has in place of a file."""
     if num_bytes in _POINTER_BYTES and storage.read_range(name, offset, len(_POINTER)) == _POINTER:
         raise SourceError(
             f"{storage.url_of(name)}: a Git LFS pointer in place of a file; run git lfs pull in the clone"
@@ -135,7 +128,7 @@ def refuse_pointer(storage: Storage, name: str, num_bytes: int, offset: int = 0)
 
 
 class ArchiveReader:
-    """Reads one archive forward; going back works and costs a new request."""
+    """Reads one archive forward, in a `with` block; going back works and costs a new request."""
 
     def __init__(
         self,
@@ -149,11 +142,7 @@ class ArchiveReader:
         """Open an archive.
 
         Args:
-            storage: The source root.
-            name: The archive, relative to the source root.
             stream: Over a network, read the whole archive in large blocks; False if only little of it is needed.
-            progress: Called as the position grows.
-            info: Result of `stat` for the archive, if the caller has it already.
 
         Raises:
             SourceError: There is no such file.
@@ -190,7 +179,10 @@ class ArchiveReader:
             return b""
         return self._storage.read_range(self._name, offset, num_bytes, self.version)
 
-    def close(self) -> None:
+    def __enter__(self) -> ArchiveReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Stop reading ahead."""
         if self._blocks is not None:
             self._blocks.close()
@@ -198,25 +190,11 @@ class ArchiveReader:
             self._progress(self._name, self.num_bytes, self.num_bytes)
 
 
-@contextmanager
-def open_archive(
-    storage: Storage,
-    name: str,
-    *,
-    stream: bool = True,
-    progress: Progress | None = None,
-    info: ObjectInfo | None = None,
-) -> Iterator[ArchiveReader]:
-    """Open an ArchiveReader for a with block, and close it at the block's end."""
-    reader = ArchiveReader(storage, name, stream=stream, progress=progress, info=info)
-    try:
-        yield reader
-    finally:
-        reader.close()
-
-
 class GzipReader:
-    """The content of a small gzip file, read forward only, in bounded memory and up to MAX_UNPACKED_BYTES."""
+    """The content of a small gzip file, read forward only, in bounded memory.
+
+    Its `num_bytes` is the most that is unpacked: `tar_members` asks for no byte behind it.
+    """
 
     num_bytes = MAX_UNPACKED_BYTES
 
@@ -231,42 +209,17 @@ class GzipReader:
             raise SourceError(
                 f"{self.archive}: {info.num_bytes:,} bytes; expected a label archive of at most {MAX_GZIP_BYTES:,}"
             )
-        self._compressed = storage.read(name)
-        self._taken = 0
-        self._inflate = zlib.decompressobj(wbits=31)
-        self._buffer, self._buffer_at = b"", 0
+        self._file = gzip.GzipFile(fileobj=io.BytesIO(storage.read(name)))
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         """Read content at an offset that is not before the last one; fewer bytes than requested only at the end."""
-        while offset + num_bytes > self._buffer_at + len(self._buffer):
-            chunk = self._next_chunk()
-            if not chunk:
-                break
-            kept = self._buffer[max(0, offset - self._buffer_at) :]
-            self._buffer_at += len(self._buffer) - len(kept)
-            self._buffer = kept + chunk
-        start = max(0, offset - self._buffer_at)
-        return self._buffer[start : start + num_bytes] if offset >= self._buffer_at else b""
-
-    def _next_chunk(self) -> bytes:
-        """Unpack the next piece of content; empty at the end of the file."""
-        chunk = b""
-        while not chunk and not self._inflate.eof:
-            held = self._inflate.unconsumed_tail
-            if not held:
-                held = self._compressed[self._taken : self._taken + 65536]
-                self._taken += len(held)
-            try:
-                chunk = self._inflate.decompress(held, GZIP_CHUNK_BYTES)
-            except zlib.error as error:
-                raise SourceError(f"{self.archive}: no valid gzip file: {error}; fetch it again") from error
-            if not chunk and not held and not self._inflate.eof:
-                raise SourceError(
-                    f"{self.archive}: truncated after {self._taken:,} bytes, inside its content; fetch it again"
-                )
-        if self._buffer_at + len(self._buffer) + len(chunk) > MAX_UNPACKED_BYTES:
-            raise SourceError(f"{self.archive}: unpacks to over {MAX_UNPACKED_BYTES:,} bytes; expected a label archive")
-        return chunk
+        try:
+            self._file.seek(offset)
+            return self._file.read(num_bytes)
+        except EOFError as error:
+            raise SourceError(f"{self.archive}: truncated inside its content; fetch it again") from error
+        except (zlib.error, gzip.BadGzipFile) as error:
+            raise SourceError(f"{self.archive}: not a valid gzip file: {error}; fetch it again") from error
 
 
 class _Entry(NamedTuple):

@@ -175,7 +175,6 @@ class Dataset(ABC):
         """Return the sorted class list, in which a label is a position; empty where the dataset has no classes.
 
         Args:
-            root: Where the original files are.
             allow_partial: Return the classes found in `root`; otherwise the published ones, without reading anything.
         """
 
@@ -191,11 +190,8 @@ class Dataset(ABC):
         """List references to all original images of a split, without reading an image.
 
         Args:
-            root: Where the original files are.
-            split: One of `splits`.
             allow_partial: Accept the existing files, even if counts and classes differ from the published ones.
             classes: The class list, if another split's enumeration has it already.
-            progress: Called with an archive's name, the bytes read and the total bytes.
 
         Raises:
             SourceError: Files are absent, damaged, hostile, or not of the published counts and classes.
@@ -324,14 +320,7 @@ class RefCollector:
         annotations: bytes = b"",
         crc32c: int | None = None,
     ) -> None:
-        """Add one image.
-
-        Args:
-            source: File that holds the image, relative to the root.
-            label: Position in the class list.
-            annotations: Values of the dataset's features.
-            crc32c: CRC32C that the image must have; None where none is known.
-        """
+        """Add one image."""
         if member.num_bytes > MAX_IMAGE_BYTES:
             where = f"{self.root.url_of(source)}: {shown(member.name)} at byte {member.offset:,}"
             raise SourceError(

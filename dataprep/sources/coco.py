@@ -15,7 +15,7 @@ from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import Member, damaged
 from dataprep.messages import counted, not_one_of, shown
-from dataprep.sources.archives import Progress, open_archive, zip_members
+from dataprep.sources.archives import ArchiveReader, Progress, zip_members
 from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, Wanted
 from dataprep.sources.coco_annotations import KINDS, CocoAnnotations, category_names, coco_features
 from dataprep.sources.coco_files import archive_of, find_json
@@ -204,7 +204,7 @@ def _find_in_zip(
 ) -> None:
     archive = info.name
     part = archive.removesuffix(".zip")
-    with open_archive(root, archive, progress=progress, info=info) as reader:
+    with ArchiveReader(root, archive, progress=progress, info=info) as reader:
         for member in zip_members(reader):
             parts = found.image_parts(reader, member)
             if parts is None:

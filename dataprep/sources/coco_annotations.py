@@ -244,9 +244,7 @@ class CocoAnnotations:
     """The annotations of one split, by image. Use it in a `with` block, which removes the temporary files.
 
     Args:
-        root: Where the original files are.
         folder: Folder of the split's images, e.g. `train2017`.
-        kinds: Some of KINDS; empty where a split has no annotations.
         features: Features of the dataset; those that this split has no annotations for are empty.
     """
 

@@ -66,10 +66,6 @@ def top_level_items(stream: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
 
     An array without elements yields nothing, and neither do values that are no arrays.
 
-    Args:
-        stream: The file, which is read forward.
-        where: URL of the file, for messages.
-
     Raises:
         SourceError: The file is not JSON, no object, too large, or cannot be read.
     """
@@ -122,7 +118,6 @@ class PanopticImages:
     """The panoptic images of one split: PNG files in an archive, or in a folder.
 
     Args:
-        root: Where the original files are.
         folder: Folder of the split's images, e.g. `train2017`.
     """
 

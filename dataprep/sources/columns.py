@@ -39,10 +39,7 @@ class ColumnError(SourceError):
     """A column that cannot be a feature.
 
     Args:
-        column: Name of the column.
         reason: Which row of the column shows it, and why; one clause.
-        advice: What the user does about it.
-        mark: Punctuation between both.
         remedy: What would keep a column that is left out without being asked for; empty if nothing would.
     """
 
@@ -56,7 +53,6 @@ class Columns:
 
     Args:
         defaults: Value for rows without one, as JSON or as plain text, by column.
-        drop: Columns to leave out.
         leave_out: What a user does to leave a column out, with {words} for its name.
         refuse: Takes each value and column that no feature can have, as a ColumnError; such a column is left out.
     """

@@ -26,19 +26,8 @@ from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder, is_k
 from dataprep.formats.tars import tar_members
 from dataprep.host.processes import find_modules_here
 from dataprep.messages import did_you_mean, one_line, quoted, shown
-from dataprep.sources.archives import open_archive, zip_members
-from dataprep.sources.base import (
-    CLASS_NAME,
-    MAX_IMAGE_BYTES,
-    READ_ALL,
-    UNSTATED,
-    OwnDataset,
-    Reading,
-    SplitFacts,
-    member_parts,
-    name_fault,
-    split_fault,
-)
+from dataprep.sources import base
+from dataprep.sources.archives import ArchiveReader, zip_members
 from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden, key_of, name_parts
 from dataprep.sources.pictures import OpenedDataset
 from dataprep.storage.base import Storage
@@ -76,7 +65,7 @@ class ImageDataset(ABC):
 
     name: ClassVar[str]
     """Name of the dataset: lower-case letters, digits and `-`."""
-    facts: ClassVar[Mapping[str, SplitFacts]]
+    facts: ClassVar[Mapping[str, base.SplitFacts]]
     """What is known about each split: `SplitFacts(samples=None)` if nothing is."""
     features: ClassVar[Mapping[str, Feature]] = {}
     """Types of the annotations, which every image has."""
@@ -84,8 +73,8 @@ class ImageDataset(ABC):
     """Names of the classes; None if they are those of the labels that are found."""
     description: ClassVar[str] = ""
     citation: ClassVar[str] = ""
-    licence: ClassVar[str] = UNSTATED
-    origin: ClassVar[str] = UNSTATED
+    licence: ClassVar[str] = base.UNSTATED
+    origin: ClassVar[str] = base.UNSTATED
 
     @abstractmethod
     def enumerate(self, root: Storage, split: str) -> Iterable[Image]:
@@ -112,9 +101,9 @@ def images_in(root: Storage, place: str) -> Iterator[Image]:
             if _is_image(parts):
                 yield Image(file=info.name, num_bytes=info.num_bytes, key=key_of(parts))
         return
-    with open_archive(root, place) as reader:
+    with ArchiveReader(root, place) as reader:
         for member in zip_members(reader) if place.lower().endswith(".zip") else tar_members(reader):
-            parts = member_parts(reader, member)
+            parts = base.member_parts(reader, member)
             if member.is_directory or not _is_image(parts):
                 continue
             if member.unreadable:
@@ -127,7 +116,7 @@ def _is_image(parts: tuple[str, ...]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CustomDataset(OwnDataset):
+class CustomDataset(base.OwnDataset):
     """Somebody's own dataset class, as a dataset that can be built."""
 
     reads_all_files: ClassVar[bool] = True
@@ -135,7 +124,7 @@ class CustomDataset(OwnDataset):
     """Name of the class: `module:NAME`."""
     definition: ImageDataset
 
-    def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
+    def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> OpenedDataset:
         """Return the dataset with the images that the class lists."""
         readers = {split: _SplitReader(self, root, split) for split in self.definition.facts}
         for reader in readers.values():
@@ -144,7 +133,7 @@ class CustomDataset(OwnDataset):
         declared = self.definition.classes
         classes = tuple(sorted(labels if declared is None else declared))
         found = {split: reader.enumeration(classes) for split, reader in readers.items()}
-        known = {item.name: getattr(self, item.name) for item in fields(OwnDataset)}
+        known = {item.name: getattr(self, item.name) for item in fields(base.OwnDataset)}
         return OpenedDataset(**known, found=found)
 
 
@@ -202,10 +191,11 @@ class _SplitReader:
         key = image.key or key_of(parts)
         if not is_key(key):
             raise self._error(number, f"key {shown(key)}, expected letters, digits, _ and -, in folders parted by /")
-        if not 0 < image.num_bytes <= MAX_IMAGE_BYTES or image.offset < 0:
+        if not 0 < image.num_bytes <= base.MAX_IMAGE_BYTES or image.offset < 0:
             raise self._error(
                 number,
-                f"{image.num_bytes:,} bytes at {image.offset:,}, expected 1 to {MAX_IMAGE_BYTES:,} bytes of an image",
+                f"{image.num_bytes:,} bytes at {image.offset:,}, expected 1 to {base.MAX_IMAGE_BYTES:,} bytes of an "
+                "image",
             )
         self._check_place(number, image)
         try:
@@ -288,16 +278,16 @@ def installed_classes() -> dict[str, EntryPoint]:
 
 def is_custom(name: str) -> bool:
     """Return whether a name can be that of somebody's own class; nothing is imported."""
-    return CLASS_NAME.fullmatch(name) is not None or name in installed_classes()
+    return base.CLASS_NAME.fullmatch(name) is not None or name in installed_classes()
 
 
 def place_of(name: str) -> str:
     """Return the `module:NAME` of a class: the name itself, or what the entry point of that name says."""
-    if CLASS_NAME.fullmatch(name):
+    if base.CLASS_NAME.fullmatch(name):
         return name
     found = installed_classes().get(name)
     place = found.value.replace(" ", "") if found is not None else ""
-    if not CLASS_NAME.fullmatch(place):
+    if not base.CLASS_NAME.fullmatch(place):
         raise UsageError(
             f"{quoted(name)} is no dataset class: expected module:NAME, or the name of an entry point in the group "
             f"{ENTRY_POINTS} of an installed package"
@@ -376,17 +366,17 @@ def _check_attributes(place: str, definition: ImageDataset) -> None:
     for name in ("name", "description", "citation", "licence", "origin"):
         if not isinstance(getattr(definition, name), str):
             raise UsageError(f"{place}: {name} {quoted(getattr(definition, name))}, expected text")
-    if fault := name_fault(definition.name, frozenset()):
+    if fault := base.name_fault(definition.name, frozenset()):
         raise UsageError(f"{place}: {fault}")
     if not isinstance(definition.facts, Mapping) or not definition.facts:
         raise UsageError(f"{place}: facts {quoted(definition.facts)}, expected SplitFacts by split")
     for split, facts in definition.facts.items():
-        if not isinstance(split, str) or not _SPLIT_NAME.fullmatch(split) or not isinstance(facts, SplitFacts):
+        if not isinstance(split, str) or not _SPLIT_NAME.fullmatch(split) or not isinstance(facts, base.SplitFacts):
             raise UsageError(
                 f"{place}: facts: {quoted(split)}: {quoted(facts)}, expected a name of letters, digits, _ and -, and "
                 "SplitFacts"
             )
-        if fault := split_fault(split):
+        if fault := base.split_fault(split):
             raise UsageError(f"{place}: facts: {fault}")
     _check_features(place, definition)
     _check_classes(place, definition)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dataprep.dataset.adopted import is_adopted, refuse_changed
 from dataprep.dataset.features import (
@@ -37,17 +37,8 @@ from dataprep.formats.fields import CAPTIONS, check_fields, read_all_fields, rea
 from dataprep.formats.imagefolder import annotations_of, image_file, image_suffix, metadata_file
 from dataprep.formats.pictures import UnusableImageError, open_image
 from dataprep.messages import printable, quoted, shell_words, shown
+from dataprep.sources import base
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import (
-    MAX_IMAGE_BYTES,
-    READ_ALL,
-    Converted,
-    OwnData,
-    OwnDataset,
-    Reading,
-    SplitFacts,
-    split_fault,
-)
 from dataprep.sources.columns import ColumnError, Columns
 from dataprep.sources.pictures import OpenedDataset, empty_split, in_val, uneven_classes
 from dataprep.sources.tables import Row
@@ -94,13 +85,13 @@ class Existing:
         found = {split.name: split for split in self.manifest.splits}
         if name not in found:
             raise UsageError(f"`split` {name}: {self.index.url} has {', '.join(found)}")
-        if fault := split_fault(name):
+        if fault := base.split_fault(name):
             raise UsageError(f"{self.index.url}: {fault}; adopt it again with `split` NAME=PATTERN")
         return found[name]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExistingDataset(Converted):
+class ExistingDataset(base.Converted):
     """A finished dataset that is converted."""
 
     existing: Existing
@@ -111,7 +102,7 @@ class ExistingDataset(Converted):
     all_fields: bool = False
     """Whether all fields become features."""
 
-    def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
+    def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> OpenedDataset:
         """Return the dataset with the references and annotations of its splits, after a comparison of its files."""
         refuse_other_files(self.existing)
         manifest = self.existing.manifest
@@ -125,29 +116,25 @@ class ExistingDataset(Converted):
         if stored != tuple(self.facts) and self.own is not None:
             found |= _parted(found["train"], self.own)
         first = next(reader.first for reader in readers.values())
-        known = {item.name: getattr(self, item.name) for item in fields(OwnDataset)}
+        known = {item.name: getattr(self, item.name) for item in fields(base.OwnDataset)}
         notes = values.notes or left_out(manifest, root, first, features)
         uneven = () if self.own is None else uneven_classes(self.own, found)
         return OpenedDataset(**known | {"notes": (*notes, *uneven)}, found=found)
 
 
-def split_facts(existing: Existing, splits: tuple[str, ...], own: OwnData | None = None) -> dict[str, SplitFacts]:
-    """Return the facts that a conversion keeps: the passes of an epoch. A share of train that becomes val has one.
-
-    Args:
-        existing: The dataset.
-        splits: Splits of the new dataset; all that exist if empty.
-        own: What the user says about the new dataset.
-    """
+def split_facts(
+    existing: Existing, splits: tuple[str, ...], own: base.OwnData | None = None
+) -> dict[str, base.SplitFacts]:
+    """Return the facts that a conversion keeps: the passes of an epoch. A share of train that becomes val has one."""
     names = splits or tuple(split.name for split in existing.manifest.splits)
     facts = {
-        name: SplitFacts(samples=None, repeats=existing.split(name).repeats["count"])
+        name: base.SplitFacts(samples=None, repeats=existing.split(name).repeats["count"])
         for name in stored_splits(names, own)
     }
-    return facts if own is None or not own.val_fraction else facts | {"val": SplitFacts(samples=None)}
+    return facts if own is None or not own.val_fraction else facts | {"val": base.SplitFacts(samples=None)}
 
 
-def stored_splits(splits: tuple[str, ...], own: OwnData | None) -> tuple[str, ...]:
+def stored_splits(splits: tuple[str, ...], own: base.OwnData | None) -> tuple[str, ...]:
     """Return the splits that are read for those of the new dataset: all but val, if it becomes a share of train."""
     return splits if own is None or not own.val_fraction else tuple(name for name in splits if name != "val")
 
@@ -212,45 +199,38 @@ def record_places(rows: pa.Table) -> list[RecordPlace]:
     return [RecordPlace(*place) for place in zip(*columns, strict=True)]
 
 
-class StoredValues(Protocol):
-    """Reads the values of all samples of a dataset, then returns their features and annotations."""
+class StoredValues:
+    """Reads the values of all samples of a dataset, then returns their features and annotations; here it has none."""
 
-    are_annotations: bool
+    are_annotations = True
     """Whether `of_shard` returns the annotations themselves, because all types are known."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """Lines for the user about what is kept and left out, once the features are known."""
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         """Return the values of a shard's samples as `annotations` takes them; nothing if samples have none.
 
         Args:
-            data: Where the shards are.
-            split: The shard's split.
             number: Position of the shard in it; shards must be read in order.
-            rows: The shard's rows of the index.
 
         Raises:
             SourceError: Values are missing, damaged, or do not have the checksums of the index.
         """
+        return []
 
     def features(self) -> Features:
         """Return the features, once all shards were read. Raises SourceError if a field has values of two types."""
+        return NO_FEATURES
 
     def annotations(self, kept: bytes) -> bytes:
         """Return the annotations of one sample, once all shards were read."""
+        return kept
 
 
 def open_values(
     manifest: Manifest, url: str, fields: tuple[str, ...], defaults: dict[str, str], *, all_fields: bool = False
 ) -> StoredValues:
     """Return a reader of the annotations of a dataset, of the named fields, or of all fields.
-
-    Args:
-        manifest: The manifest of the dataset.
-        url: Where its shards are, for messages.
-        fields: The fields that are named.
-        defaults: Value for samples without one, by field.
-        all_fields: Whether all fields are read.
 
     Raises:
         UsageError: The format holds no fields.
@@ -261,7 +241,7 @@ def open_values(
     if all_fields:
         return _AllFields(manifest, defaults)
     if not fields:
-        return _Nothing()
+        return StoredValues()
     check_fields(manifest.format, fields)
     for name in fields:
         if fault := name_fault(name):
@@ -272,14 +252,7 @@ def open_values(
 
 
 def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken: Features) -> tuple[str, ...]:
-    """Return notes about the fields of a dataset's first sample that are not taken; none if all are.
-
-    Args:
-        manifest: The manifest of the dataset.
-        data: Where its shards are.
-        first: The first sample; None if there is none.
-        taken: Features of the new dataset.
-    """
+    """Return notes about the fields of a dataset's first sample that are not taken; none if all are."""
     if manifest.features or first is None or FORMATS[manifest.format].one_file_per_image:
         return ()
     record = _without_image(data, *first)
@@ -293,7 +266,7 @@ def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken
     return notes + _warnings(_name_faults(fields, data.url) | _replaced(manifest, data, record, first))
 
 
-def _parted(train: Enumeration, own: OwnData) -> dict[str, Enumeration]:
+def _parted(train: Enumeration, own: base.OwnData) -> dict[str, Enumeration]:
     """Return train without the share that becomes val, and val. Raises UsageError if one has no sample."""
     refs = {"train": SpilledReferences(), "val": SpilledReferences()}
     for ref in train.refs:
@@ -398,10 +371,10 @@ class _SplitReader:
         names = ("record_offset", "record_bytes", "image_offset", "image_bytes")
         columns = [np.array(rows.column(name).to_pylist(), np.int64) for name in names]
         inside = are_ranges_inside(*columns, shard_bytes=shard["bytes"])
-        if not inside or (rows.num_rows and columns[3].max() > MAX_IMAGE_BYTES):
+        if not inside or (rows.num_rows and columns[3].max() > base.MAX_IMAGE_BYTES):
             raise FormatError(
                 f"{self._index_url}: images outside of {shard['file']} of {shard['bytes']:,} bytes, or over "
-                f"{MAX_IMAGE_BYTES:,} bytes; build or adopt it again"
+                f"{base.MAX_IMAGE_BYTES:,} bytes; build or adopt it again"
             )
 
     def _shard_refs(self, number: int, rows: pa.Table) -> Iterator[SampleRef]:
@@ -467,27 +440,8 @@ class _SplitReader:
         return self._manifest.classes
 
 
-class _Nothing:
-    """Samples without annotations."""
-
-    are_annotations = True
-    notes: tuple[str, ...] = ()
-
-    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
-        return []
-
-    def features(self) -> Features:
-        return NO_FEATURES
-
-    def annotations(self, kept: bytes) -> bytes:
-        return b""
-
-
-class _Annotations:
+class _Annotations(StoredValues):
     """Annotations of a dataset with features, each compared with its checksum in the index."""
-
-    are_annotations = True
-    notes: tuple[str, ...] = ()
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -532,15 +486,11 @@ class _Annotations:
     def features(self) -> Features:
         return self._manifest.features
 
-    def annotations(self, kept: bytes) -> bytes:
-        return kept
 
-
-class _Fields:
+class _Fields(StoredValues):
     """Fields of a dataset without features; the types of their values are found over all samples."""
 
     are_annotations = False
-    notes: tuple[str, ...] = ()
 
     def __init__(self, manifest: Manifest, names: tuple[str, ...], defaults: dict[str, str]) -> None:
         self._format, self._names, self._defaults = manifest.format, names, defaults

@@ -18,7 +18,7 @@ from typing import BinaryIO, ClassVar
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
 from dataprep.formats.tars import ByteReader, tar_members
-from dataprep.sources.archives import open_archive
+from dataprep.sources.archives import ArchiveReader
 from dataprep.sources.base import MAX_SAMPLES, Dataset, RefCollector, SplitFacts, Wanted
 from dataprep.sources.imagenet import IMAGENET, published_classes
 from dataprep.storage.base import Storage
@@ -62,7 +62,7 @@ class FakeImageNet(Dataset):
         # A dry run writes nothing: if the archive does not exist yet, it is read from memory.
         exists = root.stat(FAKE_TAR) is not None
         archive: AbstractContextManager[ByteReader] = (
-            open_archive(root, FAKE_TAR, progress=wanted.progress) if exists else nullcontext(_Generated(root))
+            ArchiveReader(root, FAKE_TAR, progress=wanted.progress) if exists else nullcontext(_Generated(root))
         )
         with archive as reader:
             members = [member for member in tar_members(reader) if not member.is_directory]

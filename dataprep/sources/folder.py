@@ -136,14 +136,7 @@ def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 class TextFiles:
-    """Reads text files, and joins them with their pictures.
-
-    Args:
-        root: Where the files are.
-        own: Names the features, and the text for pictures that have no file.
-        texts: The files, in any order.
-        problems: Takes the files that cannot be read, are too large or not UTF-8, or are of no picture.
-    """
+    """Reads text files, and joins them with their pictures."""
 
     def __init__(self, root: Storage, own: OwnData, texts: SpilledItems[Original], problems: Problems) -> None:
         self._root, self._texts, self._problems = root, texts, problems

@@ -52,8 +52,6 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[Fold
     folder.
 
     Args:
-        root: The source root.
-        folder: Name below the root.
         depth: Number of directory levels to read; 1 is the folder alone.
 
     Raises:
@@ -73,7 +71,6 @@ def tree_files(root: Storage, is_passed_over: PassOver = lambda _: False) -> Spi
     On disk a folder directly in the root may be a link to a folder anywhere.
 
     Args:
-        root: The source.
         is_passed_over: Called with the name of each file or folder that is hidden, or that would be refused; returns
             whether to go without it.
 

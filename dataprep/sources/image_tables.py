@@ -177,13 +177,6 @@ def choose_image_column(
 ) -> str:
     """Return the name of the column with the images.
 
-    Args:
-        table: The file, for messages.
-        columns: Columns of the table.
-        chosen: The column that the user names; None to find it.
-        drop: Columns that have no images.
-        only: Name of the only table, or folder of tables, that the user names below the source; empty for all.
-
     Raises:
         SourceError: No column or several may have them, or the chosen one has none.
     """
@@ -236,11 +229,7 @@ def table_rows(
     """Yield the rows of a table.
 
     Args:
-        table: The file.
-        image_column: Column of the images.
-        drop: Other columns to leave out.
         only_paths: Read only the paths of the images, and not their bytes.
-        progress: Called with the file's name, the bytes read and the total bytes.
         refuse: Takes each line of a text file that is no row.
 
     Raises:
@@ -357,8 +346,6 @@ class LocatedImages:
     """The images that one table names.
 
     Args:
-        root: The source.
-        table: Name of the table below the source.
         named: URL of the table or tables as the user named them, for a message.
     """
 
@@ -460,7 +447,6 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
     """Find tables, and sort them into splits by their names; all into train if no name has the word of a split.
 
     Args:
-        root: The source.
         only: Name of the only table, or folder of tables, to read; empty for all.
         notes: Messages for the user are appended here.
 

@@ -4,7 +4,7 @@ the same layout with other counts.
 
 train: `ILSVRC2012_img_train.tar`, a tar of 1,000 class tars; or `train/<wnid>/*.JPEG`; or `train/<wnid>.tar`.
 val: `ILSVRC2012_img_val.tar`; or `val/` flat; or `val/<wnid>/*.JPEG`. The first two take their labels from a file
-(imagenet_labels.py). Folders may lie in `ILSVRC/Data/CLS-LOC/`, as Kaggle has them. A label is the rank of the WNID in
+(py). Folders may lie in `ILSVRC/Data/CLS-LOC/`, as Kaggle has them. A label is the rank of the WNID in
 the sorted class list.
 """
 
@@ -23,29 +23,9 @@ from dataprep.dataset.spill import SpilledItems
 from dataprep.errors import SourceError
 from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
 from dataprep.messages import human_bytes, shell_words, shown
-from dataprep.sources.archives import ArchiveReader, Progress, open_archive
-from dataprep.sources.base import (
-    READ_ALL,
-    ArchiveFacts,
-    Dataset,
-    Reading,
-    RefCollector,
-    SplitFacts,
-    Wanted,
-    member_parts,
-)
+from dataprep.sources import base, image_tables
+from dataprep.sources.archives import ArchiveReader, Progress
 from dataprep.sources.folders import FILES, FolderFile, folder_files, tree_files
-from dataprep.sources.image_tables import (
-    ImageTable,
-    PackedImage,
-    PackedImages,
-    choose_image_column,
-    columns_of,
-    image_path,
-    packed_source,
-    table_rows,
-    tables_by_split,
-)
 from dataprep.sources.imagenet_labels import (
     BBOX,
     BOXES,
@@ -81,10 +61,10 @@ def published_classes() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageNet(Dataset):
+class ImageNet(base.Dataset):
     """ILSVRC2012's classification images."""
 
-    def opened(self, root: Storage, reading: Reading = READ_ALL) -> ImageNet:
+    def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> ImageNet:
         """Return the dataset for the kind of originals that is found: tars, folders, or parquet files of the Hub."""
         if root.stat(TRAIN_TAR) is not None or root.stat(VAL_TAR) is not None:
             return self
@@ -111,7 +91,7 @@ class ImageNet(Dataset):
         labels = read_val_labels(root)
         return labels.classes if labels else ()
 
-    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: base.Wanted) -> Enumeration:
         classes = wanted.classes if wanted.allow_partial else published_classes()
         if wanted.split == "train":
             return TrainFinder(root, classes, wanted.progress).enumeration()
@@ -136,18 +116,20 @@ IMAGENET = ImageNet(
     licence="Non-commercial research and education only; terms of access at https://www.image-net.org/download.php",
     origin="https://www.image-net.org/challenges/LSVRC/2012/",
     facts={
-        "train": SplitFacts(
+        "train": base.SplitFacts(
             samples=1_281_167,
             class_samples=(732, 1_300),
-            archives=(ArchiveFacts(name=TRAIN_TAR, num_bytes=147_897_477_120, md5="1d675b47d978889d74fa0da5fadfb00e"),),
+            archives=(
+                base.ArchiveFacts(name=TRAIN_TAR, num_bytes=147_897_477_120, md5="1d675b47d978889d74fa0da5fadfb00e"),
+            ),
         ),
-        "val": SplitFacts(
+        "val": base.SplitFacts(
             samples=50_000,
             class_samples=(50, 50),
             archives=(
-                ArchiveFacts(name=VAL_TAR, num_bytes=6_744_924_160, md5="29b22e2961454d5413ddabcf34fc5622"),
-                ArchiveFacts(name=DEVKIT, md5="fa75699e90414af021442c21a62c3abf"),
-                ArchiveFacts(name=BBOX, md5="f4cd18b5ea29fe6bbea62ec9c20d80f0"),
+                base.ArchiveFacts(name=VAL_TAR, num_bytes=6_744_924_160, md5="29b22e2961454d5413ddabcf34fc5622"),
+                base.ArchiveFacts(name=DEVKIT, md5="fa75699e90414af021442c21a62c3abf"),
+                base.ArchiveFacts(name=BBOX, md5="f4cd18b5ea29fe6bbea62ec9c20d80f0"),
             ),
         ),
     },
@@ -159,11 +141,11 @@ IMAGENET = ImageNet(
 class HubImageNet(ImageNet):
     """ILSVRC2012's images in parquet files of the Hugging Face Hub."""
 
-    tables: Mapping[str, Sequence[ImageTable]]
+    tables: Mapping[str, Sequence[image_tables.ImageTable]]
     """Parquet files of each split."""
     unpack_to: Storage | None
 
-    def opened(self, root: Storage, reading: Reading = READ_ALL) -> HubImageNet:
+    def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> HubImageNet:
         """Return this dataset, whose tables were found already."""
         return self
 
@@ -174,7 +156,7 @@ class HubImageNet(ImageNet):
         tables = self.tables.get("train") or [table for found in self.tables.values() for table in found]
         return tuple(sorted(set(wnids_in(tables))))
 
-    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: base.Wanted) -> Enumeration:
         split, known = wanted.split, wanted.classes if wanted.allow_partial else None
         if known is None:
             known = self.classes(root, allow_partial=wanted.allow_partial)
@@ -184,7 +166,7 @@ class HubImageNet(ImageNet):
         expected = None if wanted.allow_partial else known
         images = HubImages(classes=expected, unpack_to=self.unpack_to, progress=wanted.progress)
         for table in self.tables[split]:
-            source = packed_source(table, is_unpacked=True)
+            source = image_tables.packed_source(table, is_unpacked=True)
             finder.found.sources.append(source)
             for image in images.read(table, source, split):
                 label = finder.label(image.wnid, image.where)
@@ -206,7 +188,7 @@ class Finder:
     def __init__(self, root: Storage, classes: tuple[str, ...] | None, progress: Progress | None) -> None:
         self.root = root
         self.progress = progress
-        self.found = RefCollector(root, self.split)
+        self.found = base.RefCollector(root, self.split)
         self.classes = classes
         self._labels = {wnid: label for label, wnid in enumerate(classes or ())}
 
@@ -275,7 +257,7 @@ class TrainFinder(Finder):
 
     def in_tar(self, info: ObjectInfo) -> Enumeration:
         """List all images of a tar of class tars."""
-        with open_archive(self.root, info.name, progress=self.progress, info=info) as reader:
+        with ArchiveReader(self.root, info.name, progress=self.progress, info=info) as reader:
             for wnid, tar in _class_tars(reader):
                 self._add_class_tar(reader, info.name, wnid, tar)
             self.found.sources.append(SourceFile(info.name, reader.num_bytes, version=reader.version))
@@ -293,7 +275,7 @@ class TrainFinder(Finder):
 
     def _add_lone_tar(self, folder: str, file_name: str) -> None:
         name = f"{folder}/{file_name}" if folder else file_name
-        with open_archive(self.root, name, progress=self.progress) as reader:
+        with ArchiveReader(self.root, name, progress=self.progress) as reader:
             whole = Member(file_name, 0, reader.num_bytes)
             self._add_class_tar(reader, name, file_name.removesuffix(".tar"), whole)
             self.found.sources.append(SourceFile(name, reader.num_bytes, version=reader.version))
@@ -342,20 +324,20 @@ _FOLDERS = (*RELEASES, "train", "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageNet21k(Dataset):
+class ImageNet21k(base.Dataset):
     """All images of ImageNet."""
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return the WNIDs of the class tars or class folders."""
-        return self._find(root, Wanted(split="train", allow_partial=True)).classes
+        return self._find(root, base.Wanted(split="train", allow_partial=True)).classes
 
-    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: base.Wanted) -> Enumeration:
         release, found = _Finder(root, None, wanted.progress).of_any_release()
         if not wanted.allow_partial:
             _refuse_other_counts(root, release, Release(len(found.refs), len(found.classes)))
         return found
 
-    def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, found: Enumeration) -> None:
+    def _refuse_other_counts(self, root: Storage, split: str, facts: base.SplitFacts, found: Enumeration) -> None:
         """Do nothing: `_find` compares the counts with those of the release."""
 
 
@@ -373,9 +355,9 @@ IMAGENET_21K = ImageNet21k(
     licence="Non-commercial research and education only; terms of access at https://www.image-net.org/download.php",
     origin="https://www.image-net.org/download-images.php",
     facts={
-        "train": SplitFacts(
+        "train": base.SplitFacts(
             samples=RELEASES["winter21_whole"].images,
-            archives=(ArchiveFacts(name="winter21_whole.tar.gz", md5="ab313ce03179fd803a401b02c651c0a2"),),
+            archives=(base.ArchiveFacts(name="winter21_whole.tar.gz", md5="ab313ce03179fd803a401b02c651c0a2"),),
         )
     },
     default_splits=("train",),
@@ -395,7 +377,7 @@ class HubImage(NamedTuple):
     """CRC32C of the image when it was measured or unpacked."""
 
 
-def hub_tables(root: Storage) -> dict[str, list[ImageTable]]:
+def hub_tables(root: Storage) -> dict[str, list[image_tables.ImageTable]]:
     """Return the parquet files of each split; nothing if the first file that is known is of a folder: an image or an
     annotation.
 
@@ -405,19 +387,21 @@ def hub_tables(root: Storage) -> dict[str, list[ImageTable]]:
         if is_hidden_name(info.name):
             continue
         if info.name.lower().endswith(PARQUET):
-            return tables_by_split(root, "", [])
+            return image_tables.tables_by_split(root, "", [])
         if info.name.rpartition(".")[2].lower() in {*IMAGE_SUFFIXES, "xml"}:
             break
     return {}
 
 
-def wnids_in(tables: Sequence[ImageTable]) -> Iterator[str]:
+def wnids_in(tables: Sequence[image_tables.ImageTable]) -> Iterator[str]:
     """Yield the class of each image by its name, without reading images; nothing for names without a class."""
     for table in tables:
-        columns = columns_of(table)
-        image_column = choose_image_column(table, columns, None)
-        for row in table_rows(table, image_column, frozenset(columns.kinds) - {image_column}, only_paths=True):
-            name = (image_path(row) or "").rpartition("/")[2]
+        columns = image_tables.columns_of(table)
+        image_column = image_tables.choose_image_column(table, columns, None)
+        for row in image_tables.table_rows(
+            table, image_column, frozenset(columns.kinds) - {image_column}, only_paths=True
+        ):
+            name = (image_tables.image_path(row) or "").rpartition("/")[2]
             train, val = _TRAIN.fullmatch(name), _VAL.fullmatch(name)
             if wnid := train[2] if train else (val[2] if val else None):
                 yield wnid
@@ -444,20 +428,20 @@ class HubImages:
         for label, wnid in enumerate(self.classes or ()):
             self._labels[wnid], self._wnids[label] = label, wnid
 
-    def read(self, table: ImageTable, source: SourceFile, split: str) -> Iterator[HubImage]:
+    def read(self, table: image_tables.ImageTable, source: SourceFile, split: str) -> Iterator[HubImage]:
         """Yield the images of a table.
 
         Raises:
             SourceError: The file cannot be read, or an image's name or label is not one of ImageNet.
         """
-        columns = columns_of(table)
-        image_column = choose_image_column(table, columns, None)
+        columns = image_tables.columns_of(table)
+        image_column = image_tables.choose_image_column(table, columns, None)
         if columns.kinds[image_column] != "struct":
             raise SourceError(
                 f"{table.url}: column {image_column} holds {columns.types[image_column]}, {_EXPECTED} an image with "
                 "bytes and path"
             )
-        images = PackedImages(
+        images = image_tables.PackedImages(
             image_column=image_column,
             drop=frozenset(columns.kinds) - {image_column, LABEL_COLUMN},
             unpack_to=self.unpack_to,
@@ -466,11 +450,11 @@ class HubImages:
         for image in images.rows(table, source):
             yield self._named(table, image, split)
 
-    def _named(self, table: ImageTable, image: PackedImage, split: str) -> HubImage:
+    def _named(self, table: image_tables.ImageTable, image: image_tables.PackedImage, split: str) -> HubImage:
         where = f"{table.url} row {image.row.number}"
         label = image.row.values.get(LABEL_COLUMN)
         label = label if isinstance(label, int) else None
-        name = (image_path(image.row) or "").rpartition("/")[2]
+        name = (image_tables.image_path(image.row) or "").rpartition("/")[2]
         if split == "train":
             stem, wnid = self._train_name(where, name)
             parts: tuple[str, ...] = (wnid, f"{stem}.JPEG")
@@ -517,7 +501,7 @@ class _ValFinder(Finder):
         info = self.root.stat(VAL_TAR)
         if info is not None:
             tar_labels = self._read_labels()
-            with open_archive(self.root, VAL_TAR, progress=self.progress, info=info) as reader:
+            with ArchiveReader(self.root, VAL_TAR, progress=self.progress, info=info) as reader:
                 for member in tar_members(reader):
                     parts = self.found.image_parts(reader, member)
                     if parts is not None:
@@ -565,7 +549,10 @@ class _ValFinder(Finder):
 
 def _split_folder(root: Storage, split: str) -> tuple[str, SpilledItems[FolderFile]]:
     """Return the folder of a split with its files: in the source, or where Kaggle has it."""
-    for folder in (split, *(f"{above}{KAGGLE_IMAGES}{split}" for above in KAGGLE_FOLDERS)):
+    for folder in (
+        split,
+        *(f"{above}{KAGGLE_IMAGES}{split}" for above in KAGGLE_FOLDERS),
+    ):
         files = folder_files(root, folder, depth=2)
         if len(files):
             return folder, files
@@ -581,7 +568,7 @@ def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
     """Yield the class tars of the train tar, each with its WNID."""
     seen: set[str] = set()
     for member in tar_members(reader):
-        parts = member_parts(reader, member)
+        parts = base.member_parts(reader, member)
         if member.is_directory or is_hidden(parts):
             continue
         wnid = parts[-1].removesuffix(".tar")
@@ -597,7 +584,7 @@ def _is_lone_tar(file: FolderFile) -> bool:
 
 
 def _classes_in_tar(root: Storage) -> tuple[str, ...]:
-    with open_archive(root, TRAIN_TAR, stream=False) as reader:
+    with ArchiveReader(root, TRAIN_TAR, stream=False) as reader:
         return tuple(sorted(wnid for wnid, _ in _class_tars(reader)))
 
 

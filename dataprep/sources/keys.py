@@ -154,11 +154,7 @@ def at_once(error: DataprepError) -> None:
 
 
 class Problems:
-    """Counts problems, and keeps the first few.
-
-    Args:
-        where: Source of the data, which begins the error.
-    """
+    """Counts problems, and keeps the first few."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -251,12 +247,7 @@ def same_names(refs: References, names: Names) -> Iterator[tuple[SampleRef, Samp
 
 
 def same_items(items: Iterable[T], name_of: Callable[[T], str]) -> Iterator[tuple[T, T, str]]:
-    """Yield the items of equal names: the first of a name, another one, and the name.
-
-    Args:
-        items: Items in any number, which can be read several times.
-        name_of: Returns the name of an item.
-    """
+    """Yield the items of equal names: the first of a name, another one, and the name."""
 
     def chunks() -> Iterator[Chunk[T]]:
         waiting = iter(items)

@@ -217,11 +217,8 @@ def measure_tables(
     """Measure tables for a plan: parquet by the footer, text files by one pass over them.
 
     Args:
-        storage: Where the tables are.
-        names: Names of the files, in the order of their rows in the dataset.
         rows_per_shard: Rows of each shard; the last shard of a file may have fewer.
         overrides: Column name by role, for columns that have none of the role's aliases (`column` url=LINK).
-        progress: Called with the bytes read of text files.
 
     Raises:
         SourceError: A file is damaged, or its columns are not those of the first one.
@@ -245,7 +242,6 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
     """Decide which column has which role.
 
     Args:
-        names: Names of the table's columns.
         overrides: Column name by role, for columns that have none of the role's aliases.
 
     Raises:

@@ -309,12 +309,7 @@ def in_val(own: OwnData, text: str) -> bool:
 
 
 def uneven_classes(own: OwnData, found: Mapping[str, Enumeration]) -> Iterator[str]:
-    """Yield a line for each split of a divided train that has no image of some classes.
-
-    Args:
-        own: The share of train that becomes val.
-        found: Samples of each split; nothing is compared unless train and val are there.
-    """
+    """Yield a line for each split of a divided train that has no image of some classes."""
     if not own.val_fraction or not found.keys() >= {"train", "val"} or not found["train"].classes:
         return
     classes = found["train"].classes
@@ -346,14 +341,7 @@ def _place_of(own: OwnData, text: str) -> int:
 
 
 def empty_split(own: OwnData, train: int, val: int, texts: Iterable[str]) -> UsageError:
-    """Return the error for a share of train that leaves no image for one of the splits; it names one that works.
-
-    Args:
-        own: The share.
-        train: Images that are left for train.
-        val: Images that become val.
-        texts: The group or key of each image.
-    """
+    """Return the error for a share of train that leaves no image for one of the splits; it names one that works."""
     asked, low, high = own.val_fraction, 1.0, 0.0
     for text in texts:
         place = _place_of(own, text) / 2**64

@@ -27,18 +27,8 @@ from dataprep.dataset.records import MISSING, SourceFile
 from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import counted, human_bytes, quoted, shown, sufficient_ratio
+from dataprep.sources import base
 from dataprep.sources.archives import Progress, refuse_pointer
-from dataprep.sources.base import (
-    MAX_IMAGE_BYTES,
-    MAX_SAMPLES,
-    READ_ALL,
-    SPLITS,
-    UNSTATED,
-    OwnData,
-    OwnDataset,
-    Reading,
-    SplitFacts,
-)
 from dataprep.sources.image_tables import (
     PATH_COLUMNS,
     ImageTable,
@@ -98,12 +88,12 @@ MAX_LISTED = 2 * MAX_NAMED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(OwnDataset):
+class Table(base.OwnDataset):
     """Tables of images."""
 
-    def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
+    def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> OpenedDataset:
         """Return the dataset with the splits, classes and features that are found in tables."""
-        reader = _TableReader(root, self.own or OwnData(name=self.name), reading.progress)
+        reader = _TableReader(root, self.own or base.OwnData(name=self.name), reading.progress)
         return reader.opened(self, reading)
 
 
@@ -111,9 +101,9 @@ TABLE = Table(
     name="table",
     description="Images in the user's own table: their bytes in parquet files, or paths in a table of any kind.",
     citation="",
-    licence=UNSTATED,
-    origin=UNSTATED,
-    facts={name: SplitFacts(samples=None) for name in SPLITS},
+    licence=base.UNSTATED,
+    origin=base.UNSTATED,
+    facts={name: base.SplitFacts(samples=None) for name in base.SPLITS},
     default_splits=(),
 )
 
@@ -135,8 +125,6 @@ class UnusableImages:
     """Notes the rows of tables whose images cannot be used.
 
     Args:
-        root: The source.
-        image_column: Column of the paths.
         max_ratio: Share of a split's rows that may be rejected.
     """
 
@@ -167,7 +155,6 @@ class UnusableImages:
         """Note a row of a table with paths if its image cannot be used.
 
         Args:
-            row: The row.
             num_bytes: Size of its file; None if there is no such file.
         """
         self._rows += 1
@@ -195,7 +182,6 @@ class UnusableImages:
 
         Args:
             splits: Images of each split that cannot be used, and the number of all its images.
-            problems: Takes the problems.
             are_final: Whether the splits are those of the build, so that a sufficient ratio is known.
         """
         odd = {split: found for split, found in splits.items() if found[0].count > self._max_ratio * found[1]}
@@ -278,11 +264,7 @@ def is_read(image: str) -> bool:
 
 
 class UnnamedPictures:
-    """Compares the pictures that rows name with those in the same folders.
-
-    Args:
-        root: The source, on a disk.
-    """
+    """Compares the pictures that rows name with those in the same folders."""
 
     def __init__(self, root: Storage) -> None:
         self._root = root
@@ -353,11 +335,11 @@ class _TableReader(PictureReader[_Picture]):
 
     columns_of = "the table"
 
-    def __init__(self, root: Storage, own: OwnData, progress: Progress | None) -> None:
+    def __init__(self, root: Storage, own: base.OwnData, progress: Progress | None) -> None:
         super().__init__(root, own, progress)
         self._unusable = UnusableImages(root, "", 0.0)
 
-    def opened(self, dataset: Table, reading: Reading) -> OpenedDataset:
+    def opened(self, dataset: Table, reading: base.Reading) -> OpenedDataset:
         """Return the dataset with everything that is found in the tables; images only of the wanted splits."""
         try:
             with self._problems.together():
@@ -366,7 +348,7 @@ class _TableReader(PictureReader[_Picture]):
             error.missing = self._unusable.missing
             raise
 
-    def _opened(self, dataset: Table, reading: Reading) -> OpenedDataset:
+    def _opened(self, dataset: Table, reading: base.Reading) -> OpenedDataset:
         wanted = reading.splits
         tables = tables_by_split(self._root, self._own.archive, self._notes)
         self._tables = {table.name: table for found in tables.values() for table in found}
@@ -389,7 +371,7 @@ class _TableReader(PictureReader[_Picture]):
         if self._are_typed:
             with self._problems.noted():
                 splits = self._with_val(splits)
-        known = [name for name in SPLITS if name in splits]
+        known = [name for name in base.SPLITS if name in splits]
         to_build = [name for name in known if name in (wanted or known)]
         other_problems = self._problems.count
         self._refuse_unusable({name: splits[name] for name in to_build})
@@ -444,8 +426,8 @@ class _TableReader(PictureReader[_Picture]):
             self._sources[split].append(source)
             with self._problems.noted():
                 for ordinal, (row, picture) in enumerate(self._rows(table, source, is_built=is_built)):
-                    if len(pictures) >= MAX_SAMPLES:
-                        raise SourceError(f"{table.url}: over {MAX_SAMPLES:,} images; build its tables one by one")
+                    if len(pictures) >= base.MAX_SAMPLES:
+                        raise SourceError(f"{table.url}: over {base.MAX_SAMPLES:,} images; build its tables one by one")
                     if self._has_key(row, picture, f"{short[table.name]}-{ordinal}", is_built=is_built):
                         pictures.append(picture)
             self._unusable.end_table(table)
@@ -632,7 +614,7 @@ class _TableReader(PictureReader[_Picture]):
 class _Keys:
     """Makes the keys of samples: from paths if rows have them, or a column, or the numbers of rows."""
 
-    def __init__(self, own: OwnData, columns: TableColumns, image_column: str) -> None:
+    def __init__(self, own: base.OwnData, columns: TableColumns, image_column: str) -> None:
         self._from = own.key_from
         self._column: str | None = None
         if own.key_from not in (None, FROM_PATH, FROM_ROW):
@@ -651,8 +633,6 @@ class _Keys:
         """Return the key of a row.
 
         Args:
-            row: The row.
-            where: Table and row, for messages.
             ordinal: Name of the table and number of the row in it.
             file: Name of the image's own file; empty if it has none.
             is_missing: Whether the row has no image; then it may have no path, either.
@@ -689,10 +669,10 @@ def _is_unusable(picture: _Picture) -> bool:
 
 def _refuse_large(picture: _Picture) -> None:
     num_bytes = picture.num_bytes
-    if num_bytes > MAX_IMAGE_BYTES:
+    if num_bytes > base.MAX_IMAGE_BYTES:
         raise SourceError(
-            f"{picture.shown}: {shown(picture.source)} has {num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for one "
-            "image: remove the row"
+            f"{picture.shown}: {shown(picture.source)} has {num_bytes:,} bytes; at most {base.MAX_IMAGE_BYTES:,} for "
+            "one image: remove the row"
         )
 
 

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 Kind = Literal["int", "float", "string"]
 Value: TypeAlias = str | int | float | None
 """A value of a table; None where there is none."""
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
+"""Suffixes of tables."""
 MAX_PART_BYTES = 2**30
 """Maximum size of one part of a text file, which is held in memory. 10,000 rows of LAION have 3 MB."""
 MAX_HEADER_BYTES = 2**20
@@ -111,10 +113,7 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
     """Measure a file for a plan.
 
     Args:
-        storage: Where the file is.
-        name: The file; it ends with one of the suffixes of TABLES.
         part_rows: Rows of each part but the last.
-        progress: Called with the bytes read of a text file.
 
     Raises:
         SourceError: The file is absent, damaged or a text that is not UTF-8, or has no columns or the same one twice.
@@ -125,7 +124,11 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
             f"{storage.url_of(name)} is no table by its name; expected one of {', '.join(TABLES)}, uncompressed "
             "(parquet is compressed inside)"
         )
-    table = TABLES[_suffix(name)].measure(storage, name, part_rows, progress)
+    table = (
+        _measure_parquet(storage, name, part_rows)
+        if _suffix(name) == ".parquet"
+        else _measure_text(storage, name, part_rows, progress)
+    )
     names = [column.name for column in table.columns]
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice or not names:
@@ -147,7 +150,8 @@ def read_part(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, 
             f"{storage.url_of(table.name)} is {found}, it had {table.num_bytes:,} bytes when the build was planned; "
             "put it back and run the same command again"
         )
-    rows = TABLES[_suffix(table.name)].read(storage, table, part)
+    read = {".parquet": _read_parquet, ".jsonl": _read_jsonl}.get(_suffix(table.name), _read_csv)
+    rows = read(storage, table, part)
     expected = table.rows_of(part)
     if len(rows) != expected:
         raise SourceError(
@@ -223,7 +227,6 @@ def rows_of(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[Row]:
     """Yield the rows of a file of metadata.
 
     Args:
-        file: The file.
         refuse: Takes each row that cannot be read, or whose `file_name` leads out of the folder, and at the end one
             problem for all rows without `file_name`.
 
@@ -251,7 +254,6 @@ def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[in
     """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line.
 
     Args:
-        file: The file.
         refuse: Takes each row with another number of fields than the header, or a line that is no JSON object.
 
     Raises:
@@ -260,11 +262,6 @@ def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[in
     read = _csv_rows if holds_texts(file.url) else _jsonl_rows
     with file.open() as stream:
         yield from read(file, stream, refuse)
-
-
-class _TableFormat(NamedTuple):
-    measure: Callable[[Storage, str, int, Progress | None], TableFile]
-    read: Callable[[Storage, TableFile, int], list[tuple[Any, ...]]]
 
 
 def _footer(storage: Storage, name: str, num_bytes: int) -> bytes:
@@ -279,7 +276,7 @@ def _suffix(name: str) -> str:
     return "." + name.rpartition(".")[2].lower()
 
 
-def _measure_parquet(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
+def _measure_parquet(storage: Storage, name: str, part_rows: int) -> TableFile:
     info = storage.stat(name)
     if info is None:
         raise SourceError(f"{storage.url_of(name)} does not exist; check `source`")
@@ -369,16 +366,9 @@ def _text(value: Any) -> str | None:
 _CAST: dict[Kind, Callable[[Any], Any]] = {"int": _integer, "float": _real, "string": _text}
 
 
-def _measure_csv(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
-    return _measure_text(storage, name, part_rows, progress, quoted=True)
-
-
-def _measure_jsonl(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
-    return _measure_text(storage, name, part_rows, progress, quoted=False)
-
-
-def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progress | None, *, quoted: bool) -> TableFile:
-    header = 1 if quoted else 0
+def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
+    quoted = holds_texts(name)
+    header = int(quoted)
     scan = _LineScan(part_rows, header_rows=header, quoted=quoted)
     digest, utf8 = hashlib.sha256(), _Utf8Check(storage.url_of(name))
     head = b""
@@ -522,15 +512,6 @@ def _read_jsonl(storage: Storage, table: TableFile, part: int) -> list[tuple[Any
                 raise ValueError(f"row {number:,} has a field {unknown[0]!r} that the first row has not")
             rows.append(tuple(_text(values.get(name)) for name in names))
     return rows
-
-
-TABLES: dict[str, _TableFormat] = {
-    ".parquet": _TableFormat(_measure_parquet, _read_parquet),
-    ".csv": _TableFormat(_measure_csv, _read_csv),
-    ".tsv": _TableFormat(_measure_csv, _read_csv),
-    ".jsonl": _TableFormat(_measure_jsonl, _read_jsonl),
-}
-"""Functions that measure and read each kind of table, by suffix."""
 
 
 def _object(line: str, number: int) -> JsonObject:

@@ -25,7 +25,7 @@ from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError
 from dataprep.formats.tars import damaged, tar_members
 from dataprep.messages import shell_words, shown
-from dataprep.sources.archives import ArchiveReader, Progress, open_archive, refuse_pointer, zip_members
+from dataprep.sources.archives import ArchiveReader, Progress, refuse_pointer, zip_members
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, SPLIT_FOLDERS, OwnData, member_parts
 from dataprep.sources.folders import tree_files
 from dataprep.sources.image_tables import other_data
@@ -84,7 +84,6 @@ def is_text(name: str, own: OwnData) -> bool:
 
     Args:
         name: Name of the file without its folder, in lower case.
-        own: Says which suffixes text files have.
     """
     stem, _, suffix = name.rpartition(".")
     return stem not in PAPERS and any(suffix == each for _, each in own.text_files)
@@ -95,7 +94,6 @@ def is_passed_over(name: str, own: OwnData) -> bool:
 
     Args:
         name: Name of the file without its folder, in lower case.
-        own: Says which files are left out.
     """
     suffix = name.rpartition(".")[2] if "." in name else ""
     return any(fnmatchcase(name, each) if _PATTERN.search(each) else suffix == each for each in own.pass_over)
@@ -218,12 +216,6 @@ def unpack_command(archive: str, folder: str) -> str:
 def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: Problems) -> Tree:
     """List a tree, or the one archive that the user names.
 
-    Args:
-        root: The source.
-        own: Says which files are left out, and which are texts.
-        progress: Called with an archive's name, the bytes read and the total bytes.
-        problems: Takes the pictures and archives that cannot be read.
-
     Raises:
         SourceError: The tree is absent, damaged or hostile, or has no image.
     """
@@ -308,7 +300,7 @@ def _refuse_large(url: str, original: Original) -> None:
 
 
 def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None) -> None:
-    with open_archive(tree.root, name, progress=progress) as reader:
+    with ArchiveReader(tree.root, name, progress=progress) as reader:
         if name.lower().rpartition(".")[2] in PACKED:
             raise SourceError(f"{reader.archive}: {_IS_PACKED}; unpack it, and give the folder as `source`")
         members = zip_members(reader) if name.lower().endswith(".zip") else tar_members(reader)

@@ -158,11 +158,6 @@ def _little_endian(numbers: array[int]) -> array[int]:
 class UnpackedImages:
     """The originals of a build, in which the images of parquet files are read from the files that they were unpacked
     to.
-
-    Args:
-        originals: The source root.
-        output: Storage of the output, which holds the unpacked images.
-        sources: Sources of the plan whose images are unpacked.
     """
 
     def __init__(self, originals: Storage, output: Storage, sources: Iterable[PlannedSource]) -> None:
@@ -196,10 +191,6 @@ class UnpackedImages:
         """Refuse an image whose bytes do not have the checksum of its reference, if it is an unpacked one.
 
         The file that holds it is removed, so that a rerun unpacks it again.
-
-        Args:
-            ref: Reference of the image.
-            crc32c: CRC32C of the bytes that were read.
 
         Raises:
             SourceError: The image is an unpacked one.

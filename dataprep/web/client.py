@@ -311,7 +311,6 @@ class Fetcher:
     """Asynchronous context manager of all fetches on one event loop: HTTP session, gates of hosts, memory for bodies.
 
     Args:
-        limits: Limits for everything that is fetched at the same time.
         known: What was learnt about hosts before. One fetcher at a time may use it.
     """
 

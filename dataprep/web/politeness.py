@@ -208,7 +208,6 @@ def opt_out(robots_tags: Iterable[str], tdm_reservation: str | None, agent: str)
         robots_tags: Values of X-Robots-Tag, one for each header line. After a robot's name and a colon, the rest of the
             line is for that robot only.
         tdm_reservation: Value of TDM-Reservation (W3C's TDM Reservation Protocol).
-        agent: This robot's name.
     """
     if (tdm_reservation or "").strip() == "1":
         return "tdm-reservation"

@@ -16,7 +16,7 @@ from dataprep.adoption.records import tar_rows, tfrecord_rows
 from dataprep.demo.make import write_demo
 from dataprep.errors import DataprepError
 from dataprep.formats.tars import tar_members
-from dataprep.sources.archives import ArchiveReader, open_archive, zip_members
+from dataprep.sources.archives import ArchiveReader, zip_members
 from dataprep.storage import open_storage
 from tests.attacks import Attack
 from tests.support.builds import build, build_arguments, dataprep
@@ -98,7 +98,7 @@ def _mutants(folder: Path, kind: str, count: int) -> str:
         draw = random.Random(f"{kind} {seed}")
         (folder / "mutants/a").write_bytes(_mutant(write(draw) if write else fixed, draw))
         try:
-            with open_archive(storage, "a") as reader:
+            with ArchiveReader(storage, "a") as reader:
                 read(reader)
         except DataprepError as error:
             refused += 1
