@@ -127,7 +127,7 @@ def dataset_named(name: str) -> Dataset:
 
 
 def recorded_class(name: str) -> Dataset | None:
-    """Return the class of the dataset that a plan or a manifest names, without importing what is no part of dataprep.
+    """Return the class of the dataset that a plan or a manifest names, without importing anybody else's module.
 
     Args:
         name: Name of a dataset, `converted`, or `module:NAME` of somebody's own class, of which nothing but its name is

@@ -1,7 +1,7 @@
 """Bytes of an archive on disk or in a bucket, read at growing offsets and in bounded memory; members of zips.
 
 On disk a header costs one small read. Over a network one request for each member would cost the latency each time, so
-the archive is streamed once, in large blocks, several of which are in flight ahead of the position.
+the archive is streamed once, in large blocks; several are in flight ahead of the position.
 
 The stored (uncompressed) members of a zip are byte ranges; nothing is unpacked. Names and sizes come from the central
 directory at the end. The start of a member's data comes from its local header, whose extra field can have another
@@ -27,7 +27,7 @@ from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.ranges import RangeWindow
 
 MAX_DIRECTORY_BYTES = 64 * 2**20
-"""Maximum size of the central directory; that of unlabeled2017.zip has 14 MB."""
+"""Maximum size of the central directory; unlabeled2017.zip has 14 MB."""
 MAX_MEMBERS = 500_000
 """Maximum number of members of an archive: bounds a listing to 150 MB of memory. COCO's largest archive has 123,404."""
 _END = Struct("<4s4H2LH")  # end of central directory
@@ -52,7 +52,7 @@ NETWORK_WINDOW_BYTES = 65536
 MAX_GZIP_BYTES = 64 * 2**20
 """Maximum size of a compressed label archive; the published ones have 2.6 MB."""
 MAX_UNPACKED_BYTES = 512 * 2**20
-"""Maximum size of a label archive's content, which is streamed; that of the published ones is under 100 MB."""
+"""Maximum size of a label archive's content, which is streamed; the published ones have under 100 MB."""
 _POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _POINTER_BYTES = range(120, 160)
 """Sizes of Git LFS's pointers, whose digest and number of bytes vary in length only by the latter."""
@@ -64,7 +64,7 @@ def zip_members(reader: ArchiveReader) -> list[Member]:
     """List the files and directories of a zip, in the order of its central directory.
 
     Raises:
-        SourceError: The zip is damaged or truncated; a member is a link or a device; members overlap or lie outside the
+        SourceError: The zip is damaged or truncated; a member is a link or a device; members overlap or are outside the
             archive. Names are not checked here. Compressed members are only marked, because members that are skipped
             may be compressed.
     """
@@ -209,13 +209,16 @@ class GzipReader:
             raise SourceError(
                 f"{self.archive}: {info.num_bytes:,} bytes; expected a label archive of at most {MAX_GZIP_BYTES:,}"
             )
+        self._is_empty = not info.num_bytes
         self._file = gzip.GzipFile(fileobj=io.BytesIO(storage.read(name)))
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         """Read content at an offset that is not before the last one; fewer bytes than requested only at the end."""
         try:
-            self._file.seek(offset)
-            return self._file.read(num_bytes)
+            if not self._is_empty:  # which GzipFile takes for content of no bytes
+                self._file.seek(offset)
+                return self._file.read(num_bytes)
+            raise EOFError
         except EOFError as error:
             raise SourceError(f"{self.archive}: truncated inside its content; fetch it again") from error
         except (zlib.error, gzip.BadGzipFile) as error:
@@ -234,7 +237,7 @@ class _Entry(NamedTuple):
 
 
 class _Directory(NamedTuple):
-    """Where the central directory lies."""
+    """Place of the central directory."""
 
     offset: int
     num_bytes: int

@@ -153,7 +153,7 @@ class Dataset(ABC):
 
     @property
     def features(self) -> Features:
-        """Features that the dataset declares; those of a user's own data are found instead."""
+        """Features that the dataset declares; a user's own data have those that are found."""
         return NO_FEATURES
 
     def split_facts(self, split: str) -> SplitFacts:
@@ -172,7 +172,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Return the sorted class list, in which a label is a position; empty where the dataset has no classes.
+        """Return the sorted class list; a label is a position in it. It is empty where the dataset has no classes.
 
         Args:
             allow_partial: Return the classes found in `root`; otherwise the published ones, without reading anything.
@@ -440,7 +440,7 @@ class OwnDataset(NamedDataset):
     """A dataset of the user's own data."""
 
     identity: str = ""
-    """Everything that decides what is found, besides the user's words and the files themselves."""
+    """Everything that decides what is found, except the user's words and the files themselves."""
     is_published: ClassVar[bool] = False
     reads_all_files: ClassVar[bool] = False
     """Whether any file below the source may belong to the dataset, and not only those that a table names."""

@@ -1,4 +1,4 @@
-"""COCO 2017: its images with annotations, and coco-dup5, the images alone, five passes of which make an epoch.
+"""COCO 2017: its images with annotations, and coco-dup5, the images alone, with five passes an epoch.
 
 Original files: `train2017.zip`, `unlabeled2017.zip`, `val2017.zip` and `test2017.zip`, or the unpacked folders
 `train2017/` and so on, also mixed. If both exist, the zip is used. `coco_files.py` knows the annotation files.

@@ -93,7 +93,7 @@ def segmentation_text(value: Any) -> str:
     """Return a segmentation as canonical JSON; an empty text for None, where the annotation has none.
 
     Raises:
-        ValueError: It is no segmentation; the text says what was found.
+        ValueError: It is not a segmentation; the text says what was found.
     """
     if value is None:
         return ""

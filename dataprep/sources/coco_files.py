@@ -55,7 +55,7 @@ JSON_OF = {
 WINDOW_BYTES = 2**20
 """Minimum size of one read of an archive, which over a network is one request."""
 MAX_PACKED_BYTES = 4 * 2**30
-"""Maximum size of an archive in an archive, which is copied to a temporary file; that of COCO has 0.8 GB."""
+"""Maximum size of an archive in an archive, which is copied to a temporary file; COCO's has 0.8 GB."""
 MAX_PNG_BYTES = 2**20
 """Maximum size of a panoptic image; COCO's have 7 kB on average."""
 _COPY_BYTES = 2**20
@@ -64,7 +64,7 @@ _COPY_BYTES = 2**20
 def top_level_items(stream: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
     """Yield the elements of all arrays at the top level of an object, each with the name of its array, in order.
 
-    An array without elements yields nothing, and neither do values that are no arrays.
+    An array without elements yields nothing, and neither do other values.
 
     Raises:
         SourceError: The file is not JSON, no object, too large, or cannot be read.
@@ -141,7 +141,7 @@ class PanopticImages:
         """Return a PNG file.
 
         Raises:
-            SourceError: It does not exist, is too large, or is no PNG.
+            SourceError: It does not exist, is too large, or not a PNG.
         """
         where = f"{self.url}: {shown(file_name)}"
         if "/" in file_name or "\\" in file_name or file_name in ("", ".", ".."):
@@ -223,7 +223,7 @@ class _Text:
         self._bytes_read, self._chars_dropped = 0, 0
 
     def peek(self) -> str:
-        """Return the next character that is no white space; empty at the end."""
+        """Return the next character that is not white space; empty at the end."""
         while True:
             found = _NOT_SPACE.search(self._text, self._at)
             if found is not None:
@@ -253,7 +253,7 @@ class _Text:
                 continue
             except (ValueError, RecursionError) as error:
                 self.fail(one_line(error), error)
-            # A number at the end of what is read may go on: 1 is the beginning of 1.5e3.
+            # A number at the end of what is read may continue: 1 is the beginning of 1.5e3.
             is_whole = self._text[end - 1] in '}]"' or not _REST_OF_NUMBER.match(self._text, end)
             if is_whole or not self._read_more():
                 self._at = end

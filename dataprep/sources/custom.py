@@ -1,4 +1,4 @@
-"""Anybody's own dataset class: an `ImageDataset` that says where each image lies; everything else is done for it.
+"""Anybody's own dataset class: an `ImageDataset` that says where each image is; everything else is done for it.
 
 A class is named by `module:NAME`, or by an entry point in the group `dataprep.datasets`. It is imported only where its
 dataset is planned: workers, `verify` and loaders need nothing of it. What it yields is checked like any other input.
@@ -44,7 +44,7 @@ _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """Where one image lies, and what belongs to it."""
+    """Place of one image, and what belongs to it."""
 
     file: str
     """File that holds the image, relative to the source: the image itself, or an archive."""
@@ -70,7 +70,7 @@ class ImageDataset(ABC):
     features: ClassVar[Mapping[str, Feature]] = {}
     """Types of the annotations, which every image has."""
     classes: ClassVar[Sequence[str] | None] = None
-    """Names of the classes; None if they are those of the labels that are found."""
+    """Names of the classes; None to take the labels that are found."""
     description: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     licence: ClassVar[str] = base.UNSTATED
@@ -277,7 +277,7 @@ def installed_classes() -> dict[str, EntryPoint]:
 
 
 def is_custom(name: str) -> bool:
-    """Return whether a name can be that of somebody's own class; nothing is imported."""
+    """Return whether a name can be of somebody's own class; nothing is imported."""
     return base.CLASS_NAME.fullmatch(name) is not None or name in installed_classes()
 
 

@@ -65,7 +65,7 @@ _COMPARED = 8
 """Number of samples whose fields of these names are compared with their keys and images: fields that mean something
 else, such as the sides before a resize, differ in most samples."""
 _OF_CLASSES = frozenset({"class_name", "cls", "label"})
-"""Fields with labels: a dataset has those of its index, and no others."""
+"""Fields with labels; the labels of a dataset are only those of its index."""
 _INTEGER = re.compile(r"-?\d{1,18}")
 _RENAME = "to keep it, rename it in the original data, and build again"
 _LEAVE_OUT = "give no `field` {words} to leave it out"
@@ -179,7 +179,7 @@ def refuse_other_files(existing: Existing) -> None:
 
 
 class RecordPlace(NamedTuple):
-    """Where one sample lies; the fields are columns of the index."""
+    """Place of one sample; the fields are columns of the index."""
 
     key: str
     record_offset: int
@@ -411,7 +411,7 @@ class _SplitReader:
 
     @property
     def _written(self) -> int:
-        """Passes of which the index has a row for each sample."""
+        """Number of passes whose samples each have a row in the index."""
         return self._format.passes_written(self._split.repeats["stored"])
 
     def _is_of_first_pass(self, key: str) -> bool:
@@ -421,7 +421,7 @@ class _SplitReader:
         return ref if self._written == 1 else replace(ref, key=ref.key.removesuffix(FIRST_PASS))
 
     def _sources(self) -> list[SourceFile]:
-        """Return the shards; an image folder as a whole."""
+        """Return the shards; an image folder is one source."""
         if not self._format.one_file_per_image:
             return [SourceFile(shard["file"], shard["bytes"]) for shard in self._split.shards]
         name = ALL_FILES if is_adopted(self._manifest) else self._root
@@ -564,7 +564,7 @@ class _AllFields(_Fields):
 
 
 def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> Values:
-    """Return the fields of a sample, but for its image and for what the new dataset has anew."""
+    """Return the fields of a sample, except its image and what the new dataset writes again."""
     file, place = sample
     try:
         values = read_all_fields(manifest.format, record, place.image_offset - place.record_offset, _OF_EVERY_SAMPLE)
@@ -581,8 +581,7 @@ def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSa
 
 
 def _replaced(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> dict[str, str]:
-    """Return those fields of a sample that every dataset has anew, and that say something else of it; each with why it
-    is left out."""
+    """Return the fields that every dataset writes itself but that differ here, each with why it is left out."""
     file, place = sample
     try:
         values = read_all_fields(manifest.format, record, place.image_offset - place.record_offset, ())

@@ -41,7 +41,7 @@ class FakeImageNet(Dataset):
         return replace(self, facts=_facts(images))
 
     def write_originals(self, directory: Path) -> None:
-        """Write `imagenet-fake.tar`, whole or not at all; an existing one stays."""
+        """Write `imagenet-fake.tar`, completely or not at all; an existing one stays."""
         path = directory / FAKE_TAR
         if path.exists():
             return

@@ -66,7 +66,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, bytes, bytes])
 _TEXTS = msgspec.msgpack.Decoder(dict[str, str])
 _ROW_DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, str, bytes])
 MAX_TEXT_BYTES = MAX_ANNOTATION_BYTES
-"""Maximum size of a text file: that of all annotations of a picture."""
+"""Maximum size of a text file: as of all annotations of a picture."""
 SUFFIX = "txt"
 """Suffix of text files if the user names none."""
 _SUFFIX = re.compile(r"[a-z0-9_-]{1,32}")
@@ -620,7 +620,7 @@ class _FolderReader(PictureReader[_Picture]):
         self._note_empty_folders({picture.inner[0] for picture in pictures})
 
     def _note_empty_folders(self, classes: set[str]) -> None:
-        """Note the folders beside the classes that have no image; archives and buckets have no empty folders."""
+        """Note the folders next to the classes that have no image; archives and buckets have no empty folders."""
         if not self._root.is_local or self._own.archive:
             return
         root = Path(self._root.url)

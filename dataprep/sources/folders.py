@@ -55,7 +55,7 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[Fold
         depth: Number of directory levels to read; 1 is the folder alone.
 
     Raises:
-        SourceError: A name is hostile or no UTF-8, something lies deeper than `depth`, or is no plain file.
+        SourceError: A name is hostile or not UTF-8, or something is deeper than `depth` or not a plain file.
         UsageError: The folder is a link that the storage does not follow.
     """
     found = _on_disk(root, folder, depth) if root.is_local else _in_bucket(root, folder, depth)

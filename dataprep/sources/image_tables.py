@@ -213,7 +213,7 @@ def choose_image_column(
 
 
 def named_url(root: Storage, only: str) -> str:
-    """Return the URL of the only table, or folder of tables, that the user names; that of the source if empty."""
+    """Return the URL of the only table, or folder of tables, that the user names; the source's if empty."""
     return root.url_of(only) if only else root.url
 
 
@@ -230,7 +230,7 @@ def table_rows(
 
     Args:
         only_paths: Read only the paths of the images, and not their bytes.
-        refuse: Takes each line of a text file that is no row.
+        refuse: Takes each line of a text file that is not a row.
 
     Raises:
         SourceError: The file cannot be read.

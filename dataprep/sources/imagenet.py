@@ -4,7 +4,7 @@ the same layout with other counts.
 
 train: `ILSVRC2012_img_train.tar`, a tar of 1,000 class tars; or `train/<wnid>/*.JPEG`; or `train/<wnid>.tar`.
 val: `ILSVRC2012_img_val.tar`; or `val/` flat; or `val/<wnid>/*.JPEG`. The first two take their labels from a file
-(py). Folders may lie in `ILSVRC/Data/CLS-LOC/`, as Kaggle has them. A label is the rank of the WNID in
+(imagenet_labels.py). Folders may be in `ILSVRC/Data/CLS-LOC/`, as Kaggle has them. A label is the rank of the WNID in
 the sorted class list.
 """
 
@@ -150,7 +150,7 @@ class HubImageNet(ImageNet):
         return self
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Return the published WNIDs; with `allow_partial` those of the train images, or else of all."""
+        """Return the published WNIDs; with `allow_partial` the WNIDs of the train images, or else of all."""
         if not allow_partial:
             return published_classes()
         tables = self.tables.get("train") or [table for found in self.tables.values() for table in found]
@@ -480,7 +480,7 @@ class HubImages:
         return match[1], wnid
 
     def _check_label(self, where: str, wnid: str, label: int | None) -> None:
-        """Refuse a label that stands for another class; the caller refuses unknown classes."""
+        """Refuse the label of another class; the caller refuses unknown classes."""
         if label is None or (self.classes is not None and wnid not in self._labels):
             return
         if self.classes is None:

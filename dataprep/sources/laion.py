@@ -185,7 +185,7 @@ def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
     """Return the storage and the names of the tables that `source` names: files, or one folder of them.
 
     Raises:
-        UsageError: No URL is given, or the files lie in several folders.
+        UsageError: No URL is given, or the files are in several folders.
         SourceError: There is no table.
     """
     places = [_split(url) for url in urls]
@@ -326,7 +326,7 @@ def _hidden(name: str) -> bool:
 
 
 def _number(text: Any, cast: type[int] | type[float]) -> int | float | None:
-    """Read a number from text or another type; None if it is no finite number."""
+    """Read a number from text or another type; None if it is not a finite number."""
     if text is None or isinstance(text, cast):
         return text
     try:

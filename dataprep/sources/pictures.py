@@ -126,7 +126,7 @@ class PictureReader(ABC, Generic[P]):
         """Whether all rows were read, and all columns have a type."""
         self._all_columns: dict[str, Feature] = {}
         self._features: dict[str, Feature] = {}
-        """All columns except that of the label."""
+        """All columns except the label."""
         self._class_of: Callable[[P], str] = attrgetter("class_name")
         """Function that returns the class of an image; it is another one once the labels' source is known."""
 
@@ -174,7 +174,7 @@ class PictureReader(ABC, Generic[P]):
     # Labels
 
     def _label_by_column(self, pictures: Pictures[P], column: str) -> None:
-        """Take the classes from a column, which is no feature then."""
+        """Take the classes from a column, which then is not a feature."""
         feature = self._features.pop(column, None)
         if feature is None or feature.shape or feature.kind not in ("text", "int64", "bool"):
             known = ", ".join(self._features) or "none"

@@ -135,7 +135,7 @@ class UnusableImages:
         self._rows, self._missing = 0, Examples()
         """Rows of the table that is read, and its images that do not exist."""
         self._lacking: list[tuple[ImageTable, Examples, int]] = []
-        """Tables of which images do not exist, with these images and the number of rows."""
+        """Tables that lack images, with these images and the number of rows."""
         self._unread: list[NamedRow] = []
         """First rows with a file of a type that is not read."""
         self._num_unread = 0
@@ -234,7 +234,7 @@ class UnusableImages:
             yield f"{self._where}: {images}: {self._empty}; {mend}, {reject}"
 
     def _elsewhere(self) -> Iterator[str]:
-        """Yield an error for each table of which most images do not exist, so that its paths begin elsewhere."""
+        """Yield an error for each table most of whose images do not exist, so that its paths begin elsewhere."""
         for table, missing, rows in self._lacking:
             if 2 * missing.count >= rows:
                 yield (
@@ -431,7 +431,7 @@ class _TableReader(PictureReader[_Picture]):
                     if self._has_key(row, picture, f"{short[table.name]}-{ordinal}", is_built=is_built):
                         pictures.append(picture)
             self._unusable.end_table(table)
-            if self._holds_bytes:  # whoever has to mend a table should not wait until the others are unpacked
+            if self._holds_bytes:  # whoever has to repair a table should not wait until the others are unpacked
                 self._problems.refuse()
         if not len(pictures) and not self._problems.count:
             raise SourceError(f"{tables[0].url}: no rows; expected one for each image")
@@ -539,7 +539,7 @@ class _TableReader(PictureReader[_Picture]):
             )
 
     def _note_unnamed(self) -> None:
-        """Note the pictures beside those of the tables that no row names, if the rows of all tables are read."""
+        """Note the pictures next to the tables' own that no row names, if the rows of all tables are read."""
         if self._unnamed is not None and (line := self._unnamed.line()):
             self._notes.append(line)
 
@@ -627,7 +627,7 @@ class _Keys:
             paths = [name for name, kind in columns.kinds.items() if kind == "path" and name.lower() in PATH_COLUMNS]
             self._column = paths[0] if len(paths) == 1 and paths[0] not in own.drop else None
         self.reserved_column = self._column if self._column in RESERVED else None
-        """Column that is no feature, because no feature may have its name; the key has its values."""
+        """Column that is not a feature, because no feature may have its name; the key has its values."""
 
     def key(self, row: TableRow, where: str, ordinal: str, file: str, *, is_missing: bool) -> str:
         """Return the key of a row.

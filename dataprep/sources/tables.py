@@ -117,7 +117,7 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
 
     Raises:
         SourceError: The file is absent, damaged or a text that is not UTF-8, or has no columns or the same one twice.
-        UsageError: The file's suffix is not that of a table.
+        UsageError: The file is not a table by its suffix.
     """
     if not is_table(name):
         raise UsageError(
@@ -254,7 +254,7 @@ def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[in
     """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line.
 
     Args:
-        refuse: Takes each row with another number of fields than the header, or a line that is no JSON object.
+        refuse: Takes each row with another number of fields than the header, or a line that is not a JSON object.
 
     Raises:
         SourceError: The file cannot be read, or a line is too large.

@@ -35,7 +35,7 @@ from dataprep.storage.base import Storage
 
 ARCHIVES = frozenset({"tar", "zip"})
 PACKED = frozenset({"7z", "bz2", "gz", "rar", "tgz", "xz", "zst"})
-"""Suffixes of compressed archives, in which no range of bytes is an image."""
+"""Suffixes of compressed archives: no range of their bytes is an image."""
 _HIDDEN = "hidden or of the system"
 _IS_PACKED = "a compressed archive, in which images cannot be read in place"
 _TEXTS = frozenset({"caption", "txt"})
@@ -134,7 +134,7 @@ class Tree:
     unused_table: Original | None = None
     """The first table that was passed over."""
     unused_archive: str = ""
-    """Name of the first archive that was passed over because it lies in a folder."""
+    """Name of the first archive that was passed over because it is in a folder."""
     _last_image: Original | None = None
     _last_text: Original | None = None
     """The last text file that was passed over, if no image came after it."""

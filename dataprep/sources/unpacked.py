@@ -7,7 +7,7 @@ and then a list of them:
     | number of images, 8 bytes | MAGIC
 
 So an image is a range of bytes again: a reference names the parquet file, and an offset among its images. That is a
-function of the original alone, wherever the output lies. The file's name is a hash of the original's name, size and
+function of the original alone, wherever the output is. The file's name is a hash of the original's name, size and
 digest, so an original that has changed never meets the images of the old one. It is published whole or not at all,
 stays until the dataset is finished, and a rerun uses it. References have the CRC32C of each image, so bytes that change
 meanwhile never get into a dataset.
@@ -64,7 +64,7 @@ def unpacked_name(file: SourceFile) -> str:
 
 
 def unpacked_sources(sources: Iterable[PlannedSource]) -> list[PlannedSource]:
-    """Return those of a split's sources whose images are unpacked."""
+    """Return the sources of a split whose images are unpacked."""
     found = list(sources)
     if any(entry["name"] == IMAGE_FILES for entry in found):
         return []
@@ -111,7 +111,7 @@ def unpacking(storage: Storage, name: str) -> Iterator[Callable[[bytes | None], 
 def unpacked_list(storage: Storage, name: str) -> UnpackedList | None:
     """Return the list of the images in a file; None if it does not exist.
 
-    A file that is not whole, or whose list is damaged, is removed.
+    An incomplete file, or one with a damaged list, is removed.
     """
     info = storage.stat(name)
     if info is None:
