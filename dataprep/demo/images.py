@@ -169,7 +169,7 @@ class Oddity:
 
 
 def encode(image: Image.Image, file_format: str = "JPEG", **options: Any) -> bytes:
-    """Encode an image; `options` are those of Pillow's encoder."""
+    """Encode an image; `options` are for Pillow's encoder."""
     out = io.BytesIO()
     image.save(out, file_format, **options)
     return out.getvalue()
@@ -229,7 +229,7 @@ def _bomb_jpeg(_: Image.Image, jpeg: bytes) -> bytes:
 
 
 def _bomb_png(_: Image.Image, __: bytes) -> bytes:
-    """Encode 20,000 x 20,000 white pixels in 76 kB: whole and valid, and 400 MB once decoded."""
+    """Encode 20,000 x 20,000 white pixels in 76 kB: complete and valid, and 400 MB once decoded."""
     side = 20_000
     row = b"\0" + b"\xff" * (side // 8)
     chunks = (

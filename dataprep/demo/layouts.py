@@ -104,7 +104,7 @@ class CocoLayout:
         return f"{folder}/{_coco_number(number)}"
 
     def write(self, directory: Path, images: Iterator[MadeImage]) -> None:
-        """Write all archives, each whole or not at all."""
+        """Write all archives, each completely or not at all."""
         counts = (self._labelled, self.images - self._labelled, self.val_images)
         described: dict[str, list[Described]] = {}
         for file, count in zip(COCO_ARCHIVES, counts, strict=True):
@@ -160,7 +160,7 @@ class ImageNetLayout:
         return f"{wnid}/{wnid}_{_imagenet_number(index)}"
 
     def write(self, directory: Path, images: Iterator[MadeImage]) -> None:
-        """Write all archives, each whole or not at all."""
+        """Write all archives, each completely or not at all."""
         with _whole(directory / TRAIN_TAR) as stream, _tar(stream) as train:
             self._add_class_tars(train, images)
         boxes = io.BytesIO()

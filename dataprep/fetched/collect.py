@@ -63,12 +63,12 @@ position."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DuplicatePolicy:
-    """What to do with a row whose image equals or resembles that of an earlier row of its shard."""
+    """Actions for a row whose image equals or resembles the image of an earlier row of its shard."""
 
     exact: DuplicateAction = "keep"
-    """What to do with files that have the same SHA-256."""
+    """Action for files that have the same SHA-256."""
     perceptual: DuplicateAction = "keep"
-    """What to do with images whose dHashes differ in at most `max_distance` bits."""
+    """Action for images whose dHashes differ in at most `max_distance` bits."""
     max_distance: int = 0
     """Number of the 64 bits that may differ. Even at 0, different plain surfaces or logos on white have equal
     dHashes."""
@@ -87,7 +87,7 @@ class DuplicatePolicy:
 
 
 class Duplicate(NamedTuple):
-    """A row whose image equals or resembles that of an earlier row."""
+    """A row whose image equals or resembles the image of an earlier row."""
 
     position: int
     first: int
@@ -97,8 +97,9 @@ class Duplicate(NamedTuple):
 
 
 def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: DuplicatePolicy) -> Iterator[Duplicate]:
-    """Yield the duplicates of earlier rows, in order, each with the first matching row that is no duplicate itself; a
-    file that is dropped may also equal that of a duplicate which is only reported.
+    """Yield the duplicates of earlier rows, in order, each with the first matching row that is not itself a duplicate.
+
+    A file that is dropped may also equal the file of a duplicate which is only reported.
     """
     import numpy as np
 
@@ -124,7 +125,7 @@ def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: Duplic
 def find_duplicates(
     hashes: Callable[[], Iterable[Hashes]], rows: int, rows_in_memory: int = ROWS_IN_MEMORY
 ) -> Iterator[tuple[int, int]]:
-    """Yield rows with equal hashes over a whole dataset. Several passes, each over a share of the hashes, bound the
+    """Yield rows with equal hashes over a complete dataset. Several passes, each over a share of the hashes, bound the
     memory.
 
     The result depends on the rows only, not on their division into shards or passes.
@@ -186,7 +187,7 @@ class RowResult:
     """The result of a row."""
 
     status: str = ""
-    """How the row ended: one of STATUSES."""
+    """One of STATUSES."""
     reason: str = ""
     """Reason of the status, as a short fixed phrase; empty on success."""
     image: EncodedImage | None = None

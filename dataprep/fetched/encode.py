@@ -152,7 +152,7 @@ def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeOptions:
-    """How images are resized and encoded. The names are img2dataset's, the defaults those of its recipe for LAION-5B at
+    """Settings for resizing and encoding. The names are img2dataset's, the defaults are its recipe's for LAION-5B at
     256 pixels."""
 
     image_size: int = 256

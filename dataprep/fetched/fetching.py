@@ -20,7 +20,7 @@ from dataprep.web.client import Fetcher
 from dataprep.web.politeness import Known
 from dataprep.web.requests import Limits, Outcome, Request
 
-# Outcomes that wait, besides those in flight: enough that the encoder never waits for a thread switch.
+# Outcomes that wait, in addition to those in flight: enough that the encoder never waits for a thread switch.
 OUTCOMES_AHEAD = 64
 # Number of outcomes whose slots are released together: one by one would take a tenth more of the thread's time.
 OUTCOMES_AT_ONCE = 32

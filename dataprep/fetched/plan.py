@@ -173,7 +173,7 @@ def laion_options(manifest: Manifest) -> LaionOptions:
 
 
 def option_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield faults because of which sources, options or counts cannot be read."""
+    """Yield the faults that keep sources, options or counts from being read."""
     yield from source_faults(manifest, _TABLE_FIELDS)
     if manifest.format not in FETCHED_FORMATS:
         yield f"format {quoted(manifest.format)}, expected {' or '.join(FETCHED_FORMATS)}"

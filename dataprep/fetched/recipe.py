@@ -61,7 +61,7 @@ _GETS = 7
 are copied to their names; at the manifest once it is put; and it and plan.json before the build's own files are
 removed. Each metadata file is copied to its name after a look as well."""
 _TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
-"""Reads of a table's size and footer, besides its rows: when it is measured, and for every shard."""
+"""Reads of a table's size and footer, in addition to its rows: when it is measured, and for every shard."""
 ALIVE_SHARE = 0.68
 """Share of LAION-400M's links that answered early in 2024 (img2dataset's issue 400); other tables differ."""
 IMAGE_BYTES = 190_000
@@ -88,7 +88,7 @@ class WebRecipe:
         return Planned(plan, _mark_begun)
 
     def job(self, request: BuildRequest, root: str, shards: int) -> FetchJob:
-        """Return what a worker needs besides a shard's index, including its limits for fetching."""
+        """Return what a worker needs in addition to a shard's index, including its limits for fetching."""
         tables = _fetch_request(request).tables
         limits = tables.limits.divided(tables.fetching(shards))
         return FetchJob(request.output_url, request.source_url, root, recipe="web", limits=limits)
@@ -160,7 +160,7 @@ class WebRecipe:
         return False
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield faults because of which sources, options or counts cannot be read."""
+        """Yield the faults that keep sources, options or counts from being read."""
         yield from option_faults(manifest)
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
@@ -185,7 +185,7 @@ def fetched_traffic(plan: Plan, *, metadata_files: int) -> Traffic:
     """Return the traffic between a build and its output; the bytes of images are unknown before they are fetched.
 
     Args:
-        metadata_files: Number of files that the format writes besides the manifest.
+        metadata_files: Number of files that the format writes in addition to the manifest.
     """
     pages = _WHOLE_LISTINGS * (_OBJECTS_A_SHARD * plan.num_shards // PAGE_OBJECTS) + plan.num_shards // PAGE_OBJECTS
     inserts = _INSERTS_A_SHARD * plan.num_shards + _INSERTS + 2 * metadata_files + pages
@@ -221,7 +221,7 @@ def _fetch_job(job: BuildJob) -> FetchJob:
 
 def _fetcher(job: FetchJob) -> ShardFetcher:
     """Return this process's fetcher of a job, which keeps what it learns about hosts from shard to shard. Each thread
-    of an engine gets the same one, because the limits are those of a process."""
+    of an engine gets the same one, because limits belong to a process."""
     with _making:
         return _made_fetcher(job)
 

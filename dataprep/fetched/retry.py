@@ -94,7 +94,7 @@ FAILURES = tuple(
         )
     )
 )
-"""Reasons of rows that failed to download or to be resized, without those of HTTP."""
+"""Reasons of rows that failed to download or to be resized, without the HTTP statuses."""
 _CODE = re.compile(r"(?<!\d)\d{3}(?!\d)")
 _NEAR = 0.5
 """Minimum similarity of the suggestion: `404` is so near to `http 404`."""
@@ -176,7 +176,7 @@ def check_reasons(choice: Choice, manifest: Manifest) -> None:
     """Raise UsageError for an unknown failure reason.
 
     Raises:
-        UsageError: A reason is neither known nor that of a row; the text lists the known ones and the nearest.
+        UsageError: A reason is neither known nor occurs in a row; the text lists the known ones and the nearest.
     """
     counted = {reason for split in manifest.splits for reason in split.reasons} - {SUCCESS}
     for reason in choice.reasons:
@@ -213,7 +213,7 @@ class RetryPlan:
     codecs: dict[str, str]
     """Versions of libraries that every worker must have."""
     cards: dict[str, str] = field(default_factory=dict)
-    """SHA-256 digests of the dataset's cards, by name; only of those that nobody has edited, which are replaced."""
+    """SHA-256 digests of the dataset's cards, by name; only unedited ones, which are replaced."""
 
     @property
     def root(self) -> str:
@@ -288,11 +288,11 @@ def clean_up(storage: Storage, plan: RetryPlan, names: ShardNames) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RetryJob:
-    """Everything that a worker needs besides a shard's index."""
+    """Everything that a worker needs, except a shard's index."""
 
     url: str
     root: str
-    """Folder in which receipts and rows lie."""
+    """Folder of receipts and rows."""
     manifest_sha256: str
     first_shard: int
     rows: RowOptions

@@ -137,7 +137,7 @@ Renderer = Callable[[Sequence[Value], bytes, ShardSchema], Record]
 
 
 def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSchema:
-    """Return the columns of a build from those of its table, as the table names them."""
+    """Return the columns of a build from its table's columns, as the table names them."""
     carried: list[Column] = []
     taken = set(_TAKEN) | {column.name for column in table_columns}
     for column in table_columns:
@@ -286,7 +286,7 @@ def stats_json(
 
 @dataclass(frozen=True, slots=True)
 class MadeShard:
-    """The parts of a shard that its receipt needs, besides the digests of the samples' file."""
+    """The parts of a shard that its receipt needs, except the digests of the samples' file."""
 
     index: pa.Table
     """Rows of `index/<split>.parquet`, one for each sample."""
@@ -479,7 +479,7 @@ def _checked_bytes(digits: bytes, base: int) -> int:
 
 
 def _stored_values(parquet: bytes, rows: Sequence[Row], schema: ShardSchema) -> Iterator[tuple[Value, ...]]:
-    """Yield the values of each row of a parquet file. Raises FormatError if it is not that of these rows."""
+    """Yield the values of each row of a parquet file. Raises FormatError if it is not the file of these rows."""
     try:
         table = table_in(parquet)
         keys = table.column("key").to_pylist()

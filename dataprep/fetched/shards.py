@@ -48,7 +48,7 @@ CPU, and the first rows of the next shard take a while to arrive."""
 
 @dataclass(frozen=True, slots=True)
 class FetchJob(BuildJob):
-    """Everything that a worker on any machine needs besides a shard's index."""
+    """Everything that a worker on any machine needs, except a shard's index."""
 
     limits: Limits
     """Limits within which one worker fetches."""
@@ -93,7 +93,7 @@ def _fetch_telling(fetch: Fetch, nearly_done: Callable[[], object], requests: It
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where shards are written, and with which options."""
+    """Storage and options of the shards."""
 
     storage: Storage
     places: Places
@@ -158,7 +158,6 @@ def kept_shard(
     """Return the receipt and index rows of a shard that a build has left behind; None if it is missing or damaged.
 
     Args:
-        target: Where the shard is, and with which options it was written.
         web: Fetcher of this run; the receipt names its networks.
         card: Content of the dataset's `croissant.json`, which has the SHA-256 digests of the shards; empty without it.
     """

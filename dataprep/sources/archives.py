@@ -226,7 +226,7 @@ class GzipReader:
 
 
 class _Entry(NamedTuple):
-    """What the central directory says of one member."""
+    """Entry of one member in the central directory."""
 
     raw_name: bytes
     flags: int
@@ -245,7 +245,7 @@ class _Directory(NamedTuple):
 
 
 class _Reader(ByteReader, Protocol):
-    """What finding a directory needs of an archive."""
+    """Archive in which a directory can be found."""
 
     def read_apart(self, offset: int, num_bytes: int) -> bytes:
         """Read bytes by a separate request."""

@@ -64,7 +64,7 @@ class ArchiveFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitFacts:
-    """What was published about a split."""
+    """Published facts about a split."""
 
     samples: int | None
     """Number of samples; None if the dataset has no fixed size."""
@@ -93,7 +93,7 @@ class SourceCheck:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """How original files are read when a dataset is opened."""
+    """Settings for reading original files when a dataset is opened."""
 
     progress: Progress | None = None
     """Called with a file's name, the bytes read and the total bytes."""
@@ -112,7 +112,7 @@ READ_ALL = Reading()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What is listed of a dataset."""
+    """Request for the images of a split."""
 
     split: str
     allow_partial: bool
@@ -133,13 +133,13 @@ class Dataset(ABC):
     citation: str
     licence: str
     origin: str
-    """Where the original files come from."""
+    """Origin of the original files."""
     facts: Mapping[str, SplitFacts]
     """Published facts by split, in the order in which the splits are built."""
     default_splits: tuple[str, ...]
     default_max_reject_ratio: float = 0.0
     recipe: ClassVar[str] = "archives"
-    """How the dataset is built: a name in `dataprep.builder.recipe.RECIPES`."""
+    """Recipe of the build: a name in `dataprep.builder.recipe.RECIPES`."""
     generated: ClassVar[bool] = False
     """True if this project generates the original files and the user chooses the number of images."""
     is_published: ClassVar[bool] = True
@@ -350,7 +350,7 @@ def member_parts(reader: ByteReader, member: Member, *, within: str = "") -> tup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnData:
-    """What a user says about their own data; every field may change a dataset's bytes."""
+    """Facts that a user states about their own data; every field may change a dataset's bytes."""
 
     name: str
     """Name of the dataset, in manifest, shards and TFDS: lower-case letters, digits and `-`."""
@@ -396,7 +396,7 @@ class OwnData:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversion:
-    """How a finished dataset becomes another one; every field may change the new dataset's bytes."""
+    """Settings of a conversion; every field may change the new dataset's bytes."""
 
     plan_hash: str
     """Plan of the dataset that is converted."""
@@ -428,7 +428,7 @@ class NamedDataset(Dataset):
     """A dataset to which the user may give a name, a licence and an origin."""
 
     own: OwnData | None = None
-    """What the user says about the data; None for the class itself."""
+    """Facts that the user states; None for the class itself."""
 
     def described_by(self, own: OwnData) -> Self:
         """Return the dataset with the name, the licence and the origin that the user stated."""

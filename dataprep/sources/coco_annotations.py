@@ -164,7 +164,7 @@ class Caption(msgspec.Struct):
 
 
 class Segment(msgspec.Struct):
-    """What objects and panoptic segments have in common."""
+    """Fields that objects and panoptic segments have in common."""
 
     id: int
     category_id: int

@@ -32,7 +32,7 @@ _AS_TEXT = "write it as one text, with json.dumps for example"
 
 _NO_VALUES = msgspec.msgpack.encode({})
 LEAVE_OUT = "leave the column out with `drop` {words}"
-"""What a user does to leave out a column."""
+"""Advice for leaving out a column."""
 
 
 class ColumnError(SourceError):

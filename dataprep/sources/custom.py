@@ -66,7 +66,7 @@ class ImageDataset(ABC):
     name: ClassVar[str]
     """Name of the dataset: lower-case letters, digits and `-`."""
     facts: ClassVar[Mapping[str, base.SplitFacts]]
-    """What is known about each split: `SplitFacts(samples=None)` if nothing is."""
+    """Facts about each split: `SplitFacts(samples=None)` if nothing is known."""
     features: ClassVar[Mapping[str, Feature]] = {}
     """Types of the annotations, which every image has."""
     classes: ClassVar[Sequence[str] | None] = None

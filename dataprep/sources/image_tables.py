@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["bytes", "struct", "path", "other"]
-"""What a column holds: bytes, a struct of bytes and path, texts, or anything else."""
+"""Content of a column: bytes, a struct of bytes and path, texts, or anything else."""
 PATH_COLUMNS = frozenset(
     (
         *("file", "file_name", "file_path", "filename", "filepath", "image", "image_file", "image_name"),

@@ -113,7 +113,7 @@ class PictureReader(ABC, Generic[P]):
     """Reads the pictures of a storage, step by step."""
 
     columns_of: str
-    """What the columns belong to, as messages name it."""
+    """Owner of the columns, as messages name it."""
 
     def __init__(self, root: Storage, own: OwnData, progress: Progress | None) -> None:
         self._root, self._own, self._progress = root, own, progress

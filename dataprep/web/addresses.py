@@ -88,7 +88,7 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """Parse the values of `allow_network`.
 
     Raises:
-        UsageError: A value is no network in CIDR notation, or lies inside link-local or metadata addresses.
+        UsageError: A value is not a network in CIDR notation, or is inside link-local or metadata addresses.
     """
     networks = []
     for text in texts:

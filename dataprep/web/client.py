@@ -118,7 +118,7 @@ class Memory:
     bodies that are whole, which the caller will take. When it is whole, the next one is the oldest.
 
     Args:
-        num_bytes: Memory for all bodies, both arriving and whole.
+        num_bytes: Memory for all bodies, both arriving and complete.
         body_bytes: Largest size of one body.
     """
 
@@ -130,11 +130,11 @@ class Memory:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: age, bytes, future that is waited for
 
     def arriving(self) -> Arriving:
-        """Return a body of which nothing has arrived yet; when its `with` block ends it is whole or abandoned."""
+        """Return a body that has not begun to arrive; when its `with` block ends it is complete or abandoned."""
         return Arriving(self, next(self._ages))
 
     def give(self, num_bytes: int) -> None:
-        """Release the memory of a whole body."""
+        """Release the memory of a complete body."""
         self._free_bytes += num_bytes
         self._serve()
 
@@ -268,7 +268,7 @@ class Body:
             self._recognise()
 
     def whole(self) -> bytes:
-        """Return the whole body, after its last part.
+        """Return the complete body, after its last part.
 
         Raises:
             Failed: INCOMPLETE or NOT_IMAGE.

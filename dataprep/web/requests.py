@@ -23,9 +23,9 @@ class Status(StrEnum):
     """Result of a request. Values are stored in datasets, so new ones may be added but none renamed."""
 
     SUCCESS = "success"
-    """Status 200, and a whole body that begins as an image does."""
+    """Status 200, and a complete body that begins as an image does."""
     BAD_URL = "bad_url"
-    """Not requested: scheme, user, host, port, length or characters are not those of a public web address."""
+    """Not requested: scheme, user, host, port, length or characters do not fit a public web address."""
     REFUSED_ADDRESS = "refused_address"
     """Not requested: the host, or one of its name's addresses, is not public."""
     DNS = "dns"
@@ -35,7 +35,7 @@ class Status(StrEnum):
     TLS = "tls"
     """No secure connection: expired or foreign certificate, failed handshake."""
     TIMEOUT = "timeout"
-    """Connecting, a pause within the answer, or the whole answer took too long."""
+    """Connecting, a pause within the answer, or the complete answer took too long."""
     HOST_BUSY = "host_busy"
     """The row got no turn at its host in time, because of the limits for the host or a pause that the host demanded."""
     HOST_DOWN = "host_down"
@@ -120,7 +120,7 @@ class Limits:
     """Networks that may be fetched from although they are not public; link-local and metadata addresses stay
     refused."""
     nameservers: tuple[str, ...] = ()
-    """Addresses of name servers, with a port if needed; empty for those of the machine."""
+    """Addresses of name servers, with a port if needed; empty for the machine's own."""
     verify_tls: bool = True
     """Whether certificates are checked. Without the check more rows succeed, but only the table's hashes can verify
     them."""
