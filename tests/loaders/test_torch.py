@@ -13,6 +13,7 @@ from tests.support.adapters import SMALL, AdapterContract
 from tests.support.on_use import on_use
 
 torch, adapter = on_use("torch"), on_use("loaders.torch")
+tensors_of = on_use("loaders.torch:_tensors")
 batches_of = on_use("loaders.torch:TorchBatches")
 DataLoader = on_use("torch.utils.data:DataLoader")
 torch_nodes = on_use("torchdata.nodes")
@@ -33,7 +34,7 @@ def loader(dataset):
 
 def test_tensors_share_the_loaders_memory(loader):
     batch = next(iter(loader))
-    for name, tensor in adapter._tensors(batch).items():
+    for name, tensor in tensors_of(batch).items():
         assert np.shares_memory(tensor.numpy(), getattr(batch, name))
 
 
