@@ -410,13 +410,19 @@ _KEYS: dict[type, dict[str, _Key]] = {}
 
 
 def _keys(kind: type[Any]) -> dict[str, _Key]:
-    """Return the options of a request by name: required ones first, and a class's own before those of its bases."""
+    """Return the options of a request by name: positional and required ones first, a class's own before its bases'."""
     if kind not in _KEYS:
         hints = typing.get_type_hints(kind)
         declared = {each.name: each for each in dataclasses.fields(kind) if "option" in each.metadata}
         own_first = dict.fromkeys(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))
         keys = [_key(declared[name], hints[name], kind.option_of(name)) for name in own_first if name in declared]
-        keys.sort(key=lambda key: (not key.is_positional, key.default is not dataclasses.MISSING))
+        order = [each.name for each in dataclasses.fields(kind)]  # positions of the class: those of its bases first
+        keys.sort(
+            key=lambda key: (
+                not key.is_positional,
+                order.index(key.name) if key.is_positional else key.default is not dataclasses.MISSING,
+            )
+        )
         _KEYS[kind] = {key.name: key for key in keys}
     return _KEYS[kind]
 
@@ -662,7 +668,7 @@ def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:
         nargs=key.count,
         required=is_required,
         multiple=is_many,
-        default=None if is_required or is_many else default,
+        **({} if is_required else {"default": None if is_many else default}),  # to click, None is a value
         show_default=shown or bool(shows),
         metavar=spec.metavar,
         envvar=spec.envvar or None,

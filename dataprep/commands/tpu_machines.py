@@ -187,7 +187,7 @@ plan_command = command_of(
 
 @request
 class CreateTpu(OnTpu):
-    """Create a TPU: by the TPU API, as a queued wanted, or by Compute Engine for the newest types.
+    """Create a TPU: by the TPU API, as a queued request, or by Compute Engine for the newest types.
 
     Workers install packages and mount shares when they boot. A TPU costs money from the moment it is READY.
     """
@@ -319,7 +319,7 @@ create_command = tpu_command(
 
 @request
 class DeleteTpu(OnTpu):
-    """Delete a TPU, its queued wanted, or its group of machines, with everything on its disks."""
+    """Delete a TPU, its queued request, or its group of machines, with everything on its disks."""
 
     yes: bool = option("Do not ask for confirmation.", default=False)
 
@@ -418,7 +418,7 @@ def state_of(where: Where, gcloud: Gcloud) -> TpuState:
             return {
                 "api": "tpu",
                 "state": wanted.get("state", {}).get("state"),
-                "type": "queued wanted",
+                "type": "queued request",
                 "workers": 0,
             }
     machines = gcloud.read(instances_command(place)) or []

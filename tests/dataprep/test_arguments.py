@@ -247,3 +247,8 @@ def test_defaults_in_words_are_shown_without_parentheses():
 def test_a_count_beyond_every_machine_is_refused_with_its_range():
     with pytest.raises(click.BadParameter, match=f"{2**70} is not in the range 1<=x<={MOST_COUNT}"):
         Whole(1, MOST_COUNT).convert(str(2**70), None, None)
+
+
+def test_a_missing_option_is_named_as_missing():
+    run = dataprep("build", "folder", "--source", "a")
+    assert (run.returncode, "Error: Missing option '--format'." in run.stderr) == (2, True)

@@ -371,7 +371,7 @@ def test_profile_makes_one_run_of_all_workers(pod):
     assert {path.name: path.read_bytes()[0] for path in run.iterdir()} == {
         f"t1v-n-w-{w}.xplane.pb": w for w in range(2)
     }
-    with pytest.raises(UsageError, match="no traces on any worker; train with --profile_steps A:B"):
+    with pytest.raises(UsageError, match="no traces on any worker; train with --profile-steps A:B"):
         tpu("profile", "empty", "traces")
     with pytest.raises(UsageError, match="traces in a bucket are in one place already"):
         tpu("profile", "gs://bucket/logs", "traces")
