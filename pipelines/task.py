@@ -152,7 +152,7 @@ def receipts_in(answers: Iterable[Answer], warn: Callable[[str], object], advice
         if len(aside) >= MAX_SET_ASIDE:
             raise BuildError(
                 f"{len(aside)} shards lost their workers, the last one: shard {answer.index}: {aside[answer.index]}. "
-                "Check also whether originals and output respond (--stall-minutes), and run the same command again"
+                "Check also whether originals and output respond (`stall_minutes`), and run the same command again"
             )
     if aside:
         raise shards_set_aside(aside)

@@ -126,7 +126,7 @@ def find(
         files = [info for info in listing if any(fits(info.name, pattern) for _, pattern in splits)]
         files = files if files and _has_record(storage, files[0]) else []
     if not files:
-        raise UsageError(f"{storage.url}: no file of format {format_name}, as in {_examples(listing)}; check --format")
+        raise UsageError(f"{storage.url}: no file of format {format_name}, as in {_examples(listing)}; check `format`")
     by_split = assign_splits(storage, files, splits)
     for info in files:
         refuse_pointer(storage, info.name, info.num_bytes)
@@ -151,12 +151,12 @@ def with_class_names(found: Found, names: tuple[str, ...], labels: str | None) -
     if not names:
         return found
     if labels == NO_LABELS:
-        raise UsageError(f"--class-names with --labels {NO_LABELS}: expected one of them")
+        raise UsageError(f"`class_names` with `labels` {NO_LABELS}: expected one of them")
     if found.images:
-        raise UsageError("--class-names: the classes of an image folder are its folders; leave it out")
+        raise UsageError("`class_names`: the classes of an image folder are its folders; leave it out")
     if found.classes is not None and len(found.classes) != len(names):
         raise UsageError(
-            f"--class-names: {len(names):,} names, but the data have {counted(len(found.classes), 'class')}"
+            f"`class_names`: {len(names):,} names, but the data have {counted(len(found.classes), 'class')}"
         )
     return replace(found, classes=names)
 
@@ -178,7 +178,7 @@ def assign_splits(
             names = set(_SPLIT_IN_NAME.findall(info.name)[-1:])
         if len(names) > 1:
             raise UsageError(
-                f"{storage.url_of(info.name)}: --split {' and '.join(sorted(names))}; expected one of them"
+                f"{storage.url_of(info.name)}: `split` {' and '.join(sorted(names))}; expected one of them"
             )
         for name in names:
             found.setdefault(name, []).append(info)
@@ -186,12 +186,12 @@ def assign_splits(
             nameless.append(info)
     empty = [f"{split}={pattern}" for split, pattern in splits if not found[split]]
     if empty:
-        given = " ".join(("--split", ", ".join(empty)))
+        given = f"`split` {', '.join(empty)}"
         raise UsageError(f"{storage.url}: no file for {given}; the files are {_examples(files)}")
     if nameless and found:
         raise UsageError(
             f"{storage.url}: files of {', '.join(sorted(found))}, and others of no split by their names "
-            f"({_examples(nameless)}); assign them with --split NAME=PATTERN"
+            f"({_examples(nameless)}); assign them with `split` NAME=PATTERN"
         )
     return dict(sorted(found.items())) if found else {"train": nameless}
 
@@ -210,7 +210,7 @@ def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Seque
         others = ", ".join(shown(folder) for folder in folders if folder not in named[:5])
         raise UsageError(
             f"{storage.url}: folders {', '.join(named)} beside others ({others[:200]}); name the splits: "
-            f"--split {shell_words(named[0])}={named[0]}, or --split train=. if all of them are classes"
+            f"`split` {shell_words(named[0])}={named[0]}, or `split` train=. if all of them are classes"
         )
     return {folder: folder for folder in named} or {"train": ""}
 
@@ -252,7 +252,7 @@ def find_folder_images(
             raise UsageError(
                 f"{storage.url_of(folder) if folder else storage.url}: no image in a class folder, as in "
                 f"<class>/x.jpg (found {left_out(splits[split][1]) or 'no file'}); expected {known}; check the URL and "
-                "--split"
+                "`split`"
             )
     widest = max(classes_of, key=lambda split: len(classes_of[split]))
     classes = tuple(sorted(classes_of[widest]))
@@ -261,7 +261,7 @@ def find_folder_images(
             other = ", ".join(shown(name) for name in sorted(names - classes_of[widest])[:3])
             raise UsageError(
                 f"{storage.url}: {split} has class folders that {widest} has not ({other}): labels would have "
-                f"different meanings; adopt one of them, --split {shell_words(widest)}={folders[widest] or '.'}"
+                f"different meanings; adopt one of them, `split` {shell_words(widest)}={folders[widest] or '.'}"
             )
     for name in classes:
         if not is_text(name):
@@ -402,7 +402,7 @@ def _find_folder(
     storage: Storage, name: str, listing: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]], labels: str | None
 ) -> Found:
     if labels not in (None, NO_LABELS):
-        raise UsageError(f"--labels {labels}: the label of an image folder is the folder; expected {NO_LABELS}")
+        raise UsageError(f"`labels` {labels}: the label of an image folder is the folder; expected {NO_LABELS}")
     images, classes = find_folder_images(storage, listing, folder_splits(storage, listing, splits))
     return Found(
         kind="imagefolder",
@@ -423,7 +423,7 @@ def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
         first = next(info for info in listing if SHARD_NAMES["tfrecord"].search(info.name))
         found = [name for name in found if name != "tfrecord" or _has_record(storage, first)]
     if len(found) > 1:
-        raise UsageError(f"{storage.url}: {' and '.join(found)} files exist; choose one with --format")
+        raise UsageError(f"{storage.url}: {' and '.join(found)} files exist; choose one with `format`")
     if not found and not any(map(is_readable_image, names)) and (other := other_data(storage)):
         raise UsageError(f"{storage.url}: nothing to adopt: {other}")
     nested = [name for name in names if name.endswith(f"/{DATASET_INFO}")]

@@ -29,7 +29,7 @@ from dataprep.storage.checksums import crc32c_of
 MAX_CLASSES = 1_000_000
 """Maximum number of classes without a class list: a larger label is an identifier and not a class."""
 NO_LABELS = "none"
-"""Value of `--labels` for data whose labels are to be ignored."""
+"""Value of `labels` for data whose labels are to be ignored."""
 _FEW_TEXTS = 5
 """Number of different texts that are classes even if no two samples share one."""
 _DISTINCT_SHARE = 0.9
@@ -38,9 +38,9 @@ random order, already has no more than 640 classes."""
 _INTEGER = re.compile(r"\s*-?\d{1,18}\s*")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-FROM_ONE = "put a first line for class 0, such as background, into the file of --class-names"
+FROM_ONE = "put a first line for class 0, such as background, into the file of `class_names`"
 """What to do about labels that begin at 1, as in the TFRecords of ImageNet that TPUs read."""
-_ADVICE = f"name the field that holds it with --labels FIELD, or ignore labels with --labels {NO_LABELS}"
+_ADVICE = f"name the field that holds it with `labels` FIELD, or ignore labels with `labels` {NO_LABELS}"
 _SHOWABLE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,100}")
 
 
@@ -137,8 +137,8 @@ def too_many_texts(texts: set[str], samples: int, *, where: str) -> SourceError:
     listed = ", ".join(map(shown, nsmallest(3, texts)))
     return SourceError(
         f"{where}: labels are text with {len(texts):,} different values for {samples:,} samples ({listed}, ...): "
-        f"captions or names rather than classes; ignore them with --labels {NO_LABELS}, or name the field of the "
-        "classes with --labels FIELD"
+        f"captions or names rather than classes; ignore them with `labels` {NO_LABELS}, or name the field of the "
+        "classes with `labels` FIELD"
     )
 
 

@@ -146,7 +146,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
             return Adoption(index.url, existing, already=True, changes=changes)
     elif index.stat(PLAN_JSON) is not None:
         raise UsageError(
-            f"{index.url}: a build is under way there; finish it, or keep the index elsewhere: --index DIR"
+            f"{index.url}: a build is under way there; finish it, or keep the index elsewhere: `index` DIR"
         )
     progress.step("listing")
     found = find(data, format_name=request.format, splits=request.splits, labels=request.labels)
@@ -154,7 +154,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
     if found.has_classes_in_root and index.url == data.url:
         raise UsageError(
             f"{data.url}: its folders are the classes, and index/ beside them would be another class to torchvision; "
-            "keep the index elsewhere: --index DIR"
+            "keep the index elsewhere: `index` DIR"
         )
     with temporary_folder() as folder:
         job = ReadJob(data_url=data.url, found=found, labels=request.labels, digest=request.digest)
@@ -179,7 +179,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         try:
             manifest = _publish(index, data, request, read, existing)
         except AccessError as error:
-            hint = "" if request.index_url else "; if the data are read-only, keep the index elsewhere: --index DIR"
+            hint = "" if request.index_url else "; if the data are read-only, keep the index elsewhere: `index` DIR"
             raise AccessError(f"{error}{hint}") from error
         except (DataprepError, OSError):
             theirs = read_manifest(index)  # another run may have finished and cleaned up meanwhile
@@ -200,7 +200,7 @@ def _check_existing(index: Storage, existing: Manifest, data: Storage, request: 
         their_url = open_data(index, existing, named=False).url
         if their_url != data.url and not request.overwrite:
             raise UsageError(
-                f"{index.url}: the index of {their_url} exists there already; choose another --index, or --overwrite it"
+                f"{index.url}: the index of {their_url} exists there already; choose another `index`, or `overwrite` it"
             )
     elif request.overwrite or request.index_url:
         raise UsageError(f"{index.url}: a dataset of `dataprep build` exists there already; it can be loaded as it is")
@@ -211,18 +211,18 @@ def _refuse_other_flags(index: Storage, existing: Manifest, request: AdoptReques
     adopted = existing.options["adopted"] if is_adopted(existing) else {}
     splits = [list(pair) for pair in request.splits]
     other = {
-        "--shuffled": request.shuffled and not existing.shuffled,
-        "--digest": request.digest and not adopted.get("digest"),
-        f"--labels {shell_words(request.labels)}": request.labels is not None
+        "`shuffled`": request.shuffled and not existing.shuffled,
+        "`digest`": request.digest and not adopted.get("digest"),
+        f"`labels` {shell_words(request.labels)}": request.labels is not None
         and request.labels != adopted.get("labels"),
-        "--class-names": bool(request.class_names) and request.class_names != existing.classes,
-        f"--format {shell_words(request.format)}": request.format not in ("auto", existing.format),
-        **{f"--split {'='.join(map(shell_words, pair))}": splits != list(adopted.get("splits", ())) for pair in splits},
+        "`class_names`": bool(request.class_names) and request.class_names != existing.classes,
+        f"`format` {shell_words(request.format)}": request.format not in ("auto", existing.format),
+        **{f"`split` {'='.join(map(shell_words, pair))}": splits != list(adopted.get("splits", ())) for pair in splits},
     }
     flags = ", ".join(flag for flag, is_other in other.items() if is_other)
     if flags and is_adopted(existing):
         raise UsageError(
-            f"{index.url}: an index exists there already, made without {flags}; add --overwrite to read the data "
+            f"{index.url}: an index exists there already, made without {flags}; add `overwrite` to read the data "
             f"again, or leave {flags} out"
         )
     if flags:
@@ -237,7 +237,7 @@ def _refuse_unknown_field(url: str, field: str | None, results: Sequence[ReadSha
     hint = did_you_mean(field, [*fields, "cls", "label"]) or "; leave it out for the usual ones (cls, label, ...)"
     others = ", ".join(fields) or "no other fields"
     raise UsageError(
-        f"{url}: --labels {field}: no sample has a label there{hint} The samples have {others}; --labels {NO_LABELS} "
+        f"{url}: `labels` {field}: no sample has a label there{hint} The samples have {others}; `labels` {NO_LABELS} "
         "leaves labels out"
     )
 
@@ -288,7 +288,7 @@ def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
         without = f", {unused:,} of them without an image" if unused else ""
         yield (
             f"labels are integers from {min(used):,} to {max(used):,} and stay as they are: "
-            f"{counted(len(read.classes), 'class')}{without}; --class-names FILE gives them names"
+            f"{counted(len(read.classes), 'class')}{without}; `class_names` FILE gives them names"
         )
     elif read.classes and not read.found.images and read.found.kind != "tfds":  # names that the user gives
         used = set[int]().union(*(result.labels for result in read.results))
@@ -316,7 +316,7 @@ def _describe(index: Storage, data: Storage, found: Found, results: Sequence[Rea
     if index.url == data.url:
         return describe(found, results, "")
     if not data.is_local:
-        return Description({}, ("TFDS needs its description beside files in a bucket: adopt without --index for it",))
+        return Description({}, ("TFDS needs its description beside files in a bucket: adopt without `index` for it",))
     return describe(found, results, f"{data.url}/")
 
 
@@ -334,7 +334,7 @@ def _reasons(results: Sequence[ReadShard]) -> str:
     dotted = next((event.detail for event in events if event.reason == DOTTED), "")
     counts = Counter(event.reason for event in events).most_common()
     reasons = ", ".join(f"{counted(count, 'sample')}: {reason}" for reason, count in counts)
-    return dotted or f"{reasons or 'they are empty'}; check --format"
+    return dotted or f"{reasons or 'they are empty'}; check `format`"
 
 
 # Index and manifest
@@ -502,7 +502,7 @@ def _refuse_overtaken(index: Storage, content: str) -> None:
 def _busy(index: Storage) -> str:
     return (
         f"{index.url}: another adoption with other options has taken this place meanwhile; keep this index elsewhere "
-        "(--index DIR), or run this again with --overwrite when the other one has ended"
+        "(`index` DIR), or run this again with `overwrite` when the other one has ended"
     )
 
 

@@ -56,7 +56,7 @@ repeats temporary errors with backoff, and ends its workers when the parent dies
 decodes, a second digests and writes, a third syncs (`shard.py`), and a fourth publishes the shard while the first
 already checks the next shard's images. Beam's runners are in `pipelines/`. Every process counts its progress in memory
 shared with its parent (`dataprep/host/heartbeat.py`): a worker without progress is named after a minute and killed
-after `--stall-minutes`. So a standstill has a deadline, and a slow shard has none.
+after `stall_minutes`. So a standstill has a deadline, and a slow shard has none.
 
 **Images** are judged by their content (`images.py`). A JPEG that decodes keeps its bytes. PNG, GIF, BMP, WebP, CMYK and
 YCCK become RGB JPEG. Truncated, undecodable, empty and huge images are rejected. The number of pixels, and of scans of

@@ -146,14 +146,14 @@ def order_split(
     have nearly the same size and their number depends on the bytes alone.
 
     Args:
-        passes: Number of passes to write: 5 for `--repeat physical` of a dataset repeated five times, else 1.
+        passes: Number of passes to write: 5 for a physical `repeat` of a dataset repeated five times, else 1.
         annotated: Whether the samples have features.
     """
     sizes = _sizes(refs)
     count, total = len(refs), sum(int(chunk.sum()) for chunk in _numbers(sizes.batches()))
     shards = options.num_shards or max(1, -(-total // options.shard_bytes))
     if options.num_shards is not None and shards > max(1, count):
-        raise UsageError(f"--num-shards {shards}: split {split} has only {count:,} samples; ask for fewer shards")
+        raise UsageError(f"`num_shards` {shards}: split {split} has only {count:,} samples; ask for fewer shards")
     shuffle = Shuffle(options.seed, split, permutes=options.converted is None or options.converted.shuffle)
     shard_samples: list[int] = []
     for pass_index in range(passes):
@@ -537,7 +537,7 @@ def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], spli
                 both = f"{named(first.key)} and {named(second.key)} of {first.source}"
             raise UsageError(
                 f"{both} would both be {file} in an image folder, "
-                "which has one folder for each class; rename one, or use --format webdataset or tfrecord"
+                "which has one folder for each class; rename one, or use `format` webdataset or tfrecord"
             )
 
 
@@ -610,7 +610,7 @@ class ConversionRecipe(ArchiveRecipe):
         plan, orders = super().plan_orders(request, progress, keeping)
         places = ", ".join(places_in_images(plan.features))
         if plan.options.images.apply_exif and places:
-            raise UsageError(f"--apply-exif turns images, but not the places in them ({places}); leave it out")
+            raise UsageError(f"`apply_exif` turns images, but not the places in them ({places}); leave it out")
         return plan, orders
 
     def _source(self, request: BuildRequest) -> Storage:

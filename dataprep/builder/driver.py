@@ -51,7 +51,7 @@ from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, R
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
 from dataprep.errors import BuildError, DataprepError, UsageError, VerificationError
 from dataprep.formats import FORMATS
-from dataprep.messages import counted, printable, shell_words
+from dataprep.messages import counted, printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
 from dataprep.storage.local import LocalStorage
 
@@ -67,10 +67,9 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
         return
     raise VerificationError(
         f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: "
-        f"{first_faults(damaged)}. Build it again with --overwrite; or remove the damaged files "
+        f"{first_faults(damaged)}. Build it again with `overwrite`; or remove the damaged files "
         f"and {MANIFEST}, and run this command again, which builds what is missing; or remove the damaged files alone, "
-        f"and copy them with dataprep replicate COPY --to {shell_words(storage.url)}; then run "
-        f"dataprep verify {shell_words(storage.url)}"
+        f"and replicate another copy to {storage.url}; then verify it"
     )
 
 
@@ -86,15 +85,15 @@ def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -
         VerificationError: Files are missing or have another size.
         UsageError: All files are there.
     """
-    advice = "or build all of it anew with --overwrite"
+    advice = "or build all of it again with `overwrite`"
     damaged = list(damaged_files(storage, manifest))
     if damaged:
         raise VerificationError(
             f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: {first_faults(damaged)}. "
-            f"It was {versions}, and other versions may write other bytes: install those versions to repair it, copy "
-            f"the files with dataprep replicate COPY --to {shell_words(storage.url)}, {advice}"
+            f"It was {versions}, and other versions may write other bytes: install those versions to repair it, "
+            f"replicate another copy to {storage.url}, {advice}"
         )
-    raise UsageError(f"{storage.url}: the dataset is there already, {versions}; choose another --output, {advice}")
+    raise UsageError(f"{storage.url}: the dataset is there already, {versions}; choose another `output`, {advice}")
 
 
 def damaged_files(storage: Storage, manifest: Manifest) -> Iterator[str]:
@@ -371,9 +370,9 @@ def _finished(storage: Storage, plan: Plan, request: BuildRequest) -> Manifest |
         return manifest
     if same_but_codecs(plan, manifest.codecs, manifest.plan_hash):
         refuse_other_versions(storage, manifest, other_versions(manifest.codecs, plan.codecs))
-    advice = "choose another --output or --overwrite it"
+    advice = "choose another `output` or `overwrite` it"
     if request.overwrite:
-        advice = "another build has finished it meanwhile: choose another --output, or run this again to remove it"
+        advice = "another build has finished it meanwhile: choose another `output`, or run this again to remove it"
     raise UsageError(
         f"{storage.url}: another dataset exists there already ({manifest.name}, {manifest.format}, plan "
         f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}): {dataset_differences(plan, manifest)}; {advice}"
@@ -417,7 +416,7 @@ def _rejection_line(
     event = events[int(allowed) - before]
     name = original_names(build, [receipt.index], [event.key]).get(event.key, event.key)
     return (
-        f"warning: {printable(name)} is rejected ({event.reason}: {printable(event.detail)}), and --max-reject-ratio "
+        f"warning: {printable(name)} is rejected ({event.reason}: {printable(event.detail)}), and `max_reject_ratio` "
         f"{request.max_reject_ratio:g} does not allow that: the build will end without a dataset; run it again with a "
         "higher ratio to finish it then"
     )
@@ -454,16 +453,16 @@ def refuse_nested(storage: Storage, request: BuildRequest) -> None:
     if source.is_local != storage.is_local:
         return
     ours, theirs = f"{storage.url}/", f"{source.url}/"
-    word = "--source" if request.options.converted is None else "URL"
+    word = "`source`" if request.options.converted is None else "`url`"
     if ours == theirs:
-        raise UsageError(f"{storage.url}: {word} and --output are the same; choose another --output")
+        raise UsageError(f"{storage.url}: {word} and `output` are the same; choose another `output`")
     own = request.options.own
     only_one_file = own is not None and bool(own.archive)
     inside = ours.startswith(theirs) and not recipe_of(request.options.dataset).output_may_lie_in_source
     inside &= not only_one_file
     if theirs.startswith(ours) or inside:
         raise UsageError(
-            f"{storage.url}: {word} {source.url} and --output lie inside one another; choose another --output"
+            f"{storage.url}: {word} {source.url} and `output` lie inside one another; choose another `output`"
         )
 
 
@@ -478,7 +477,7 @@ def _refuse_foreign(storage: Storage, *, overwrite: bool) -> _Output:
         listed = None if storage.is_local else threads.submit(lambda: next(storage.list(), None))
         overwriting, manifest, *ours = _marks(storage)
     if overwriting is not None and manifest is None and not overwrite:
-        raise UsageError(f"{storage.url}: an --overwrite was interrupted there; run it again with --overwrite")
+        raise UsageError(f"{storage.url}: an `overwrite` was interrupted there; run it again with `overwrite`")
     if any((overwriting, manifest, *ours)):
         return _Output.OTHER
     if listed is not None and listed.result() is None:
@@ -489,7 +488,7 @@ def _refuse_foreign(storage: Storage, *, overwrite: bool) -> _Output:
     if may_be_left(storage):
         return _Output.LEFT
     raise UsageError(
-        f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another --output"
+        f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another `output`"
     )
 
 

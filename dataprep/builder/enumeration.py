@@ -401,7 +401,7 @@ class Enumerator:
         return splits
 
     def _opened(self, *, may_keep: bool) -> Dataset:
-        # What --overwrite removes stays until the plan is known, but images are unpacked before.
+        # What `overwrite` removes stays until the plan is known, but images are unpacked before.
         unpack_to = self.keeping.storage if self.overwrite or may_keep else None
         reading = Reading(
             progress=self.progress.reading,
@@ -462,7 +462,7 @@ class Enumerator:
         self._told = True
         self.progress.log(
             f"continuing with the listing of {kept.listed or 'an earlier run'}; pictures added since are "
-            "not seen (--overwrite lists again)"
+            "not seen (`overwrite` lists again)"
         )
 
     def _expect_archives(self) -> None:

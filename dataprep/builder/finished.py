@@ -207,8 +207,8 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
             yield from _indexed_names(storage, manifest, split)
         except (FormatError, FileNotFoundError) as error:
             raise UsageError(
-                f"{error}. --overwrite removes the images that the index lists, and cannot find them here: remove "
-                f"{storage.url} yourself, or choose another --output"
+                f"{error}. `overwrite` removes the images that the index lists, and cannot find them here: remove "
+                f"{storage.url} yourself, or choose another `output`"
             ) from error
 
 

@@ -69,9 +69,9 @@ def library_version() -> str:
         from dataprep.builder import _restart
     except ImportError as error:
         raise UsageError(
-            "--jpeg restart: dataprep.builder._restart was not built; install a wheel of tpu-dataprep, or "
+            "`jpeg` restart: dataprep.builder._restart was not built; install a wheel of tpu-dataprep, or "
             "install a C compiler and the headers of libjpeg-turbo (libjpeg-turbo8-dev or libjpeg62-turbo-dev) and "
-            "then tpu-dataprep again, or leave --jpeg restart out"
+            "then tpu-dataprep again, or leave `jpeg` restart out"
         ) from error
     return _restart.LIBRARY_VERSION
 
@@ -160,8 +160,8 @@ def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedIma
         event = Event(key, "rejected", checked.event.reason, checked.event.detail)
     if policy.on_bad == "fail":
         raise ImageError(
-            f"{named(key)}: {event.detail}; expected a valid JPEG (--on-bad fail); "
-            "use --on-bad repair or reject to continue past such images"
+            f"{named(key)}: {event.detail}; expected a valid JPEG (`on_bad` fail); "
+            "use `on_bad` repair or reject to continue past such images"
         )
     return event
 

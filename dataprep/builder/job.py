@@ -45,7 +45,7 @@ def build_shard(job: BuildJob, index: int) -> ShardReceipt:
 
     Raises:
         SourceError: An original ends early or is gone.
-        ImageError: An image is bad and `--on-bad fail` was given.
+        ImageError: An image is bad and `on_bad` is `fail`.
         StorageError: The shard could not be published: either nothing of it is visible, or a rerun finishes it.
         OvertakenError: Another build owns the output now, and nothing was written there.
         UsageError: This process has other codec versions than the plan, or another version of this package than the

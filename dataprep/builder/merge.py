@@ -273,7 +273,7 @@ def _refuse_unplanned(build: OpenBuild, index: int, receipt: ShardReceipt, rows:
     if not right or found != planned or not same_shard:
         raise FormatError(
             f"{build.storage.url_of(receipt_file(index, build.root))}: a receipt of {found:,} samples, the plan has "
-            f"{planned:,} for shard {index} of {split.name}, and each with its key; start over with --overwrite"
+            f"{planned:,} for shard {index} of {split.name}, and each with its key; start over with `overwrite`"
         )
 
 
@@ -307,22 +307,22 @@ def build_manifest(
 
 
 def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[SplitManifest]) -> None:
-    """Raise BuildError, naming images, if more were rejected than `--max-reject-ratio` allows."""
+    """Raise BuildError, naming images, if more were rejected than `max_reject_ratio` allows."""
     odd = [split for split in splits if rejects_too_many(split, max_ratio)]
     if not odd:
         return
     clauses: list[str] = []
     for split in odd:
         rejected, total = _rejected_of_total(split)
-        option = "" if clauses else f" (--max-reject-ratio {max_ratio:g})"
+        option = "" if clauses else f" (`max_reject_ratio` {max_ratio:g})"
         clauses.append(
             f"{split.name}: {rejected:,} of {total:,} images were rejected, allowed are {int(max_ratio * total):,}"
             f"{option}: {_names_of_rejected(build, split.name, rejected)}"
         )
     ratio = max(sufficient_ratio(*_rejected_of_total(split)) for split in odd)
     raise BuildError(
-        f"{'; '.join(clauses)}. Correct the originals, then build with --overwrite, or run the same command with "
-        f"--max-reject-ratio {ratio:g}: the shards are done"
+        f"{'; '.join(clauses)}. Correct the originals, then build with `overwrite`, or run the same command with "
+        f"`max_reject_ratio` {ratio:g}: the shards are done"
     )
 
 

@@ -18,10 +18,10 @@ The files in `<dataset>/_build/` while the build runs.
     source-<split>-<hash>.json       size and CRC32C of it, and when it was listed
     listing-<hash>                   the files of a local folder at that time (dataprep/builder/enumeration.py)
     unpacked-<hash>                  images of a parquet file, one after the other (dataprep/sources/unpacked.py)
-    overwriting                      the names that --overwrite removes; while it exists no build begins here
+    overwriting                      the names that `overwrite` removes; while it exists no build begins here
     overwritten                      the removal is done; files that are left are not ours, and a build may begin
 
-An id is never used again. So whatever a late worker does after `--overwrite` has removed its build's folder, it cannot
+An id is never used again. So whatever a late worker does after `overwrite` has removed its build's folder, it cannot
 become a part of the next build, even if that has the same plan (docs/decisions/0006-one-plan-holds-the-place.md).
 
 While failed rows of a finished dataset are tried again, `_retry/<id>/` has receipts/ and tmp/ in the same way.
@@ -81,8 +81,8 @@ from dataprep.storage.checksums import crc32c_of, crc32c_text
 MAX_PLAN_BYTES = 64 << 20
 """Maximum size of `plan.json`; that of the 41,408 shards of LAION-400M has 0.5 MB."""
 MAX_MARK_BYTES = 1 << 30
-"""Maximum size of the marks of --overwrite: 20 million names. ImageNet's image folder has 1.3 million, 50 MB."""
-_EDITED = "it was edited or written by another version: start over with --overwrite"
+"""Maximum size of the marks of `overwrite`: 20 million names. ImageNet's image folder has 1.3 million, 50 MB."""
+_EDITED = "it was edited or written by another version: start over with `overwrite`"
 
 
 # The claim
@@ -148,7 +148,7 @@ def _begin(storage: Storage, planned: Planned) -> Entry:
     with storage.alone():
         won = _put_pointer(storage, claim)
         with ThreadPoolExecutor(2) as threads:  # over a network concurrently
-            # Looked for last: an --overwrite that begins later writes its mark first, and then looks for plan.json;
+            # Looked for last: an `overwrite` that begins later writes its mark first, and then looks for plan.json;
             # and another build may have finished before plan.json was put.
             overwriting, manifest = threads.map(storage.stat, (OVERWRITING, MANIFEST))
         if overwriting is not None and won:
@@ -158,7 +158,7 @@ def _begin(storage: Storage, planned: Planned) -> Entry:
     storage.delete_tree(claim.root)
     theirs = read_claim(storage)
     if overwriting is not None or theirs is None:
-        raise UsageError(f"{storage.url}: an --overwrite is under way there; wait for it, or run this with --overwrite")
+        raise UsageError(f"{storage.url}: an `overwrite` is under way there; wait for it, or run this with `overwrite`")
     return Entry(claim=theirs, has_begun=False, is_fresh=False)
 
 
@@ -240,9 +240,9 @@ def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
     """Raise UsageError, naming what differs, unless both plans are the same."""
     if ours.plan_hash == theirs.plan_hash:
         return
-    advice = "Finish it with its own options, choose another --output, or start over with --overwrite"
+    advice = "Finish it with its own options, choose another `output`, or start over with `overwrite`"
     if (ours.options, ours.codecs) == (theirs.options, theirs.codecs):
-        advice = "The originals have changed since: choose another --output, or begin again with --overwrite"
+        advice = "The originals have changed since: choose another `output`, or begin again with `overwrite`"
     raise UsageError(
         f"{storage.url}: a build with another plan is under way there: {plan_differences(ours, theirs)}. {advice}"
     )
@@ -279,14 +279,14 @@ def _overtaken(storage: Storage, claim: Claim) -> str:
         whose = f"plan {found.plan.plan_hash[:12]} owns the output"
     return (
         f"{storage.url}: the build of plan {ours} was overtaken: {whose}; this run ends here. "
-        "To build this one nevertheless, choose another --output or run it with --overwrite"
+        "To build this one nevertheless, choose another `output` or run it with `overwrite`"
     )
 
 
 def removed_names(storage: Storage) -> frozenset[str]:
-    """Return the names that `--overwrite` has removed here since the last whole dataset; none on disk, where a late
+    """Return the names that `overwrite` has removed here since the last whole dataset; none on disk, where a late
     writer cannot bring a removed file back."""
-    advice = "remove it, and what is left of the dataset, yourself, or choose another --output"
+    advice = "remove it, and what is left of the dataset, yourself, or choose another `output`"
     data = read_bounded(storage, OVERWRITTEN, MAX_MARK_BYTES, advice=advice)
     if data is None:
         return frozenset()
@@ -349,12 +349,12 @@ def open_build(output_url: str, root: str, pointer: bytes | None = None) -> Open
 _POINTERS = (MANIFEST, PLAN_JSON, RETRY_JSON)
 """Files without which the others have no meaning; they are removed first, in this order."""
 DELETES_IN_FLIGHT = 32
-_REMOVE_YOURSELF = "remove what is left yourself, or choose another --output"
+_REMOVE_YOURSELF = "remove what is left yourself, or choose another `output`"
 
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What `--overwrite` finds in the output."""
+    """What `overwrite` finds in the output."""
 
     manifest: Manifest | None
     claim: Claim | None
@@ -385,13 +385,13 @@ def look(storage: Storage) -> Existing:
         manifest = read_manifest(storage)
     except FormatError as error:
         raise UsageError(
-            f"{error}. --overwrite removes what the manifest lists, and cannot know that here: remove {storage.url} "
-            "yourself, or choose another --output"
+            f"{error}. `overwrite` removes what the manifest lists, and cannot know that here: remove {storage.url} "
+            "yourself, or choose another `output`"
         ) from error
     if manifest is not None and is_adopted(manifest):
         raise UsageError(
-            f"{storage.url}: the files there are your own originals, which dataprep adopt has indexed, and --overwrite "
-            f"does not remove them; choose another --output, or remove {MANIFEST} and index/ yourself"
+            f"{storage.url}: the files there are your own originals, which dataprep adopt has indexed, and `overwrite` "
+            f"does not remove them; choose another `output`, or remove {MANIFEST} and index/ yourself"
         )
     try:
         claim = read_claim(storage)
@@ -457,7 +457,7 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
     if found.manifest is not None:
         for fault in chain.from_iterable(find(found.manifest) for find in (shape_faults, layout_faults)):
             raise UsageError(
-                f"{storage.url_of(MANIFEST)}: {fault}. --overwrite removes only what a build writes: {_REMOVE_YOURSELF}"
+                f"{storage.url_of(MANIFEST)}: {fault}. `overwrite` removes only what a build writes: {_REMOVE_YOURSELF}"
             )
         names.update(dataset_names(storage, found.manifest))
         if found.pointers[-1] is not None:
@@ -485,7 +485,7 @@ def _marked_names(storage: Storage) -> list[str]:
         names = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{storage.url_of(OVERWRITING)}: an --overwrite was interrupted there, and its list of names is damaged "
+            f"{storage.url_of(OVERWRITING)}: an `overwrite` was interrupted there, and its list of names is damaged "
             f"or edited; {_REMOVE_YOURSELF}"
         ) from error
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
@@ -508,7 +508,7 @@ def _put_mark(storage: Storage, names: list[str]) -> ObjectInfo | None:
             expected = storage.read(OVERWRITING, MAX_MARK_BYTES) if existing is not None else None
             if not storage.replace(OVERWRITING, json.dumps(sorted(known.union(names))).encode(), expected):
                 raise StorageError(
-                    f"{storage.url}: another --overwrite is running there; run the same command again"
+                    f"{storage.url}: another `overwrite` is running there; run the same command again"
                 ) from None
     return storage.stat(OVERWRITING)
 
@@ -557,7 +557,7 @@ def _delete_listed(storage: Storage, mark: ObjectInfo, is_own: Callable[[str], b
 
 
 def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
-    """Remove the files of a finished build under `_build/`, but none of another build or of an --overwrite."""
+    """Remove the files of a finished build under `_build/`, but none of another build or of an `overwrite`."""
     with storage.alone():
         listed = list(storage.list(f"{BUILD}/"))
         if not listed and not storage.is_local:
@@ -631,7 +631,7 @@ def _is_named(storage: Storage, plan: Plan) -> bool:
 
 
 def is_over_remains(storage: Storage, plan: Plan) -> bool:
-    """Return whether an unfinished build of a plan began beside files of its dataset, which no `--overwrite` removed.
+    """Return whether an unfinished build of a plan began beside files of its dataset, which no `overwrite` removed.
 
     A build writes its cards last, so a card beside an unfinished one is that of a dataset whose manifest is gone.
     """
@@ -657,7 +657,7 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
         if foreign is not None:
             withdraw(storage, claim)
             raise UsageError(
-                f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another --output"
+                f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another `output`"
             )
     elif overwrite:  # claimed before: a plan that owns its place tells which files are its own
         make_way(storage, look(storage))
@@ -686,10 +686,10 @@ def _refuse_other(storage: Storage, plan: Plan, named: str, *, overwrite: bool) 
         raise UsageError(
             f"{left}{f', {versions}' if versions else ''}, and this build has plan {plan.plan_hash[:12]}; build with "
             f"the options{' and versions' if versions else ''} of that one, remove them yourself, or choose another "
-            "--output"
+            "`output`"
         )
     if not overwrite:
         raise UsageError(
             f"{left}, {versions}, and other versions may write other bytes: install those versions to repair it, or "
-            "build all of it anew with --overwrite"
+            "build all of it again with `overwrite`"
         )

@@ -99,19 +99,19 @@ class BuildOptions:
     """Kinds of annotations of coco."""
 
     def __post_init__(self) -> None:
-        _require(self.seed >= 0, f"--seed must be 0 or more, got {self.seed}")
-        _require(self.shard_bytes >= 1, f"--shard-bytes must be 1 or more, got {self.shard_bytes}")
+        _require(self.seed >= 0, f"`seed` must be 0 or more, got {self.seed}")
+        _require(self.shard_bytes >= 1, f"`shard_bytes` must be 1 or more, got {self.shard_bytes}")
         _require(
-            self.num_shards is None or self.num_shards >= 1, f"--num-shards must be 1 or more, got {self.num_shards}"
+            self.num_shards is None or self.num_shards >= 1, f"`num_shards` must be 1 or more, got {self.num_shards}"
         )
-        _require(bool(self.splits) or self.own is not None, "no split to build; name one with --split")
+        _require(bool(self.splits) or self.own is not None, "no split to build; name one with `split`")
         side, quality = self.images.short_side, self.images.quality
-        _require(side is None or side >= 1, f"--resize must be 1 pixel or more, got {side}")
-        _require(1 <= quality <= 100, f"--quality must be 1..100, got {quality}")
+        _require(side is None or side >= 1, f"`resize` must be 1 pixel or more, got {side}")
+        _require(1 <= quality <= 100, f"`quality` must be 1..100, got {quality}")
         if self.images.check == "none" and (side is not None or self.images.apply_exif):
-            raise UsageError("--check none reads no image, so --resize and --apply-exif need --check header or decode")
+            raise UsageError("`check` none reads no image, so `resize` and `apply_exif` need `check` header or decode")
         if self.images.check == "none" and self.images.jpeg == "restart":
-            raise UsageError("--check none reads no image, so --jpeg restart needs --check header or decode")
+            raise UsageError("`check` none reads no image, so `jpeg` restart needs `check` header or decode")
 
     @property
     def name(self) -> str:

@@ -167,7 +167,7 @@ class Dispatch:
         if self._waiting and self._hangs_in_a_row >= MAX_DEATHS * max(1, processes):
             raise BuildError(
                 f"{self._hangs_in_a_row} workers hung one after the other, each without progress for "
-                f"{minutes(stall_s)} (--stall-minutes), the last with shard {last}; check whether the disk, network "
+                f"{minutes(stall_s)} (`stall_minutes`), the last with shard {last}; check whether the disk, network "
                 "or bucket of the originals and of the output responds, and run the same command again"
             )
 
@@ -397,7 +397,7 @@ class Pool:
             if worker.still.warning_due():
                 self._log(
                     f"shard {index}: no progress for {idle} (worker process {worker.process.pid}); the worker is "
-                    f"killed and the shard tried again after {minutes(self._stall_s)} (--stall-minutes)"
+                    f"killed and the shard tried again after {minutes(self._stall_s)} (`stall_minutes`)"
                 )
             return
         worker.process.kill()
@@ -431,7 +431,7 @@ class Pool:
         except OSError as error:
             raise UsageError(
                 f"workers cannot be started without shared memory ({one_line(error)}); make its folder one that can be "
-                "written to, as with --tmpfs /dev/shm for a container that is read-only"
+                "written to, as with a tmpfs at /dev/shm for a container that is read-only"
             ) from error
         process = self._context.Process(target=_work, args=(theirs, dict(os.environ), heartbeat), daemon=True)
         with environment(BUILD_ENVIRONMENT), without_main():  # in case the server must be started again

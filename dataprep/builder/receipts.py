@@ -131,7 +131,7 @@ def _receipt_in(metadata: Mapping[bytes, bytes], storage: Storage, index: int, r
     where, written_for = storage.url_of(receipt_file(index, root)), metadata.get(b"of", b"").decode()
     if written_for != root:
         whose = written_for or "no build"
-        raise FormatError(f"{where}: a receipt of {whose}, expected one of {root}; start over with --overwrite")
+        raise FormatError(f"{where}: a receipt of {whose}, expected one of {root}; start over with `overwrite`")
     return decode(metadata.get(b"receipt", b""), ShardReceipt, where=where, advice=_advice(root))
 
 

@@ -150,7 +150,7 @@ def repair_references(
         log(f"warning: {storage.url_of(name)} is {found}; it is made again from the originals")
     spool, written = spool_row_groups(storage, name, _all(tables, claim.plan.num_shards, storage.url_of(name)), schema)
     digest = digest_of(written)
-    with storage.alone():  # no --overwrite may remove the build's folder meanwhile
+    with storage.alone():  # no `overwrite` may remove the build's folder meanwhile
         refuse_overtaken(storage, claim)
         existing = storage.stat(name)
         if existing is not None and fault_of(storage, name, digest) is not None:

@@ -114,7 +114,7 @@ def _read(source: Originals, ref: SampleRef) -> bytes | None:
     except FileNotFoundError as error:
         raise SourceError(
             f"{source.url_of(ref.source)} is gone; it held {named(ref.key)} when the build was planned. "
-            "If its place is not mounted, mount it and run the same command again; else start over with --overwrite"
+            "If its place is not mounted, mount it and run the same command again; else start over with `overwrite`"
         ) from error
     except ChangedError as error:
         raise changed(error) from error
@@ -124,7 +124,7 @@ def changed(error: ChangedError) -> SourceError:
     """Return the error for an original that is another version than the build has listed."""
     return SourceError(
         f"{error.what}. A build reads only the files that it listed, and no copies of them: start over with "
-        "--overwrite, or, if they were copied elsewhere, give their first place"
+        "`overwrite`, or, if they were copied elsewhere, give their first place"
     )
 
 
@@ -259,7 +259,7 @@ def _aside(build: OpenBuild) -> str:
 
 @lru_cache(maxsize=1)
 def _removed_before(build: OpenBuild) -> frozenset[str]:
-    """Return the names that `--overwrite` removed before this build began."""
+    """Return the names that `overwrite` removed before this build began."""
     return removed_names(build.storage)
 
 

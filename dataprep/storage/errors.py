@@ -62,7 +62,7 @@ def other_size(url: str, num_bytes: int, expected: int) -> str:
     """Return the text for an object of another size than that with which it was indexed."""
     return (
         f"{url}: {num_bytes:,} bytes, the index says {expected:,}: it is truncated or was replaced; restore it or "
-        'build again, or where another tool wrote it, run "dataprep adopt --overwrite"'
+        "build again, or where another tool wrote it, adopt it again with `overwrite`"
     )
 
 

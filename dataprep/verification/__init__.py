@@ -7,5 +7,5 @@ for rows from the web. At the end it compares keys, classes and events over all 
 The formats' readers accept only what the writers would have written.
 
 Each difference is a finding of one of the kinds in `findings.py`. Something that could not be read proves nothing; if
-there is no other finding, the exit code is 3. `--deep` decodes every image.
+there is no other finding, the exit code is 3. `deep` decodes every image.
 """

@@ -395,7 +395,9 @@ def _check_cards(storage: Storage, manifest: Manifest, findings: Findings) -> No
     for name, due in cards_of(manifest).items():
         found = read_card(storage, name)
         if found not in (None, due):
-            what = "it was edited, or is of another revision or version; dataprep card --overwrite writes it again"
+            what = (
+                "it was edited, or is of another revision or version; `dataprep card` with `overwrite` writes it again"
+            )
             findings.add("card", name, what)
 
 

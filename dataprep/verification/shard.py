@@ -1,4 +1,4 @@
-"""Checks a shard against the manifest and its rows of the index and, with --deep, decodes its images; a shard is
+"""Checks a shard against the manifest and its rows of the index and, with `deep`, decodes its images; a shard is
 streamed once."""
 
 from __future__ import annotations

@@ -113,6 +113,6 @@ def test_shards_that_lost_their_workers_are_named_when_all_others_are_done():
 
 def test_a_build_ends_when_shard_after_shard_loses_its_workers():
     answers = (Answer(index, Lost("lost its worker 3 times")) for index in range(100_000))
-    with pytest.raises(BuildError, match=r"20 shards lost their workers, the last one: shard 19: .*--stall-minutes"):
+    with pytest.raises(BuildError, match=r"20 shards lost their workers, the last one: shard 19: .*`stall_minutes`"):
         list(receipts_in(answers, lambda line: None, ""))
     assert next(answers).index == 20

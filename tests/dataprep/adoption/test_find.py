@@ -71,7 +71,7 @@ def test_an_image_folder_is_what_torchvision_counts(folder):
 
 def test_classes_in_the_root_need_an_index_elsewhere(folder, tmp_path):
     """torchvision would take index/ for a class."""
-    with pytest.raises(UsageError, match="--index DIR"):
+    with pytest.raises(UsageError, match="`index` DIR"):
         adopt_here(folder / "train")
     before = contents(folder)
     adopt_here(folder / "train", tmp_path / "index")

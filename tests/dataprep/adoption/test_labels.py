@@ -61,7 +61,7 @@ def test_a_loader_gives_the_number_of_a_text_and_a_conversion_keeps_it(tmp_path)
 def test_captions_are_no_classes(tmp_path):
     captions = [f"a caption of picture {number}" for number in range(8)]
     text_tars(tmp_path, captions, "txt")
-    words = r"labels are text with 8 different values for 8 samples \('a caption of picture 0', .*--labels none"
+    words = r"labels are text with 8 different values for 8 samples \('a caption of picture 0', .*`labels` none"
     with pytest.raises(SourceError, match=words):
         adopt_here(tmp_path, labels="txt")
     assert adopt_here(tmp_path, labels="none").manifest.classes == ()
@@ -81,7 +81,7 @@ def test_integers_that_leave_numbers_out_stay_as_they_are_and_are_reported(tmp_p
     adoption = adopt_here(tmp_path)
     assert adoption.notes == (
         "labels are integers from 2 to 5 and stay as they are: 6 classes, 4 of them without an image; "
-        "--class-names FILE gives them names",
+        "`class_names` FILE gives them names",
     )
     assert [label for _, label, *_ in read_all(tmp_path)[0]] == [2, 5]
 
@@ -96,10 +96,10 @@ def integer_tar(folder, *labels):
 def test_integers_get_the_names_that_are_given(tmp_path):
     data = integer_tar(tmp_path, 0, 1)
     assert adopt_here(data).notes == (
-        "labels are integers from 0 to 1 and stay as they are: 2 classes; --class-names FILE gives them names",
+        "labels are integers from 0 to 1 and stay as they are: 2 classes; `class_names` FILE gives them names",
     )
     names = ("cat", "dog", "emu")
-    with pytest.raises(UsageError, match=r"made without --class-names; add --overwrite"):
+    with pytest.raises(UsageError, match=r"made without `class_names`; add `overwrite`"):
         adopt_here(data, class_names=names)
     adoption = adopt_here(data, class_names=names, overwrite=True)
     assert (adoption.notes, adoption.manifest.classes) == ((), names)
@@ -113,14 +113,14 @@ def test_names_that_do_not_fit_the_labels_are_refused(tmp_path):
         SourceError, match=r"label '2' in '2.cls', expected an integer from 0 to 1, as there are 2 classes:"
     ):
         adopt_here(integer_tar(tmp_path / "more", 0, 2), class_names=("cat", "dog"))
-    with pytest.raises(UsageError, match=r"--class-names with --labels none: expected one of them"):
+    with pytest.raises(UsageError, match=r"`class_names` with `labels` none: expected one of them"):
         adopt_here(tmp_path / "more", class_names=("cat", "dog"), labels="none")
     with pytest.raises(SourceError, match=r"label 'cat.*' in '.*', expected an integer from 0 to 1, as"):
         adopt_here(text_tars(tmp_path / "texts", ["cat", "dog"]), class_names=("cat", "dog"))
     for name in ("cat", "dog"):
         (tmp_path / "folder" / name).mkdir(parents=True)
         (tmp_path / "folder" / name / "1.jpg").write_bytes(image_of(1))
-    with pytest.raises(UsageError, match=r"--class-names: the classes of an image folder are its folders"):
+    with pytest.raises(UsageError, match=r"`class_names`: the classes of an image folder are its folders"):
         adopt_here(tmp_path / "folder", tmp_path / "index", class_names=("cat", "dog"))
 
 
@@ -189,7 +189,7 @@ def test_a_field_that_no_sample_has_is_refused_and_the_index_stays(tmp_path):
     before = adopt_here(data).manifest
     for overwrite in (False, True):
         index = data if overwrite else tmp_path / "other"
-        with pytest.raises(UsageError, match=r"--labels clas: no sample .*; did you mean cls\? The samples"):
+        with pytest.raises(UsageError, match=r"`labels` clas: no sample .*; did you mean cls\? The samples"):
             adopt_here(data, index, labels="clas", overwrite=overwrite)
     assert read_manifest(open_storage(str(data))) == before
     assert read_manifest(open_storage(str(tmp_path / "other"))) is None

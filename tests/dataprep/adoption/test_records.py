@@ -113,7 +113,7 @@ FAULTS = {
         r"no image in 1 shard; 'a/IMG_1\.00003\.jpg': a key ends at the first dot of its name, so this is a member "
         r"'00003\.jpg' of 'a/IMG_1', expected jpg, jpeg, png or webp$",
     ),
-    "no image at all": ([("x.txt", b"j")], "no image in 1 shard; 1 sample: no image; check --format"),
+    "no image at all": ([("x.txt", b"j")], "no image in 1 shard; 1 sample: no image; check `format`"),
 }
 
 

@@ -45,9 +45,9 @@ def test_splits_are_found_by_file_names_or_given_patterns(tmp_path):
     ]  # fmt: skip
     found = find(storage, splits=[("train", "*-1.tar"), ("dev", "*val*")])
     assert [(shard.split, shard.name) for shard in found.shards] == [("dev", "a-val-0.tar"), ("train", "a-train-1.tar")]
-    with pytest.raises(UsageError, match=r"no file for --split test=t\*"):
+    with pytest.raises(UsageError, match=r"no file for `split` test=t\*"):
         find(storage, splits=[("test", "t*")])
-    with pytest.raises(UsageError, match=r"--split a and b; expected one of them"):
+    with pytest.raises(UsageError, match=r"`split` a and b; expected one of them"):
         find(storage, splits=[("a", "*"), ("b", "*val*")])
     with pytest.raises(UsageError, match=r"split '\.\./x', expected a name"):
         find(storage, splits=[("../x", "*")])
@@ -59,7 +59,7 @@ NOTHING = {
         ["a.tar.gz"],
         "compressed; only plain tars and TFRecords can be read in parts: uncompress it first, such as with gunzip",
     ),
-    "both": (["a.tar", "b.tfrecord"], "webdataset and tfrecord files exist; choose one with --format"),
+    "both": (["a.tar", "b.tfrecord"], "webdataset and tfrecord files exist; choose one with `format`"),
     "no class folders": (["a.jpg"], "no image in a class folder"),
     "splits beside others": (["train/a/x.jpg", "more/a/x.jpg"], r"folders train beside others \('more'\)"),
 }
@@ -88,7 +88,7 @@ def test_a_second_run_does_nothing_and_overwriting_indexes_anew(folder, tmp_path
     assert sorted(path.name for path in index.rglob("*") if path.is_file()) == [
         "dataset.json", "train-events.parquet", "train.parquet", "val-events.parquet", "val.parquet",
     ]  # fmt: skip
-    with pytest.raises(UsageError, match=r"the index of .*photos exists there already; choose another --index"):
+    with pytest.raises(UsageError, match=r"the index of .*photos exists there already; choose another `index`"):
         adopt_here(tmp_path / "elsewhere", index)
 
 

@@ -42,7 +42,7 @@ def test_a_build_that_finds_a_damaged_dataset_names_the_file_and_overwrite_mends
     with pytest.raises(VerificationError) as error:
         whole(request(originals, storage_url, fmt))
     assert f"{storage_url}: the dataset is damaged, 1 file of it: {name} {what}. " in str(error.value)
-    assert "--overwrite" in str(error.value) and f"dataprep replicate COPY --to {storage_url}" in str(error.value)
+    assert "`overwrite`" in str(error.value) and f"replicate another copy to {storage_url}" in str(error.value)
     whole(request(originals, storage_url, fmt, overwrite=True))
     assert digests(storage_url) == before
 
@@ -55,13 +55,13 @@ def test_a_damaged_dataset_of_other_codecs_is_named_with_both_versions(originals
     with pytest.raises(UsageError) as refused:
         whole(request(originals, storage_url, fmt))
     versions = f"made with pillow 99.0.0 (this is {version('pillow')})"
-    assert f"{storage_url}: the dataset is there already, {versions}; choose another --output" in str(refused.value)
+    assert f"{storage_url}: the dataset is there already, {versions}; choose another `output`" in str(refused.value)
     name = a_file(storage, fmt)
     storage.delete(name)
     with pytest.raises(VerificationError) as error:
         whole(request(originals, storage_url, fmt))
     assert f"the dataset is damaged, 1 file of it: {name} is missing. It was {versions}" in str(error.value)
-    assert "install those versions to repair it" in str(error.value) and "--overwrite" in str(error.value)
+    assert "install those versions to repair it" in str(error.value) and "`overwrite`" in str(error.value)
     whole(request(originals, storage_url, fmt, overwrite=True))
     assert readable_manifest(storage).codecs["pillow"] == version("pillow")
 

@@ -152,7 +152,7 @@ def test_file_missing_because_of_an_overwriting_build_is_reported_as_overtaken(o
 def test_run_that_only_writes_the_manifest_says_so(originals, tmp_path):
     """Images were rejected in the first run; the second one, which allows that, has no shard to build."""
     strict = dataclasses.replace(request(originals, tmp_path / "out", splits=("train",)), max_reject_ratio=0.0)
-    with pytest.raises(BuildError, match="--max-reject-ratio"):
+    with pytest.raises(BuildError, match="`max_reject_ratio`"):
         whole(strict)
 
     def engine(job, indexes):
@@ -233,7 +233,7 @@ def test_a_dataset_that_another_build_finishes_meanwhile_is_left_unchanged(origi
         whole(others)
         before.append(digests(storage_url))
 
-    advice = "run this again to remove it" if overwrite else "--overwrite it"
+    advice = "run this again to remove it" if overwrite else "`overwrite` it"
     with pytest.raises(UsageError, match=f"another dataset exists there already.*{advice}$"):
         run_build(request(originals, storage_url, overwrite=overwrite), _never, Meanwhile(finish))
     assert digests(storage_url) == before[0]

@@ -276,7 +276,7 @@ def test_resize_shrinks_only_larger_images():
 def test_on_bad_rejects_the_image_or_fails():
     event = check_image("k", REPAIRED["png"], ImagePolicy(on_bad="reject"))
     assert (event.kind, event.reason) == ("rejected", "png")
-    with pytest.raises(ImageError, match=r"k: PNG \(RGB\) of 120x90 pixels .* \(--on-bad fail\)"):
+    with pytest.raises(ImageError, match=r"k: PNG \(RGB\) of 120x90 pixels .* \(`on_bad` fail\)"):
         check_image("k", REPAIRED["png"], ImagePolicy(on_bad="fail"))
     with pytest.raises(ImageError, match="k: the file has no bytes"):
         check_image("k", b"", ImagePolicy(on_bad="fail"))

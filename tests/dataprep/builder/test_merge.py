@@ -62,7 +62,7 @@ def test_missing_receipt_is_named(build):
 @pytest.mark.parametrize(("more", "counted"), [({}, 1), ({"split": "train"}, 0)])
 def test_receipt_of_another_shard_is_refused(build, more, counted):
     put(build, 0, ["s0-0", "s0-1"], **more)
-    with pytest.raises(FormatError, match="and each with its key; start over with --overwrite"):
+    with pytest.raises(FormatError, match="and each with its key; start over with `overwrite`"):
         merge(build, check=lambda index, receipt, rows: (rows.num_rows + counted, True))
 
 

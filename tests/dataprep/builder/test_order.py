@@ -105,5 +105,5 @@ def test_number_of_shards_follows_bytes_or_the_user():
     sizes = [10] * 100
     assert len(ordered(sizes, shard_bytes=300).shard_samples) == 4
     assert len(ordered(sizes, num_shards=7).shard_samples) == 7
-    with pytest.raises(UsageError, match=r"--num-shards 101: split train has only 100 samples"):
+    with pytest.raises(UsageError, match=r"`num_shards` 101: split train has only 100 samples"):
         ordered(sizes, num_shards=101)

@@ -59,7 +59,7 @@ def test_build_whose_plan_was_removed_or_replaced_is_overtaken(storage):
 
 def test_no_build_begins_during_an_overwrite(storage):
     storage.create(OVERWRITING, b"[]")
-    with pytest.raises(UsageError, match="an --overwrite is under way there"):
+    with pytest.raises(UsageError, match="an `overwrite` is under way there"):
         claim_place(storage, planned(small_plan()))
     assert storage.stat(PLAN_JSON) is None
 
@@ -68,5 +68,5 @@ def test_no_build_begins_during_an_overwrite(storage):
 def test_edited_plan_is_refused(storage, change):
     claim = claim_place(storage, planned(small_plan()))
     storage.replace(PLAN_JSON, json.dumps(json.loads(claim.pointer) | change).encode(), claim.pointer)
-    with pytest.raises(FormatError, match=rf"{PLAN_JSON}.*start over with --overwrite"):
+    with pytest.raises(FormatError, match=rf"{PLAN_JSON}.*start over with `overwrite`"):
         read_claim(storage)

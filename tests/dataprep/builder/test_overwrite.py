@@ -1,4 +1,4 @@
-"""--overwrite: what it removes, and what a build that it has overwritten can still do."""
+"""`overwrite`: what it removes, and what a build that it has overwritten can still do."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_file_that_no_build_writes_is_not_removed_though_the_manifest_lists_it
     manifest = read_manifest(storage)
     listed = [*manifest.files, {"file": "notes/t.tex", "bytes": 6, "sha256": "0" * 64}]
     (output / MANIFEST).write_bytes(manifest_bytes(dataclasses.replace(manifest, files=listed)))
-    with pytest.raises(UsageError, match=r"files: 'notes/t\.tex' is not a file that a build writes\. --overwrite"):
+    with pytest.raises(UsageError, match=r"files: 'notes/t\.tex' is not a file that a build writes\. `overwrite`"):
         whole(request(originals, output, seed=5, overwrite=True))
     assert (output / "notes/t.tex").read_bytes() == b"thesis"
 

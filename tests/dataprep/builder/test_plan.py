@@ -63,14 +63,14 @@ def test_every_option_that_changes_bytes_changes_the_hash(change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": -1}, "--seed must be 0 or more, got -1"),
-        ({"shard_bytes": 0}, "--shard-bytes must be 1 or more, got 0"),
-        ({"num_shards": 0}, "--num-shards must be 1 or more, got 0"),
+        ({"seed": -1}, "`seed` must be 0 or more, got -1"),
+        ({"shard_bytes": 0}, "`shard_bytes` must be 1 or more, got 0"),
+        ({"num_shards": 0}, "`num_shards` must be 1 or more, got 0"),
         ({"splits": ()}, "no split to build"),
-        ({"images": ImagePolicy(short_side=0)}, "--resize must be 1 pixel or more, got 0"),
-        ({"images": ImagePolicy(quality=101)}, "--quality must be 1..100, got 101"),
-        ({"images": ImagePolicy(check="none", short_side=9)}, "--check none reads no image"),
-        ({"images": ImagePolicy(check="none", jpeg="restart")}, "--check none reads no image, so --jpeg restart needs"),
+        ({"images": ImagePolicy(short_side=0)}, "`resize` must be 1 pixel or more, got 0"),
+        ({"images": ImagePolicy(quality=101)}, "`quality` must be 1..100, got 101"),
+        ({"images": ImagePolicy(check="none", short_side=9)}, "`check` none reads no image"),
+        ({"images": ImagePolicy(check="none", jpeg="restart")}, "`check` none reads no image, so `jpeg` restart needs"),
     ],
 )
 def test_bad_options_are_refused(change, message):

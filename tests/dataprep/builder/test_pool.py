@@ -226,7 +226,7 @@ def test_a_suspended_worker_is_named_then_killed_and_its_task_done(tmp_path, wat
     lines = []
     assert sorted(stalled(partial(stop_on, tmp_path, 3, 2), 2, lines.append, range(8))) == list(range(8))
     assert re.match(r"shard 3: no progress for \d+ s \(worker process \d+\); the worker is killed ", lines[0])
-    assert lines[0].endswith("and the shard tried again after 1 s (--stall-minutes)")
+    assert lines[0].endswith("and the shard tried again after 1 s (`stall_minutes`)")
     again = r"shard 3: its worker hung, without progress for \d+ s, and was killed; trying again"
     assert sum(bool(re.fullmatch(again, line)) for line in lines) == 2
 

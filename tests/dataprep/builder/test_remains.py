@@ -104,7 +104,7 @@ def test_files_made_with_other_codecs_are_named_and_replaced_by_overwrite_alone(
     with pytest.raises(UsageError) as refused:
         whole(request(originals, storage_url, fmt))
     assert f"made with pillow 99.0.0 (this is {version('pillow')})" in str(refused.value)
-    assert "install those versions to repair it, or build all of it anew with --overwrite" in str(refused.value)
+    assert "install those versions to repair it, or build all of it again with `overwrite`" in str(refused.value)
     left_there = {name: digest for name, digest in digests(storage_url).items() if "_build" not in name}
     assert left_there == before
     manifest = whole(request(originals, storage_url, fmt, overwrite=True))

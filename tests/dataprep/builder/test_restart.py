@@ -229,6 +229,6 @@ def test_without_the_extension_the_option_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "dataprep.builder._restart", None)
     monkeypatch.delattr("dataprep.builder._restart", raising=False)
     images.library_version.cache_clear()
-    with pytest.raises(UsageError, match=r"^--jpeg restart: dataprep\.builder\._restart was not built; "):
+    with pytest.raises(UsageError, match=r"^`jpeg` restart: dataprep\.builder\._restart was not built; "):
         library_version()
     images.library_version.cache_clear()

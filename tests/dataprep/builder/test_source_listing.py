@@ -25,7 +25,7 @@ FILES = {
     for number in range(1, 5)
 }
 """Eight pictures of two classes."""
-AGAIN = "The originals have changed since: choose another --output, or begin again with --overwrite"
+AGAIN = "The originals have changed since: choose another `output`, or begin again with `overwrite`"
 
 
 def in_this_process(job, indexes):
@@ -133,7 +133,7 @@ def test_originals_replaced_by_others_of_the_same_size_are_refused(tmp_path, kin
             path.unlink()
         path.write_bytes(data)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(SourceError, match=r"written again, replaced or touched since it was listed.*--overwrite"):
+    with pytest.raises(SourceError, match=r"written again, replaced or touched since it was listed.*`overwrite`"):
         go_on(asked)
     manifest = run_build(replace(asked, overwrite=True), in_this_process, Notes()).manifest
     assert sum(split.samples for split in manifest.splits) == 8
@@ -211,7 +211,7 @@ def test_a_listing_of_a_bucket_is_named_with_its_time(bucket_url, tmp_path):
     bucket.create("cat/5.jpg", picture(50))
     [line] = [line for line in go_on(asked) if "listing" in line]
     assert "continuing with the listing of 20" in line and "UTC" in line
-    assert line.endswith("pictures added since are not seen (--overwrite lists again)")
+    assert line.endswith("pictures added since are not seen (`overwrite` lists again)")
 
 
 def test_the_advice_after_rejections_is_true(source, tmp_path):
@@ -223,7 +223,10 @@ def test_the_advice_after_rejections_is_true(source, tmp_path):
     (source / "cat/broken.jpg").unlink()
     again = dataprep(*command, "--workers", 1, "--max-reject-ratio", 0.2)
     assert again.returncode == 2
-    assert "train has 9 images there, 8 here" in again.stderr and AGAIN in again.stderr
+    assert (
+        "train has 9 images there, 8 here" in again.stderr
+        and AGAIN.replace("`output`", "--output").replace("`overwrite`", "--overwrite") in again.stderr
+    )
     last = dataprep(*command, "--workers", 1, "--overwrite")
     assert last.returncode == 0, last.stderr
     assert "is whole: 8 samples" in last.stdout
@@ -237,8 +240,8 @@ def test_the_ratio_that_is_named_suffices_for_all_splits(tmp_path):
     with pytest.raises(BuildError) as error:
         go_on(asked)
     text = str(error.value)
-    assert "train: 1 of 7 images were rejected, allowed are 0 (--max-reject-ratio 0): train/x.jpg (undecod" in text
+    assert "train: 1 of 7 images were rejected, allowed are 0 (`max_reject_ratio` 0): train/x.jpg (undecod" in text
     assert "; test: 2 of 8 images were rejected, allowed are 0: test/" in text
-    ratio = float(text.partition("--max-reject-ratio ")[2].partition("--max-reject-ratio ")[2].partition(":")[0])
+    ratio = float(text.partition("`max_reject_ratio` ")[2].partition("`max_reject_ratio` ")[2].partition(":")[0])
     assert 0.25 <= ratio < 0.26
     go_on(replace(asked, max_reject_ratio=ratio))
