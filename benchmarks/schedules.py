@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.originals import NoProgress, common_options, corpus_images, image_folder, machine_facts
 from benchmarks.tables import recorded
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import BuildJob, build_shard
 from dataprep.builder.plan import BuildOptions, BuildRequest
+from dataprep.builder.recipe import BuildJob, build_shard
 from dataprep.dataset.records import ShardReceipt
 from tests.support.parts_simulation import Conditions, simulate
 

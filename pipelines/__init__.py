@@ -6,7 +6,7 @@
     ray/         a Ray cluster; spark/: Apache Spark
     beam/        Apache Beam's runners, the only modules that import Beam
 
-Every engine runs `build_shard`, or its first part `begin_shard`, of `dataprep/builder/job.py` for the shards that are
-missing, so all of them write the same bytes. An engine's module is imported when `--runner` names it, since its library
+Every engine runs `build_shard`, or its first part `begin_shard`, of `dataprep/builder/recipe.py` for missing shards, so
+all of them write the same bytes. An engine's module is imported when `--runner` names it, since its library
 may be absent and takes seconds to import.
 """

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
-from dataprep.builder.job import Engine
+from dataprep.builder.recipe import Engine
 from dataprep.errors import UsageError, install_hint
 
 LOCAL = "local"
@@ -60,7 +60,7 @@ class EngineChoice:
     workers: int
     """Number of processes, if the engine starts them on this machine."""
     part: Part | None = None
-    """Part of the dataset that this run builds, beside others; None: all of it."""
+    """Part of the dataset that this run builds, next to others; None: all of it."""
     detach: bool = False
     """Whether to submit the job and leave it running, without waiting for its end."""
 
@@ -99,7 +99,7 @@ class EngineModule(Protocol):
     def open_engine(self, choice: EngineChoice, work: EngineWork, /) -> AbstractContextManager[Engine]:
         """Open the engine for `dataprep.builder.driver`; it is closed when the build ends, for any reason.
 
-        The engine raises `DetachedJob` when it has submitted a job that goes on without this process.
+        The engine raises `DetachedJob` when it has submitted a job that continues without this process.
 
         Raises:
             UsageError: At once, if a worker could not work, or something is missing.
@@ -107,7 +107,7 @@ class EngineModule(Protocol):
 
 
 class DetachedJob(Exception):
-    """A job was submitted, or is still running, and goes on without this process.
+    """A job was submitted, or is still running, and continues without this process.
 
     Args:
         name: Name of the job in its cluster.

@@ -21,11 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from dataprep.builder.job import BuildJob, Engine, begin_shard
 from dataprep.builder.output import OpenBuild, open_build
 from dataprep.builder.pool import Pool
 from dataprep.builder.receipts import POLL_S, ReceiptWatch
-from dataprep.builder.recipe import recipe_of
+from dataprep.builder.recipe import BuildJob, Engine, begin_shard, recipe_of
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import UsageError
@@ -190,7 +189,7 @@ class _Work:
             self._opened.check()
 
     def build(self, indexes: list[int]) -> Iterator[ShardReceipt]:
-        """Build shards, but for those that others finish before they are begun."""
+        """Build shards, except those that others finish before they are begun."""
         started_s = time.monotonic()
         for receipt in self._build(indexes, self._is_left):
             self._built += 1

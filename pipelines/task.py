@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dataprep import __version__
-from dataprep.builder.job import BuildJob, build_shard
 from dataprep.builder.pool import MAX_ATTEMPTS, backoff_s, failure_of, shards_set_aside
+from dataprep.builder.recipe import BuildJob, build_shard
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import DISTRIBUTION, BuildError, DataprepError, UsageError
 from dataprep.host.heartbeat import minutes, watched

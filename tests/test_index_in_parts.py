@@ -10,8 +10,8 @@ import pytest
 from dataprep.builder.cards import write_cards
 from dataprep.builder.driver import run_build
 from dataprep.builder.finished import dataset_names
-from dataprep.builder.job import build_shard
 from dataprep.builder.output import planned_names, read_claim
+from dataprep.builder.recipe import build_shard
 from dataprep.cloud.replicate import copy_dataset, dataset_phases, plan_copy
 from dataprep.dataset.index import index_files, joined_entry, open_index
 from dataprep.dataset.manifest import MANIFEST, read_manifest

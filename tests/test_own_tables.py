@@ -12,7 +12,7 @@ import pytest
 
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
-from dataprep.builder.job import build_shard
+from dataprep.builder.recipe import build_shard
 from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import UNPACKED

@@ -548,7 +548,7 @@ def _folder_shards(split: str, images: FolderImages) -> Iterator[FoundShard]:
 
 
 def _listing(storage: Storage) -> list[ObjectInfo]:
-    """List the files, except those that an adoption writes beside data and those of a running retry."""
+    """List the files, except those that an adoption writes next to data and those of a running retry."""
     listing = [info for info in storage.list() if not is_of_adoption(info.name)]
     info = next((info for info in listing if info.name == DATASET_INFO), None)
     if info is not None and info.num_bytes <= MAX_DESCRIPTION_BYTES and is_ours(storage.read(DATASET_INFO)):

@@ -68,7 +68,7 @@ class LabelReader:
             name: Field that held the value, for the message.
 
         Raises:
-            SourceError: The value is no label, or the shard has both integers and texts; the text is a clause.
+            SourceError: The value is not a label, or the shard has both integers and texts; the text is a clause.
         """
         label = int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
         if isinstance(label, int) and not isinstance(label, bool) and -1 <= label < self._most:
@@ -146,7 +146,7 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     """Read the names of classes from a text file: the name of class k in line k, counted from 0.
 
     Raises:
-        UsageError: The file cannot be read, or a line is no name, or has one for the second time.
+        UsageError: The file cannot be read, or a line is not a name, or has one for the second time.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")

@@ -235,7 +235,7 @@ def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Desc
     Args:
         found: TFRecords of img2dataset.
         results: The content of each shard.
-        data_root: Folder of the shards, with a final slash; empty if the description lies beside them.
+        data_root: Folder of the shards, with a final slash; empty if the description lies next to them.
     """
     seen: Counter[FeatureShape] = sum((result.features for result in results), Counter())
     records = sum(result.samples + len(result.events) for result in results)

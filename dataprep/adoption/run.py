@@ -66,7 +66,7 @@ class AdoptRequest:
 
     url: str
     index_url: str | None = None
-    """URL for the index; None writes it beside the data."""
+    """URL for the index; None writes it next to the data."""
     splits: tuple[tuple[str, str], ...] = ()
     """Names of splits, each with the pattern of its files; if empty, splits are recognised by the files' names."""
     format: str = "auto"
@@ -243,7 +243,7 @@ def _refuse_unknown_field(url: str, field: str | None, results: Sequence[ReadSha
 
 
 def _skipped(found: Found) -> Iterator[str]:
-    """Yield a line for each split that has files which are no images."""
+    """Yield a line for each split that has files which are not images."""
     for split, images in found.images.items():
         if images.skipped:
             yield f"{split}: {counted(images.skipped.total(), 'file')} left out: {left_out(images.skipped)}"
@@ -307,7 +307,7 @@ def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:
 
 
 def _describe(index: Storage, data: Storage, found: Found, results: Sequence[ReadShard]) -> Description:
-    """Describe TFRecords for TFDS, with files beside the manifest, unless a description exists."""
+    """Describe TFRecords for TFDS, with files next to the manifest, unless a description exists."""
     if not found.is_img2dataset or found.format != "tfrecord":
         return Description({}, ())
     existing = next((name for name in (DATASET_INFO, FEATURES) if index.stat(name) is not None), None)

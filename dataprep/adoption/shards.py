@@ -76,7 +76,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadJob:
-    """What a worker needs besides a shard's position among all shards of all splits."""
+    """What a worker needs in addition to a shard's position among all shards of all splits."""
 
     data_url: str
     found: Found

@@ -4,9 +4,9 @@
 
 `driver.py` calls the steps of a recipe (`recipe.py`; `archives.py` is the one for images): `enumeration.py` lists the
 originals, `plan.py` and `references.py` are what it makes of them, `output.py` answers what is at the output and claims
-it, `pool.py` gives shards to workers (`job.py`), `shard.py` builds one with `images.py` and leaves a receipt
+it, `pool.py` gives shards to workers, `shard.py` builds one with `images.py` and leaves a receipt
 (`receipts.py`), `merge.py` makes index and manifest of the receipts, and `cards.py` describes the result.
-`finished.py` reads a finished dataset, `differing.py` says how two plans differ, `traffic.py` what a bucket charges.
+`finished.py` reads a finished dataset, `traffic.py` counts what a bucket charges.
 
 **Same bytes.** A shard's bytes depend on the originals, the options, the seed and the versions of the codecs, and on
 nothing else: not on workers, engine, retries, interruptions, clock, host, nor on disk or bucket. Four rules make it so:
@@ -28,7 +28,7 @@ a table has another digest, or the folder other files than `_build/listing-<hash
 generation in a bucket, its times on a disk), and only that one is read (`shard.py`). The plan's hash does not
 cover versions: the same bytes elsewhere are the same plan, and the versions belong to one build.
 
-The size and CRC32C of `plan.parquet` are in `plan.json`, and those of an enumeration in a file beside it. Both files
+The size and CRC32C of `plan.parquet` are in `plan.json`, and those of an enumeration in a file next to it. Both files
 are compared with them before anything is built from them. A damaged enumeration is made again from the originals, and
 so is a damaged `plan.parquet` if they and the options still give the plan that began; its finished shards stay.
 
@@ -41,7 +41,7 @@ so is a damaged `plan.parquet` if they and the options still give the plan that 
 3. Its receipt is published, with its index rows. From then on the shard is done.
 4. When all receipts exist, the index, the format's metadata, the renames of an image folder, and last `dataset.json`
    are published, between two comparisons of all files in place with the receipts (merge.py). Then `_build/` is
-   removed; if that is interrupted, the dataset is whole already and any rerun does it.
+   removed; if that is interrupted, the dataset is complete already and any rerun does it.
 
 So a rerun after a crash does only what is missing, two builds at once make one dataset, and a build that meets an error
 first checks whether a manifest of its own plan exists by now. At most one shard a worker is built twice.

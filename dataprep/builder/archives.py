@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from dataprep.builder.enumeration import Enumerator, Keeping
 from dataprep.builder.finished import dataset_of, metadata_of, planned_metadata, readable_manifest
-from dataprep.builder.job import BuildJob
 from dataprep.builder.merge import (
     Check,
     Noticed,
@@ -30,7 +29,7 @@ from dataprep.builder.merge import (
 )
 from dataprep.builder.output import Claim, OpenBuild
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit, Progress, physical_key, planned_codecs
-from dataprep.builder.recipe import Planned
+from dataprep.builder.recipe import BuildJob, Planned
 from dataprep.builder.references import (
     are_stored,
     open_references,
@@ -310,7 +309,7 @@ class ArchiveRecipe:
         return open_originals(request.source_url)
 
     def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
-        """Return what a worker needs besides a shard's index."""
+        """Return what a worker needs in addition to a shard's index."""
         return BuildJob(request.output_url, request.source_url, root, recipe="archives")
 
     def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
@@ -617,7 +616,7 @@ class ConversionRecipe(ArchiveRecipe):
         return LINKS[_as_conversion(request).links](request.source_url)
 
     def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
-        """Return what a worker needs besides a shard's index."""
+        """Return what a worker needs in addition to a shard's index."""
         links = _as_conversion(request).links
         return BuildJob(request.output_url, request.source_url, root, recipe="converted", links=links)
 

@@ -75,7 +75,7 @@ _TYPES = {"bool": "sc:Boolean", "float32": "sc:Float", "float64": "sc:Float", "i
 
 
 def croissant_bytes(manifest: Manifest, licence: str) -> bytes:
-    """Return the content of `croissant.json`; an empty licence is one that nobody has stated."""
+    """Return the content of `croissant.json`; an empty licence is one that no one has stated."""
     return json.dumps(_document(manifest, licence), indent=1, sort_keys=True, ensure_ascii=True).encode() + b"\n"
 
 
@@ -183,7 +183,7 @@ def _images(split: SplitManifest) -> Node:
 
 
 def _packed_annotations(split: SplitManifest) -> Node:
-    """Describe the JSON beside each image of a tar: readers of Croissant return it as one text."""
+    """Describe the JSON next to each image of a tar: readers of Croissant return it as one text."""
     name, files = f"{split.name}-annotations", f"{split.name}-json"
     return _record_set(
         name,

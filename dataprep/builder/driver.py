@@ -17,9 +17,7 @@ from enum import Enum, auto
 from itertools import chain
 from typing import NoReturn
 
-from dataprep.builder.differing import dataset_differences
 from dataprep.builder.finished import image_root, indexed_images
-from dataprep.builder.job import Engine
 from dataprep.builder.merge import LostError
 from dataprep.builder.output import (
     Claim,
@@ -41,9 +39,9 @@ from dataprep.builder.output import (
     tidy_up,
     withdraw,
 )
-from dataprep.builder.plan import BuildRequest, Plan, Progress, other_versions, same_but_codecs
+from dataprep.builder.plan import BuildRequest, Plan, Progress, dataset_differences, other_versions, same_but_codecs
 from dataprep.builder.receipts import finished_shards
-from dataprep.builder.recipe import Planned, recipe_of
+from dataprep.builder.recipe import Engine, Planned, recipe_of
 from dataprep.builder.references import original_names
 from dataprep.dataset.index import PublishingRows, index_files
 from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, first_faults, manifest_bytes, read_manifest, size_faults
@@ -74,7 +72,7 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
 
 
 def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -> NoReturn:
-    """Raise an error about a dataset that this build would make anew with other versions of the codecs.
+    """Raise an error about a dataset whose codecs have other versions than this build's.
 
     Args:
         storage: The dataset.
@@ -125,7 +123,7 @@ def _damaged_images(storage: Storage, manifest: Manifest, split: SplitManifest, 
     """Yield the clauses of a split of an image folder, whose index is read only if number or bytes of its files differ.
 
     Args:
-        others: Names of files that are no images.
+        others: Names of files that are not images.
     """
     root = f"{image_root(manifest, split)}/"
     sizes = [info.num_bytes for info in storage.list(root) if info.name not in others]
@@ -154,7 +152,7 @@ class _Output(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A whole dataset, and the work of this run on it."""
+    """A complete dataset, and the work of this run on it."""
 
     manifest: Manifest
     shards_built: int
@@ -196,10 +194,10 @@ def run_build(
         request: What to build.
         engine: Builds the shards.
         progress: Called while they are built.
-        finished: Called when the dataset is whole; in a bucket while the build's own files are removed.
+        finished: Called when the dataset is complete; in a bucket while the build's own files are removed.
 
     Raises:
-        DataprepError: The build is not finished; what was done stays, and the same command goes on from there.
+        DataprepError: The build is not finished; what was done stays, and the same command continues from there.
         VerificationError: The dataset was finished before, and files of it are missing or have another size.
         OvertakenError: Another build owns the output now; no file of this one was left there.
     """
@@ -448,7 +446,7 @@ def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> tu
 
 
 def refuse_nested(storage: Storage, request: BuildRequest) -> None:
-    """Raise UsageError if the dataset would lie inside the originals' folder, or the other way round."""
+    """Raise UsageError if the dataset would be inside the originals' folder, or the other way round."""
     source = open_originals(request.source_url)
     if source.is_local != storage.is_local:
         return

@@ -95,7 +95,7 @@ class Kept:
     listed: str
     """Time of the listing, for messages; empty in one of an earlier version."""
     has_folders: bool
-    """Whether images lie in folders, and not only in archives and tables, which are compared."""
+    """Whether images are in folders, and not only in archives and tables, which are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def _read_enumeration(storage: Storage, name: str) -> Enumeration:
 
 
 class Keeping:
-    """Stores the lists of originals in the output of a build: in a bucket while the build goes on.
+    """Stores the lists of originals in the output of a build: in a bucket while the build is running.
 
     Args:
         storage: The output; None stores nothing.
@@ -279,7 +279,7 @@ class Keeping:
         return None if self._is_empty else self.storage
 
     def is_allowed(self) -> bool:
-        """Return whether files may be stored: beside a finished dataset none may be left."""
+        """Return whether files may be stored: none may be left in a finished dataset."""
         return self.storage is not None and (self._is_empty or self.storage.stat(MANIFEST) is None)
 
     def keep(self, name: str, enumeration: Enumeration, *, afresh: bool) -> None:
@@ -317,7 +317,7 @@ class Keeping:
             self._under_way.pop().result()
 
     def _put_if_allowed(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
-        # A list only saves a rerun time: no build that is whole meanwhile ends with this error.
+        # A list only saves a rerun time: no build that is complete meanwhile ends with this error.
         with suppress(StorageError):
             if storage.stat(MANIFEST) is None:
                 self._put(storage, name, spooled, afresh=afresh)

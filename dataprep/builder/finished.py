@@ -103,7 +103,7 @@ def _with_annotations(dataset: Dataset, manifest: Manifest) -> Dataset:
     """Return coco with the annotations that its manifest names; other datasets as they are.
 
     Raises:
-        FormatError, UsageError: They are no kinds of annotations.
+        FormatError, UsageError: They are not kinds of annotations.
     """
     found = manifest.options.get("annotations")
     if found is None:
@@ -178,7 +178,7 @@ def numbering_faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def image_root(manifest: Manifest, split: SplitManifest) -> str:
-    """Return the folder below which the images of a split lie, where each is a file of its own."""
+    """Return the folder below which the images of a split are, where each is a file of its own."""
     return FORMATS[manifest.format].image_root(split.name, split.repeats["stored"])
 
 

@@ -98,7 +98,7 @@ class Published:
         Raises:
             LostError: Some are missing or differ; their shards have no receipts now, and the same build makes them
                 again.
-            BuildError: Files of nobody are where readers look, and are named.
+            BuildError: Foreign files are where readers look; the error names them.
         """
         import numpy as np
 
@@ -161,7 +161,7 @@ class Published:
         return any(fnmatch(top, pattern) for pattern in READ_IN_ROOT)
 
     def _refuse_foreign(self, foreign: list[ObjectInfo]) -> None:
-        """Remove late objects of an overwritten build, and refuse other files of nobody."""
+        """Remove late objects of an overwritten build, and refuse other foreign files."""
         if not foreign:
             return
         storage = self._build.storage
@@ -213,7 +213,7 @@ def merge_split(
         build: The build.
         split: One split of its plan.
         first_index: Index of the split's first shard.
-        publishing: Publishes index and events, which may go on after this call.
+        publishing: Publishes index and events, which may continue after this call.
         check: Compares a receipt with the plan.
         seen: Called with every receipt and its index rows, in the order of the shards.
 

@@ -46,12 +46,12 @@ from msgspec import Meta
 
 from dataprep import __version__
 from dataprep.builder.cards import CODECS_LINE, PLAN_LINE, own_cards, read_card
-from dataprep.builder.differing import plan_differences
 from dataprep.builder.finished import dataset_names, layout_faults, shape_faults
 from dataprep.builder.plan import (
     FileDigest,
     Plan,
     other_versions,
+    plan_differences,
     plan_from_document,
     refuse_other_codecs,
     same_but_codecs,
@@ -228,7 +228,7 @@ def claim_in(storage: Storage, data: bytes) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class _Pointer:
-    """The part of `plan.json` that names the build, besides its plan."""
+    """The part of `plan.json` that names the build, in addition to its plan."""
 
     plan_hash: str
     build: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z")]
@@ -284,7 +284,7 @@ def _overtaken(storage: Storage, claim: Claim) -> str:
 
 
 def removed_names(storage: Storage) -> frozenset[str]:
-    """Return the names that `overwrite` has removed here since the last whole dataset; none on disk, where a late
+    """Return the names that `overwrite` has removed here since the last complete dataset; none on disk, where a late
     writer cannot bring a removed file back."""
     advice = "remove it, and what is left of the dataset, yourself, or choose another `output`"
     data = read_bounded(storage, OVERWRITTEN, MAX_MARK_BYTES, advice=advice)
@@ -425,14 +425,14 @@ def _remove(storage: Storage, found: Existing) -> None:
     for name, pointer in zip(_POINTERS, found.pointers, strict=True):
         existing = storage.stat(name)
         if existing is not None and not _is_same(existing, pointer):
-            storage.delete_exactly(mark)  # another build was quicker, and has begun anew
+            storage.delete_exactly(mark)  # another build was quicker, and has begun again
             return
         if existing is not None:
             storage.delete_exactly(existing)
     if storage.is_local:
         _remove_on_disk(storage, names)
     elif not _remove_in_bucket(storage, names, mark):
-        return  # another process has finished the removal, and may have begun anew
+        return  # another process has finished the removal, and may have begun again
     _note_removed(storage, names)
     storage.delete_exactly(mark)
 
@@ -631,9 +631,9 @@ def _is_named(storage: Storage, plan: Plan) -> bool:
 
 
 def is_over_remains(storage: Storage, plan: Plan) -> bool:
-    """Return whether an unfinished build of a plan began beside files of its dataset, which no `overwrite` removed.
+    """Return whether an unfinished build of a plan began next to files of its dataset, which no `overwrite` removed.
 
-    A build writes its cards last, so a card beside an unfinished one is that of a dataset whose manifest is gone.
+    A build writes its cards last, so a card next to an unfinished one is that of a dataset whose manifest is gone.
     """
     return _is_named(storage, plan) and storage.stat(OVERWRITTEN) is None
 

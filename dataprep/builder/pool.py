@@ -2,7 +2,7 @@
 
 concurrent.futures and multiprocessing.Pool are not used because they stall or break as a whole when one process dies.
 Here a dead worker is replaced, its shard is tried again, and a shard that keeps killing its workers is named and set
-aside while the others go on. A worker that hangs is killed when its heartbeat (dataprep/host/heartbeat.py) has stood
+aside while the others continue. A worker that hangs is killed when its heartbeat (dataprep/host/heartbeat.py) has stood
 still for too long; it then counts as dead.
 
 Workers are forked by a server that has imported what they need and nothing else (multiprocessing's `forkserver`): it

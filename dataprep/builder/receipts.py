@@ -71,7 +71,7 @@ def write_receipt(
     """Store a shard's receipt and index rows, create-only: from here on the shard is done.
 
     Args:
-        storage: Where the dataset lies.
+        storage: Where the dataset is.
         receipt: The receipt.
         rows: The shard's rows of the index.
         root: Folder of the build or retry, which the receipt names.
@@ -110,7 +110,7 @@ def read_summary(storage: Storage, info: ObjectInfo, index: int, root: str) -> S
     """Read a shard's receipt without its index rows: one request for the end of its file; None if it is gone.
 
     Args:
-        storage: Where the dataset lies.
+        storage: Where the dataset is.
         info: The receipt's file, as it was listed.
         index: Index of the shard.
         root: Folder of the build or retry.
@@ -182,7 +182,7 @@ class ReceiptWatch:
     long, the next one comes later.
 
     Args:
-        storage: Where the dataset lies.
+        storage: Where the dataset is.
         root: Folder of the build or retry.
         indexes: Indexes of the shards to wait for; all others are finished.
         clock: Returns the time in seconds.

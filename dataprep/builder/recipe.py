@@ -1,31 +1,37 @@
-"""The protocol of every build: the steps from one kind of originals to a dataset.
+"""The protocol of every build: the steps from one kind of originals to a dataset, and one shard as a task.
 
 A dataset names its recipe (`Dataset.recipe`); RECIPES says where it is. The code that plans, builds, assembles,
 estimates, overwrites or verifies calls the recipe, and asks for no dataset's name. Only `finished.py` knows two
 datasets, those whose manifest records options that change the dataset itself.
 
     request ─plan─▶ Plan ─build_shard, once a shard─▶ receipts ─assemble─▶ Manifest
+
+An engine builds a shard any number of times, on any machine that reaches source and output: a task (`BuildJob` and an
+index) is idempotent and picklable, and a shard is done when its receipt exists. Beam, Ray and Spark call `build_shard`;
+the local pool calls only its first part, `begin_shard`, so that a worker begins the next shard while the last one is
+being finished.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from dataprep import __version__
 from dataprep.dataset.index import PublishingRows
-from dataprep.errors import UsageError
+from dataprep.dataset.records import ShardReceipt
+from dataprep.errors import DISTRIBUTION, UsageError
 from dataprep.sources import BUILT, recorded_class
 
 if TYPE_CHECKING:
-    from dataprep.builder.job import BuildJob
     from dataprep.builder.output import Claim, OpenBuild
     from dataprep.builder.plan import BuildRequest, FileDigest, Plan, Progress
     from dataprep.builder.traffic import Traffic
-    from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
+    from dataprep.dataset.records import Manifest, SplitManifest
     from dataprep.storage import Storage
 
 RECIPES: Mapping[str, str] = {
@@ -38,17 +44,16 @@ RECIPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and a function that stores the data that its workers need besides it."""
+    """A plan, and a function that stores the data that its workers need in addition to it."""
 
     plan: Plan
     store: Callable[[Storage, str], FileDigest | None]
-    """Stores the data that workers read besides the plan; takes the storage and the build's folder, and returns the
-    digest of the references if there are any."""
+    """Stores that data; takes the storage and the build's folder, and returns the digest of the references, if any."""
     repair: Callable[[Storage, Claim, Callable[[str], None]], Claim] | None = None
-    """Stores the references of a build that goes on again if they are absent or damaged, tells that to a function, and
+    """Stores the references of a continued build again if they are absent or damaged, reports it to a function, and
     returns the claim, which then names their digest. None if workers read no references."""
     kept: Callable[[], None] = lambda: None
-    """Waits until the lists of originals are stored, which in a bucket goes on while shards are built."""
+    """Waits until the lists of originals are stored, which in a bucket takes place while shards are built."""
     is_of: Callable[[Storage, Claim], bool] = lambda storage, claim: True
     """Returns whether the originals are the versions that a build of the same plan has listed."""
 
@@ -80,7 +85,7 @@ class Recipe(Protocol):
         """
 
     def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
-        """Return what a worker needs besides a shard's index.
+        """Return what a worker needs in addition to a shard's index.
 
         Args:
             request: What is built.
@@ -89,10 +94,10 @@ class Recipe(Protocol):
         """
 
     def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
-        """Build one shard, or find its receipt: see `dataprep.builder.job.build_shard`."""
+        """Build one shard, or find its receipt."""
 
     def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
-        """Build one shard, but return as soon as the next can be begun: see `dataprep.builder.job.begin_shard`."""
+        """Build one shard, but return as soon as the next can be begun."""
 
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
@@ -103,7 +108,7 @@ class Recipe(Protocol):
         Args:
             build: The build.
             request: What is built.
-            publishing: Publishes index and events, which may go on after this call.
+            publishing: Publishes index and events, which may continue after this call.
             log: Called with a line for the user about what was found.
 
         Raises:
@@ -180,3 +185,65 @@ def load(place: str) -> Any:
     """Import a module, and return the object that `module:NAME` names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+# One shard as a task
+
+
+@dataclass(frozen=True, slots=True)
+class BuildJob:
+    """Everything that a worker on any machine needs in addition to a shard's index."""
+
+    output_url: str
+    source_url: str
+    root: str
+    """Folder of the build's own state; its name contains the plan's hash."""
+    recipe: str
+    """Name of the recipe, one of RECIPES."""
+    links: str = field(default="in root", kw_only=True)
+    """How links in the source are followed: a name in `dataprep.dataset.adopted.LINKS`."""
+    pointer: bytes | None = field(default=None, kw_only=True)
+    """Content of the build's `plan.json`, so that no worker waits for it; None where each reads it itself."""
+    version: str = field(default=__version__, kw_only=True)
+    """Version of this package in the process that made the job; every worker must have the same."""
+
+
+Engine = Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]
+"""Function that builds the shards of some indexes, in any order, and yields each receipt when it exists. One that
+shares the work with other builds yields the receipts of the shards that it built itself, and returns when all exist."""
+
+
+def build_shard(job: BuildJob, index: int) -> ShardReceipt:
+    """Build one shard, or find its existing receipt.
+
+    Raises:
+        SourceError: An original ends early or is gone.
+        ImageError: An image is bad and `on_bad` is `fail`.
+        StorageError: The shard could not be published: either nothing of it is visible, or a rerun finishes it.
+        OvertakenError: Another build owns the output now, and nothing was written there.
+        UsageError: This process has other codec versions than the plan, or another version of this package than the
+            driver, and would write other bytes.
+    """
+    refuse_other_version(job)
+    return recipe_named(job.recipe).build_shard(job, index)
+
+
+def begin_shard(job: BuildJob, index: int) -> Future[ShardReceipt]:
+    """Build one shard, but return when only its last step is left: publishing it, or waiting for late downloads.
+
+    To be called by one thread of a process: the next call reads ahead until the shard before is done or has failed.
+
+    Raises:
+        UsageError: See `build_shard`.
+    """
+    refuse_other_version(job)
+    return recipe_named(job.recipe).begin_shard(job, index)
+
+
+def refuse_other_version(job: BuildJob) -> None:
+    """Raise UsageError if this process has another version of this package than the process that made the job."""
+    if job.version != __version__:
+        raise UsageError(
+            f"this worker has {DISTRIBUTION} {__version__}, the build was planned with {job.version}: another version "
+            "may write other bytes; give every worker the driver's version, from the same wheel or image"
+        )

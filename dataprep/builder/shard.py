@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from dataprep.builder.images import CheckedImage, check_image
-from dataprep.builder.job import BuildJob
 from dataprep.builder.output import OpenBuild, OvertakenError, open_build, removed_names
 from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
+from dataprep.builder.recipe import BuildJob
 from dataprep.builder.references import references_of, shard_plan
 from dataprep.dataset.adopted import LINKS
 from dataprep.dataset.features import Features
@@ -426,7 +426,7 @@ class ShardBuilder:
 
     While one shard is being published, the first images of the next are read and checked. On a disk they are not
     written, so a killed worker leaves the files of one shard only. In a bucket, where publishing takes several round
-    trips, they are written and sent, and a small shard is published beside the one before: no object of the dataset
+    trips, they are written and sent, and a small shard is published next to the one before: no object of the dataset
     exists before its shard is published.
     """
 
@@ -441,7 +441,7 @@ class ShardBuilder:
         """Shards that are being published, the oldest first, and their bytes."""
 
     def begin(self, index: int) -> Future[ShardReceipt]:
-        """See `dataprep.builder.job.begin_shard`."""
+        """See `dataprep.builder.recipe.begin_shard`."""
         build = self._build
         found = self._threads.submit(read_receipt, build.storage, index, build.root)
         shard = shard_plan(build, index)
@@ -480,7 +480,7 @@ class ShardBuilder:
             yield sample
 
     def _published_ahead_bytes(self) -> int:
-        """Return the bytes of the shards that are being published, besides the oldest."""
+        """Return the bytes of the shards that are being published, except the oldest."""
         return sum(num_bytes for _, num_bytes in islice(self._publishing, 1, None))
 
     def _publish_fewer_than(self, count: int) -> None:

@@ -13,7 +13,7 @@ from dataprep.sources.unpacked import unpacked_sources
 
 _ARCHIVES = (".tar", ".zip", ".gz")
 _GETS_AN_ARCHIVE = 2
-"""Looks at each archive besides reading its content: whether it is there, and its size before it is listed."""
+"""Looks at each archive in addition to reading its content: whether it is there, and its size before it is listed."""
 _GETS_A_ZIP = 2
 """Reads at the end of a zip: the record that says where its directory is, and the directory."""
 _LISTS = 4
@@ -50,7 +50,7 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
 
     Args:
         plan: The plan.
-        metadata_files: Number of files that the format writes besides the manifest.
+        metadata_files: Number of files that the format writes in addition to the manifest.
         workers: Number of processes that read the plan.
     """
     single = FORMATS[plan.options.format].one_file_per_image

@@ -21,11 +21,10 @@ from dataprep.arguments import WHERE, WRITE, Place, Request, Texts, option, requ
 from dataprep.builder.cards import CARDS, own_cards, write_cards
 from dataprep.builder.driver import BuildResult, prepare, refuse_output, run_build
 from dataprep.builder.finished import numbering_faults
-from dataprep.builder.job import BuildJob, Engine
 from dataprep.builder.merge import rejects_too_many
 from dataprep.builder.output import card_plan, open_build
 from dataprep.builder.plan import BuildRequest, Plan
-from dataprep.builder.recipe import recipe_of
+from dataprep.builder.recipe import BuildJob, Engine, recipe_of
 from dataprep.builder.traffic import Traffic
 from dataprep.cloud.cost import GIB, Amount, Cost, reading_cost, writing_cost
 from dataprep.cloud.placement import Placement, guard, is_bucket, placement_of, this_zone

@@ -11,10 +11,9 @@ from concurrent.futures import Future
 from functools import lru_cache
 
 from dataprep.builder.finished import planned_metadata
-from dataprep.builder.job import BuildJob
 from dataprep.builder.output import Claim, OpenBuild, remove_unfinished
 from dataprep.builder.plan import BuildRequest, Plan, Progress
-from dataprep.builder.recipe import Planned
+from dataprep.builder.recipe import BuildJob, Planned
 from dataprep.builder.traffic import PAGE_OBJECTS, Traffic
 from dataprep.dataset.index import PublishingRows
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest

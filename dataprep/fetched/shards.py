@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from dataprep.builder.cards import read_card
-from dataprep.builder.job import BuildJob
 from dataprep.builder.output import is_over_remains, open_build
 from dataprep.builder.receipts import read_receipt
+from dataprep.builder.recipe import BuildJob
 from dataprep.builder.shard import WritebackFile
 from dataprep.dataset.paths import CROISSANT
 from dataprep.dataset.records import Fetched, ShardReceipt, SidecarEntry

@@ -219,7 +219,7 @@ def file_version(status: os.stat_result) -> int:
     """Return a number that changes when a file is written, replaced, renamed, or gets other times.
 
     It is made of the times of the last write and of the last change of the file's status, which no program sets. The
-    inode is left out: some network file systems number files anew on every machine or mount.
+    inode is left out: some network file systems number files differently on every machine or mount.
     """
     return (status.st_mtime_ns * _FACTOR ^ status.st_ctime_ns) & _MASK or 1
 

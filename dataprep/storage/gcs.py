@@ -83,8 +83,8 @@ HTTP_SESSION_LOST = (404, 410)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 DISCARDS_IN_FLIGHT = 2
 _discarding = ThreadPoolExecutor(DISCARDS_IN_FLIGHT, thread_name_prefix="dataprep-discard")
-"""Removes staged objects that were copied, while their writer goes on: nothing waits for that. One that is left because
-the process is killed lies below `root`, which is removed at the end."""
+"""Removes staged objects that were copied, while their writer continues. One that is left because
+the process is killed is below `root`, which is removed at the end."""
 
 
 class _PastBoundError(Exception):
@@ -401,7 +401,7 @@ class GCSStorage:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Exclude nobody: in a bucket generations are compared instead."""
+        """Exclude no other process: in a bucket generations are compared instead."""
         yield
 
     def delete_tree(self, prefix: str) -> None:
@@ -438,7 +438,7 @@ class GCSStorage:
     def _send(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str, generation: int = 0) -> None:
         blob = self._blob(name)
         blob.chunk_size = UPLOAD_CHUNK_BYTES
-        # Part of the object's metadata in every kind of upload; the library's `checksum` would compute it anew and,
+        # Part of the object's metadata in every kind of upload; the library's `checksum` would compute it again and,
         # where the server disagrees, delete by name whatever exists there.
         blob.crc32c = crc32c
         stream.seek(0)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GET_BUCKET = "storage.buckets.get"
 LIST_OBJECTS = "storage.objects.list"
 LIST_CACHES = "storage.anywhereCaches.list"
-# The guard runs before the first byte of every run, so nobody should wait five minutes for it.
+# The guard runs before the first byte of every run, so no one should wait five minutes for it.
 DEADLINES = gcs_client.Deadlines(lost_s=5.0, refused_s=15.0)
 _BUCKET_FIELDS = "location,locationType,customPlacementConfig,storageClass,autoclass,hierarchicalNamespace"
 _LISTED_FIELDS = "items(name,size,storageClass),nextPageToken"

@@ -251,7 +251,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the root; on a file system without locks for folders nobody is excluded."""
+        """Lock the root; on a file system without locks for folders no other process is excluded."""
         with disk_errors(self.root), self._folders.opened("", make=True) as descriptor:
             until_s = time.monotonic() + ALONE_WAIT_S
             while not _locked_now(descriptor):
@@ -572,7 +572,7 @@ def _locked_now(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def _locked(folder: int) -> Iterator[None]:
-    """Lock a folder; on a file system without locks for folders nobody is excluded."""
+    """Lock a folder; on a file system without locks for folders no other process is excluded."""
     with contextlib.suppress(OSError):
         fcntl.flock(folder, fcntl.LOCK_EX)
     yield  # closing the folder's descriptor unlocks it

@@ -145,7 +145,7 @@ def open_parquet(
     In a bucket, one request reads the columns of a row group.
 
     Args:
-        storage: Where the file lies.
+        storage: Where the file is.
         name: The file.
         window_bytes: Minimum number of bytes of a request to a bucket; for reading many small row groups in order.
         buffer_bytes: Read the pages of each column when they are needed, this many bytes at a time; for row groups
@@ -154,7 +154,7 @@ def open_parquet(
 
     Raises:
         FileNotFoundError: There is no such file.
-        pyarrow.ArrowException, OSError, ValueError: The file is no parquet file.
+        pyarrow.ArrowException, OSError, ValueError: The file is not a parquet file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -205,13 +205,13 @@ def footer_metadata(storage: Storage, info: ObjectInfo, max_bytes: int) -> Mappi
     """Return the metadata of a parquet file from its footer: one request, a second one for a large footer.
 
     Args:
-        storage: Where the file lies.
+        storage: Where the file is.
         info: The file, as it was listed.
         max_bytes: Maximum size of the footer.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The end of the file is no footer of at most `max_bytes` bytes.
+        ValueError: The end of the file is not a footer of at most `max_bytes` bytes.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -15,7 +15,7 @@ metadata    dataset_info.json, features.json or label.labels.txt contradicts the
 link        a link of a physically repeated image folder is missing or leads elsewhere
 image       an image cannot be decoded, or has other sides than recorded (deep checks; sides in image folders always)
 unread      the disk or bucket could not be read: neither right nor wrong is proved
-leftover    files of a build or retry still exist: a warning, the dataset is whole
+leftover    files of a build or retry still exist: a warning, the dataset is complete
 labels      readers of an image folder number its classes otherwise: a warning
 card        README.md or croissant.json was edited, or is of another revision: a warning, users may write their own
 """

@@ -70,7 +70,7 @@ from dataprep.verification.shard import NO_COUNTS, CheckedShard, ShardResult, re
 
 _WORKER_MODULES = ("dataprep.verification.run", "pyarrow.parquet", "simplejpeg")
 _BEFORE_SHARDS, _AFTER_SHARDS = -1, 1 << 62
-"""Positions of findings about the whole dataset: before and after those of the shards."""
+"""Positions of findings about the dataset as a whole: before and after those of the shards."""
 ShardCheck = Callable[[CheckedShard, ShardResult], None]
 """Function that compares a shard with its manifest and its index; each recipe names one in `shard_check`."""
 _READS_IN_FLIGHT = 32
@@ -204,7 +204,7 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """Everything that a worker needs besides a shard's position among all shards of all splits."""
+    """Everything that a worker needs in addition to a shard's position among all shards of all splits."""
 
     url: str
     manifest: Manifest

@@ -38,8 +38,8 @@ import msgspec
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dataprep import errors
-from dataprep.builder.job import BuildJob, Engine, build_shard
 from dataprep.builder.receipts import POLL_S, ReceiptWatch, finished_shards
+from dataprep.builder.recipe import BuildJob, Engine, build_shard
 from dataprep.dataset.documents import decode
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, DataprepError, UsageError
@@ -59,7 +59,7 @@ _WAITING = ("STARTING", "STOPPED", "PENDING", "QUEUED", "UNRECOGNIZED", WITHOUT_
 """States of a job that has no workers, and may wait for them for hours. Beam shows Dataflow's JOB_STATE_QUEUED as
 UNRECOGNIZED."""
 DETACHABLE = ("DataflowRunner", "PortableRunner")
-"""Runners whose jobs go on without the process that submitted them."""
+"""Runners whose jobs continue without the process that submitted them."""
 _ENDED = ("CANCELLED", "DONE", "FAILED", "DRAINED", "UPDATED", "UNKNOWN")
 _VCPUS = "CurrentVcpuCount"
 """Dataflow's metric of the vCPUs that a job has at present; it is absent before the first machine."""
@@ -68,7 +68,7 @@ _MAX_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LeftJob:
-    """A job that goes on without the process that submitted it."""
+    """A job that continues without the process that submitted it."""
 
     runner: str
     id: str
@@ -83,7 +83,7 @@ class _Work:
     job: BuildJob
     indexes: tuple[int, ...]
     detach: bool
-    """Whether the job goes on when it is submitted."""
+    """Whether the job continues when it is submitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A job that goes on by itself."""
+    """A job that continues by itself."""
 
     job: LeftJob
     state: str
@@ -206,7 +206,7 @@ def _run(choice: EngineChoice, work: EngineWork, job: BuildJob, indexes: list[in
 
 
 def _raise_left(left: _Left, missing: int, shards: int, *, detach: bool) -> None:
-    """Raise DetachedJob for a job that goes on, or BuildError if this run was to wait for the dataset."""
+    """Raise DetachedJob for a job that continues, or BuildError if this run was to wait for the dataset."""
     runner, name = left.job.runner, left.job.id
     text = (
         f"{runner}: job {name} is {left.state}, {shards - missing} of {shards} shards are finished since this run began"

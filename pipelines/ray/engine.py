@@ -26,9 +26,9 @@ import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dataprep import __version__
-from dataprep.builder.job import BuildJob, Engine
 from dataprep.builder.pool import MAX_DEATHS
 from dataprep.builder.receipts import ReceiptWatch
+from dataprep.builder.recipe import BuildJob, Engine
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import DISTRIBUTION, BuildError, DataprepError, UsageError
 from dataprep.host.heartbeat import beat

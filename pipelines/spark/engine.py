@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dataprep.builder.job import BuildJob, Engine
 from dataprep.builder.pool import MAX_DEATHS
+from dataprep.builder.recipe import BuildJob, Engine
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import UsageError
 from dataprep.host.heartbeat import beat

@@ -202,7 +202,7 @@ def open_context(options: SparkOptions) -> SparkContext:
 
 
 def close_context(context: SparkContext) -> None:
-    """Stop a context that was started here; a session that was joined goes on."""
+    """Stop a context that was started here; a session that was joined continues."""
     if context.getConf().contains(_OURS):
         context.stop()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from dataprep.builder.job import BuildJob
+from dataprep.builder.recipe import BuildJob
 from dataprep.errors import BuildError, StorageError, UsageError
 from pipelines.ray.cluster import connect, ray_options
 from pipelines.ray.engine import ADVICE, Run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.builder.job import BuildJob
+from dataprep.builder.recipe import BuildJob
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, ConflictError, StorageError, UsageError
 from pipelines import task as tasks

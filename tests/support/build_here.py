@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions, BuildRequest
+from dataprep.builder.recipe import build_shard
 from dataprep.dataset.records import Manifest
 
 

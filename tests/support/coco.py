@@ -13,8 +13,8 @@ from typing import Any
 
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
-from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions, BuildRequest
+from dataprep.builder.recipe import build_shard
 from dataprep.dataset.records import Manifest
 from dataprep.demo.make import write_demo
 from dataprep.sources.coco_annotations import KINDS

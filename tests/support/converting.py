@@ -6,8 +6,8 @@ from typing import Any
 
 from dataprep.builder.archives import ConversionRequest
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions
+from dataprep.builder.recipe import build_shard
 from dataprep.dataset.adopted import check_named, links_of, open_data
 from dataprep.dataset.index import ANNOTATIONS, open_index
 from dataprep.dataset.manifest import read_manifest

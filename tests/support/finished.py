@@ -12,8 +12,8 @@ import pytest
 
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
-from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions, BuildRequest
+from dataprep.builder.recipe import build_shard
 from dataprep.commands.progress import BuildProgress, VerifyProgress
 from dataprep.verification.run import Report, verify
 from tests.support.faults import Damaged

@@ -11,8 +11,8 @@ from typing import Any
 from PIL import Image
 
 from dataprep.builder.driver import prepare, run_build
-from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan
+from dataprep.builder.recipe import build_shard
 from dataprep.dataset.records import Manifest
 from dataprep.sources.base import OwnData
 from tests.support.build_here import Quiet

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from dataprep.builder.job import BuildJob
+from dataprep.builder.recipe import BuildJob
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import StorageError, UsageError
 from pipelines.task import Answer

@@ -188,8 +188,7 @@ def _inline_engine(do_shard: Callable[[Any, int], Any], *_: object) -> Iterator[
 def _serve() -> None:
     """Answer every line of standard input: fork a command, or look at one."""
     from dataprep import cli
-    from dataprep.builder.job import build_shard
-    from dataprep.builder.recipe import RECIPES, recipe_named
+    from dataprep.builder.recipe import RECIPES, build_shard, recipe_named
     from dataprep.commands import retry_failed
     from dataprep.fetched.retry import retry_shard
     from pipelines import local

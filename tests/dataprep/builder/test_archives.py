@@ -9,10 +9,10 @@ import pytest
 from dataprep.builder.archives import ARCHIVES
 from dataprep.builder.driver import run_build
 from dataprep.builder.finished import dataset_names, readable_manifest
-from dataprep.builder.job import build_shard
 from dataprep.builder.output import read_claim
 from dataprep.builder.plan import BuildOptions, BuildRequest, plan_from_document
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
+from dataprep.builder.recipe import build_shard
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.index import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST

@@ -10,8 +10,8 @@ import pytest
 
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
-from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions, BuildRequest
+from dataprep.builder.recipe import build_shard
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.storage import open_storage

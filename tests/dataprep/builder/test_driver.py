@@ -9,8 +9,8 @@ import pytest
 import dataprep.builder.plan as plans
 from dataprep.builder import driver
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import build_shard
 from dataprep.builder.output import OvertakenError, open_build
+from dataprep.builder.recipe import build_shard
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.errors import AccessError, BuildError, StorageError, UsageError
 from dataprep.storage import open_storage

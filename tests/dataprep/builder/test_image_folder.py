@@ -4,8 +4,8 @@ from hashlib import sha256
 
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
-from dataprep.builder.job import build_shard
 from dataprep.builder.output import claim_place, open_build
+from dataprep.builder.recipe import build_shard
 from dataprep.builder.shard import image_names, link_names, place_images
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet, request, whole

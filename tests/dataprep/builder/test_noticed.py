@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import build_shard
+from dataprep.builder.recipe import build_shard
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.storage import open_storage
 from tests.support.own_data import Notes, picture, request, write_files

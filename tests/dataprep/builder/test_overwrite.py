@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import build_shard
 from dataprep.builder.output import OvertakenError
+from dataprep.builder.recipe import build_shard
 from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest
 from dataprep.dataset.paths import BUILD, OVERWRITING
 from dataprep.errors import BuildError, UsageError

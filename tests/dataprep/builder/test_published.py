@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import build_shard
 from dataprep.builder.receipts import finished_shards
+from dataprep.builder.recipe import build_shard
 from dataprep.errors import BuildError, StorageError
 from dataprep.storage import open_storage
 from dataprep.storage.local import LocalStorage

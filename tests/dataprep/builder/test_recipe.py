@@ -1,11 +1,16 @@
 """One protocol for every dataset; the recipe is chosen by the dataset, and imported when it is asked for."""
 
+import dataclasses
+import pickle
 import subprocess
 import sys
+from concurrent.futures import Future
 
 import pytest
 
-from dataprep.builder.recipe import RECIPES, Recipe, load, recipe_named, recipe_of
+from dataprep import __version__
+from dataprep.builder import recipe
+from dataprep.builder.recipe import RECIPES, BuildJob, Recipe, begin_shard, build_shard, load, recipe_named, recipe_of
 from dataprep.errors import UsageError
 from dataprep.sources import BUILT
 
@@ -41,3 +46,36 @@ def test_build_from_archives_imports_nothing_of_the_web():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "[]\n"
+
+
+JOB = BuildJob("gs://bucket/out", "originals", "_build/0/1", recipe="archives")
+
+
+def test_job_can_be_pickled_and_hashed():
+    assert pickle.loads(pickle.dumps(JOB)) == JOB
+    assert hash(JOB) == hash(pickle.loads(pickle.dumps(JOB)))
+
+
+def test_recipe_of_the_job_builds_its_shards(monkeypatch):
+    asked = []
+
+    class Recording:
+        def build_shard(self, job, index):
+            asked.append(("build", job, index))
+
+        def begin_shard(self, job, index):
+            asked.append(("begin", job, index))
+            return Future()
+
+    monkeypatch.setattr(recipe, "recipe_named", {"archives": Recording()}.__getitem__)
+    build_shard(JOB, 3)
+    begin_shard(JOB, 4)
+    assert asked == [("build", JOB, 3), ("begin", JOB, 4)]
+
+
+@pytest.mark.parametrize("do_shard", [build_shard, begin_shard])
+def test_worker_with_another_version_of_the_package_builds_nothing_and_names_both(do_shard):
+    older = dataclasses.replace(JOB, version="0.0.9")
+    expected = rf"this worker has tpu-dataprep {__version__}, the build was planned with 0\.0\.9"
+    with pytest.raises(UsageError, match=expected):
+        do_shard(older, 0)

@@ -6,9 +6,9 @@ import zipfile
 import pytest
 
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import build_shard
 from dataprep.builder.output import OvertakenError, claim_place, open_build, read_claim
 from dataprep.builder.plan import BuildOptions, BuildRequest
+from dataprep.builder.recipe import build_shard
 from dataprep.builder.references import (
     original_names,
     plan_parquet,

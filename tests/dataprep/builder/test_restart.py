@@ -18,8 +18,8 @@ from PIL import Image
 from dataprep.builder import _restart, images
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import RESTART_LIBRARY, ImagePolicy, library_version, with_restarts
-from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions, BuildRequest
+from dataprep.builder.recipe import build_shard
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError

@@ -7,10 +7,10 @@ import pytest
 
 import dataprep.builder.shard
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import begin_shard, build_shard
 from dataprep.builder.output import open_build
 from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.builder.receipts import read_receipt
+from dataprep.builder.recipe import begin_shard, build_shard
 from dataprep.builder.references import shard_plan
 from dataprep.errors import StorageError
 from dataprep.storage import open_storage

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from dataprep.builder.driver import prepare, refuse_output, run_build
-from dataprep.builder.job import build_shard
 from dataprep.builder.plan import BuildOptions
+from dataprep.builder.recipe import build_shard
 from dataprep.errors import BuildError, SourceError, UsageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Killed

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.builder.job import BuildJob
 from dataprep.builder.output import claim_place
+from dataprep.builder.recipe import BuildJob
 from dataprep.commands.build_run import nat_cost, private_worker_lines, telling
 from dataprep.fetched.recipe import ALIVE_SHARE, IMAGE_BYTES
 from dataprep.storage import open_storage

@@ -12,9 +12,9 @@ import dataprep.builder.plan as plans
 import dataprep.fetched.recipe as recipe
 from dataprep.builder.cards import write_cards
 from dataprep.builder.driver import refuse_nested, run_build
-from dataprep.builder.job import BuildJob, begin_shard, build_shard
 from dataprep.builder.output import claim_place, open_build
 from dataprep.builder.plan import BuildRequest
+from dataprep.builder.recipe import BuildJob, begin_shard, build_shard
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import BuildError, UsageError

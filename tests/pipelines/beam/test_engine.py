@@ -14,8 +14,8 @@ import pytest
 
 import dataprep.builder.plan as plans
 from dataprep.builder.driver import run_build
-from dataprep.builder.job import BuildJob
 from dataprep.builder.output import OvertakenError, open_build
+from dataprep.builder.recipe import BuildJob
 from dataprep.errors import BuildError, FormatError, SourceError, UsageError
 from dataprep.storage import open_storage
 from pipelines.beam.runners import RUNNERS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataprep.builder.job import BuildJob
+from dataprep.builder.recipe import BuildJob
 from dataprep.errors import UsageError
 from pipelines.engines import EngineChoice
 from tests.support.on_use import on_use
