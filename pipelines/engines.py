@@ -1,4 +1,4 @@
-"""Engines: what `dataprep build` asks of one, their table by the name of `--runner`, and the part of `--part`.
+"""Engines: what `dataprep build` asks of one, their table by name, and the part that a run builds.
 
 An engine is a module with the three functions of `EngineModule`. It is imported when it is named.
 """
@@ -138,12 +138,12 @@ BEAM = _Entry("pipelines.beam.engine", "Apache Beam", "beam")
 
 
 def engine_module(runner: str) -> EngineModule:
-    """Import the engine that `--runner` names. Raises UsageError if its library is not installed."""
+    """Import the engine that `runner` names. Raises UsageError if its library is not installed."""
     entry = ENGINES.get(runner, BEAM)
     try:
         return cast(EngineModule, import_module(entry.module))
     except ImportError as error:
-        raise UsageError(f"--runner {runner} needs {entry.library} ({error}): {install_hint(entry.extra)}") from error
+        raise UsageError(f"`runner` {runner} needs {entry.library} ({error}): {install_hint(entry.extra)}") from error
 
 
 class EngineParser(argparse.ArgumentParser):
@@ -154,7 +154,7 @@ class EngineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         known = [f"{action.option_strings[0]}={action.metavar}" for action in self._actions]
-        raise UsageError(f"--runner {self.prog}: {message} after --; the options are {' '.join(known)}")
+        raise UsageError(f"`runner` {self.prog}: {message} after --; the options are {' '.join(known)}")
 
 
 def part_of(text: str, environment: Mapping[str, str]) -> Part:
@@ -165,7 +165,7 @@ def part_of(text: str, environment: Mapping[str, str]) -> Part:
     """
     named = re.fullmatch(r"(\d{1,6}|auto)(?:/(\d{1,6}))?", text)
     if named is None or (named[1] != AUTO and named[2] is None):
-        raise UsageError(f"--part {text}: expected K/N such as 2/8, or auto or auto/N in a task of a job array")
+        raise UsageError(f"`part` {text}: expected K/N such as 2/8, or auto or auto/N in a task of a job array")
     if named[1] == AUTO:
         return _scheduled(text, named[2], environment)
     return _checked(text, int(named[1]), int(named[2]))
@@ -177,7 +177,7 @@ def _scheduled(text: str, count: str | None, environment: Mapping[str, str]) -> 
             break
     else:
         names = ", ".join(scheduler.index for scheduler in _SCHEDULERS)
-        raise UsageError(f"--part {text}: none of {names} is set; say --part K/N")
+        raise UsageError(f"`part` {text}: none of {names} is set; say `part` K/N")
 
     def value(name: str | None, otherwise: int) -> int:
         found = environment.get(name, "") if name is not None else ""
@@ -185,19 +185,19 @@ def _scheduled(text: str, count: str | None, environment: Mapping[str, str]) -> 
 
     total = int(count) if count is not None else value(scheduler.count, 0)
     if total == 0:
-        raise UsageError(f"--part {text}: {scheduler.index} does not tell the number of parts; say --part auto/N")
+        raise UsageError(f"`part` {text}: {scheduler.index} does not tell the number of parts; say `part` auto/N")
     place, rest = divmod(value(scheduler.index, 0) - value(scheduler.first, 0), max(1, value(scheduler.step, 1)))
     if rest or not 0 <= place < total:
         raise UsageError(
-            f"--part {text}: {scheduler.index}={environment[scheduler.index]} is none of {total} tasks in equal steps; "
-            "say --part K/N"
+            f"`part` {text}: {scheduler.index}={environment[scheduler.index]} is none of {total} tasks in equal steps; "
+            "say `part` K/N"
         )
     return _checked(text, place + 1, total)
 
 
 def _checked(text: str, number: int, count: int) -> Part:
     if not 1 <= number <= count:
-        raise UsageError(f"--part {text}: expected K from 1 to N, such as 1/8 to 8/8")
+        raise UsageError(f"`part` {text}: expected K from 1 to N, such as 1/8 to 8/8")
     return Part(number, count)
 
 

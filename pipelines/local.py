@@ -1,4 +1,4 @@
-"""The engine of `--runner local`: a pool of processes of this machine, for all shards or for one part of them.
+"""The engine of the runner `local`: a pool of processes of this machine, for all shards or for one part of them.
 
 A part needs no scheduler:
 
@@ -46,11 +46,11 @@ def check(choice: EngineChoice) -> None:
     """Refuse options of other engines. Raises UsageError."""
     if choice.options:
         raise UsageError(
-            f"got options {' '.join(choice.options)} for another engine than --runner {choice.runner}, which has none; "
-            "name that engine with --runner"
+            f"got options {' '.join(choice.options)} for another engine than `runner` {choice.runner}, which has none; "
+            "name that engine with `runner`"
         )
     if choice.detach:
-        raise UsageError(f"--detach with --runner {choice.runner}: its workers end with this command; leave one out")
+        raise UsageError(f"`detach` with `runner` {choice.runner}: its workers end with this command; leave one out")
 
 
 def shards_at_once(choice: EngineChoice, _urls: tuple[str, ...]) -> int:

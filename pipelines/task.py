@@ -66,13 +66,13 @@ class NodeTask:
         host = socket.gethostname()
         if self.version != __version__:
             return UsageError(
-                f"--runner {self.runner}: {host} has {DISTRIBUTION} {__version__}, this command is of {self.version}; "
+                f"`runner` {self.runner}: {host} has {DISTRIBUTION} {__version__}, this command is of {self.version}; "
                 "install the same version on every node"
             )
         for path in self.paths:
             if not Path(path).exists():
                 return UsageError(
-                    f"--runner {self.runner}: {host} does not see {path}; copy it to a bucket, or to a file system "
+                    f"`runner` {self.runner}: {host} does not see {path}; copy it to a bucket, or to a file system "
                     "that every node mounts at the same path"
                 )
         return None

@@ -6,7 +6,7 @@ runner.
 
 A pipe connects the two. The pipeline's process reports the state and the result of its job. When the driver's end of
 the pipe is closed, also by a signal or the driver's death, the job is cancelled, unless it was submitted to be left
-alone (--detach). Then the build's folder has a note of it:
+alone (`detach`). Then the build's folder has a note of it:
 
     <build>/detached.json   runner and id of the job that the last run left behind
 """
@@ -113,7 +113,7 @@ def check(choice: EngineChoice) -> None:
     """Refuse a runner that is unknown or loses data, and options that Beam does not know. Raises UsageError."""
     pipeline_options(choice.runner, choice.options)
     if choice.detach and choice.runner not in DETACHABLE:
-        raise UsageError(f"--detach with --runner {choice.runner}: its job ends with this command; leave one out")
+        raise UsageError(f"`detach` with `runner` {choice.runner}: its job ends with this command; leave one out")
 
 
 def shards_at_once(choice: EngineChoice, urls: tuple[str, ...]) -> int:
@@ -215,7 +215,7 @@ def _raise_left(left: _Left, missing: int, shards: int, *, detach: bool) -> None
         text = f"{runner}: job {name} builds {shards} shards without this process"
     if detach:
         raise DetachedJob(name, f"{text}; run the same command again to finish the dataset when they are built")
-    raise BuildError(f"{text}; an earlier run left it behind with --detach: wait for it, or cancel it first")
+    raise BuildError(f"{text}; an earlier run left it behind with `detach`: wait for it, or cancel it first")
 
 
 def _raise_unfinished(runner: str, end: _End | _Left | None, exit_code: int | None, missing: int, shards: int) -> None:
@@ -287,7 +287,7 @@ class JobWatch:
             self._warned = True
             self._log(
                 f"{self._name}: no shard was finished for {idle_s:.0f} s, {missing} are left, the job is "
-                f"{self._state}; it is cancelled after {self._stall_s:.0f} s (--stall-minutes)"
+                f"{self._state}; it is cancelled after {self._stall_s:.0f} s (`stall_minutes`)"
             )
         return None
 

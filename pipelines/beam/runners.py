@@ -28,9 +28,9 @@ REFUSED = {
     "finish_bundle",
     "DirectRunner": "it is a switch that downloads and tries another engine first; name FnApiRunner",
     "BundleBasedDirectRunner": "it is the retired engine behind DirectRunner; name FnApiRunner",
-    "FlinkRunner": "it was never run with this package; use --runner ray, --runner spark or --part",
+    "FlinkRunner": "it was never run with this package; use `runner` ray, `runner` spark or `part`",
     "PrismRunner": "it was never run with this package; name FnApiRunner",
-    "SparkRunner": "it was never run with this package; name --runner spark, which needs no Beam",
+    "SparkRunner": "it was never run with this package; name `runner` spark, which needs no Beam",
 }
 _CODE = "--sdk_container_image", "--extra_package", "--setup_file"
 _ONE_PROCESS = "no_use_multiple_sdk_containers"
@@ -58,16 +58,16 @@ class Request:
     def need(self, runner: str, name: str, what: str) -> str:
         """Return the user's value of an option. Raises UsageError, which says what the option is, if it is missing."""
         if not self.given.get(name):
-            raise UsageError(f"--runner {runner} needs {name}={what}; give it after --")
+            raise UsageError(f"`runner` {runner} needs {name}={what}; give it after --")
         return self.given[name]
 
 
 def check_name(runner: str) -> None:
     """Raise UsageError for a runner that is unknown or loses data."""
     if runner in REFUSED:
-        raise UsageError(f"--runner {runner} is refused: {REFUSED[runner]}")
+        raise UsageError(f"`runner` {runner} is refused: {REFUSED[runner]}")
     if runner not in RUNNERS:
-        raise UsageError(f"--runner {runner}: unknown; expected local, ray, spark or one of {', '.join(RUNNERS)}")
+        raise UsageError(f"`runner` {runner}: unknown; expected local, ray, spark or one of {', '.join(RUNNERS)}")
 
 
 def prepare_arguments(runner: str, workers: int, arguments: Sequence[str], urls: Sequence[str] = ()) -> list[str]:
@@ -90,7 +90,7 @@ def fetchers(runner: str, workers: int, arguments: Sequence[str]) -> int:
 
     Args:
         runner: One of RUNNERS.
-        workers: Value of --workers, for a runner whose options do not set the number.
+        workers: Value of `workers`, for a runner whose options do not set the number.
         arguments: The result of `prepare_arguments`.
 
     Raises:
@@ -109,7 +109,7 @@ def _dataflow_processes(given: Mapping[str, str]) -> int:
     machine = given.get("--machine_type") or given.get("--worker_machine_type")
     if not (machines.isdigit() and int(machines)) or not machine:
         raise UsageError(
-            "--runner DataflowRunner needs --max_num_workers=N and --machine_type=TYPE after --, so that all of its "
+            "`runner` DataflowRunner needs --max_num_workers=N and --machine_type=TYPE after --, so that all of its "
             "processes together, one for each vCPU, keep to the limits of a host"
         )
     if _ONE_PROCESS in given.get("--experiments", "").split(","):
@@ -158,7 +158,7 @@ def _dataflow(request: Request) -> list[str]:
         request.need("DataflowRunner", name, what)
     if not any(name in request.given for name in _CODE):
         raise UsageError(
-            "--runner DataflowRunner: its workers have no dataprep; give --sdk_container_image=IMAGE of the "
+            "`runner` DataflowRunner: its workers have no dataprep; give --sdk_container_image=IMAGE of the "
             "Dockerfile, or --extra_package=WHEEL (pip wheel --no-deps .)"
         )
     _refuse_local_files("DataflowRunner", request)
@@ -182,7 +182,7 @@ def _environment(runner: str, request: Request, *, here: bool) -> list[str]:
     kind = request.given.get("--environment_type", "LOOPBACK" if here else "")
     if not kind:
         raise UsageError(
-            f"--runner {runner}: workers on other machines have no dataprep; give --environment_type=DOCKER "
+            f"`runner` {runner}: workers on other machines have no dataprep; give --environment_type=DOCKER "
             "--environment_config=IMAGE of the Dockerfile, or EXTERNAL and HOST:PORT of a worker pool"
         )
     if not here or kind == "DOCKER":
@@ -199,7 +199,7 @@ def _environment(runner: str, request: Request, *, here: bool) -> list[str]:
 def _refuse_local_files(runner: str, request: Request) -> None:
     for url in request.urls:
         if not is_bucket(url):
-            raise UsageError(f"--runner {runner}: workers on other machines cannot reach {url}; copy it to a bucket")
+            raise UsageError(f"`runner` {runner}: workers on other machines cannot reach {url}; copy it to a bucket")
 
 
 def _on_this_machine(address: str) -> bool:
@@ -248,7 +248,7 @@ def _reach(runner: str, flag: str, address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_WAIT_S).close()
     except (OSError, ValueError) as error:
-        raise UsageError(f"--runner {runner}: nothing answers at {flag}={address} ({error}); start it first") from error
+        raise UsageError(f"`runner` {runner}: nothing answers at {flag}={address} ({error}); start it first") from error
 
 
 RUNNERS: dict[str, Callable[[Request], list[str]]] = {

@@ -1,4 +1,4 @@
-"""A Ray cluster: options of `--runner ray`, the connection, and the room for processes."""
+"""A Ray cluster: options of the runner `ray`, the connection, and the room for processes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def connect(options: RayOptions, warn: Callable[[str], object] = lambda line: No
         )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise UsageError(
-            f"--runner ray: the cluster at --address={options.address} cannot be used ({one_line(error)}); run this "
+            f"`runner` ray: the cluster at --address={options.address} cannot be used ({one_line(error)}); run this "
             "command on one of its nodes, with the Ray and the Python of the cluster"
         ) from error
     if threading.current_thread() is threading.main_thread():
@@ -163,7 +163,7 @@ def _refuse_silence(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"--runner ray: nothing answers at --address={address} ({error}); start the cluster first, or give the "
+            f"`runner` ray: nothing answers at --address={address} ({error}); start the cluster first, or give the "
             "address that ray start --head printed"
         ) from error
 

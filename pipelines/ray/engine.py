@@ -1,9 +1,9 @@
-"""The engine of `--runner ray`: one Ray task for each shard, a bounded number of them in flight.
+"""The engine of the runner `ray`: one Ray task for each shard, a bounded number of them in flight.
 
     driver ── run_task(index) ──▶ any process of the cluster ── receipt ──▶ driver
 
 Ray places tasks on nodes, also on those that join later, and tries a task again whose process or node was lost. With
---detach the same driver runs in an actor of the cluster.
+`detach` the same driver runs in an actor of the cluster.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _answer(done: Any, index: int) -> Answer:
     except ray.exceptions.RayTaskError as error:  # all that goes wrong in a task is an answer
         cause = str(error).strip().splitlines()[-1]
         raise UsageError(
-            f"--runner ray: a worker cannot run this package ({cause}); install {DISTRIBUTION} {__version__} with the "
+            f"`runner` ray: a worker cannot run this package ({cause}); install {DISTRIBUTION} {__version__} with the "
             "same extras on every node of the cluster"
         ) from error
     except ray.exceptions.RayError as error:

@@ -1,4 +1,4 @@
-"""The engine of `--runner spark`: one job with one task for each shard; Spark tries lost tasks again.
+"""The engine of the runner `spark`: one job with one task for each shard; Spark tries lost tasks again.
 
     open_engine: context ─▶ one task that checks a node ─▶ the engine
     the engine:  one job with a task for each shard ─▶ receipts
@@ -41,7 +41,7 @@ def check(choice: EngineChoice) -> None:
     spark_options(choice.options)
     if choice.detach:
         raise UsageError(
-            f"--detach with --runner {choice.runner}: its job ends with this command; submit the command itself with "
+            f"`detach` with `runner` {choice.runner}: its job ends with this command; submit the command itself with "
             "spark-submit --deploy-mode cluster"
         )
 

@@ -114,7 +114,7 @@ def spark_options(arguments: Sequence[str]) -> SparkOptions:
         and not options.master.startswith(("spark://", "k8s://"))
     ):
         raise UsageError(
-            f"--master {options.master}: expected spark://HOST:PORT, yarn or k8s://URL; use --runner local for this "
+            f"--master {options.master}: expected spark://HOST:PORT, yarn or k8s://URL; use `runner` local for this "
             "machine, and spark-submit where there is only Spark Connect, which runs no tasks of a Python program"
         )
     _ = options.addresses  # refuses malformed ones
@@ -163,7 +163,7 @@ def cores_at_most(settings: Mapping[str, str]) -> int:
     cores = number("spark.cores.max", executors * number("spark.executor.cores", 1))
     if not cores:
         raise UsageError(
-            "--runner spark with a table of URLs needs --conf spark.cores.max=N after --, or spark.executor.instances "
+            "`runner` spark with a table of URLs needs --conf spark.cores.max=N after --, or spark.executor.instances "
             "or spark.dynamicAllocation.maxExecutors with spark.executor.cores, so that all executors together keep to "
             "the limits of a host"
         )
@@ -179,7 +179,7 @@ def open_context(options: SparkOptions) -> SparkContext:
     try:
         from pyspark import SparkConf, SparkContext
     except ImportError as error:
-        raise UsageError(f"--runner spark needs PySpark ({error}): {install_hint('spark')}") from error
+        raise UsageError(f"`runner` spark needs PySpark ({error}): {install_hint('spark')}") from error
     if SparkContext._active_spark_context is not None:
         return SparkContext._active_spark_context
     submitted = GATEWAY in os.environ
@@ -215,13 +215,13 @@ def refuse_unreachable(options: SparkOptions, environment: Mapping[str, str]) ->
     """
     if options.master is None and "spark.master" not in options.settings:
         raise UsageError(
-            "--runner spark needs --master URL after --, such as --master spark://HOST:7077 or --master yarn; or run "
+            "`runner` spark needs --master URL after --, such as --master spark://HOST:7077 or --master yarn; or run "
             "the command with spark-submit"
         )
     home = environment.get("JAVA_HOME")
     if shutil.which("java", path=str(Path(home, "bin")) if home else environment.get("PATH", "")) is None:
         where = f"JAVA_HOME={home}" if home else "PATH"
-        raise UsageError(f"--runner spark: no java in {where}; install a Java 17 runtime (openjdk-17-jre-headless)")
+        raise UsageError(f"`runner` spark: no java in {where}; install a Java 17 runtime (openjdk-17-jre-headless)")
     errors = []
     for host, port in options.addresses:
         try:
@@ -231,7 +231,7 @@ def refuse_unreachable(options: SparkOptions, environment: Mapping[str, str]) ->
         else:
             return
     if errors:
-        raise UsageError(f"--runner spark: nothing answers at {options.master} ({'; '.join(errors)}); start it first")
+        raise UsageError(f"`runner` spark: nothing answers at {options.master} ({'; '.join(errors)}); start it first")
 
 
 def _not_started(options: SparkOptions, error: Exception) -> UsageError:
@@ -244,7 +244,7 @@ def _not_started(options: SparkOptions, error: Exception) -> UsageError:
         why = f"Java has ended at once, see its lines above; Spark {pyspark.__version__} needs Java 17 or newer"
     else:
         why = str(explained(text))
-    return UsageError(f"--runner spark: Spark was not started for {options.master or 'this session'}: {why}")
+    return UsageError(f"`runner` spark: Spark was not started for {options.master or 'this session'}: {why}")
 
 
 def explained(text: str) -> DataprepError:
@@ -252,10 +252,10 @@ def explained(text: str) -> DataprepError:
     for pattern, meaning in _PYTHONS:
         if found := re.search(pattern, text):
             shown = shortened(found["found"], _LONGEST)
-            return UsageError("--runner spark: " + meaning.format(found=shown, package=f"{DISTRIBUTION} {__version__}"))
+            return UsageError("`runner` spark: " + meaning.format(found=shown, package=f"{DISTRIBUTION} {__version__}"))
     gone = "Answer from Java side is empty" in text or "Connection refused" in text
     line = shortened(" ".join(("Spark's Java process has ended" if gone else _cause(text)).split()), _LONGEST)
-    return BuildError(f"--runner spark: {line}. Run the same command again: it goes on where it stopped")
+    return BuildError(f"`runner` spark: {line}. Run the same command again: it goes on where it stopped")
 
 
 def _cause(text: str) -> str:

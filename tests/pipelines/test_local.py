@@ -75,18 +75,18 @@ def test_a_part_is_named_or_left_to_the_scheduler(text, variables, part):
 @pytest.mark.parametrize(
     ("text", "variables", "message"),
     [
-        ("0/8", {}, "--part 0/8: expected K from 1 to N"),
-        ("9/8", {}, "--part 9/8: expected K from 1 to N"),
-        ("3", {}, "--part 3: expected K/N such as 2/8"),
+        ("0/8", {}, "`part` 0/8: expected K from 1 to N"),
+        ("9/8", {}, "`part` 9/8: expected K from 1 to N"),
+        ("3", {}, "`part` 3: expected K/N such as 2/8"),
         ("1/8/2", {}, "expected K/N such as 2/8"),
         ("-1/8", {}, "expected K/N such as 2/8"),
         (
             "auto",
             {},
             "none of SLURM_ARRAY_TASK_ID, BATCH_TASK_INDEX, JOB_COMPLETION_INDEX, DATAPREP_WORKER is set; "
-            "say --part K/N",
+            "say `part` K/N",
         ),
-        ("auto", KUBERNETES, "JOB_COMPLETION_INDEX does not tell the number of parts; say --part auto/N"),
+        ("auto", KUBERNETES, "JOB_COMPLETION_INDEX does not tell the number of parts; say `part` auto/N"),
         ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "4"}, "SLURM_ARRAY_TASK_ID=4 is none of 4 tasks in equal steps"),
         ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "11"}, "SLURM_ARRAY_TASK_ID=11 is none of 4 tasks in equal steps"),
         ("auto/2", BATCH, "BATCH_TASK_INDEX=7 is none of 2 tasks"),

@@ -13,13 +13,13 @@ def run_of(runner, part=None, *, detach=False, options=()):
 
 def test_the_local_runner_takes_no_options_of_another_engine():
     run_of(LOCAL).choice()
-    with pytest.raises(UsageError, match="got options --region=x for another engine than --runner local, which has no"):
+    with pytest.raises(UsageError, match="got options --region=x for another engine than `runner` local, which has no"):
         run_of(LOCAL, options=("--region=x",)).choice()
 
 
 @pytest.mark.parametrize("runner", [LOCAL, "FnApiRunner"])
 def test_an_engine_whose_job_ends_with_the_command_cannot_be_detached_from(runner):
-    with pytest.raises(UsageError, match=f"--detach with --runner {runner}: "):
+    with pytest.raises(UsageError, match=f"`detach` with `runner` {runner}: "):
         run_of(runner, detach=True).choice()
 
 
@@ -31,8 +31,8 @@ def test_a_part_is_built_by_the_local_runner_only():
 @pytest.mark.parametrize(
     ("runner", "options", "words"),
     [
-        ("Quick", (), "--runner Quick: unknown; expected local, ray, spark or one of FnApiRunner, "),
-        ("DaskRunner", (), "--runner DaskRunner is refused: it drops data silently"),
+        ("Quick", (), "`runner` Quick: unknown; expected local, ray, spark or one of FnApiRunner, "),
+        ("DaskRunner", (), "`runner` DaskRunner is refused: it drops data silently"),
         ("FnApiRunner", ("--regoin=x",), "not options of Beam: --regoin=x"),
     ],
 )
@@ -45,7 +45,7 @@ def test_a_runner_with_which_no_build_can_run_is_refused(runner, options, words)
 def test_a_runner_without_beam_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pipelines.beam.engine", None)
     with pytest.raises(
-        UsageError, match=r"--runner PortableRunner needs Apache Beam .*pip install 'tpu-dataprep\[beam\]'"
+        UsageError, match=r"`runner` PortableRunner needs Apache Beam .*pip install 'tpu-dataprep\[beam\]'"
     ):
         run_of("PortableRunner").choice()
 

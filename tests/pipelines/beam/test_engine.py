@@ -117,7 +117,7 @@ def test_other_errors_of_a_service_are_shown_in_one_line():
 
 
 def test_a_job_of_this_machine_cannot_be_left_behind():
-    with pytest.raises(UsageError, match="--detach with --runner FnApiRunner: its job ends with this command"):
+    with pytest.raises(UsageError, match="`detach` with `runner` FnApiRunner: its job ends with this command"):
         engine.check(EngineChoice(runner="FnApiRunner", workers=2, detach=True))
 
 

@@ -33,7 +33,7 @@ def silent_address():
 
 @pytest.mark.parametrize("runner", REFUSED)
 def test_runners_that_lose_data_are_refused_with_the_reason(runner):
-    with pytest.raises(UsageError, match=f"--runner {runner} is refused: it "):
+    with pytest.raises(UsageError, match=f"`runner` {runner} is refused: it "):
         check_name(runner)
 
 
@@ -68,7 +68,7 @@ def closing_nothing():
 
 
 def test_a_job_service_and_its_pool_must_answer():
-    with pytest.raises(UsageError, match="--runner PortableRunner needs --job_endpoint=HOST:PORT of a job service"):
+    with pytest.raises(UsageError, match="`runner` PortableRunner needs --job_endpoint=HOST:PORT of a job service"):
         prepare_arguments("PortableRunner", 1, [])
     with pytest.raises(UsageError, match=r"nothing answers at --job_endpoint=127\.0\.0\.1"):
         prepare_arguments("PortableRunner", 1, [f"--job_endpoint={silent_address()}"])
@@ -83,7 +83,7 @@ def test_a_job_service_and_its_pool_must_answer():
 def test_dataflow_needs_a_region_code_and_buckets():
     for missing in range(3):
         given = [option for index, option in enumerate(DATAFLOW) if index != missing]
-        with pytest.raises(UsageError, match=f"--runner DataflowRunner needs {DATAFLOW[missing].partition('=')[0]}="):
+        with pytest.raises(UsageError, match=f"`runner` DataflowRunner needs {DATAFLOW[missing].partition('=')[0]}="):
             prepare_arguments("DataflowRunner", 1, given, BUCKETS)
     with pytest.raises(UsageError, match="its workers have no dataprep; give --sdk_container_image=IMAGE"):
         prepare_arguments("DataflowRunner", 1, DATAFLOW[:3], BUCKETS)

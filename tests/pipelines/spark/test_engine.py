@@ -13,7 +13,7 @@ from pipelines.task import Answer, Lost
 
 
 def test_a_job_cannot_be_left_running():
-    with pytest.raises(UsageError, match=r"--detach with --runner spark: .* spark-submit --deploy-mode cluster"):
+    with pytest.raises(UsageError, match=r"`detach` with `runner` spark: .* spark-submit --deploy-mode cluster"):
         check(EngineChoice(runner="spark", workers=1, detach=True))
 
 

@@ -45,7 +45,7 @@ def test_options_are_parsed_as_spark_submit_parses_them(settings, joined):
         (["--master"], "argument --master: expected one argument after --"),
         (["--conf", "spark.cores.max"], "--conf spark.cores.max: expected NAME=VALUE"),
         (["--conf", "cores=2"], "--conf cores=2: expected NAME=VALUE with a name that begins with spark."),
-        (["--master", "local[4]"], "expected spark://HOST:PORT, yarn or k8s://URL; use --runner local for this"),
+        (["--master", "local[4]"], "expected spark://HOST:PORT, yarn or k8s://URL; use `runner` local for this"),
         (
             ["--master", "sc://host:15002"],
             "and spark-submit where there is only Spark Connect, which runs no tasks",
@@ -132,7 +132,7 @@ def java(tmp_path):
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(UsageError, match=r"--runner spark needs PySpark .*: pip install '.*\[spark\]'"):
+    with pytest.raises(UsageError, match=r"`runner` spark needs PySpark .*: pip install '.*\[spark\]'"):
         open_context(SparkOptions("yarn"))
 
 
@@ -221,7 +221,7 @@ def test_workers_that_cannot_build_are_explained_with_what_to_set(text, message)
 def test_a_job_that_failed_is_told_by_the_line_that_names_the_cause(text, cause):
     error = explained(text)
     assert isinstance(error, BuildError)
-    with pytest.raises(BuildError, match=f"^--runner spark: {cause}. Run the same command again: it goes on where"):
+    with pytest.raises(BuildError, match=f"^`runner` spark: {cause}. Run the same command again: it goes on where"):
         raise error
 
 
