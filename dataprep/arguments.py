@@ -662,18 +662,19 @@ def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:
         return click.Option(words, is_flag=True, flag_value=not default, default=default, help=text)
     is_required = default is dataclasses.MISSING
     shows = shown or not (is_required or is_many or (default in (None, "", 0.0) and not isinstance(default, int)))
+    given: Any = {} if is_required else {"default": None if is_many else default}  # to click, None is a value
     return NamedDefaultOption(
         [key.spelling, *spec.also, key.name],
         type=_click_type(key),
         nargs=key.count,
         required=is_required,
         multiple=is_many,
-        **({} if is_required else {"default": None if is_many else default}),  # to click, None is a value
         show_default=shown or bool(shows),
         metavar=spec.metavar,
         envvar=spec.envvar or None,
         show_envvar=bool(spec.envvar),
         help=text,
+        **given,
     )
 
 

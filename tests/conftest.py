@@ -57,7 +57,6 @@ LONG = (
     "tests/train/test_pretrain_mae.py",
     "tests/test_crash_laion.py",
     "tests/test_attacks.py",
-    "tests/loaders/engine/test_watch.py",
     "tests/train/test_finetune_mae.py",
     "tests/dataprep/commands/test_promises.py",
     "tests/dataprep/builder/test_pool.py",
