@@ -288,7 +288,7 @@ def test_a_cache_in_the_readers_zone_is_a_verdict_and_lets_the_guard_pass():
     assert found["one_pass_usd"]["operations"] == pytest.approx(512 * 0.0002 / 1000)
     assert found["ways"] == []
     assert guard("gs://cached-us/x", "refuse", where="us-central1-a").verdict.kind == CACHED
-    with pytest.raises(UsageError, match="--region-policy warn"):
+    with pytest.raises(UsageError, match="`region_policy` warn"):
         guard("gs://cached-us/x", "refuse", where="us-central1-b")
 
 
@@ -329,7 +329,7 @@ def test_the_guard_refuses_paid_reading_alone(vm, bucket):
     if expected != PAID:
         assert guard(f"gs://{bucket}/x", "refuse").verdict.kind == expected
         return
-    with pytest.raises(UsageError, match=rf"is read from {zone}: \$0\.0[25] per GiB; .* --region-policy warn"):
+    with pytest.raises(UsageError, match=rf"is read from {zone}: \$0\.0[25] per GiB; .* `region_policy` warn"):
         guard(f"gs://{bucket}/x", "refuse")
 
 

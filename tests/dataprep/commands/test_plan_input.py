@@ -118,7 +118,7 @@ def test_cores_count_like_those_of_the_machine_of_the_users_measurement(plan_inp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (RESNET, "--images-per-s is missing, the images a second .*`dataprep diagnose URL --model NAME` measures it"),
+        (RESNET, "--images-per-s is missing, the images a second .*`dataprep diagnose` measures it"),
         (("--accelerator", "all"), "--images-per-s is missing"),
         (("--accelerator", "all", "--images-per-s", 1, "--host-gbps", 1), "--host-gbps is about one TPU; give its"),
         (("--accelerator", "v3-16", "--images-per-s", 1), "nearest: v3-8, v3-32"),
@@ -206,7 +206,7 @@ PLACES = ("--bucket-location", "US", "--zone", "us-west4-a")
 def test_old_prices_and_storage_of_another_region_are_noted(plan_input, monkeypatch, words):
     monkeypatch.setattr(prices, "STALE_DAYS", -1)
     _, out = plan_input(*words)
-    assert out.count("note: old prices: network_prices.csv of ") == out.count("--prices FILE") == 1
+    assert out.count("note: old prices: network_prices.csv of ") == out.count("check-region") == 1
     assert "note: keeping data in us-west4 is priced as in us-central1\n" in out
     assumed, kept = json.loads(plan_input(*words, "--json")[1])["places"]["notes"]
     assert assumed.startswith("requests and copies are priced for objects of 256 MiB")
@@ -287,7 +287,7 @@ def test_the_number_of_objects_prices_their_reads_and_their_copies(plan_input):
         assert found["ways"][0]["read"]["operations"] == pytest.approx(found["gets"] * 0.0004 / 1000)
     assumed = (
         "requests and copies are priced for objects of 256 MiB, as dataprep's shards, of which 2 MiB are read at a "
-        "time; for other data, such as loose pictures, give --objects N"
+        "time; for other data, such as loose pictures, give --objects"
     )
     assert assumed in shards["notes"]
     assert f"note: {assumed}\n" in plan_input(*places)[1]
