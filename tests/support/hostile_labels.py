@@ -34,14 +34,14 @@ def _devkits() -> dict[str, tuple[bytes, str]]:
     truth = member(TRUTH, b"449\n")
     named_long = b"\x1f\x8b\x08\x08" + bytes(5) + b"\xff" + b"n" * 2**20
     return {
-        "empty": (b"", "truncated after 0 bytes"),
-        "text": (b"404 Not Found\n" * 99, "no valid gzip"),
-        "plain-tar": (tar(truth), "no valid gzip"),
+        "empty": (b"", "truncated inside its content"),
+        "text": (b"404 Not Found\n" * 99, "not a valid gzip"),
+        "plain-tar": (tar(truth), "not a valid gzip"),
         "gzip-of-nothing": (gzip.compress(b"", mtime=0), "end marker"),
         "gzip-of-text": (gzip.compress(b"text" * 500, mtime=0), "no tar header|no number"),
-        "gzip-name-without-end": (named_long, "truncated after"),
+        "gzip-name-without-end": (named_long, "truncated inside its content"),
         "bomb": (_bomb(), "only .* follow|unpacks to over"),
-        "bit-flip": (good[:-6] + bytes([good[-6] ^ 1]) + good[-5:], "no valid gzip"),
+        "bit-flip": (good[:-6] + bytes([good[-6] ^ 1]) + good[-5:], "not a valid gzip"),
         "no-truth": (gzip.compress(tar(), mtime=0), "ground_truth.txt is not in it"),
         "truth-twice": (gzip.compress(tar(truth, truth), mtime=0), "occurs twice"),
         "truth-of-a-mebibyte": (_devkit(truth=b"1\n" * 2**19), "at most 524,288"),
@@ -59,7 +59,7 @@ def _devkits() -> dict[str, tuple[bytes, str]]:
             "symbolic link",
         ),
         **{
-            f"cut-at-{at}": (good[:at], "truncated after")
+            f"cut-at-{at}": (good[:at], "truncated inside its content" if at > 1 else "not a valid gzip")
             for at in (1, 9, 10, 50, len(good) // 2, len(good) - 9, len(good) - 1)
         },
     }
