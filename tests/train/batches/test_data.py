@@ -104,7 +104,7 @@ def test_what_goes_on_while_plain_data_are_indexed_is_said(photographs, tmp_path
     open_data(photographs, index_dir=str(tmp_path / "index"))
     listing, reading, writing = capsys.readouterr().err.splitlines()
     assert (listing, writing) == ("index: listing", "index: writing index and manifest")
-    assert reading.startswith("index: reading where each image lies in ")
+    assert reading.startswith("index: reading where each image is in ")
 
 
 def test_data_that_are_not_there_are_refused_with_what_is_expected(tmp_path):
