@@ -7,18 +7,22 @@ import sys
 import pytest
 
 from tests.support.markdown import ROOT
-from train.loops.backend import Backend
 
-ASKED = sorted(name for name in vars(Backend) if not name.startswith("_"))
+
+def class_of(module, name):
+    tree = ast.parse((ROOT / "train/loops" / f"{module}.py").read_text())
+    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
 
 
 @pytest.mark.parametrize(("module", "name"), [("torch", "TorchBackend"), ("jax", "JaxBackend")])
 def test_a_backend_has_every_member_of_the_protocol(module, name):
-    tree = ast.parse((ROOT / "train/loops" / f"{module}.py").read_text())
-    (kind,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    members = [node for node in class_of("backend", "Backend").body if isinstance(node, ast.FunctionDef)]
+    without_default = {node.name for node in members if not isinstance(node.body[-1], ast.Return)}
+    kind = class_of(module, name)
     methods = {node.name for node in kind.body if isinstance(node, ast.FunctionDef)}
     assigned = {target.id for node in kind.body if isinstance(node, ast.Assign) for target in node.targets}
-    assert [each for each in ASKED if each not in methods | assigned] == []
+    assert len(without_default) > 10
+    assert without_default - methods - assigned == set()
 
 
 @pytest.mark.parametrize(
