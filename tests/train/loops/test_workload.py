@@ -38,7 +38,7 @@ def test_batches_may_be_put_by_another_thread():
 
 @pytest.mark.parametrize(
     ("model", "device", "message"),
-    [("resnet51", "cpu", "did you mean resnet50"), ("tiny_cnn", "npu", "device must be one of xla, tpu, cuda, cpu")],
+    [("resnet51", "cpu", "did you mean resnet50"), ("tiny_cnn", "npu", "`device` must be one of xla, tpu, cuda, cpu")],
 )
 def test_unknown_models_and_devices_are_refused(model, device, message):
     with pytest.raises(UsageError, match=message):
