@@ -54,7 +54,7 @@ def extras_of(setup: Path) -> dict[str, list[Requirement]]:
     return {
         extra: [Requirement(line) for line in text.splitlines() if line and not line.startswith("#")]
         for extra, text in texts.items()
-        if extra not in ("dev", "docs") and not extra.startswith("tpu-")
+        if extra not in ("dev", "docs", "test") and not extra.startswith("tpu-")
     }
 
 

@@ -51,9 +51,9 @@ def stats(storage):
 @pytest.mark.parametrize(
     ("name", "read", "max_bytes", "advice"),
     [
-        ("_build/plan.json", read_claim, 64 << 20, "start over with --overwrite"),
-        ("_build/overwriting", lambda place: make_way(place, look(place)), 1 << 30, "choose another --output"),
-        ("_build/overwritten", removed_names, 1 << 30, "choose another --output"),
+        ("_build/plan.json", read_claim, 64 << 20, "start over with `overwrite`"),
+        ("_build/overwriting", lambda place: make_way(place, look(place)), 1 << 30, "choose another `output`"),
+        ("_build/overwritten", removed_names, 1 << 30, "choose another `output`"),
         ("_build/a/b/receipts/00003.parquet", lambda place: read_receipt(place, 3, "_build/a/b"), 512 << 20, "remove"),
         ("_retry/plan.json", read_plan, 64 << 20, "remove _retry/"),
         ("_retry/plan.json", id_of_plan, 64 << 20, ""),

@@ -382,7 +382,7 @@ def test_a_running_job_without_progress_is_warned_of_once_and_then_given_up(monk
     assert job.verdict(7) is None
     assert lines == [
         "Engine: no shard was finished for 51 s, 7 are left, the job is RUNNING; it is cancelled after 100 s "
-        "(--stall-minutes)"
+        "(`stall_minutes`)"
     ]
     clock.now_s = 101
     assert job.verdict(7) == "no shard was finished for 101 s, the job is RUNNING; it was cancelled"
