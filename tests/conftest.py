@@ -44,8 +44,8 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 FRAMEWORKS = {
-    "apache_beam", "array_record", "flax", "grain", "jax", "lightning", "accelerate", "optax", "orbax", "pyspark",
-    "ray", "tensorflow", "tensorflow_datasets", "timm", "torch", "torch_xla", "torchdata", "torchvision",
+    "apache_beam", "array_record", "datasets", "flax", "grain", "jax", "lightning", "accelerate", "optax", "orbax",
+    "pyspark", "ray", "tensorflow", "tensorflow_datasets", "timm", "torch", "torch_xla", "torchdata", "torchvision",
     "transformers",
 }  # fmt: skip
 """What only `make setup` installs, and no test module of `make test` imports when it is collected."""
