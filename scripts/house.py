@@ -50,10 +50,10 @@ NOT_FOR_LOADERS = ("sources", "fetched", "web", "adoption", "verification", "com
 
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "lines below commands that name an option of the command line": {
-        "dataprep/cloud/tpu/fleet.py": "git's own",
-        "dataprep/cloud/tpu/jobs.py": "those of the workers' program",
+        "dataprep/cloud/tpu/fleet.py": "an option of git",
+        "dataprep/cloud/tpu/jobs.py": "options of the workers' program",
         "dataprep/cloud/tpu/manifest.py": "a build's command line in a manifest",
-        "dataprep/storage/gcs_client.py": "gcloud's own",
+        "dataprep/storage/gcs_client.py": "an option of gcloud",
     },
     "tests for web rows, outside their rooms": {
         "dataprep/commands/demo_data.py": "the demo of a dataset is chosen by its name",

@@ -79,7 +79,21 @@ _AS_MEASURED = "assumed, because the core that measured is not known"
 
 
 @request
-class InputRequest(Request):
+class CountedObjects(Request):
+    """Option of requests that price the reading of data whose size is given."""
+
+    objects: int | None = option(
+        "Number of objects that hold the data, such as loose pictures; each costs a request when it is read or copied.",
+        default=None,
+        low=1,
+        metavar="N",
+        shown="objects of 256 MiB",
+        group=READ,
+    )
+
+
+@request
+class InputRequest(CountedObjects):
     """Compare what an accelerator needs with what its hosts have: cores, network, bucket.
 
     The cost of an image comes from dataprep's own measurements unless yours are given. `dataprep diagnose` measures on
@@ -111,14 +125,6 @@ class InputRequest(Request):
         "Size of another dataset's images, as 500GB.", default=None, size=True, low=1, group=READ
     )
     images: int | None = option("Number of another dataset's images.", default=None, low=1, metavar="N", group=READ)
-    objects: int | None = option(
-        "Number of objects that hold the data, such as loose pictures; each costs a request when it is read or copied.",
-        default=None,
-        low=1,
-        metavar="N",
-        shown="objects of 256 MiB",
-        group=READ,
-    )
     loader: Loader = option("Loader that is used.", default="dataprep", group=IMAGES)
     measured: Path | None = option(
         "JSON of dataprep bench or diagnose, from which CPU time and bytes of an image are taken.",

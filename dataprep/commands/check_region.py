@@ -38,6 +38,7 @@ from dataprep.cloud.offers import (
     storage_notes,
 )
 from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of, this_machine
+from dataprep.cloud.plan import CountedObjects
 from dataprep.cloud.prices import Prices, fact, price_dates
 from dataprep.cloud.region import (
     PAID,
@@ -142,7 +143,7 @@ class RegionReport:
 
 
 @request
-class CheckRegion(Priced, NamedTpu):
+class CheckRegion(CountedObjects, Priced, NamedTpu):
     """Show where each bucket is, where it is read from, and what reading it costs.
 
     Reads the bucket's settings, its object listing and, for datasets, the manifest, part of the index and the list of
@@ -170,14 +171,6 @@ class CheckRegion(Priced, NamedTpu):
     split: str | None = option("Split that is read.", default=None, shown="train, else the first", group=READ)
     dataset_bytes: int | str | None = option(
         "Size of the data that will be read, instead of looking it up.", default=None, size=True, group=READ
-    )
-    objects: int | None = option(
-        "Number of objects that hold the data, such as loose pictures; each costs a request when it is read or copied.",
-        default=None,
-        low=1,
-        metavar="N",
-        shown="objects of 256 MiB",
-        group=READ,
     )
     bucket_location: str | None = option(
         "Location of the buckets, instead of looking it up: Cloud Storage gets no request, and no credentials are "

@@ -617,8 +617,7 @@ class Pipeline:
 
     def _undecodable(self, image: _Image, fault: str) -> FormatError:
         return FormatError(
-            f"{self._where(image)}: cannot be decoded: {fault}; leave it out with on_error='skip', or --on_error skip "
-            "of a training command"
+            f"{self._where(image)}: cannot be decoded: {fault}; set `on_error` to skip, which leaves it out"
         )
 
     def _begin(self, what: str, images: Sequence[_Image]) -> None:

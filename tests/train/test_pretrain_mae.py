@@ -327,7 +327,7 @@ def test_images_that_cannot_be_read_are_skipped_and_counted(photographs, tmp_pat
     (tmp_path / "bad/train/class0/2.jpg").write_bytes(b"no image")
     flags = {"data_path": str(tmp_path / "bad"), "index_dir": str(tmp_path / "index"), "accum_iter": accum_iter}
     given = Flags(**{"device": "cpu", **SMALL, **flags, "epochs": 2, "output_dir": str(tmp_path / "raise")})
-    with pytest.raises(DataprepError, match=r"2\.jpg.*cannot be decoded.*--on_error skip"):
+    with pytest.raises(DataprepError, match=r"2\.jpg.*cannot be decoded.*set `on_error` to skip"):
         run(open_training(given), given, model=given.model)
     given = replace(given, on_error="skip", output_dir=str(tmp_path / "skip"))
     assert run(open_training(given), given, model=given.model) == 0
