@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import FRAMEWORKS, LONG, imported_when_collected
 from tests.selection import FULL, KEPT, is_full, touched
 from tests.soak import LONG_MARK, SHOWS
-from tests.support import warm
+from tests.support import waiting, warm
 from tests.support.clocks import PROCESSOR_CLOCKS, TimedModule
 from tests.support.markdown import DOCUMENTS, ROOT
 
@@ -105,6 +105,19 @@ def test_no_test_module_imports_a_framework_at_its_top(pytestconfig: pytest.Conf
     assert found == []
     if pytestconfig.option.quick:
         assert imported_when_collected <= {"torch", "torchvision"}
+
+
+def test_the_end_of_a_process_is_asked_of_is_running():
+    """`psutil.wait_procs` and the folders of /proc count the zombies that process 1 of a container may keep."""
+    counting = re.compile(r"pid_exists|wait_procs|/proc/\{\w+\}\"\)\.exists")
+    here = Path(__file__)
+    assert [path.name for path in PYTHON if path != here and counting.search(path.read_text())] == []
+
+
+def test_a_zombie_does_not_run():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        assert waiting.end_soon([process.pid])
+        assert process.returncode is None  # nobody has waited for it
 
 
 def test_what_make_test_leaves_out_exists():

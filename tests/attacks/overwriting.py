@@ -17,6 +17,7 @@ from tests.attacks import Attack
 from tests.conftest import BUCKET
 from tests.support.builds import build, build_arguments, command, digests
 from tests.support.gcs_emulator import GCSEmulator
+from tests.support.waiting import end_soon
 
 DELAYS_S = (0.3, 0.8, 1.3, 2.0, 3.0)
 SHARDS = ("--num-shards", 6, "--workers", 1)
@@ -75,7 +76,7 @@ def _worker_wakes_late(folder: Path) -> str:
     for process in descendants:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGCONT)
-    psutil.wait_procs(descendants, timeout=60)
+    assert end_soon([process.pid for process in descendants])
     assert digests(folder / "out") == whole
     build("coco-dup5", folder / "coco", folder / "alone", "webdataset", *SHARDS)
     assert whole == digests(folder / "alone")

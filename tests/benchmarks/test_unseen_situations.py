@@ -27,7 +27,7 @@ from benchmarks.situations.training_loop import load_transform
 from benchmarks.situations.transforms import garbage, machine_lock
 from benchmarks.tables import unseen_table
 from tests.support.on_use import on_use
-from tests.support.waiting import wait_for
+from tests.support.waiting import end_soon, wait_for
 
 torch = on_use("torch")
 
@@ -290,18 +290,9 @@ with planted({outside}, work, work=work, emulator_pid=0) as guardian:
         assert len(programs) == 4
         assert len(left_of(benchmark.pid)) == 3
         benchmark.send_signal(signal.SIGKILL)
-    wait_for(lambda: not Path(f"/proc/{guardian}").exists())
+    assert end_soon([guardian])
     assert left_of(benchmark.pid) == []
-    wait_for(lambda: not any(is_running(pid) for pid in (*programs, child)))
-    assert not [pid for pid in (*programs, child) if is_running(pid)]
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process has not ended; one that its parent has not waited for has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert end_soon([*programs, child])
 
 
 def test_programs_end_with_their_guardian() -> None:
@@ -310,8 +301,7 @@ def test_programs_end_with_their_guardian() -> None:
     pid = int(guardian.start([sys.executable, "-c", program]))
     guardian._process.kill()
     guardian._process.wait()
-    wait_for(lambda: not is_running(pid))
-    assert not is_running(pid)
+    assert end_soon([pid])
     with pytest.raises(BrokenPipeError):
         guardian.__exit__(None, None, None)
 

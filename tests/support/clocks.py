@@ -9,7 +9,7 @@ from typing import TypeGuard
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
 """Functions of `time`, each also with the end `_ns`."""
 PROCESSOR_CLOCKS = {"own_cpu_s", "getrusage"}
-DEADLINES = {"wait_until", "wait_for", "_wait_gone", "wait", "closed_within"}
+DEADLINES = {"wait_until", "wait_for", "end_soon", "wait", "closed_within"}
 """Functions that wait for a condition; their clock only ends a wait that would be for ever."""
 WHOLE = -1
 """Stands for a returned value that is no tuple, among the positions of tuples."""

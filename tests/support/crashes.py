@@ -23,6 +23,7 @@ from dataprep.host.cpu import children
 from dataprep.storage import open_storage
 from tests.support.builds import command, dataprep, digests, is_finished
 from tests.support.stopping import STOPPED, shared_stopper
+from tests.support.waiting import end_soon
 
 
 class Reader:
@@ -137,7 +138,7 @@ def _kill_once(rng: random.Random, arguments: list[object], longest_s: float) ->
         process.kill()
         killed = process.wait() == -signal.SIGKILL
         for worker in workers:
-            _wait_gone(worker)
+            assert end_soon([worker]), f"worker {worker} outlived its parent"
     else:
         assert process.returncode == 0, "a build failed that nobody had killed"
         killed = False
@@ -162,13 +163,6 @@ def _kill(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _wait_gone(pid: int, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, f"worker {pid} outlived its parent"
-        time.sleep(0.01)
 
 
 def _shards_in_flight(output: Path) -> int:

@@ -23,6 +23,7 @@ from tests.support.builds import command, dataprep, digests, is_finished
 from tests.support.crashes import _workers, receipts_of, stop_everywhere
 from tests.support.picture_web import WEB, PictureWeb, laion_arguments, picture_web
 from tests.support.stopping import STOPPED, shared_stopper
+from tests.support.waiting import end_soon
 
 ROWS_PER_SHARD = 10
 LONGEST_S = 2.5
@@ -210,7 +211,5 @@ def _run_and_kill(rng: random.Random, arguments: list[str]) -> bool:
     except ProcessLookupError:
         hit = False
     process.wait()
-    for pid in descendants:
-        while Path(f"/proc/{pid}").exists():
-            time.sleep(0.01)
+    assert end_soon(descendants)
     return hit

@@ -27,6 +27,7 @@ import pytest
 from tests.support import gcs_proxy
 from tests.support.gcs_emulator import REPOSITORY, GCSEmulator
 from tests.support.gcs_proxy import FAULTS, HALF_CHUNK, RESET_AFTER, RESET_BEFORE, RESET_BODY, Proxy
+from tests.support.waiting import end_soon
 
 OBJECTS = "/storage/v1/b/bucket/o"
 UPLOADS = f"/upload{OBJECTS}"
@@ -381,10 +382,6 @@ def family(emulator: GCSEmulator) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def end_soon(processes: list[psutil.Process]) -> bool:
-    return not psutil.wait_procs(processes, timeout=60)[1]
-
-
 def test_emulator_listens_on_loopback_alone() -> None:
     with GCSEmulator() as emulator:
         addresses = [
@@ -400,7 +397,7 @@ def test_no_process_is_left_after_the_block() -> None:
     with GCSEmulator() as emulator:
         processes = family(emulator)
         assert len(processes) == 2
-    assert end_soon(processes)
+    assert end_soon([process.pid for process in processes])
 
 
 @pytest.mark.parametrize("position", [0, 1])
@@ -408,7 +405,7 @@ def test_both_processes_end_when_either_is_killed(position: int) -> None:
     with GCSEmulator() as emulator:
         processes = family(emulator)
         processes[position].kill()
-        assert end_soon(processes)
+        assert end_soon([process.pid for process in processes])
 
 
 OWNER = """
@@ -428,7 +425,7 @@ def test_both_processes_end_when_their_owner_is_killed() -> None:
         processes = [process, *process.children()]
         assert len(processes) == 2
         owner.kill()
-        assert end_soon(processes)
+        assert end_soon([process.pid for process in processes])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -442,4 +439,4 @@ def test_the_command_serves_until_it_is_interrupted(number: int) -> None:
             assert client.send("GET", "/storage/v1/b").status == 200
         process.send_signal(number)
         assert process.wait(60) == 0
-    assert end_soon(processes)
+    assert end_soon([process.pid for process in processes])

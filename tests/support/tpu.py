@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from pathlib import Path
-
 from click.testing import CliRunner, Result
 
 from dataprep.cloud.gcloud import Gcloud
@@ -44,19 +40,3 @@ def starts(cloud: FakeCloud, worker: int) -> list[str]:
 def counting(then: str = "") -> list[str]:
     """Return a program that writes down its process before it does the rest."""
     return ["sh", "-c", f'echo $$ >> "$HOME/starts"; {then}']
-
-
-def wait_for(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Wait until something is so."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "waited in vain"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False

@@ -315,5 +315,4 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     parent.wait()
     workers = [int(path.name) for path in pids.iterdir()]
     assert len(workers) == 2
-    waiting.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert waiting.end_soon(workers)

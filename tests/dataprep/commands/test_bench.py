@@ -12,6 +12,7 @@ import pytest
 from loaders.bench.table import to_document
 from tests.support.builds import command, dataprep
 from tests.support.findings import bench_table
+from tests.support.waiting import end_soon
 from tests.support.words import replaced
 
 SMALL = ("--batch-size", 8, "--image-size", 32, "--workers", 2, "--rounds", 2, "--batches", 2)
@@ -104,8 +105,7 @@ def test_no_process_outlives_an_interrupted_bench(finished, number):
     assert process.returncode == (130 if is_interrupt else -signal.SIGKILL)
     assert ("dataprep: interrupted" in stderr) == is_interrupt
     assert "Traceback" not in stderr
-    _, alive = psutil.wait_procs(tree, timeout=60)
-    assert not alive
+    assert end_soon([each.pid for each in tree])
 
 
 def _tree_of(pid):

@@ -22,7 +22,8 @@ from dataprep.commands.tpu import command as tpu_command
 from dataprep.errors import StorageError, UsageError
 from tests.support.builds import build_arguments, build_warm, command, digests
 from tests.support.kubernetes import fits_kubernetes
-from tests.support.tpu import QUICK, alive, counting, starts, tpu, wait_for
+from tests.support.tpu import QUICK, counting, starts, tpu
+from tests.support.waiting import is_running, wait_for
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone sees all processes")
 HOLDER = "import sys, time; file = open(sys.argv[1]); print('held', flush=True); time.sleep(600)"
@@ -127,7 +128,7 @@ def test_when_one_worker_fails_the_others_are_ended(pod):
     assert result.exit_code == 1
     assert "worker 1: exit code 7; the others would wait for it and are ended" in result.stderr
     assert "worker 0: ended by signal 15" in result.stderr
-    assert not any(alive(int(pid)) for worker in range(2) for pid in starts(pod, worker))
+    assert not any(is_running(int(pid)) for worker in range(2) for pid in starts(pod, worker))
 
 
 def test_a_run_of_a_missing_program_says_so(pod):
@@ -161,8 +162,8 @@ def test_kill_ends_the_processes_of_the_run_alone(pod, holder):
     (pod.root(1) / "tmp/libtpu_lockfile").touch()
     result = tpu("kill", "--run", "mine")
     assert "run mine: 6 processes ended on 2 workers" in result.stdout  # a shell, a sleep, and one that left its group
-    assert alive(bystander.pid)
-    assert alive(holder.pid)
+    assert is_running(bystander.pid)
+    assert is_running(holder.pid)
     assert re.search(rf"worker 1: held by process {holder.pid} of user \w+: ", result.stdout)
     assert "lock file removed on 1 workers" in result.stdout
     assert not (pod.root(0) / "tmp/libtpu_lockfile").exists()
@@ -195,7 +196,7 @@ def test_kill_identifies_a_process_by_more_than_its_id(pod):
         os.kill(started["pid"], 9)
         record.write_text(json.dumps({**started, "pid": bystander.pid}))  # as if the number had been given away again
     assert "run r: 0 processes ended on 2 workers" in tpu("kill", "--run", "r").stdout
-    assert alive(bystander.pid)
+    assert is_running(bystander.pid)
     bystander.kill()
     bystander.wait()
 
@@ -203,7 +204,7 @@ def test_kill_identifies_a_process_by_more_than_its_id(pod):
 def test_kill_asks_before_it_ends_what_others_started(pod, holder):
     refused = tpu("kill", "--others", input="n\n")
     assert re.search(rf"worker 1: end process {holder.pid} of user \w+: .*\? \[y/N\]: n", refused.stdout)
-    assert alive(holder.pid)
+    assert is_running(holder.pid)
     ended = tpu("kill", "--others", "--yes")
     assert re.search(rf"process {holder.pid} of user \w+: .*: ended", ended.stdout)
     assert holder.wait(60) == -15

@@ -9,10 +9,10 @@ import sys
 import threading
 import time
 
-import psutil
 import pytest
 
 from dataprep.host.processes import Threads
+from tests.support.waiting import end_soon
 
 # Starts a child, says its number, and is killed: before the child asks whose child it is, or afterwards.
 PARENT = """
@@ -40,13 +40,10 @@ def test_a_child_ends_with_its_parent(early):
     with subprocess.Popen([sys.executable, "-c", PARENT.format(early=early)], stdout=subprocess.PIPE) as parent:
         child_pid = int(parent.stdout.readline())
         assert parent.wait(60) == -signal.SIGKILL
-        try:
-            psutil.Process(child_pid).wait(60)
-        except psutil.NoSuchProcess:
-            pass
-        finally:
-            if psutil.pid_exists(child_pid):
-                os.kill(child_pid, signal.SIGKILL)
+        ended = end_soon([child_pid])
+        if not ended:
+            os.kill(child_pid, signal.SIGKILL)
+        assert ended
 
 
 @pytest.fixture
