@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from dataprep.builder.output import OpenBuild, open_build
+from dataprep.builder.output import open_build
 from dataprep.builder.pool import Pool
 from dataprep.builder.receipts import POLL_S, ReceiptWatch
 from dataprep.builder.recipe import BuildJob, Engine, begin_shard, recipe_of
@@ -132,63 +132,42 @@ def part_engine(part: Part, workers: int, build: _Build, log: Callable[[str], ob
         build: Builds the shards of some indexes; it is called several times.
         log: Receives lines for the user.
     """
-
-    def engine(job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
-        own = part.ordered(index for index in indexes if part.owner(index) == part.number)
-        log(f"{part}: {len(own)} of {len(indexes)} shards that are missing")
-        work = _Work(open_build(job.output_url, job.root, job.pointer), indexes, partial(build, job), workers)
-        yield from work.build(own)
-        yield from _help(work, Helper(part, workers, work.patience_s), log)
-
-    return engine
+    return lambda job, indexes: _PartOfBuild(part, workers, build, log, job, indexes).receipts()
 
 
-class _Work:
-    """The shards of a build that are left, as its receipts show, and the time that this part takes for one.
-
-    Args:
-        opened: The build.
-        indexes: Indexes of the shards that are missing.
-        build: Builds shards; it is asked for some of them at a time.
-        workers: Number of shards that `build` has in flight.
-    """
+class _PartOfBuild:
+    """A part at work: its own shards, then those that other parts have left, as the receipts show."""
 
     def __init__(
-        self,
-        opened: OpenBuild,
-        indexes: Iterable[int],
-        build: Callable[[Iterable[int], Callable[[int], bool]], Iterator[ShardReceipt]],
-        workers: int,
+        self, part: Part, workers: int, build: _Build, log: Callable[[str], object], job: BuildJob, indexes: list[int]
     ) -> None:
-        self._opened, self._build, self._workers = opened, build, workers
-        self._receipts = ReceiptWatch(opened.storage, opened.root, indexes)
+        self._part, self._workers, self._log, self._indexes = part, workers, log, indexes
+        self._build = partial(build, job)
+        self._opened = open_build(job.output_url, job.root, job.pointer)
+        self._watch = ReceiptWatch(self._opened.storage, self._opened.root, indexes)
         self._built, self._building_s = 0, 0.0
-        self.is_whole = False
+        self._is_whole = False
         """Whether there is a manifest; the receipts may be gone then."""
 
-    @property
-    def missing(self) -> set[int]:
-        """Indexes of the shards without a receipt, as of the last look."""
-        return self._receipts.missing
+    def receipts(self) -> Iterator[ShardReceipt]:
+        """Build until no shard is missing; then wait a while for another part's manifest."""
+        own = self._part.ordered(index for index in self._indexes if self._part.owner(index) == self._part.number)
+        self._log(f"{self._part}: {len(own)} of {len(self._indexes)} shards that are missing")
+        yield from self._build_shards(own)
+        helper, built_last = Helper(self._part, self._workers, self._patience_s()), True
+        while self._shards_are_missing():
+            helper.patience_s, missing = self._patience_s(), self._watch.missing
+            taken = helper.shards_to_take(missing, time.monotonic())
+            if taken:
+                self._log(f"{self._part}: building {len(taken)} of {len(missing)} shards that other parts have left")
+                yield from self._build_shards(taken)
+            else:
+                time.sleep(self._watch.wait_s)
+            built_last = bool(taken)
+        if not built_last:
+            self._await_manifest()
 
-    @property
-    def wait_s(self) -> float:
-        """Seconds until the next look is due."""
-        return self._receipts.wait_s
-
-    @property
-    def patience_s(self) -> float:
-        """Seconds after which another part is silent."""
-        return patience_s(self._workers * self._building_s / max(1, self._built))
-
-    def look(self) -> None:
-        """Look for receipts and manifest. Raises OvertakenError if another build owns the output."""
-        self._receipts.look()
-        self.is_whole = self._opened.storage.stat(MANIFEST) is not None
-        if not self.is_whole:
-            self._opened.check()
-
-    def build(self, indexes: list[int]) -> Iterator[ShardReceipt]:
+    def _build_shards(self, indexes: list[int]) -> Iterator[ShardReceipt]:
         """Build shards, except those that others finish before they are begun."""
         started_s = time.monotonic()
         for receipt in self._build(indexes, self._is_left):
@@ -196,36 +175,29 @@ class _Work:
             yield receipt
         self._building_s += time.monotonic() - started_s
 
-    def await_manifest(self) -> None:
+    def _is_left(self, index: int) -> bool:
+        if not self._watch.wait_s:
+            self._look()
+        return not self._is_whole and index in self._watch.missing
+
+    def _shards_are_missing(self) -> bool:
+        beat()
+        self._look()
+        return not self._is_whole and bool(self._watch.missing)
+
+    def _look(self) -> None:
+        """Look for receipts and manifest. Raises OvertakenError if another build owns the output."""
+        self._watch.look()
+        self._is_whole = self._opened.storage.stat(MANIFEST) is not None
+        if not self._is_whole:
+            self._opened.check()
+
+    def _patience_s(self) -> float:
+        return patience_s(self._workers * self._building_s / max(1, self._built))
+
+    def _await_manifest(self) -> None:
         """Leave the manifest to the part that built the last shard, unless that one does not write it."""
-        until_s = time.monotonic() + self.patience_s
+        until_s = time.monotonic() + self._patience_s()
         while time.monotonic() < until_s and self._opened.storage.stat(MANIFEST) is None:
             beat()
             time.sleep(POLL_S)
-
-    def _is_left(self, index: int) -> bool:
-        if not self._receipts.wait_s:
-            self.look()
-        return not self.is_whole and index in self._receipts.missing
-
-
-def _help(work: _Work, helper: Helper, log: Callable[[str], object]) -> Iterator[ShardReceipt]:
-    """Build what others have left, until no shard is missing; then wait a while for another part's manifest."""
-    built_last = True
-    while True:
-        beat()
-        work.look()
-        if work.is_whole:
-            return
-        if not work.missing:
-            break
-        helper.patience_s = work.patience_s
-        taken = helper.shards_to_take(work.missing, time.monotonic())
-        if taken:
-            log(f"{helper.part}: building {len(taken)} of {len(work.missing)} shards that other parts have left")
-            yield from work.build(taken)
-        else:
-            time.sleep(work.wait_s)
-        built_last = bool(taken)
-    if not built_last:
-        work.await_manifest()

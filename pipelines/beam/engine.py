@@ -75,18 +75,6 @@ class LeftJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """Task of the pipeline's process."""
-
-    runner: str
-    arguments: tuple[str, ...]
-    job: BuildJob
-    indexes: tuple[int, ...]
-    detach: bool
-    """Whether the job continues when it is submitted."""
-
-
-@dataclass(frozen=True, slots=True)
 class _State:
     """State of a job, in the runner's words: RUNNING, PENDING, …"""
 
@@ -174,10 +162,9 @@ def _prepared(choice: EngineChoice, urls: tuple[str, ...]) -> list[str]:
 def _run(choice: EngineChoice, work: EngineWork, job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
     runner, context = choice.runner, multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    task = _Work(runner, choice.options, job, tuple(indexes), choice.detach)
     with environment(WORKER_ENVIRONMENT):
         # Not a daemon: a daemonic process may have no children, and the runner's workers are its children.
-        process = context.Process(target=_pipeline_process, args=(task, theirs))
+        process = context.Process(target=_pipeline_process, args=(choice, job, indexes, theirs))
         process.start()
     theirs.close()
     storage = open_storage(job.output_url)
@@ -292,8 +279,8 @@ class JobWatch:
         return None
 
 
-def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
-    """Run the pipeline and report its result."""
+def _pipeline_process(choice: EngineChoice, job: BuildJob, indexes: list[int], driver: Connection[Any, Any]) -> None:
+    """Run the pipeline and report its result; `choice` has the options of `prepare_arguments`."""
     os.setsid()  # processes that the runner starts belong to this group, and end with it
     # Workers that are started as "python" use this Python.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -307,45 +294,42 @@ def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
                 driver.send(cause if isinstance(cause, _Left) else _End(cause))
             os._exit(0 if cause is None else 1)
 
-    def say_states() -> None:
-        _say_states(work.runner, submitted, driver, lock)
-
     def cancel() -> None:
         with contextlib.suppress(EOFError, OSError):
             driver.recv()  # the driver sends nothing: this returns when it has closed its end, or is gone
-        _cancel(work.runner, submitted)
+        _cancel(choice.runner, submitted)
         os.killpg(0, signal.SIGKILL)
 
     # When a worker process dies, the thread that waits for it gets an exception; the runner itself never notices.
     threading.excepthook = lambda args: end(f"a worker died ({args.exc_value})")
     threading.Thread(target=cancel, daemon=True).start()
-    threading.Thread(target=say_states, daemon=True).start()
+    threading.Thread(target=_say_states, args=(choice.runner, submitted, driver, lock), daemon=True).start()
     try:
-        left, indexes = _job_elsewhere(work)
-        if left is not None or not indexes:
+        left, missing = _job_elsewhere(choice, job, indexes)
+        if left is not None or not missing:
             end(left)
 
         def on_submitted(result: Any) -> None:
-            if work.detach and result is not None:
-                end(_Left(LeftJob(work.runner, _id_of(result)), str(result.state), is_new=True))
+            if choice.detach and result is not None:
+                end(_Left(LeftJob(choice.runner, _id_of(result)), str(result.state), is_new=True))
             submitted.set_result(result)
 
-        run_pipeline(work.runner, work.arguments, work.job, indexes, on_submitted)
+        run_pipeline(choice.runner, choice.options, job, missing, on_submitted)
     except Exception as error:  # noqa: BLE001  runners raise anything
         end(_cause(error))
     end(None)
 
 
-def _job_elsewhere(work: _Work) -> tuple[_Left | None, list[int]]:
+def _job_elsewhere(choice: EngineChoice, job: BuildJob, indexes: list[int]) -> tuple[_Left | None, list[int]]:
     """Return the job that an earlier run of the build left behind, if it is still at work, and the missing shards."""
-    storage, indexes = open_storage(work.job.output_url), list(work.indexes)
-    job = left_job(storage, work.job.root)
-    if job is None:
+    storage = open_storage(job.output_url)
+    earlier = left_job(storage, job.root)
+    if earlier is None:
         return None, indexes
-    state = state_elsewhere(job, pipeline_options(work.runner, work.arguments))
+    state = state_elsewhere(earlier, pipeline_options(choice.runner, choice.options))
     if not has_ended(state):
-        return _Left(job, state, is_new=False), indexes
-    built = finished_shards(storage, work.job.root)  # by that job, since this run looked
+        return _Left(earlier, state, is_new=False), indexes
+    built = finished_shards(storage, job.root)  # by that job, since this run looked
     return None, [index for index in indexes if index not in built]
 
 
@@ -421,31 +405,17 @@ def _runner(name: str, options: Any) -> Any:
 
 
 def build_graph(pipeline: beam.Pipeline, job: BuildJob, indexes: list[int]) -> beam.PCollection[str]:
-    """Build the complete graph of a build; the driver merges the receipts when it has run."""
+    """Build the complete graph of a build, from shard indexes to the files that exist afterwards.
+
+    The graph is linear and without tagged outputs, so that every runner that loses no elements can run it. An element
+    is retried as a whole, which build_shard allows. The driver merges the receipts when the graph has run.
+    """
     return (
         pipeline
         | "ShardIndexes" >> beam.Create(indexes, reshuffle=False)  # int
-        | "BuildShards" >> BuildShards(job)  # str
+        | "SpreadShards" >> beam.Reshuffle()  # int
+        | "BuildShard" >> beam.ParDo(_BuildShardFn(job))  # str
     )
-
-
-class BuildShards(beam.PTransform):  # type: ignore[misc]
-    """PCollection[int] of shard indexes -> PCollection[str] of the files that exist afterwards.
-
-    The graph is linear and without tagged outputs, so that every runner that loses no elements can run it. An element
-    is retried as a whole, which build_shard allows.
-    """
-
-    def __init__(self, job: BuildJob) -> None:
-        super().__init__()
-        self._job = job
-
-    def expand(self, indexes: beam.PCollection[int]) -> beam.PCollection[str]:
-        return (
-            indexes
-            | "SpreadShards" >> beam.Reshuffle()  # int
-            | "BuildShard" >> beam.ParDo(_BuildShardFn(self._job))  # str
-        )
 
 
 class _BuildShardFn(beam.DoFn):  # type: ignore[misc]

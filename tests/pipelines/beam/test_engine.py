@@ -298,7 +298,7 @@ def assert_linear(proto):
     assert len(leaves) >= 3
     assert all(len(step.inputs) <= 1 and len(step.outputs) <= 1 for step in leaves)
     names = {step.unique_name for step in proto.components.transforms.values()}
-    assert {"ShardIndexes", "BuildShards/SpreadShards", "BuildShards/BuildShard"} <= names
+    assert {"ShardIndexes", "SpreadShards", "BuildShard"} <= names
 
 
 def beam_workers(job, indexes):
