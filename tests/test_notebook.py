@@ -11,14 +11,14 @@ from tests.support.own_data import write_pets
 
 CELLS = (
     "import dataprep, sys; steps = []",
-    "dataset = dataprep.build_folder(source='pets', output=URL + '/shards', format='webdataset', progress=steps.append)",
-    "dataset",
+    "data = dataprep.build_folder(source='pets', output=URL + '/shards', format='webdataset', progress=steps.append)",
+    "data",
     "assert steps[-1].done == steps[-1].total",
-    "dataprep.verify(dataset.url, deep=True)",
-    "small = dataprep.convert(dataset.url, output=URL + '/small', format='tfrecord', resize=64)",
+    "dataprep.verify(data.url, deep=True)",
+    "small = dataprep.convert(data.url, output=URL + '/small', format='tfrecord', resize=64)",
     "with dataprep.open_loader(small.url, batch_size=4, image_size=32) as loader: batch = next(iter(loader))",
     "batch.images.shape",
-    "try: dataprep.convert(dataset.url, output=URL + '/other', format='webdatset')\n"
+    "try: dataprep.convert(data.url, output=URL + '/other', format='webdatset')\n"
     "except dataprep.DataprepError as error: print(error, file=sys.stderr)",
 )
 
