@@ -57,11 +57,6 @@ def test_the_shipped_table_is_that_of_the_recorded_runs():
     assert TABLE.read_text(encoding="utf-8") == table_of(json.loads(DOCUMENT.read_text(encoding="utf-8")))
 
 
-def test_the_table_does_not_depend_on_the_order_of_the_runs():
-    document = measured()
-    assert table_of(document | {"runs": document["runs"][::-1]}) == table_of(document)
-
-
 @pytest.mark.parametrize("removed", [0, -1])
 def test_a_round_that_is_not_whole_gives_no_table(removed):
     document = measured()
@@ -78,15 +73,6 @@ def test_the_part_for_stored_pixels_is_between_nothing_and_all():
     assert stored_ms(steep, PIXELS) == 4
     with pytest.raises(ValueError, match="same number of pixels"):
         stored_ms(steep, dict.fromkeys(STORED, 100.0))
-
-
-def test_the_command_writes_the_table_from_the_runs(tmp_path):
-    document, table = tmp_path / "runs.json", tmp_path / "table.csv"
-    document.write_text(json.dumps(measured()))
-    command = [sys.executable, ROOT / "benchmarks/input_costs.py", "--csv", "--json", document, "--table", table]
-    subprocess.run(command, check=True)
-    assert table.read_text() == table_of(measured())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.json", "table.csv"]
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
-import subprocess
-import sys
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
 
 from benchmarks.loader_arena import BY_DEFAULT, CONTENDERS, read_ahead
-from benchmarks.tables import ARENA_FORMATS, arena_ratios, arena_table, arena_verdicts, formats_table, recorded
+from benchmarks.tables import ARENA_FORMATS, arena_ratios, arena_table, arena_verdicts, formats_table
 from tests.support.markdown import ROOT
 
 PARTS = ("arena_peers", "arena_round", "arena_tensors", "layouts")
@@ -91,34 +86,6 @@ def test_our_formats_are_compared_with_the_fastest_of_them_and_with_a_full_decod
     assert {len(line) for line in cells} == {11}
 
 
-@pytest.mark.long
-def test_a_small_run_has_every_figure_of_its_tables(tmp_path: Path) -> None:
-    """40 images of demo data, one round: a full decode, our three formats, and a peer."""
-    contenders = ["full decode", "ours", *ARENA_FORMATS, "torchvision"]
-    document_path = tmp_path / "arena.json"
-    words = [sys.executable, ROOT / "benchmarks/loader_arena.py", "--images", "40", "--rounds", "1", "--taken", "40"]
-    words += ["--batch-size", "8", "--image-sizes", "224", "--work", tmp_path / "work", "--json", document_path]
-    done = subprocess.run(
-        [*map(str, words), "--contenders", *contenders], capture_output=True, text=True, timeout=800, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    document = json.loads(document_path.read_text())
-    assert (document["images"], document["taken"], document["errors"]) == (40, 40, {})
-    assert [each["name"] for each in document["rows"]] == contenders
-    assert [each["layout"] for each in document["rows"][1:4]] == ["webdataset", "tfrecord", "imagefolder"]
-    for each in document["rows"]:
-        assert len(each["rounds_images_per_s"]) == len(each["rounds_cpu_ms"]) == 1
-        assert min(each["rounds_images_per_s"] + each["rounds_cpu_ms"] + each["first_batch_s"] + each["sum_mb"]) > 0
-    ours, peer = document["rows"][1], document["rows"][-1]
-    assert arena_ratios(peer, document["rows"]) == (
-        pytest.approx(peer["rounds_cpu_ms"][0] / ours["rounds_cpu_ms"][0]),
-        pytest.approx(ours["rounds_images_per_s"][0] / peer["rounds_images_per_s"][0]),
-    )
-    assert len(arena_table(document)) == 2 + len(contenders)
-    assert len(formats_table(document | {"rows": document["rows"][:4]})) == 2 + 4
-    assert list((tmp_path / "work").iterdir()) == []
-
-
 def test_a_peer_that_decoded_its_images_before_the_clock_ran_has_no_figures() -> None:
     assert read_ahead(0.1, [0.88]) == (
         "0.10 ms of processor time an image: it had decoded its images before the clock ran"
@@ -141,13 +108,3 @@ def test_a_peer_is_a_class_with_a_layout_its_packages_and_an_iterator(path: Any)
         for each in classes
     ]
     assert any({"config", "layout", "packages", "iterate"} <= names for names in members)
-
-
-@pytest.mark.parametrize("name", ["arena", "formats"])
-def test_the_recorded_run_names_its_machine_its_commit_and_every_version(name: str) -> None:
-    document = recorded(name)
-    assert document["commit"]
-    assert document["machine"]["cores"] >= 1
-    for each in document["rows"]:
-        assert each["version"] or each["name"].startswith(("ours", "full decode"))
-        assert min(each["rounds_cpu_ms"]) <= median(each["rounds_cpu_ms"]) <= max(each["rounds_cpu_ms"])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,9 +10,6 @@ from hypothesis import strategies as st
 
 from benchmarks.resume_judge import Life, Verdict, judge
 from benchmarks.tables import recorded, resume_joined, resume_outcome
-from tests.support.markdown import ROOT
-
-BENCHMARK = ROOT / "benchmarks/resume.py"
 
 
 def dealt(samples: list[str], world_size: int, batch: int) -> list[list[list[str]]]:
@@ -105,42 +98,3 @@ def test_a_run_of_one_loader_keeps_the_rows_of_others_of_the_same_contest():
     assert found["rows"] == [*document["rows"][:3], new, *document["rows"][4:]]
     other = {**document, "batch": document["batch"] + 1, "rows": [new]}
     assert resume_joined(document, other) == other
-
-
-def run_small(folder: Path, *loaders: str) -> dict:
-    """Run two ranks on 96 photographs that are resumed by two, three and one; return the rows by loader."""
-    found = folder / "resume.json"
-    command = [sys.executable, BENCHMARK, "--batch", "12", "--steps", "8", "--ranks", "2", "--changes", "2", "3,1"]
-    command += ["--loaders", *loaders, "--work", folder / "work", "--json", found, "--picture", folder / "resume.png"]
-    run = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=800, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert list((folder / "work").iterdir()) == []
-    assert (folder / "resume.png").read_bytes().startswith(b"\x89PNG")
-    document = json.loads(found.read_text())
-    assert document["samples"] == 96
-    rows = {row["loader"]: row for row in document["rows"]}
-    assert list(rows) == list(loaders)
-    assert all(f"\n{name} " in f"\n{run.stdout}" for name in rows)
-    return rows
-
-
-def outcomes(row: dict) -> list[str]:
-    return [resume_outcome(change)[0] for change in row["changes"]]
-
-
-@pytest.mark.long
-def test_a_small_run_finds_our_loader_exact_and_a_sampler_of_other_ranks_refused(tmp_path: Path):
-    rows = run_small(tmp_path, "dataprep", "Grain, ElasticIterator", "Grain, DataLoader")
-    assert outcomes(rows["dataprep"]) == ["exact", "exact"]
-    assert outcomes(rows["Grain, ElasticIterator"]) == ["exact", "exact"]
-    assert outcomes(rows["Grain, DataLoader"]) == ["exact", "refused"]
-    assert "Sampler in checkpoint does not match" in rows["Grain, DataLoader"]["changes"][1]["refused"]
-
-
-@pytest.mark.long
-def test_a_small_run_of_loaders_with_torch(tmp_path: Path):
-    """With as many ranks as before, every loader that has a state is exact."""
-    states = ["MosaicML streaming", "LitData", "torchdata"]
-    rows = run_small(tmp_path, *states, "webdataset, split by node")
-    assert [outcomes(rows[name])[0] for name in states] == ["exact"] * 3
-    assert outcomes(rows["torchdata"])[1] == "wrong"

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from benchmarks import schedules
 from benchmarks.schedules import SCHEDULES, Machines, Scenario
@@ -62,18 +61,6 @@ def test_a_window_keeps_shards_behind_a_slow_one():
     assert schedules.window(shard_s, machines, per_core=2) == 11
 
 
-def test_fixed_shares_are_as_slow_as_the_fullest_core():
-    machines = Machines(2, [1.0, 3.0])
-    assert schedules.dealt([5.0, 1.0, 1.0, 2.0, 1.0], machines) == 6
-    core = random.Random(7).randrange(4)
-    assert schedules.reshuffled([1.0], machines, random.Random(7)) == machines.slowness[core // 2]
-
-
-def test_a_part_is_a_machine():
-    """Two machines of equal speed need no help from each other."""
-    assert schedules.parts([2.0] * 8, Machines(2, [1.0, 1.0])) >= 4
-
-
 def test_shards_are_sums_of_measured_ones():
     scenario = Scenario(name="x", shards=4_000, shard_s=3.0, parts=100, machines=1, stragglers=0.25)
     shard_s = schedules.scenario_shards(scenario, [1.0, 3.0], np.random.default_rng(0))
@@ -81,17 +68,6 @@ def test_shards_are_sums_of_measured_ones():
     assert statistics.fmean(ordinary) == pytest.approx(3, rel=0.01)
     assert statistics.stdev(ordinary) == pytest.approx(0.15, rel=0.1)  # a tenth of one measured shard's
     assert len(ordinary) / len(shard_s) == pytest.approx(0.75, abs=0.03)
-
-
-def test_processor_time_is_measured_by_shard(tmp_path):
-    for number in range(90):
-        path = tmp_path / f"corpus/n0000000{number % 3}/n0000000{number % 3}_{number}.JPEG"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.effect_noise((64, 48), 40 + number).convert("RGB").save(path, "JPEG")
-    images = sorted((tmp_path / "corpus").glob("*/*.JPEG"))
-    measured_s = schedules.measure(images, tmp_path, rounds=2)
-    assert len(measured_s) == 2 * 2
-    assert min(measured_s) > 0
 
 
 def test_a_small_build_gives_a_row():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -91,27 +88,6 @@ def test_the_judge_finds_the_best_change_that_exact_rates_imply(name: str) -> No
     assert truth.verdict(known.best) == RIGHT
 
 
-def test_the_judges_loop_waits_for_a_simulated_device(machine: Machine) -> None:
-    """A busy machine wakes up late, never early."""
-    known = KNOWN["step-overhead"]
-    assert 0 < machine.rate(known.situation, SECONDS).images_per_s < 1.05 * known.images_per_s
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["step-overhead", "device", "serial", "transfer"])
-def test_the_judge_finds_the_best_change_that_the_numbers_imply(name: str, machine: Machine) -> None:
-    known = KNOWN[name]
-    changes = possible_changes(known.situation, cores=2, has_extension=True)
-
-    truth = find_truth(known.situation, changes, machine.rate, SECONDS, tries=1)
-
-    # A busy machine wakes up late, never early: then small differences are no evidence, gains of twice still are.
-    assert known.images_per_s / 2 < truth.base < 1.05 * known.images_per_s
-    assert max(rate for _, rate in truth.changes) < 1.05 * known.best_images_per_s
-    if known.best != NONE:
-        assert truth.verdict(known.best) == RIGHT
-
-
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_an_error_of_the_loader_ends_the_loop(ahead: int, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
@@ -131,20 +107,6 @@ def test_a_bucket_has_the_latency_that_the_situation_sets(machine: Machine) -> N
 
     slow = replace(IN_BUCKET, latency_ms=1_000.0)  # in which the quickest of twenty reads has come on any machine
     assert latency_s(LOCATION.applied(slow), 20) < 1.0 <= latency_s(slow, 2)
-
-
-@pytest.mark.long
-def test_a_run_is_as_fast_as_the_bucket_that_the_situation_sets(machine: Machine) -> None:
-    def rate(situation: Situation) -> float:
-        return machine.rate(situation, SECONDS).images_per_s
-
-    slow = replace(IN_BUCKET, device="simulated:1e6")
-    assert 20 < rate(slow) < 44  # 2 requests of 50 ms at a time
-    assert rate(CACHE.applied(slow)) > 46
-    assert rate(LOCATION.applied(slow)) > 46
-    narrow = replace(slow, latency_ms=1.0, reads_in_flight=None)
-    narrow = replace(narrow, bandwidth_bytes_per_s=40 * machine.image_bytes(narrow))
-    assert 20 < rate(narrow) < 60  # images differ in size
 
 
 def test_competing_processes_run_only_during_their_situation(machine: Machine) -> None:
@@ -170,14 +132,6 @@ def test_ties_with_the_best_count_as_right_and_gains_below_five_percent_as_none(
     assert [found.verdict(name) for name in ("cache", "resize", NONE)] == [WRONG, WRONG, RIGHT]
     found = truth(100, cache=106, resize=104)
     assert [found.verdict(name) for name in ("cache", "resize", NONE)] == [RIGHT, WRONG, WRONG]
-
-
-@given(st.floats(1, 1e4), st.dictionaries(st.sampled_from("abcdef"), st.floats(1, 1e4), min_size=1))
-def test_exactly_one_answer_is_right(base: float, rates: dict[str, float]) -> None:
-    found = truth(base, **rates)
-    verdicts = [found.verdict(name) for name in (*rates, NONE)]
-    assert verdicts.count(RIGHT) == 1
-    assert TIED not in verdicts or found.best != NONE
 
 
 def test_the_best_changes_are_measured_again() -> None:
@@ -238,13 +192,6 @@ def test_diagnosis_is_repeated_when_the_machine_was_not_steady(unsteady: list[in
     assert next(rates, None) is None
 
 
-def test_a_machine_that_stays_unsteady_is_reported() -> None:
-    rates = itertools.cycle([100, 180, 180, 150])
-    said = {"fixes": [FIX], **RATES}
-    _, found = do_what_is_named(PLAIN, lambda _: said, lambda *_: Measured(next(rates), 1.0), 1.0, tries=2)
-    assert found.drift == pytest.approx(0.5)
-
-
 def test_a_fix_is_translated_into_the_change_that_it_names() -> None:
     assert change_of({"name": "cache", "settings": {"cache_dir": "/tmp/x"}}).applied(IN_BUCKET).is_cached
     assert change_of({"name": "location", "settings": {}}).applied(IN_BUCKET).latency_ms == 2
@@ -266,16 +213,6 @@ def test_only_changes_that_are_possible_are_tried() -> None:
     assert names(replace(PLAIN, transform="a:b")) == ["workers", *names(PLAIN)]
     assert names(replace(PLAIN, short_side=37, transfer_ahead=2)) == ["prefetch", "batch"]
     assert names(IN_BUCKET) == [*names(PLAIN), "cache", "location"]
-
-
-@given(st.integers(1, 64), st.integers(1, 8), st.one_of(st.none(), st.integers(1, 256)))
-def test_the_prefetch_change_requests_at_least_four_times_as_many_images_ahead(
-    batch: int, batches: int, reads: int | None
-) -> None:
-    situation = replace(IN_BUCKET, batch_size=batch, prefetch_batches=batches, reads_in_flight=reads)
-    changes = possible_changes(situation, cores=2, has_extension=True)
-    change = next(change for change in changes if change.name == "prefetch")
-    assert change.applied(situation).images_under_way >= 4 * situation.images_under_way
 
 
 def test_the_diagnose_command_has_the_arguments_that_a_user_would_type() -> None:
@@ -316,22 +253,6 @@ def test_the_second_slowest_stage_is_within_the_drawn_ratio_of_the_slowest(seed:
 
 
 # The command line
-
-
-@pytest.mark.long
-def test_a_measured_truth_is_stored_and_not_measured_again(machine: Machine, tmp_path: Path) -> None:
-    results, work = tmp_path / "results.jsonl", tmp_path / "work"
-    command = [sys.executable, BENCHMARK, "--corpus", machine.corpus, "--work", work, "--results", results]
-    command += ["--judge-only", "--only", "device-00", "--seconds", "0.2"]
-    first = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
-    (kept,) = map(json.loads, results.read_text().splitlines())
-    assert kept["situation"]["id"] == "device-00"
-    assert kept["truth"] == NONE
-    lines = [line for line in first.stdout.splitlines() if line.startswith("device-00 ")]
-    assert len(lines) == 1
-    second = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
-    assert second.stdout == first.stdout
-    assert len(results.read_text().splitlines()) == 1
 
 
 def test_an_unknown_situation_is_refused_with_the_known_ones() -> None:

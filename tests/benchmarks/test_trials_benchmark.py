@@ -9,7 +9,6 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.situations.generate import SETS
 from benchmarks.situations.searches import (
     LEVELS,
     NEAR,
@@ -19,13 +18,11 @@ from benchmarks.situations.searches import (
     by_hand,
     counted,
     grid,
-    setting_of,
     spdl,
     trials_until,
     whole_grid,
 )
-from benchmarks.situations.situation import Situation
-from benchmarks.trials import IDS, table
+from benchmarks.trials import table
 
 ROOT = Path(__file__).parents[2]
 DISK = Setting(threads=1, processes=0, prefetch_batches=3, reads_in_flight=None)
@@ -109,18 +106,6 @@ def test_trials_are_those_that_a_step_has_cost() -> None:
     assert trials_until(DISK, steps, saturating, 800) == 3
     assert trials_until(fast, steps, saturating, 800) == 0
     assert trials_until(DISK, steps[:1], saturating, 800) is None
-
-
-@given(bases)
-def test_a_setting_is_what_a_situation_has(base: Setting) -> None:
-    latency_ms = None if base.reads_in_flight is None else 2.0
-    bare = Situation(id="", cause="", is_real=True, device="simulated:1", latency_ms=latency_ms)
-    assert setting_of(base.applied(bare)) == base
-
-
-def test_the_situations_are_of_the_first_set() -> None:
-    assert len(IDS) == 8
-    assert set(IDS) <= SETS["first"].keys()
 
 
 def test_the_table_shows_searches_that_never_arrive() -> None:

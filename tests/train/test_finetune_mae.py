@@ -1,8 +1,6 @@
 """Fine-tuning and probing: exact, resumable, the same however the batch is cut; on XLA in processes of their own."""
 
 import json
-import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from tests.support.finetuning import PROBE, SMALL, finetune
-from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
+from tests.support.training import log_lines, losses
 from train.export import export
 from train.finetune_mae import REFUSED, command, open_training, recipe_flags
 from train.models.registry import create_model
@@ -66,27 +64,11 @@ def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(dataset, exp
         assert line["val_best_accuracy"] == best
 
 
-@pytest.mark.long
-def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, expected, tmp_path):
-    flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
-    killed_and_resumed("train.finetune_mae", tmp_path, expected, random.Random(), **flags)
-
-
 def test_the_export_of_a_run_names_the_classes_of_its_data(dataset, tmp_path):
     finetune(dataset, output_dir=str(tmp_path), **SMALL, max_steps=1)
     classes = list(read_manifest(open_storage(dataset)).classes)
     done = export(newest(tmp_path), str(tmp_path / "tuned.safetensors"))
     assert (done.num_classes, done.classes) == (len(classes), classes)
-
-
-def test_workers_and_parts_do_not_change_the_losses(dataset, tmp_path):
-    flags = {**SMALL, "drop_path": 0.0, "max_steps": 4, "mixup_mode": "elem"}
-    finetune(dataset, output_dir=str(tmp_path / "whole"), **flags)
-    expected = losses(tmp_path / "whole")
-    finetune(dataset, output_dir=str(tmp_path / "workers"), **{**flags, "num_workers": 1})
-    assert losses(tmp_path / "workers") == expected
-    finetune(dataset, output_dir=str(tmp_path / "parts"), **flags, accum_iter=4)
-    assert losses(tmp_path / "parts") == pytest.approx(expected, rel=1e-4)
 
 
 def test_all_layers_of_a_pretrained_model_learn_and_those_nearest_to_the_pixels_least(dataset, pretrained, tmp_path):
@@ -172,17 +154,6 @@ def test_an_evaluation_has_the_side_of_its_checkpoint(dataset, tmp_path, capsys)
     assert training.backend.task.validation.config.image_size == SMALL["input_size"]
 
 
-def test_a_run_without_a_split_to_evaluate_on_says_so_once_and_how_to_get_one(photographs, tmp_path, capsys):
-    line = "no evaluation, because there is no split val (only train); dataprep convert, build folder and build table "
-    flags = {**SMALL, "index_dir": str(tmp_path / "index"), "max_steps": 1}
-    finetune(photographs, output_dir=str(tmp_path / "run"), **flags)
-    (said,) = [each for each in capsys.readouterr().err.splitlines() if "evaluation" in each]
-    assert said == f"{tmp_path / 'index'}: {line}with --val-fraction 0.1 make one of a tenth of train"
-    asked = {**flags, "data_path": photographs, "device": "cpu", "eval": True, "resume": newest(tmp_path / "run")}
-    open_training(recipe_flags(**asked))
-    assert "no evaluation" not in capsys.readouterr().err
-
-
 def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp_path, capsys):
     flags = {**PROBE, "finetune": pretrained, "output_dir": str(tmp_path)}
     finetune(dataset, **flags)
@@ -203,46 +174,7 @@ def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp
         )
 
 
-@pytest.mark.long
-def test_on_xla_two_runs_and_a_resumed_one_are_the_same(dataset, pretrained, tmp_path):
-    with start("tests.train.test_finetune_mae", dataset, pretrained, str(tmp_path)) as process:
-        _, errors = process.communicate(timeout=800)
-    assert process.returncode == 0, errors[-3000:]
-    for kind in ("finetune", "probe"):
-        first = losses(tmp_path / f"{kind}-0")
-        assert len(first) == 5
-        assert losses(tmp_path / f"{kind}-1") == first
-
-
-@pytest.mark.long
-def test_under_spmd_two_devices_have_the_losses_of_one(dataset, tmp_path):
-    flags = {**SMALL, "drop_path": 0.0, "max_steps": 4, "mixup_mode": "pair", "blr": 1e-3}
-    finetune(dataset, output_dir=str(tmp_path / "one"), **flags)
-    arguments = flags_of(data_path=dataset, device="xla", output_dir=tmp_path / "four", **flags)
-    with start("train.finetune_mae", *arguments, CPU_NUM_DEVICES="2") as process:
-        _, errors = process.communicate(timeout=800)
-    assert process.returncode == 0, errors[-3000:]
-    assert losses(tmp_path / "four") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
-
-
-def on_xla(dataset: str, pretrained: str, folder: Path) -> None:
-    """Five steps; and two, then three more."""
-    for kind, flags in (("finetune", SMALL), ("probe", {**PROBE, "finetune": pretrained})):
-        for name, stops in (("0", [5]), ("1", [2, 5])):
-            for stop in stops:
-                output = str(folder / f"{kind}-{name}")
-                training = open_training(
-                    recipe_flags(data_path=dataset, device="xla", output_dir=output, **flags, max_steps=stop)
-                )
-                training.resume("automatic")
-                training.run()
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_flags_without_a_meaning_in_fine_tuning_are_refused_with_the_reason(name):
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: (this program needs|images are augmented)"):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
-
-
-if __name__ == "__main__":
-    on_xla(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,142 +1,12 @@
-"""Every flag of fine-tuning does something: another loss, another learning rate, other weights, other files."""
-
-import dataclasses
-import json
+"""Defaults of fine-tuning and of a probe, the command lines that are taken, and flags that contradict each other."""
 
 import pytest
-import torch
 
 from dataprep.errors import UsageError
-from tests.support.finetuning import SMALL, finetune
-from tests.support.training import trace_of
-from train import finetune_mae
-from train.finetune_mae import LINEAR_PROBE, Flags, command, open_training, recipe_flags
-from train.models.registry import create_model
+from train.finetune_mae import command, open_training, recipe_flags
 
-BASE = {**SMALL, "mixup": 0.0, "cutmix": 0.0, "max_steps": 3, "aa": "", "reprob": 0.0}
 MIXED = {"mixup": 0.8}
 BOTH = {"mixup": 0.8, "cutmix": 1.0}
-CHANGES = {
-    "min_crop": {"min_crop": 0.9},
-    "model": {"model": "vit_tiny_patch16"},
-    "finetune": {"finetune": "PRETRAINED"},
-    "input_size": {"input_size": 64},
-    "nb_classes": {"nb_classes": 1500},
-    "global_pool": {"global_pool": False},
-    "cls_token": {"cls_token": True},
-    "drop_path": {"drop_path": 0.0},
-    "batch_size": {"effective_batch_size": -1, "batch_size": 4},
-    "effective_batch_size": {"effective_batch_size": 4},
-    "accum_iter": {"effective_batch_size": -1, "batch_size": 4, "accum_iter": 2},
-    "epochs": {"epochs": 2, "warmup_epochs": 0},
-    "start_epoch": {"start_epoch": 1},
-    "max_steps": {"max_steps": 2},
-    "lr": {"lr": 1e-2},
-    "blr": {"blr": 0.01},
-    "min_lr": {"min_lr": 1e-3, "warmup_epochs": 0},
-    "warmup_epochs": {"warmup_epochs": 2},
-    "weight_decay": {"weight_decay": 5.0},
-    "layer_decay": {"layer_decay": 1.0},
-    "clip_grad": {"clip_grad": 1e-6},
-    "smoothing": {"smoothing": 0.5},
-    "mixup": MIXED,
-    "cutmix": {"cutmix": 1.0},
-    "cutmix_minmax": {"cutmix_minmax": (0.2, 0.8)},
-    "mixup_prob": {**MIXED, "mixup_prob": 0.0},
-    "mixup_switch_prob": {**BOTH, "mixup_switch_prob": 1.0},
-    "mixup_mode": {**BOTH, "mixup_mode": "elem"},
-    "aa": {"aa": "rand-m9-mstd0.5-inc1"},
-    "color_jitter": {"color_jitter": 0.9},
-    "reprob": {"reprob": 1.0},
-    "remode": {"reprob": 1.0, "remode": "const"},
-    "recount": {"reprob": 1.0, "recount": 4},
-    "linear_probe": {"linear_probe": True, "drop_path": 0.0, "finetune": "PRETRAINED"},
-    "precision": {"precision": "bfloat16"},
-    "seed": {"seed": 1},
-    "ckpt_interval_steps": {"ckpt_interval_steps": 1},
-    "ckpt_interval_minutes": {"ckpt_interval_minutes": 1e-9},
-    "keep_checkpoints": {"ckpt_interval_steps": 1, "keep_checkpoints": 2},
-    "log_interval_steps": {"log_interval_steps": 2},
-    "profile_steps": {"profile_steps": "1:2"},
-    "num_workers": {},
-    "ckpt_interval": {},
-}
-AGAINST = {
-    "epochs": {"warmup_epochs": 0},
-    "min_lr": {"warmup_epochs": 0},
-    "accum_iter": {"effective_batch_size": -1, "batch_size": 4},
-    "mixup_prob": MIXED,
-    "mixup_switch_prob": BOTH,
-    "mixup_mode": BOTH,
-    "remode": {"reprob": 1.0},
-    "recount": {"reprob": 1.0},
-    "linear_probe": {"drop_path": 0.0, "finetune": "PRETRAINED"},
-    "keep_checkpoints": {"ckpt_interval_steps": 1},
-}
-"""What the change is compared with, where that is not a plain run."""
-ELSEWHERE = {
-    "data_path", "on_error", "output_dir", "log_dir", "index_dir", "init", "resume", "region_policy", "pin_mem",
-    "device",
-    "use_xla", "diagnose", "eval", "dist_eval", "metrics_port", "metrics_address", "wandb",
-    "framework", "compile", "tensor_parallel", "ema_decay", "no_scan", "orbax", "fsdp", "grad_ckpt",
-}  # fmt: skip
-"""Other tests show these: here, of the entry, and of the flags that all entries share."""
-OF_OTHERS = {"num_workers", "ckpt_interval"}
-"""These have tests of their own below."""
-
-
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory) -> str:
-    path = tmp_path_factory.mktemp("pretrained") / "mae.pth"
-    torch.manual_seed(3)
-    torch.save(create_model("mae_vit_micro_patch8", image_size=32).state_dict(), path)
-    return str(path)
-
-
-def traces(data: str, folder, pretrained: str, **flags) -> dict:
-    """All that three steps leave behind."""
-    values = {**BASE, **{name: pretrained if value == "PRETRAINED" else value for name, value in flags.items()}}
-    if values.get("linear_probe"):
-        values = {name: value for name, value in values.items() if name not in LINEAR_PROBE or name in flags}
-    finetune(data, **{**values, "output_dir": str(folder)})
-    return trace_of(folder)
-
-
-@pytest.fixture(scope="module")
-def plain():
-    """Traces of plain runs, each made once."""
-    return {}
-
-
-@pytest.mark.parametrize("name", sorted(CHANGES.keys() - OF_OTHERS))
-def test_each_flag_changes_losses_weights_or_files(dataset, pretrained, plain, tmp_path, name):
-    against = json.dumps(AGAINST.get(name, {}))
-    if against not in plain:
-        plain[against] = traces(dataset, tmp_path / "plain", pretrained, **json.loads(against))
-    assert traces(dataset, tmp_path / "changed", pretrained, **CHANGES[name]) != plain[against]
-
-
-def test_the_same_flags_change_nothing(dataset, pretrained, tmp_path):
-    assert traces(dataset, tmp_path / "a", pretrained) == traces(dataset, tmp_path / "b", pretrained)
-
-
-def test_every_flag_has_a_test():
-    assert {each.name for each in dataclasses.fields(Flags)} == CHANGES.keys() | ELSEWHERE
-
-
-def test_num_workers_sets_the_loaders_processes(dataset):
-    flags = {**SMALL, "data_path": dataset, "device": "cpu"}
-    assert open_training(recipe_flags(**{**flags, "num_workers": 3})).loader.config.processes == 3
-    assert recipe_flags(data_path="x").processes >= 1
-    assert recipe_flags(data_path="x", aa="", reprob=0.0).processes == 0
-    assert recipe_flags(data_path="x", linear_probe=True, finetune="y").processes == 0
-
-
-def test_checkpoints_are_saved_after_every_so_many_epochs(dataset, tmp_path):
-    flags = {**BASE, "max_steps": 0, "epochs": 4, "ckpt_interval": 2, "keep_checkpoints": 9}
-    finetune(dataset, output_dir=str(tmp_path), **flags)
-    steps = sorted(int(path.name[11:20]) for path in tmp_path.glob("checkpoint-*.pth"))
-    assert steps == [7, 22, 30]
 
 
 def test_a_probe_has_the_papers_defaults_unless_flags_override_them():
@@ -197,21 +67,3 @@ def test_contradicting_flags_are_refused(dataset, flags, message):
     values = {"data_path": dataset, "device": "cpu", "model": "vit_micro_patch8", "input_size": 32, "output_dir": ""}
     with pytest.raises(UsageError, match=message):
         open_training(recipe_flags(**{**values, **flags}))
-
-
-@pytest.mark.parametrize(
-    ("words", "warmup"),
-    [
-        ("--epochs 20", 2.0),
-        ("--epochs 50", 5.0),
-        ("--epochs 20 --warmup_epochs 5", 5.0),
-        ("--linear_probe --finetune y", 10.0),
-        ("--linear_probe --finetune y --epochs 30", 3.0),
-    ],
-)
-def test_a_run_that_is_shorter_than_its_recipe_rises_for_a_tenth_of_its_epochs(monkeypatch, words, warmup):
-    opened = []
-    monkeypatch.setattr(finetune_mae, "open_training", opened.append)
-    monkeypatch.setattr(finetune_mae, "run", lambda *_args, **_flags: 0)
-    assert command.main(["--data_path", "x", *words.split()], standalone_mode=False) == 0
-    assert opened[0].warmup_epochs == warmup

@@ -1,24 +1,21 @@
 """The classifier's entry: its flags, its schedule, and a state that holds BatchNorm's statistics."""
 
 import contextlib
-import dataclasses
 import json
-import random
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from dataprep.errors import DataprepError, UsageError
 from loaders.config import LoaderConfig
-from tests.support.training import flags_of, killed_and_resumed, losses, start, trace_of
+from tests.support.training import flags_of, losses, start
 from train import train_resnet
 from train.batches.data import open_data
 from train.checkpoints.files import load_file
-from train.train_resnet import REFUSED, STEPS, Flags, command, open_training
+from train.train_resnet import REFUSED, Flags, command, open_training
 
 SMALL = {
     "model": "shufflenet_v2_x0_5",
@@ -30,50 +27,6 @@ SMALL = {
     "log_interval_steps": 1,
 }
 TINY = {"model": "tiny_cnn", "image_size": 32, "batch_size": 8}
-STEPPED = {"lr_scheduler_type": STEPS}
-CHANGES = {
-    "min_crop": {"min_crop": 0.9},
-    "fake_data": {"fake_data": True, "num_classes": 3},
-    "model": {"model": "shufflenet_v2_x0_5"},
-    "num_classes": {"num_classes": 7},
-    "image_size": {"image_size": 48},
-    "batch_size": {"batch_size": 4},
-    "accum_iter": {"batch_size": 4, "accum_iter": 2},
-    "epochs": {"epochs": 1, "max_steps": 0},
-    "max_steps": {"max_steps": 2},
-    "lr": {"lr": 0.01},
-    "lr_scheduler_type": STEPPED,
-    "lr_scheduler_divide_every_n_epochs": {**STEPPED, "lr_scheduler_divide_every_n_epochs": 0.1},
-    "lr_scheduler_divisor": {**STEPPED, "lr_scheduler_divide_every_n_epochs": 0.1, "lr_scheduler_divisor": 2},
-    "num_warmup_epochs": {**STEPPED, "num_warmup_epochs": 0},
-    "momentum": {"momentum": 0.5},
-    "weight_decay": {"weight_decay": 0.5},
-    "precision": {"precision": "bfloat16"},
-    "seed": {"seed": 1},
-    "ckpt_interval": {"epochs": 4, "max_steps": 0, "ckpt_interval": 2, "keep_checkpoints": 9},
-    "ckpt_interval_steps": {"ckpt_interval_steps": 1},
-    "ckpt_interval_minutes": {"ckpt_interval_minutes": 1e-9},
-    "keep_checkpoints": {"ckpt_interval_steps": 1, "keep_checkpoints": 2},
-    "log_interval_steps": {"log_interval_steps": 2},
-    "profile_steps": {"profile_steps": "1:2"},
-}
-AGAINST = {
-    "fake_data": {"num_classes": 3},
-    "accum_iter": {"batch_size": 4},
-    "epochs": {"max_steps": 0},
-    "lr_scheduler_divide_every_n_epochs": STEPPED,
-    "lr_scheduler_divisor": {**STEPPED, "lr_scheduler_divide_every_n_epochs": 0.1},
-    "num_warmup_epochs": STEPPED,
-    "ckpt_interval": {"epochs": 4, "max_steps": 0, "keep_checkpoints": 9},
-    "keep_checkpoints": {"ckpt_interval_steps": 1},
-}
-"""What the change is compared with, where that is not a plain run."""
-ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "init", "resume", "num_workers", "region_policy"} | {
-    "on_error",
-    "pin_mem", "device", "use_xla", "diagnose", "test_set_batch_size", "target_accuracy", "metrics_debug",
-    "metrics_port", "metrics_address", "wandb",
-}  # fmt: skip
-"""Other tests show these: here, or of the masked autoencoder, whose code for them is the same."""
 
 
 class SmallNet(nn.Module):
@@ -128,30 +81,6 @@ def assert_same_weights(folder: Path, expected: Path) -> None:
     assert [name for name in wanted if not torch.equal(found[name], wanted[name])] == []
 
 
-def traces(train, folder, **flags) -> dict:
-    """All that three steps leave behind."""
-    train(**{"model": "tiny_cnn", "output_dir": str(folder), "max_steps": 3, **flags})
-    return trace_of(folder)
-
-
-@pytest.fixture(scope="module")
-def plain():
-    """Traces of the runs that changes are compared with, each made once."""
-    return {}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_each_flag_changes_losses_weights_or_files(train, plain, tmp_path, name):
-    against = json.dumps(AGAINST.get(name, {}))
-    if against not in plain:
-        plain[against] = traces(train, tmp_path / "plain", **json.loads(against))
-    assert traces(train, tmp_path / "changed", **CHANGES[name]) != plain[against]
-
-
-def test_every_flag_has_a_test():
-    assert {each.name for each in dataclasses.fields(Flags)} == CHANGES.keys() | ELSEWHERE
-
-
 def test_threads_and_region_policy_reach_both_loaders(dataset):
     flags = Flags(
         data_path=dataset, device="cpu", num_workers=3, region_policy="warn", test_set_batch_size=2, **TINY, epochs=1
@@ -161,37 +90,6 @@ def test_threads_and_region_policy_reach_both_loaders(dataset):
         assert (loader.config.num_threads, loader.config.region_policy) == (3, "warn")
     assert training.loader.config.batch_size == 8
     assert training.backend.task.validation.config.batch_size == 2
-
-
-def test_a_run_without_a_split_to_evaluate_on_says_so(photographs, tmp_path, capsys):
-    open_training(Flags(data_path=photographs, device="cpu", index_dir=str(tmp_path), **TINY, epochs=1))
-    assert capsys.readouterr().err.count(": no evaluation, because there is no split val (only train); ") == 1
-
-
-def test_flags_of_gcspytorchimagenet_have_its_names_and_defaults():
-    given = "--datadir DIR --logdir LOGS --num_epochs 3 --log_steps 200 --wd 0.1 --test_set_batch_size 32".split()
-    parsed = command.make_context("train_resnet", given).params
-    assert {
-        name: parsed[name] for name in ("data_path", "log_dir", "epochs", "log_interval_steps", "weight_decay")
-    } == {
-        "data_path": "DIR",
-        "log_dir": "LOGS",
-        "epochs": 3,
-        "log_interval_steps": 200,
-        "weight_decay": 0.1,
-    }
-    flags = Flags()
-    assert (flags.model, flags.batch_size, flags.test_set_batch_size, flags.epochs) == ("resnet50", 128, 64, 18)
-    assert (flags.momentum, flags.weight_decay, flags.log_interval_steps) == (0.9, 1e-4, 20)
-
-
-def test_the_learning_rate_follows_the_published_schedule():
-    """Up to 0.5 within 0.9 epochs, then a fifth of it after every 20."""
-    schedule = Flags().schedule()
-    for epoch in np.linspace(0, 89, 90) + 0.25:
-        rise = min(1.0, epoch / 0.9)
-        assert schedule.at(epoch) == pytest.approx(rise * 0.5 / 5 ** (epoch // 20))
-    assert {Flags(model="resnet18").schedule().at(epoch) for epoch in (0.0, 0.5, 30.0)} == {0.1}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -230,13 +128,6 @@ def test_two_runs_and_a_resumed_one_have_the_same_losses_and_statistics(train, w
     for stop in (3, 9, 0):
         assert train(output_dir=str(tmp_path), max_steps=stop, resume="automatic") == 0
     assert losses(tmp_path) == losses(whole)
-    assert_same_weights(tmp_path, whole)
-
-
-@pytest.mark.long
-def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, whole, tmp_path):
-    flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
-    killed_and_resumed("train.train_resnet", tmp_path, losses(whole), random.Random(), **flags)
     assert_same_weights(tmp_path, whole)
 
 

@@ -1,7 +1,6 @@
 """The ResNet in JAX: exact, resumable after any end, in one process and in two. JAX runs in processes of its own."""
 
 import json
-import random
 import re
 import shutil
 import signal
@@ -20,7 +19,6 @@ from tests.support.training_jax import (
     config_of,
     ended,
     environment,
-    killed_and_resumed,
     launch,
     numbers,
     series,
@@ -89,45 +87,6 @@ def steps(run, name):
     return [int(step) for step in run[name]]
 
 
-def test_models_have_the_published_numbers_of_parameters(found):
-    # torchvision's; of ResNet-200 timm's.
-    published = {
-        "ResNet18": 11_689_512,
-        "ResNet34": 21_797_672,
-        "ResNet50": 25_557_032,
-        "ResNet101": 44_549_160,
-        "ResNet152": 60_192_808,
-        "ResNet200": 64_673_832,
-    }
-    assert found["counts"].items() >= published.items()
-
-
-def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, compiled, expected, tmp_path):
-    flags = arguments(tmp_path, dataset_root=dataset, checkpoint_per_step=2, **SMALL)[1:]
-    killed_and_resumed(tmp_path, expected, random.Random(), flags, **environment(compiled))
-
-
-@pytest.mark.long
-def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, compiled, expected, tmp_path):
-    flags = arguments(tmp_path, dataset_root=dataset, **SMALL)
-    with launch(*flags, **environment(compiled)) as process:
-        for _ in range(3):
-            process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        errors = ended(process, 143)
-    done = len(series(tmp_path, "loss"))
-    assert f"stopped by a signal after step {done}; the same command continues it" in errors
-    assert len(list(tmp_path.glob(f"checkpoint-{done:09d}-*.npz"))) == 1
-    newest = next(iter(tmp_path.glob("checkpoint-*.npz")))
-    older = tmp_path / f"checkpoint-{done + 1:09d}-{'0' * 16}.npz"
-    shutil.copy(newest, older)  # newer by its name, of other bytes than that says
-    errors = train(*flags, **environment(compiled))
-    assert f"{older}: " in errors
-    assert "damaged; skipped" in errors
-    assert f"resumed after step {done}" in errors
-    assert numbers(tmp_path) == expected
-
-
 def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(found, runs, expected):
     assert [runs[name]["step"] for name in ("part", "rest", "over")] == [10, 22, 22]
     assert numbers(found["folder"] / "part") == expected
@@ -181,19 +140,6 @@ def test_debug_compiles_nothing(found):
     assert found["debug"] == [True, True, False]
 
 
-@pytest.mark.long
-def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, compiled, tmp_path):
-    program = ("tests.support.training_jax_cases", dataset, str(tmp_path))
-    with start(*program, **environment(compiled)) as process:
-        output, errors = process.communicate(timeout=800)
-    assert process.returncode == 0, errors[-3000:]
-    diagnosis = json.loads(output.splitlines()[-1])
-    assert diagnosis["code"] == 0
-    assert diagnosis["found"]["device"] == "_ResNet1 on cpu"
-    assert diagnosis["said"].startswith(diagnosis["found"]["verdict"])
-    assert diagnosis["files"] == ["diagnosis.html", "diagnosis.json"]
-
-
 def test_debug_and_diagnose_exclude_each_other():
     with pytest.raises(UsageError, match=r"--debug and --diagnose: .*; give one of them"):
         command.main(["--workdir=x", "--debug", "--diagnose"], standalone_mode=False)
@@ -201,15 +147,6 @@ def test_debug_and_diagnose_exclude_each_other():
 
 def test_the_entry_imports_no_torch(found):
     assert not found["torch"]
-
-
-def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(found):
-    line = found["errors"]["not finite"]
-    assert "the loss is nan, expected a finite one; of 8 samples the first are n" in line
-    assert "; nothing is kept, because no checkpoint was saved; look at the samples, or try a lower" in line
-    (report,) = (found["folder"] / "inf").glob("not-finite-*.json")
-    assert len(set(json.loads(report.read_text())["keys"])) == 8
-    assert not list((found["folder"] / "inf").glob("checkpoint-*"))
 
 
 @pytest.mark.parametrize(
@@ -245,32 +182,6 @@ def scalar_steps(folder):
         for tag in re.findall(rb"\x0a[\x01-\x1f]([ -~]+)\x15", event):
             found.setdefault(tag.decode(), []).append(step)
     return found
-
-
-def test_weights_that_overflow_in_the_last_update_are_not_saved(found):
-    line = found["errors"]["overflow"]
-    assert line.startswith("step 3: values that are not finite in "), line
-    assert "; nothing after the checkpoint of step 2 is kept; try a lower learning rate" in line
-    (kept,) = (found["folder"] / "overflow").glob("checkpoint-*")
-    assert kept.name.startswith("checkpoint-000000002-")
-
-
-@pytest.mark.long
-def test_two_processes_that_save_whole_checkpoints_agree_on_the_time(dataset, compiled, tmp_path):
-    flags = arguments(tmp_path, dataset_root=dataset, **SMALL, checkpoint_per_minute=1e-9, keep_checkpoints=9)
-    for process in in_two_processes(1, compiled, *flags):
-        ended(process)
-    assert sorted(path.name[:20] for path in tmp_path.glob("checkpoint-*.npz")) == [
-        "checkpoint-000000020", "checkpoint-000000022",
-    ]  # fmt: skip
-
-
-@pytest.mark.long
-def test_two_processes_end_together_where_weights_overflow(dataset, compiled, tmp_path):
-    keys = {**SMALL, "warmup_epochs": 0, "learning_rate": 1e41, "max_steps": 1}
-    pair = in_two_processes(1, compiled, *arguments(tmp_path, dataset_root=dataset, **keys))
-    assert ["step 1: values that are not finite in " in ended(process, 1) for process in pair] == [True, True]
-    assert not list(tmp_path.glob("checkpoint-*"))
 
 
 GRAPH_KEYS = ("model", "image_size", "half_precision", "momentum", "weight_decay")

@@ -1,7 +1,6 @@
 """The entry: exact, resumable after any end, on any kind of data; on several XLA devices as on one."""
 
 import json
-import random
 import re
 import shutil
 from pathlib import Path
@@ -15,7 +14,7 @@ from dataprep.demo.make import write_demo
 from dataprep.errors import FormatError, UsageError
 from tests.support.finished import build_here
 from tests.support.on_use import on_use
-from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
+from tests.support.training import flags_of, log_lines, losses, start
 from tests.support.training_fsdp import SMALL, TOLERANCE, held_by
 from tests.support.training_jax import cluster, ended, environment
 from train.checkpoints.encoder_weights import read_weights
@@ -60,12 +59,6 @@ def test_a_checkpoint_of_other_heads_is_refused_though_its_weights_have_the_same
             train(tmp_path / folder, data_path=dataset, num_heads=4, max_steps=2, **{flag: saved})
 
 
-@pytest.mark.long
-def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, expected, tmp_path):
-    flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
-    killed_and_resumed("train.train_vit", tmp_path, expected, random.Random(), **flags)
-
-
 def test_parts_of_a_batch_have_the_gradient_of_the_whole(dataset, expected, tmp_path):
     found = train(tmp_path, data_path=dataset, accum_iter=4, max_steps=5)
     assert found == pytest.approx({step: expected[step] for step in found}, rel=1e-4)
@@ -103,11 +96,6 @@ def test_the_command_line_of_vit_10b_fsdp_example_runs_on_every_kind_of_data(kin
     assert end == {"step": 15, "epoch": 2.0, "ended": True}
 
 
-def test_a_run_without_a_split_to_evaluate_on_says_so(photographs, tmp_path, capsys):
-    train(tmp_path / "run", data_path=photographs, index_dir=str(tmp_path / "index"), max_steps=1)
-    assert capsys.readouterr().err.count(": no evaluation, because there is no split val (only train); ") == 1
-
-
 @pytest.fixture(scope="module")
 def four_devices(dataset, tmp_path_factory) -> tuple[dict[str, Any], Path]:
     """What each of four devices holds after five steps, and the folder of the run."""
@@ -137,13 +125,6 @@ def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_res
     assert back == pytest.approx({step: expected[step] for step in range(6, 9)}, abs=TOLERANCE)
 
 
-@pytest.mark.long
-def test_under_fsdp_a_stopped_run_resumes_bit_for_bit_with_the_same_dropout(dataset, tmp_path):
-    with start("tests.support.training_fsdp", "exact", dataset, str(tmp_path), CPU_NUM_DEVICES="2") as process:
-        _, errors = process.communicate(timeout=500)
-    assert process.returncode == 0, errors[-3000:]
-
-
 def test_each_of_four_devices_holds_a_quarter_of_the_weights_as_planned(four_devices):
     found, _ = four_devices
     devices = {f"CPU:{number}" for number in range(4)}
@@ -158,17 +139,6 @@ def test_one_number_that_is_not_finite_on_one_device_is_found(four_devices):
     at_first, weight, moment = found["not_finite"]
     assert (at_first, weight) == ([], ["model/blocks.0.attn.qkv.weight"])
     assert re.fullmatch(r"optimizer/\d+/exp_avg_sq", *moment)
-
-
-@pytest.mark.long
-def test_under_fsdp_weights_that_overflow_in_the_last_update_are_not_saved(dataset, tmp_path):
-    keys = {**SMALL, "warmup_steps": 0, "lr": 1e30, "weight_decay": 1e12, "max_steps": 1}
-    arguments = flags_of(data_path=dataset, device="xla", ckpt_dir=tmp_path, **keys)
-    with start("train.train_vit", *arguments, CPU_NUM_DEVICES="2") as process:
-        _, errors = process.communicate(timeout=500)
-    assert process.returncode == 1, errors[-3000:]
-    assert "step 1: values that are not finite in model/" in errors.splitlines()[-1]
-    assert not list(tmp_path.rglob("checkpoint-*"))
 
 
 def test_without_fsdp_every_device_holds_a_copy(four_devices):
@@ -204,18 +174,6 @@ def run_all(runs: dict[Path, tuple[str, list[str]]]) -> None:
         with process:
             _, errors = process.communicate(timeout=500)
         assert process.returncode == 0, errors[-3000:]
-
-
-@pytest.mark.long
-def test_packs_train_on_two_devices_under_fsdp_as_on_one_and_every_image_is_evaluated(dataset, tmp_path):
-    """Two rows of four images of any shape, one on each device."""
-    packs = {"pack_tokens": 32, "pack_images": 4, "num_epochs": 1}
-    expected = train(tmp_path / "cpu", data_path=dataset, **packs)
-    flags = flags_of(data_path=dataset, device="xla", **{**SMALL, **packs})
-    run_all({tmp_path / "xla": ("2", flags)})
-    assert losses(tmp_path / "xla") == pytest.approx(expected, rel=1e-4)
-    counted = [[json.loads(line) for line in log_lines(tmp_path / name)][-2] for name in ("cpu", "xla")]
-    assert [line["val_images"] for line in counted] == [3, 3]
 
 
 def in_jax(folder, data, processes=1, **flags):

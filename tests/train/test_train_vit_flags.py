@@ -1,13 +1,12 @@
-"""Every flag does something: another loss, another learning rate, other weights, other files; or is refused."""
+"""Flags of the ViT whose meaning is more than another loss, and flags that are refused."""
 
-import dataclasses
 import json
 from typing import Any
 
 import pytest
 
 from dataprep.errors import UsageError
-from tests.support.training import TINY_VIT, losses, trace_of
+from tests.support.training import TINY_VIT, losses
 from train.train_vit import REFUSED, Flags, command, open_training
 
 SMALL: dict[str, Any] = {
@@ -18,90 +17,11 @@ SMALL: dict[str, Any] = {
     "num_workers": 2,
     "max_steps": 3,
 }
-PACKS = {"pack_tokens": 32, "pack_images": 4}
-CHANGES: dict[str, dict[str, Any]] = {
-    "min_crop": {"min_crop": 0.9},
-    "fake_data": {"fake_data": True},
-    "image_size": {"image_size": 24},
-    "patch_size": {"patch_size": 4},
-    "embed_dim": {"embed_dim": 48},
-    "num_heads": {"num_heads": 4},
-    "num_blocks": {"num_blocks": 1},
-    "mlp_ratio": {"mlp_ratio": 2.0},
-    "pos_dropout": {"pos_dropout": 0.5},
-    "att_dropout": {"att_dropout": 0.5},
-    "mlp_dropout": {"mlp_dropout": 0.5},
-    "num_classes": {"num_classes": 1001},
-    "batch_size": {"batch_size": 4},
-    "accum_iter": {"accum_iter": 2},
-    "epochs": {"epochs": 3},
-    "max_steps": {"max_steps": 2},
-    "lr": {"lr": 1e-2},
-    "weight_decay": {"weight_decay": 5.0},
-    "clip_grad_norm": {"clip_grad_norm": 1e-3},
-    "warmup_steps": {"warmup_steps": 2},
-    "precision": {"precision": "bfloat16"},
-    "seed": {"seed": 1},
-    "ckpt_interval_steps": {"ckpt_interval_steps": 1},
-    "ckpt_interval_minutes": {"ckpt_interval_minutes": 1e-9},
-    "keep_checkpoints": {"ckpt_interval_steps": 1, "keep_checkpoints": 2},
-    "log_interval_steps": {"log_interval_steps": 2},
-    "profile_steps": {"profile_steps": "1:2"},
-    "pack_tokens": {**PACKS, "pack_tokens": 40},
-    "pack_images": {**PACKS, "pack_images": 2},
-    "pack_min_tokens": {**PACKS, "pack_min_tokens": 7},
-    "pack_max_tokens": {**PACKS, "pack_max_tokens": 11},
-    "pack_positions": {**PACKS, "pack_positions": "absolute"},
-}
-AGAINST = {
-    "keep_checkpoints": {"ckpt_interval_steps": 1},
-    "epochs": {"max_steps": 6},
-    **dict.fromkeys(("pack_tokens", "pack_images", "pack_min_tokens", "pack_max_tokens", "pack_positions"), PACKS),
-}
-"""What the change is compared with, where that is not a plain run."""
-TOGETHER = {"epochs": {"max_steps": 6}}
-HERE = {"no_grad_ckpt", "ckpt_interval", "test_epoch_interval", "resume_epoch", "num_workers"} | {
-    "plan", "plan_devices", "json",
-}  # fmt: skip
-"""Shown below, or by the other tests of this entry."""
-ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "init", "resume", "region_policy"} | {
-    "run_without_fsdp", "pin_mem", "device", "use_xla", "diagnose", "metrics_port", "metrics_address", "wandb",
-    "framework", "compile", "tensor_parallel", "ema_decay", "no_scan", "orbax", "on_error",
-}  # fmt: skip
 
 
 def train(dataset, **flags: Any) -> int:
     """In this process; the exit code."""
     return open_training(Flags(**{"data_path": dataset, "device": "cpu", "output_dir": "", **SMALL, **flags})).run()
-
-
-def traces(dataset, folder, **flags: Any) -> dict[str, Any]:
-    """All that three steps leave behind."""
-    train(dataset, output_dir=str(folder), **flags)
-    return trace_of(folder)
-
-
-@pytest.fixture(scope="module")
-def plain():
-    """Traces of a plain run, made once."""
-    return {}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_each_flag_changes_losses_weights_or_files(dataset, plain, tmp_path, name):
-    against = json.dumps(AGAINST.get(name, {}))
-    if against not in plain:
-        plain[against] = traces(dataset, tmp_path / "plain", **json.loads(against))
-    assert traces(dataset, tmp_path / "changed", **CHANGES[name], **TOGETHER.get(name, {})) != plain[against]
-
-
-def test_the_same_flags_change_nothing(dataset, tmp_path):
-    flags = {"pos_dropout": 0.1, "att_dropout": 0.1, "mlp_dropout": 0.1}
-    assert traces(dataset, tmp_path / "a", **flags) == traces(dataset, tmp_path / "b", **flags)
-
-
-def test_every_flag_has_a_test():
-    assert {each.name for each in dataclasses.fields(Flags)} == CHANGES.keys() | HERE | ELSEWHERE
 
 
 def test_blocks_are_recomputed_for_the_gradient_unless_no_grad_ckpt_is_given(dataset, tmp_path):
@@ -169,17 +89,6 @@ def test_flags_that_do_not_fit_the_data_or_each_other_are_refused(dataset, flags
         train(dataset, **flags)
 
 
-@pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_where_only_a_default_says_it_the_rate_rises_for_a_tenth_of_the_run(dataset, capsys, framework):
-    flags = {**SMALL, "epochs": 5, "framework": framework}
-    del flags["warmup_steps"]
-    training = open_training(Flags(data_path=dataset, device="cpu", output_dir="", **flags))
-    note = "note: the learning rate rises for 3 of 37 updates; the default of --warmup-steps is 10,000\n"
-    assert capsys.readouterr().err.count(note) == 1
-    assert training.schedule.warmup_epochs == pytest.approx(3 * 8 / 60)
-    assert training.description["warmup_steps"] == 3
-
-
 @pytest.mark.filterwarnings("ignore:optax.global_norm:DeprecationWarning")
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_there_are_as_many_logits_as_the_data_have_classes(dataset, tmp_path, framework):
@@ -193,8 +102,3 @@ def test_there_are_as_many_logits_as_the_data_have_classes(dataset, tmp_path, fr
     again = open_training(Flags(**flags, num_classes=1000))
     again.resume("automatic")
     assert (again.step, again.run()) == (3, 0)
-
-
-def test_num_workers_sets_the_decoding_threads(dataset):
-    flags = Flags(data_path=dataset, device="cpu", output_dir="", **{**SMALL, "num_workers": 3})
-    assert open_training(flags).loader.config.num_threads == 3
