@@ -10,6 +10,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import click
+from click.testing import CliRunner, Result
+
 from dataprep.builder.cards import CROISSANT, README
 from dataprep.storage import open_storage
 from tests.support import warm
@@ -30,6 +33,29 @@ def dataprep(*arguments: object, timeout_s: float = 800, **environment: str) -> 
         out, err = process.communicate(timeout_s)
     assert process.returncode is not None
     return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def succeeds(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line, which must succeed; what it printed."""
+    run = dataprep(*arguments, **environment)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return run
+
+
+def refuses(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line, which must refuse its arguments or its data without a traceback; what it printed."""
+    run = dataprep(*arguments, **environment)
+    assert run.returncode == 2, run.stderr[-3000:]
+    assert "Traceback" not in run.stderr
+    return run
+
+
+def invoked(command: click.Command, *arguments: object) -> Result:
+    """Call a command in this process; an expected error is raised."""
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
 
 
 def dataprep_anew(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -59,7 +85,7 @@ def build(dataset: str, source: object, output: object, fmt: str, *more: object,
 
 def build_warm(dataset: str, source: object, output: object, fmt: str, *more: object) -> dict:
     """Build, which must succeed, with modules that are imported already, which takes half the time; the JSON."""
-    return _printed(dataprep(*build_arguments(dataset, source, output, fmt, *more)))
+    return json.loads(succeeds(*build_arguments(dataset, source, output, fmt, *more)).stdout)
 
 
 def _printed(run: subprocess.CompletedProcess[str]) -> dict:

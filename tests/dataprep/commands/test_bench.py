@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from loaders.bench.table import to_document
-from tests.support.builds import command, dataprep
+from tests.support.builds import command, dataprep, succeeds
 from tests.support.findings import bench_table
 from tests.support.waiting import end_soon
 from tests.support.words import replaced
@@ -22,8 +22,7 @@ def test_bench_prints_a_table(finished, tmp_path):
     """Two datasets, each with tables that fit into 80 columns; in a file no line is wrapped or ends with spaces."""
     urls = finished("imagenet-webdataset"), finished("coco-tfrecord")
     (tmp_path / "old.json").write_text(json.dumps(to_document(bench_table())))
-    run = dataprep("bench", *urls, *SMALL, "--compare", tmp_path / "old.json")
-    assert run.returncode == 0, run.stderr
+    run = succeeds("bench", *urls, *SMALL, "--compare", tmp_path / "old.json")
     lines = run.stdout.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
     assert "differs: setting image_size: 224 before, 32 now" in lines
@@ -47,8 +46,7 @@ def test_bench_prints_one_json_document(finished, tmp_path):
     url = finished("imagenet-imagefolder")
     (tmp_path / "old.json").write_text(json.dumps(to_document(bench_table())))
     words = ("--batch-size", 4, "--split", "val", "--compare", tmp_path / "old.json", "--json")
-    run = dataprep("bench", url, *replaced(SMALL, *words))
-    assert run.returncode == 0, run.stderr
+    run = succeeds("bench", url, *replaced(SMALL, *words))
     assert run.stderr == ""
     document = json.loads(run.stdout)
     assert document["schema_version"] == 1

@@ -6,7 +6,7 @@ import json
 import re
 
 from tests.support.adoption import adopt_here
-from tests.support.builds import dataprep
+from tests.support.builds import dataprep, succeeds
 from tests.support.own_data import class_folders
 
 CARDS = ("README.md", "croissant.json")
@@ -14,8 +14,7 @@ CARDS = ("README.md", "croissant.json")
 
 def built(source, output, *more):
     arguments = ["--source", source, "--output", output, "--format", "webdataset", "--workers", 1, *more]
-    run = dataprep("build", "folder", *arguments)
-    assert run.returncode == 0, run.stderr
+    succeeds("build", "folder", *arguments)
     return output
 
 
@@ -31,8 +30,7 @@ def test_builds_write_cards_that_users_may_edit(tmp_path):
         "mine",
         before["croissant.json"],
     )
-    verified = dataprep("verify", output)
-    assert verified.returncode == 0, verified.stdout
+    verified = succeeds("verify", output)
     assert "card" in verified.stdout
     assert "README.md: it was edited" in verified.stdout
     kept = json.loads(dataprep("card", output, "--json").stdout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,9 +17,8 @@ from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import DataprepError, UsageError
 from dataprep.storage import open_storage
 from loaders import open_loader
-from tests.support.builds import dataprep
+from tests.support.builds import dataprep, refuses
 from tests.support.gcs_emulator import GCSEmulator
-from tests.support.metadata_server import MetadataServer, vm_in
 
 BUCKETS = {
     "region-eu": {"location": "EUROPE-WEST4"},
@@ -31,16 +29,6 @@ BUCKETS = {
     "zonal-us": {"location": "us-central1", "data_locations": ("us-central1-a",), "storage_class": "RAPID"},
 }
 # From us-central1-a, from europe-west4-b.
-VERDICTS = {
-    "region-eu": (PAID, CO_LOCATED),
-    "region-us": (CO_LOCATED, PAID),
-    "multi-eu": (PAID, PAID),
-    "dual-nam4": (FREE, PAID),
-    "dual-own": (FREE, PAID),
-    "zonal-us": (CO_LOCATED, PAID),
-}
-READERS = ("us-central1-a", "europe-west4-b")
-PAIRS = [(bucket, index) for bucket in BUCKETS for index in range(len(READERS))]
 CODES = {CO_LOCATED: 0, FREE: 0, CACHED: 0, PAID: 1, UNKNOWN: 3}
 
 
@@ -59,12 +47,6 @@ def dataset(buckets, uploaded) -> str:
     return uploaded("imagenet-webdataset", "gs://region-eu/imagenet")
 
 
-@pytest.fixture(params=READERS)
-def vm(request, monkeypatch) -> Iterator[MetadataServer]:
-    with vm_in(request.param, monkeypatch) as server:
-        yield server
-
-
 def check(*arguments: object) -> Result:
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
@@ -79,11 +61,6 @@ def checked(*arguments: object) -> dict:
 
 
 # The command
-
-
-@pytest.mark.parametrize(("bucket", "index"), PAIRS)
-def test_every_kind_of_bucket_is_judged_from_two_zones(bucket, index):
-    assert checked(f"gs://{bucket}", "--zone", READERS[index])["verdict"] == VERDICTS[bucket][index]
 
 
 def test_the_zone_of_this_machine_is_the_default(american_vm):
@@ -108,12 +85,6 @@ def test_the_storage_layout_serves_where_the_bucket_may_not_be_seen():
     assert "permission storage.buckets.get is missing" in found["notes"][0]
 
 
-def test_both_missing_permissions_are_named():
-    found = checked("gs://hidden", "--zone", "us-central1-a")
-    assert found["verdict"] == UNKNOWN
-    assert "storage.buckets.get is missing, and so is storage.objects.list" in found["reason"]
-
-
 def test_a_mistyped_region_is_priced_with_a_note_that_names_the_nearest():
     words = ("gs://bucket", "--bucket-location", "us-cental1", "--zone", "europe-west44-b", "--dataset-bytes", "1GB")
     result = check(*words)
@@ -132,8 +103,7 @@ def test_a_mistyped_region_is_priced_with_a_note_that_names_the_nearest():
 
 
 def test_a_bucket_that_does_not_exist_is_bad_input(gcs):
-    run = dataprep("check-region", "gs://no-such-bucket", "--zone", "us-central1-a")
-    assert run.returncode == 2
+    run = refuses("check-region", "gs://no-such-bucket", "--zone", "us-central1-a")
     assert run.stderr == (
         "dataprep: gs://no-such-bucket: the bucket gs://no-such-bucket does not exist; create it, or check its name\n"
     )
@@ -180,7 +150,6 @@ def test_a_given_zone_is_priced_as_a_rapid_bucket(no_credentials):
         "1GiB",
     )
     found = checked(*words)["one_pass_usd"]
-    assert checked(*words[:-2], "--dataset-bytes", "1GiB")["one_pass_usd"] == found
     assert (found["transfer"], found["retrieval"]) == (0, pytest.approx(0.0006))
     assert found["operations"] == pytest.approx(512 * 0.0002 / 1000)
 
@@ -234,21 +203,6 @@ def test_a_number_of_objects_prices_their_reads_and_their_copies(no_credentials)
     assert checked(*words[:-1], "5MiB", "--objects", "2")["reading"]["gets"] == 4
 
 
-def test_costs_of_a_dataset_are_those_of_its_bytes(dataset):
-    found = checked(dataset, "--zone", "us-central1-a", "--epochs", "90")
-    train = next(split for split in _manifest(dataset)["splits"] if split["name"] == "train")
-    assert found["reading"]["num_bytes"] == train["num_bytes"]
-    transfer = train["num_bytes"] / 2**30 * 0.05
-    assert found["one_pass_usd"]["transfer"] == pytest.approx(transfer)
-    assert found["training_usd"]["transfer"] == pytest.approx(90 * transfer)
-    assert found["one_pass_usd"]["operations"] == pytest.approx(found["reading"]["gets"] * 0.0004 / 1000)
-    assert found["copy"]["once"]["transfer"] == pytest.approx(transfer)
-    assert found["commands"] == [
-        "dataprep create-bucket gs://NEW-BUCKET --near us-central1-a",
-        f"dataprep replicate {dataset} --to gs://NEW-BUCKET/imagenet",
-    ]
-
-
 def test_prices_of_a_given_file_are_used(dataset, tmp_path):
     prices = tmp_path / "prices.csv"
     prices.write_text("item,of,where,usd\ntransfer_per_gib,europe-west4,us-central1,0\n")
@@ -264,15 +218,9 @@ def test_the_text_has_the_price_and_the_next_step(dataset):
     assert run.stderr == ""
 
 
-def test_imagenet_for_90_epochs_costs_what_is_published():
+def test_a_cache_is_priced_as_by_plan_input_with_the_command_that_makes_it():
     words = ("gs://cached-us", "--zone", "us-central1-b", "--dataset-bytes", "147897477120", "--epochs", "90")
     found = checked(*words)
-    assert found["training_usd"]["transfer"] == pytest.approx(248, abs=0.1)
-    direct, cached, copied = found["ways"]
-    assert direct["read"]["transfer"] == pytest.approx(248, abs=0.1)
-    hits = cached["read"]["total"] * 90 / 89  # the published figure does not count the filling
-    assert cached["ingest"] + cached["kept"] + hits == pytest.approx(22, abs=0.5)
-    assert copied["once"]["total"] + copied["kept"] == pytest.approx(5.5, abs=0.02)
     out = check(*words).stdout
     assert "cache       a Rapid Cache in us-central1-b: at most $24.23" in out
     places = ("--bucket-location", "US", *words[1:3], "--dataset-bytes", words[4], "--epochs", "90")
@@ -280,16 +228,6 @@ def test_imagenet_for_90_epochs_costs_what_is_published():
     assert line.split()[-1] == "$24.23", "both commands show one sum"
     assert f"              {found['cache_command']}\n" in out
     assert found["cache_command"] == "gcloud storage buckets anywhere-caches create gs://cached-us us-central1-b"
-
-
-def test_a_cache_in_the_readers_zone_is_a_verdict_and_lets_the_guard_pass():
-    found = checked("gs://cached-us", "--zone", "us-central1-a", "--dataset-bytes", "1GiB")
-    assert (found["verdict"], found["usd_per_gib"]) == (CACHED, 0.0006)
-    assert found["one_pass_usd"]["operations"] == pytest.approx(512 * 0.0002 / 1000)
-    assert found["ways"] == []
-    assert guard("gs://cached-us/x", "refuse", where="us-central1-a").verdict.kind == CACHED
-    with pytest.raises(UsageError, match="`region_policy` warn"):
-        guard("gs://cached-us/x", "refuse", where="us-central1-b")
 
 
 def test_an_ai_zone_is_noted_unless_it_has_a_cache(gcs):
@@ -320,50 +258,6 @@ def test_a_zonal_bucket_that_cannot_be_read_is_said(gcs):
 
 
 # The guard
-
-
-@pytest.mark.parametrize("bucket", BUCKETS)
-def test_the_guard_refuses_paid_reading_alone(vm, bucket):
-    zone = vm.values["instance/zone"].rpartition("/")[2]
-    expected = VERDICTS[bucket][READERS.index(zone)]
-    if expected != PAID:
-        assert guard(f"gs://{bucket}/x", "refuse").verdict.kind == expected
-        return
-    with pytest.raises(UsageError, match=rf"is read from {zone}: \$0\.0[25] per GiB; .* `region_policy` warn"):
-        guard(f"gs://{bucket}/x", "refuse")
-
-
-def test_the_guard_warns_once_where_it_may_not_refuse(american_vm, caplog):
-    for _ in range(3):
-        assert guard("gs://region-eu/warned", "warn").verdict.kind == PAID
-    assert [record.message for record in caplog.records] == [
-        "dataprep: warning: gs://region-eu/warned lies in europe-west4 and is read from us-central1-a: $0.05 per GiB"
-    ]
-
-
-def test_the_guard_does_not_refuse_an_unknown_verdict(american_vm, caplog):
-    assert guard("gs://hidden/x", "refuse").verdict.kind == UNKNOWN
-    assert "storage.objects.list" in caplog.text
-    assert guard("gs://no-such-bucket/x", "refuse") is None
-
-
-@pytest.mark.parametrize(("url", "policy"), [("gs://region-eu/x", "off"), ("/data", "refuse"), ("file:///x", "refuse")])
-def test_no_server_is_asked_if_the_policy_cannot_refuse(american_vm, gcs, url, policy):
-    before = gcs.stats()["requests"]
-    assert guard(url, policy) is None
-    assert american_vm.asked == []
-    assert gcs.stats()["requests"] == before
-
-
-def test_outside_google_cloud_no_bucket_is_asked(gcs):
-    before = gcs.stats()["requests"]
-    assert guard("gs://region-eu/x", "refuse") is None
-    assert gcs.stats()["requests"] == before
-
-
-def test_another_policy_is_refused():
-    with pytest.raises(UsageError, match="must be one of refuse, warn, off, got 'maybe'"):
-        guard("/data", "maybe")
 
 
 # Who calls it
@@ -421,7 +315,3 @@ def test_a_dataflow_build_is_judged_from_its_workers_region(american_vm, dataset
     arguments = ["--source", "gs://region-us/none", "--output", tmp_path / "out", "--format", "webdataset"]
     result = build(*arguments, "--runner", "DataflowRunner", "--", "--region=europe-west4")
     assert "gs://region-us/none lies in us-central1 and is read from europe-west4" in str(result.exception)
-
-
-def _manifest(url: str) -> dict:
-    return json.loads(open_storage(url).read("dataset.json"))

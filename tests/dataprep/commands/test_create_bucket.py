@@ -6,12 +6,13 @@ import itertools
 import json
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from dataprep.cloud import buckets as bucket_accounts
 from dataprep.commands.create_bucket import command
-from dataprep.errors import AccessError, DataprepError, UsageError, VerificationError
+from dataprep.errors import AccessError, DataprepError, VerificationError
 from dataprep.storage import gcs_client
+from tests.support.builds import invoked
 from tests.support.fake_gcloud import fake_gcloud
 
 _numbers = itertools.count()
@@ -32,10 +33,7 @@ def cloud(tmp_path, monkeypatch):
 
 
 def create(*words: object) -> Result:
-    result = CliRunner().invoke(command, [str(word) for word in words])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+    return invoked(command, *words)
 
 
 def described(name: str) -> dict:
@@ -52,22 +50,6 @@ def test_a_bucket_is_created_in_the_readers_region(name):
     assert found["iamConfiguration"]["publicAccessPrevention"] == "enforced"
     assert int(found["softDeletePolicy"]["retentionDurationSeconds"]) == 7 * 86400
     assert [rule["action"]["type"] for rule in found["lifecycle"]["rule"]] == ["AbortIncompleteMultipartUpload"]
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        (["--lifecycle-days", 30], {"action": {"type": "Delete"}, "condition": {"age": 30}}),
-        (
-            ["--lifecycle-days", 90, "--lifecycle", "nearline"],
-            {"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 90}},
-        ),
-    ],
-)
-def test_objects_are_deleted_or_moved_at_the_given_age(name, options, rule):
-    create(name, "--near", "europe-west4", *options, "--soft-delete-days", 0)
-    assert described(name)["lifecycle"]["rule"][1] == rule
-    assert int(described(name)["softDeletePolicy"]["retentionDurationSeconds"]) == 0
 
 
 def test_a_bucket_is_created_in_the_region_of_a_tpu(name, cloud):
@@ -102,20 +84,6 @@ def test_differences_of_an_existing_bucket_are_listed_and_nothing_is_changed(nam
     assert described(name) == before
 
 
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        ({"location": "EUROPE-WEST4"}, "in europe-west4, not in us-central1"),
-        ({"location": "US"}, "in the multi-region US, not in us-central1"),
-        ({"location": "NAM4"}, r"in the dual-region NAM4 \(us-central1, us-east1\)"),
-    ],
-)
-def test_a_bucket_in_another_place_is_refused(name, gcs, place, said):
-    gcs.create_bucket(name, **place)
-    with pytest.raises(UsageError, match=said):
-        create(f"gs://{name}", "--near", "us-central1-a")
-
-
 def test_a_bucket_of_somebody_else_is_refused(name, gcs):
     gcs.create_bucket(name, location="US-CENTRAL1", deny=["storage.buckets.get"])
     with pytest.raises(AccessError, match="may be somebody else's: choose another name"):
@@ -129,9 +97,7 @@ def test_a_bucket_of_somebody_else_is_refused(name, gcs):
         (["gs://x-y-z/prefix", "--near", "us-central1"], "expected only a bucket's name"),
         (["gs://x-y-z", "--near", "us-central"], "is no zone or region"),
         (["gs://x-y-z", "--near", "us-central1", "--label", "Team=x"], "expected KEY=VALUE"),
-        (["gs://x-y-z", "--near", "us-central1", "--soft-delete-days", "3"], "takes 0, or 7 to 90"),
         (["gs://x-y-z", "--near", "us-central1", "--service-account", "trainer"], "add --project"),
-        (["x-y-z", "--near", "us-central1", "--service-account", "x", "--project", "p"], "expected 6 to 30 of a-z"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_right_form(arguments, said):

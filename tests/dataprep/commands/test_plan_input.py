@@ -9,7 +9,6 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.arena.arena_peers import PEERS
 from dataprep.cloud import prices
 from dataprep.cloud.accelerators import machines
 from dataprep.cloud.capacity import cost_from_table, host_cores, measured_here
@@ -17,7 +16,7 @@ from dataprep.cloud.plan import PACK
 from dataprep.commands.check_region import command as check_region
 from dataprep.commands.convert import command as convert
 from dataprep.commands.plan_input import command
-from dataprep.errors import UndecidedError, UsageError
+from dataprep.errors import UsageError
 
 MAE = ("--accelerator", "v3-256", "--image-size", "448", "--images-per-s", "4096")
 RESNET = ("--accelerator", "v4-32")
@@ -129,16 +128,12 @@ def test_cores_count_like_those_of_the_machine_of_the_users_measurement(plan_inp
             "--images-per-s is about a TPU; add --accelerator; there are v2-8 to v2-512, v3-8 to",
         ),
         (("--bucket-location", "mars", "--zone", "us-central1-a"), "--bucket-location 'mars': no such place; expected"),
+        ((*RESNET, "--images-per-s", 1, "--dataset-bytes", "0"), "--dataset-bytes must be 1 or more, got 0"),
     ],
 )
 def test_missing_or_wrong_options_are_refused(plan_input, arguments, message):
     with pytest.raises(UsageError, match=message):
         plan_input(*arguments)
-
-
-def test_no_bytes_are_wrong_usage(plan_input):
-    with pytest.raises(UsageError, match="--dataset-bytes must be 1 or more, got 0"):
-        plan_input(*RESNET, "--images-per-s", 8000, "--dataset-bytes", "0")
 
 
 def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
@@ -172,17 +167,6 @@ def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, tm
     assert (parsed.params["url"], parsed.params["resize"]) == (plain, 256)
 
 
-def test_a_loader_that_was_not_measured_at_this_size_is_undecided(plan_input):
-    one_size = {loader for loader, rows in measured_here().items() if len(rows) == 1}
-    for loader in measured_here():
-        if loader in one_size:
-            with pytest.raises(UndecidedError, match=f"{loader} at 448 pixels was not measured"):
-                plan_input(*MAE, "--loader", loader)
-        else:
-            code, _ = plan_input(*MAE, "--loader", loader)
-            assert code in (0, 1)
-
-
 def test_the_size_of_an_image_is_said_to_be_assumed(plan_input):
     words = (*RESNET, "--images-per-s", 8000, "--dataset-bytes", "500GB")
     _, out = plan_input(*words)
@@ -212,24 +196,6 @@ def test_old_prices_and_storage_of_another_region_are_noted(plan_input, monkeypa
     assert assumed.startswith("requests and copies are priced for objects of 256 MiB")
     assert kept == "keeping data in us-west4 is priced as in us-central1"
     assert "keeping data" not in plan_input(*PLACES[:3], "us-central1-a")[1]
-
-
-def test_plan_knows_the_loaders_of_the_benchmark():
-    loader = next(option for option in command.params if option.name == "loader")
-    assert set(loader.type.choices) == {"dataprep", *PEERS}
-
-
-def test_reading_imagenet_for_90_epochs_costs_what_is_published(plan_input):
-    places = ("--bucket-location", "US", "--zone", "us-central1-a", "--epochs", "90")
-    _, out = plan_input(*RESNET, "--images-per-s", 1000, *places, "--json")
-    direct, cached, copied = json.loads(out)["places"]["ways"]
-    assert direct["read"]["transfer"] == pytest.approx(248, abs=0.1)
-    hits = cached["read"]["total"] * 90 / 89  # the published figure does not count the filling
-    assert cached["ingest"] + cached["kept"] + hits == pytest.approx(22, abs=0.5)
-    assert copied["once"]["total"] + copied["kept"] == pytest.approx(5.5, abs=0.02)
-    _, out = plan_input(*RESNET, "--images-per-s", 1000, *places)
-    assert "Reading 137.74 GiB 90 times in us-central1-a: paid" in out
-    assert "$247.93" in out
 
 
 def test_the_reading_is_priced_without_an_accelerator(plan_input):
@@ -272,27 +238,6 @@ def test_the_commands_that_make_the_priced_copy_are_those_of_check_region(plan_i
         "  do          or read it through a Rapid Cache:\n"
         "              gcloud storage buckets anywhere-caches create gs://BUCKET us-central1-a\n"
     ) in out
-
-
-def test_the_number_of_objects_prices_their_reads_and_their_copies(plan_input):
-    """2 TB are some 8,000 shards, or 18 million loose pictures, whose copies alone cost 90 dollars more."""
-    places = ("--bucket-location", "us-central1", "--zone", "europe-west4", "--dataset-bytes", "2 TB")
-    shards, loose = (
-        json.loads(plan_input(*places, *more, "--json")[1])["places"] for more in ((), ("--objects", "18000000"))
-    )
-    assert (shards["objects"], shards["gets"], shards["objects_are_assumed"]) == (7451, 953675, True)
-    assert (loose["objects"], loose["gets"], loose["objects_are_assumed"]) == (18000000, 18000000, False)
-    for found, operations in ((shards, 7451 * 0.005 / 1000), (loose, 90)):
-        assert found["ways"][-1]["once"]["operations"] == pytest.approx(operations)
-        assert found["ways"][0]["read"]["operations"] == pytest.approx(found["gets"] * 0.0004 / 1000)
-    assumed = (
-        "requests and copies are priced for objects of 256 MiB, as dataprep's shards, of which 2 MiB are read at a "
-        "time; for other data, such as loose pictures, give --objects"
-    )
-    assert assumed in shards["notes"]
-    assert f"note: {assumed}\n" in plan_input(*places)[1]
-    assert assumed not in loose["notes"]
-    assert loose["commands"][-1].endswith("     # other data")
 
 
 def test_a_zone_that_is_not_known_to_have_the_tpu_is_noted_as_by_tpu_plan(plan_input, capsys):

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from dataprep.cli import group
 from dataprep.demo.make import demo_server, write_demo_laion
 from dataprep.errors import UndecidedError
-from tests.support.builds import dataprep
+from tests.support.builds import dataprep, succeeds
 from tests.support.fake_gcloud import fake_gcloud
 from tests.support.tables import hub
 
@@ -116,9 +116,8 @@ def stored(finished, tmp_path_factory):
     with demo_server(folder / "laion", 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         write_demo_laion(folder / "laion", f"http://127.0.0.1:{server.server_port}", 30, 0, lambda *_: None)
-        run = dataprep("build", "laion", "--source", folder / "laion/laion.parquet", "--output", folder / "fetched",
+        succeeds("build", "laion", "--source", folder / "laion/laion.parquet", "--output", folder / "fetched",
                        "--format", "webdataset", *WEB)  # fmt: skip
-        assert run.returncode == 0, run.stderr
         laion = {name: folder / name for name in ("laion", "fetched")}
         table = hub(folder / "table")
         plain = finished("imagenet-imagefolder")

@@ -12,7 +12,7 @@ from dataprep.commands.region_options import named_place, place_of_workers, runs
 from dataprep.errors import UsageError
 from dataprep.messages import usd
 from dataprep.storage import open_storage
-from tests.support.builds import dataprep
+from tests.support.builds import succeeds
 
 
 def test_a_zone_or_region_is_checked_and_lower_case():
@@ -93,8 +93,7 @@ def test_the_emulator_counts_what_a_dry_run_predicts(originals, gcs, name, fmt):
     arguments += ["--format", fmt, "--allow-partial", "--num-shards", 4, "--workers", 1, "--max-reject-ratio", 1]
     predicted = {each["role"]: each["traffic"] for each in json.loads(planned(*arguments, "--json").stdout)["buckets"]}
     before = gcs.stats()
-    run = dataprep("build", *arguments)
-    assert run.returncode == 0, run.stderr
+    succeeds("build", *arguments)
     after = gcs.stats()
     found = {kind: after["operations"][kind] - before["operations"][kind] for kind in ("A", "B")}
     assert found["A"] == pytest.approx(sum(each["inserts"] for each in predicted.values()), rel=0.05)

@@ -69,11 +69,6 @@ def test_retrieval_is_charged_by_each_objects_own_class(gcs):
     )
 
 
-def test_autoclass_has_no_retrieval():
-    open_storage("gs://report-auto/x").create("a.tar", bytes(MIB))
-    assert examined("gs://report-auto/x", THERE).one_pass.retrieval == 0
-
-
 @pytest.mark.parametrize(
     ("url", "note"),
     [

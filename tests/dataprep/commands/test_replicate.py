@@ -25,8 +25,8 @@ from dataprep.messages import human_bytes
 from dataprep.storage import open_storage
 from loaders import open_loader
 from loaders.dataset import open_dataset
-from tests.support.builds import command, dataprep
-from tests.support.replication import checksums, flip_byte, remove_all
+from tests.support.builds import command, invoked, succeeds
+from tests.support.replication import checksums, remove_all
 from train.batches.data import open_data
 
 _numbers = itertools.count()
@@ -52,11 +52,7 @@ def target(source, gcs) -> Iterator[str]:
 
 
 def invoke(*arguments: object) -> Result:
-    """In this process; an expected error is raised."""
-    result = CliRunner().invoke(replicate_command, [str(each) for each in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+    return invoked(replicate_command, *arguments)
 
 
 def replicate(*arguments: object) -> dict:
@@ -94,8 +90,7 @@ def test_without_credentials_a_dry_run_names_the_command_that_prices_a_copy(tmp_
 
 
 def test_a_copy_reports_what_it_copied_and_a_second_run_nothing(source, target):
-    run = dataprep("replicate", source, "--to", target, "--max-usd", "1")
-    assert run.returncode == 0, run.stderr
+    run = succeeds("replicate", source, "--to", target, "--max-usd", "1")
     assert run.stdout == f"{target} is a complete copy: 11 objects, 11 of them copied ({_megabytes(source)})\n"
     assert f"  copy      11 objects, {_megabytes(source)}\n" in run.stderr
     assert re.search(r"price     \$0\.00\d+ once", run.stderr)
@@ -118,14 +113,6 @@ def test_a_card_that_stays_at_the_target_is_named(source, target):
     storage.delete("README.md")
     assert "  keep      README.md: another is there already, and stays\n" in run.stdout
     assert (planned["objects"], planned["standing"], planned["kept"]) == (11, 0, ["README.md"])
-
-
-def test_a_dataset_is_copied_to_several_places_at_once(source, target):
-    found = replicate(source, "--to", target, "--to", "gs://to-nam4/x")
-    assert [each["url"] for each in found["replicas"]] == [source, "gs://to-nam4/x", target]
-    assert [each["objects"] for each in found["copies"]] == [11, 11]
-    assert found["warnings"] == []
-    remove_all("gs://to-nam4/x")
 
 
 def test_a_copy_above_the_price_limit_is_refused_before_anything_is_written(source, target, tmp_path):
@@ -195,17 +182,6 @@ def test_a_terminal_shows_a_bar_with_bytes_and_rate(source, target, gcs):
     assert f"copying to {target} (MB)" in shown
     assert "of 11 objects, " in shown
     assert "B/s" in shown
-
-
-def test_verify_finds_a_flipped_byte_of_a_copy(source, target):
-    replicate(source, "--to", target)
-    whole = dataprep("verify", source, "--replicas", "--workers", 1)
-    assert "copies of the same size and CRC32C: 1" in whole.stdout
-    shard = next(name for name in checksums(target) if name.endswith(".tar"))
-    flip_byte(target, shard, 1000)
-    there = dataprep("verify", target, "--workers", 1)
-    assert there.returncode == 1
-    assert f"digest     {shard}: sha256" in there.stdout
 
 
 def test_a_copy_through_this_machine_from_a_paid_region_is_refused(american_vm, source, tmp_path):
@@ -281,38 +257,14 @@ def test_a_list_that_cannot_be_believed_changes_nothing(american_vm, source, tar
     assert "dataprep: warning: " in caplog.text
 
 
-@pytest.mark.parametrize("case", ["policy off", "outside Google Cloud", "free", "disk"])
-def test_no_bucket_is_asked_if_no_copy_could_be_cheaper(source, target, gcs, request, monkeypatch, case):
+def test_check_region_judges_the_copy_with_replicas(source, target):
     replicate(source, "--to", target)
-    url, policy = source, "refuse"
-    if case != "outside Google Cloud":
-        request.getfixturevalue("american_vm")
-    if case == "policy off":
-        policy = "off"
-    if case == "free":
-        url = target
-        url_to_read(url, policy)  # where a bucket is, is asked once
-    if case == "disk":
-        url = "/data"
-    before = gcs.stats()["requests"]
-    assert url_to_read(url, policy) == url
-    assert gcs.stats()["requests"] == before
-
-
-def test_check_region_names_the_copy_and_judges_it_with_replicas(source, target):
-    replicate(source, "--to", target)
-    arguments = [source, "--zone", "us-central1-a", "--json"]
-    named = CliRunner().invoke(check_region, arguments)
-    assert named.exit_code == 1
-    found = json.loads(named.stdout)["urls"][0]
-    assert (found["verdict"], found["replica"]["url"], found["copy_of"]) == ("paid", target, None)
+    arguments = [source, "--zone", "us-central1-a"]
+    assert CliRunner().invoke(check_region, arguments).exit_code == 1
     judged = CliRunner().invoke(check_region, [*arguments, "--replicas"])
     assert judged.exit_code == 0
-    found = json.loads(judged.stdout)["urls"][0]
-    assert (found["verdict"], found["url"], found["copy_of"]) == ("co-located", target, source)
-    shown = CliRunner().invoke(check_region, [*arguments[:3], "--replicas"]).stdout
-    assert f"{target}\n  bucket      us-central1" in shown
-    assert f"  copy of     {source}\n" in shown
+    assert f"{target}\n  bucket      us-central1" in judged.stdout
+    assert f"  copy of     {source}\n" in judged.stdout
 
 
 def _megabytes(url: str) -> str:

@@ -12,7 +12,7 @@ from dataprep.commands.retry_failed import command
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import CROISSANT, README
 from dataprep.storage import open_storage
-from tests.support.builds import dataprep
+from tests.support.builds import refuses, succeeds
 from tests.support.fetched import FAULTS, PASSING, build_table, check_built
 from tests.support.picture_web import WEB, picture_web
 
@@ -45,8 +45,7 @@ def test_a_dry_run_counts_rows_by_reason(fetched):
 def test_a_mistyped_reason_is_an_error_and_one_that_no_row_has_is_not(fetched):
     url = str(fetched("webdataset"))
     for words in (["--dry-run"], ["--workers", 1]):
-        run = dataprep("retry-failed", url, "--reason", "tiemout", *WEB, *words)
-        assert run.returncode == 2
+        run = refuses("retry-failed", url, "--reason", "tiemout", *WEB, *words)
         line = run.stderr.splitlines()[-1]
         assert line.startswith(
             "dataprep: --reason 'tiemout': no row fails for this reason, expected http and a status "
@@ -62,8 +61,7 @@ def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
     storage.replace(README, b"edited", storage.read(README))
     web.faults = {2: 404}
     words = ("retry-failed", url, *WEB, "--workers", 1)
-    run = dataprep(*words)
-    assert run.returncode == 0, run.stderr
+    run = succeeds(*words)
     assert f"{url} is whole at revision 2: 4 of 5 rows were fetched, in 1 new shard and " in run.stdout
     assert "http 404: 3\n" in run.stdout
     cards = {README: b"edited", CROISSANT: cards_of(read_manifest(storage))[CROISSANT]}

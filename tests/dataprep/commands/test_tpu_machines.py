@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from dataprep.commands.tpu import command
-from dataprep.errors import AccessError, StorageError, UsageError
+from dataprep.errors import StorageError, UsageError
 from tests.support.tpu import tpu
 
 
@@ -47,9 +47,6 @@ def test_what_is_created_is_deleted_after_a_question(cloud, options, kinds):
 
 def test_create_is_refused_before_anything_is_made(cloud):
     for options, said in [
-        (("--type", "v4-9"), "v4 does not come with 9 cores"),
-        (("--type", "v4-8", "--nfs", "x"), "expected SERVER:/SHARE=/FOLDER"),
-        (("--type", "v4-8", "--package", "x; rm"), "not a name of a Debian package"),
         (("--type", "v4-8", "--label", "x"), "--label x: expected KEY=VALUE, such as team=vision"),
         (("--type", "v4-8", "--label", "A B=d"), "each of at most 63 characters"),
         (("--type", "v4-8", "--label", f"a={'x' * 64}"), "each of at most 63 characters"),
@@ -61,24 +58,9 @@ def test_create_is_refused_before_anything_is_made(cloud):
     assert not Path("my-tpu-startup.sh").exists()
 
 
-@pytest.mark.parametrize(
-    ("said", "kind", "advice"),
-    [
-        ("You do not currently have an active account selected.", AccessError, 'run "gcloud auth login"'),
-        ("Failed to find attribute [project].", UsageError, "add --project"),
-        ("RESOURCE_EXHAUSTED: Quota limit 'TPUV4sPodPerProject' has been exceeded.", AccessError, "quota"),
-        ("There is no more capacity in the zone us-central2-b", StorageError, "try --queued, --spot, or another zone"),
-        ("PERMISSION_DENIED: Permission 'tpu.nodes.create' denied", AccessError, "ask for the role TPU Admin"),
-        ("INVALID_ARGUMENT: Location us-moon1-a is not found or access is unauthorized.", UsageError, "locations list"),
-        ("Invalid value for field 'zone': Unknown zone us-moon1-a", UsageError, "gcloud compute tpus locations list"),
-        ("Cloud TPU API has not been used in project 1 before or it is disabled.", AccessError, "services enable"),
-        ("INVALID_ARGUMENT: accelerator type v4-32 not found in zone", UsageError, "accelerator-types list"),
-        ("something new", StorageError, "something new; fix that"),
-    ],
-)
-def test_errors_of_gcloud_become_one_line(cloud, said, kind, advice):
-    cloud.fail("tpu-vm create", said)
-    with pytest.raises(kind, match=re.escape(advice)) as raised:
+def test_an_error_of_gcloud_is_one_line_and_leaves_no_script(cloud):
+    cloud.fail("tpu-vm create", "There is no more capacity in the zone us-central2-b")
+    with pytest.raises(StorageError, match="try --queued, --spot, or another zone") as raised:
         tpu("create", "--type", "v4-32")
     assert "\n" not in str(raised.value)
     assert not Path("my-tpu-startup.sh").exists()
@@ -107,16 +89,6 @@ def test_plan_shows_the_machines_and_commands_of_a_tpu_name(cloud):
     assert document["accelerator"]["hosts"] == 4
     assert len(document["commands"]) == 4
     assert cloud.calls() == []
-
-
-@pytest.mark.parametrize("words", [
-    ["plan", "v5litepod-16"],
-    ["create", "mae", "--type", "v5litepod-16", "--dry-run"],
-])  # fmt: skip
-def test_a_region_is_refused_with_the_zones_that_have_the_type(cloud, words):
-    refused = CliRunner().invoke(command, [*words, "--zone", "europe-west4"]).exception
-    assert isinstance(refused, UsageError)
-    assert str(refused).endswith("a region, not a zone; its zones known to have v5e are europe-west4-b, perhaps more")
 
 
 def test_flex_start_in_a_zone_that_no_page_names_is_noted(cloud):
@@ -190,9 +162,3 @@ def test_with_json_words_for_people_are_on_stderr(pod):
         "zone": "us-central2-b",
         "by_worker": {"1": {"code": 0, "out": "x\n", "error": ""}},
     }
-
-
-def test_a_missing_gcloud_is_named_in_one_line(cloud, monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(UsageError, match="gcloud is not on the PATH; install the Google Cloud CLI"):
-        tpu("status")
