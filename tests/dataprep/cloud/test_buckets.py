@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from dataprep.cloud import buckets
-from dataprep.cloud.buckets import ROLES, BucketRequest, account_commands, account_email, ensure_bucket
+from dataprep.cloud.buckets import ROLES, BucketRequest, account_commands, ensure_bucket
 from dataprep.errors import UsageError
 from dataprep.storage import gcs_client
 from dataprep.storage.gcs_location import bucket_location, running_caches
@@ -102,10 +101,6 @@ def test_a_cache_elsewhere_is_refused():
         BucketRequest(name="x", location="US-CENTRAL2", caches=("us-east1-d",))
 
 
-def test_an_account_is_known_by_its_address():
-    assert account_email("trainer-1", "my-project") == "trainer-1@my-project.iam.gserviceaccount.com"
-
-
 @pytest.mark.parametrize("name", ["", "short", "1digit", "Upper-case", "ends-", "x" * 31, "with space", "a@b.cdef"])
 def test_a_name_that_google_refuses_is_refused_before_anything_is_made(name: str):
     with pytest.raises(UsageError, match="expected 6 to 30 of a-z, 0-9 and -, the first a letter"):
@@ -120,9 +115,3 @@ def test_the_account_is_created_once_and_bound_to_this_bucket_alone(role: str):
     for words in bindings:
         assert words[:4] == ["gcloud", "storage", "buckets", "add-iam-policy-binding"]
         assert words[4:6] == ["gs://bucket", "--member=serviceAccount:trainer@my-project.iam.gserviceaccount.com"]
-
-
-def test_only_an_account_that_is_not_visible_yet_is_waited_for():
-    said = "ERROR: Service account trainer@my-project.iam.gserviceaccount.com does not exist."
-    assert buckets._UNKNOWN_YET.search(said)
-    assert not buckets._UNKNOWN_YET.search("ERROR: bucket does not exist")

@@ -366,11 +366,6 @@ def test_the_document_has_the_speeds_of_cores_and_what_they_rest_on():
 speeds = st.floats(0.1, 3)
 
 
-@given(costs)
-def test_cores_of_the_same_speed_have_the_same_cost(cost):
-    assert cost_on_host(cost, 1.0) == cost
-
-
 @given(costs, speeds)
 def test_a_slower_core_takes_more_time_for_the_same_bytes(cost, speed):
     there = cost_on_host(cost, speed)
@@ -441,13 +436,6 @@ def diagnosis() -> dict:
             machine={},
         )
     )
-
-
-def test_measured_sizes_have_the_figures_of_the_table():
-    assert cost_by_hand("dataprep", 224, 113_000).cpu_ms == 1.27
-    assert cost_by_hand("dataprep", 448, 113_000).cpu_ms == 1.53
-    assert cost_by_hand("torchvision", 224, 113_000).cpu_ms == 3.99
-    assert cost_by_hand("webdataset", 224, 113_000).decodes == "whole"
 
 
 def test_every_peer_has_a_measured_cost():

@@ -179,15 +179,6 @@ def test_nothing_is_copied_twice(sources, target, gcs):
     assert gcs.stats()["operations"]["A"] - before <= 3  # lists
 
 
-def test_requests_that_fail_are_sent_again(sources, target, gcs):
-    gcs.set_rewrite_bytes(500_000)
-    gcs.set_faults(0.1, seed=3)
-    plan = plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
-    copy_dataset(plan, workers=8, copied=lambda objects, num_bytes: None)
-    gcs.set_faults(0)
-    assert checksums(target) == checksums(sources())
-
-
 def test_a_copy_killed_at_random_and_resumed_equals_its_source(sources, target, gcs):
     gcs.set_rewrite_bytes(100_000)
     gcs.set_latency(10)
@@ -316,25 +307,6 @@ def test_a_flipped_byte_of_a_copy_is_found(sources, target, at):
     assert f"digest {target}/{shard}: crc32c" in details(report)
 
 
-def test_all_places_are_compared_by_their_listings(sources, target, gcs):
-    replicate(sources("tfrecord"), target, "gs://copies-asia/compared")
-    report = verify_here(target, replicas=True)
-    assert (report.verdict, report.copies) == ("whole", 2)
-    open_storage("gs://copies-asia/compared").delete("features.json")
-    open_storage("gs://copies-asia/compared").delete("index/val.parquet")
-    open_storage("gs://copies-asia/compared").create("index/val.parquet", b"short")
-    report = verify_here(target, replicas=True)
-    assert report.counts == {"missing": 1, "size": 1}
-    remove_all("gs://copies-asia/compared")
-
-
-def test_a_copy_that_cannot_be_read_is_undecided(finished, tmp_path, gcs):
-    replicate(str(finished("imagenet-tfrecord")), str(tmp_path / "copy"))
-    record_replicas(open_storage(str(tmp_path / "copy")), [_replica("gs://no-such-bucket-at-all/x")])
-    report = verify_here(tmp_path / "copy", replicas=True)
-    assert (report.verdict, report.counts) == ("undecided", {"unread": 1})
-
-
 # The list
 
 
@@ -362,30 +334,6 @@ def test_a_copy_that_cannot_be_recorded_is_warned_of_and_the_others_are_recorded
     record_copies(source, [target], warnings.append)
     assert any(str(tmp_path / "file") in warning for warning in warnings)
     assert sources() in listed(sources())
-
-
-@pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_concurrent_records_of_copies_are_all_kept(place, tmp_path, target, gcs):
-    url = str(tmp_path / "place") if place == "disk" else target
-    gcs.set_latency(5)
-    replicas = [_replica(f"gs://bucket-{number}/x") for number in range(8)]
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda each: record_replicas(open_storage(url), [each]), replicas))
-    assert listed(url) == sorted(each.url for each in replicas)
-
-
-def test_a_list_of_another_kind_is_left_alone(tmp_path):
-    for text in (
-        "{}",
-        "[",
-        '{"version": 2, "replicas": []}',
-        '{"version": 1, "replicas": [{"url": 1}]}',
-        "[" * 100_000,
-    ):
-        (tmp_path / REPLICAS).write_text(text)
-        with pytest.raises(FormatError, match="no list of replicas"):
-            record_replicas(open_storage(str(tmp_path)), [_replica("gs://x-y-z/x")])
-        assert (tmp_path / REPLICAS).read_text() == text
 
 
 def test_replicas_json_has_the_documented_form(tmp_path):
