@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
 from typing import Literal
 
 import click
@@ -14,6 +12,7 @@ from dataprep.cloud.buckets import BucketRequest, account_email, ensure_account,
 from dataprep.cloud.gcloud import Gcloud
 from dataprep.cloud.placement import is_bucket
 from dataprep.cloud.region import check_place, region_of
+from dataprep.cloud.tpu.command_lines import check_labels
 from dataprep.commands.build_run import people
 from dataprep.commands.region_options import NamedTpu, Note, named_place
 from dataprep.errors import UsageError, VerificationError
@@ -31,9 +30,6 @@ Examples:
 Exit codes: 0 the bucket was created, or exists with these settings; 1 it exists with other settings; 2 wrong usage,
 it exists in another place, or a permission is missing.
 """
-
-
-_LABEL = re.compile(r"([a-z][-_a-z0-9]{0,62})=([-_a-z0-9]{0,63})")
 
 
 @request
@@ -96,28 +92,18 @@ class CreateBucket(NamedTpu):
         place = named_place(self.near, self.tpu, note)
         if place is None:
             raise UsageError(f"{self.url}: in which region? give the zone of its readers as `near`, or their `tpu`")
+        check_labels(self.label)
         return BucketRequest(
             name=_bucket_name(self.url),
             location=region_of(place).upper(),
             storage_class=self.storage_class.upper(),
-            labels=checked_labels(self.label),
+            labels=self.label,
             lifecycle_days=self.lifecycle_days,
             lifecycle=self.lifecycle,
             soft_delete_days=self.soft_delete_days,
             hierarchical=self.hns,
             caches=tuple(dict.fromkeys(map(check_place, texts(self.cache)))),
         )
-
-
-def checked_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels of a resource. Raises UsageError if Google Cloud does not allow one."""
-    for key, value in labels.items():
-        if _LABEL.fullmatch(f"{key}={value}") is None:
-            raise UsageError(
-                f"`label` {key}={value}: expected KEY=VALUE of a-z, 0-9, _ and -, the key's first a letter, each of at "
-                "most 63 characters"
-            )
-    return dict(labels)
 
 
 def _create(asked: CreateBucket, *, as_json: bool) -> None:

@@ -12,18 +12,17 @@ import time
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.arguments import READ, WHERE, WRITE, Request, Texts, command_of, option, request, texts
-from dataprep.cloud.accelerators import parse_accelerator
-from dataprep.cloud.tpu.command_lines import fetch_command, parse_share
+from dataprep.arguments import READ, WHERE, WRITE, Texts, command_of, option, request, texts
+from dataprep.cloud.tpu.command_lines import OnWorkers, fetch_command, parse_share
 from dataprep.cloud.tpu.fleet import Answer, Archive, Fleet, Trace, arrange, pack, require_all
 from dataprep.cloud.tpu.jobs import (
     FRAMEWORKS,
+    Framework,
     Watch,
     check_run,
     collect_logs,
@@ -33,17 +32,16 @@ from dataprep.cloud.tpu.jobs import (
     prepare,
     start,
 )
-from dataprep.cloud.tpu.manifest import BuildParts, ManifestRequest, Mode, job_set
+from dataprep.cloud.tpu.manifest import ManifestRequest, job_set
 from dataprep.cloud.tpu.manifest import new_queue as queue_of
 from dataprep.cloud.tpu.worker import Holder
-from dataprep.commands.tpu_machines import Done, OnWorkers, TpuState, Where, examples, note, state_of, tpu_command
+from dataprep.commands.tpu_machines import Done, TpuState, Where, examples, note, state_of, tpu_command
 from dataprep.errors import StorageError, UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import printable, shell_words
 
 _READY = ("READY", "RUNNING")
 _GRACE = "Seconds that a program gets for a checkpoint before it is killed."
-Framework = Literal["torch", "jax", "torch-tpu"]
 
 
 @request
@@ -460,85 +458,10 @@ def _fetch(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], scrat
 _FOLDED_CHARACTERS = 110
 
 
-@request
-class Manifest(Request):
-    """Write a JobSet for GKE: with `build` a build in parts, then the training on a TPU, with restarts when its nodes
-    are taken away.
-
-    Nothing is sent to a cluster: apply the file with kubectl. The cluster needs JobSet and, for `queue`, Kueue.
-    """
-
-    name: str = option("Name of the JobSet.", kw_only=False)
-    type: str = option("TPU, such as v6e-16 or tpu7x-2x2x4.", metavar="TYPE", group=WHERE)
-    image: str = option("Container image with this package and the training's framework.", group=WHERE)
-    build: str | None = option(
-        "Words of a dataprep build that runs first, in parts.", default=None, metavar="'DATASET …'"
-    )
-    parts: int = option("Parts of the build, each a pod.", default=8, low=1)
-    part_cpu: str = option("CPUs of a part.", default="4", rare=True)
-    part_memory: str = option("Memory of a part.", default="3Gi", rare=True)
-    part_disk: str = option("Disk of a part.", default="4Gi", rare=True)
-    queue: str | None = option(
-        "Local queue of Kueue that admits the JobSet.", default=None, metavar="NAME", shown="no Kueue", group=WHERE
-    )
-    new_queue: bool = option(
-        "Write this queue, too, with quotas for exactly this JobSet; for administrators.",
-        default=False,
-        group=WHERE,
-        rare=True,
-    )
-    namespace: str | None = option("Namespace of Kubernetes.", default=None, group=WHERE)
-    service_account: str | None = option(
-        "Service account of Kubernetes, bound to one of Google Cloud.", default=None, metavar="NAME", group=WHERE
-    )
-    mode: Mode = option("How the TPU nodes are provided.", default="on-demand", group=WHERE)
-    reservation: str | None = option("Reservation, with `mode` reservation.", default=None, metavar="NAME", group=WHERE)
-    max_run: str | None = option(
-        "Time for which `queue` asks for flex-start nodes.", default=None, metavar="DURATION", shown="7d", group=WHERE
-    )
-    max_restarts: int = option("Failures after which the JobSet starts again.", default=10, rare=True)
-    framework: Framework = option("Framework whose environment variables are set.", default="torch")
-    output: Path | None = option("File to write.", default=None, metavar="FILE", shown="standard output", group=WRITE)
-    argv: Texts = option("Command of the training and its arguments.", rest=True, metavar="-- COMMAND…")
-
-    def wanted(self) -> ManifestRequest:
-        """Return the JobSet that is asked for."""
-        return ManifestRequest(
-            name=self.name,
-            accelerator=parse_accelerator(self.type),
-            image=self.image,
-            training=texts(self.argv),
-            environment=FRAMEWORKS[self.framework],
-            build=None if self.build is None else self._build_parts(self.build),
-            namespace=self.namespace,
-            queue=self.queue,
-            service_account=self.service_account,
-            mode=self.mode,
-            reservation=self.reservation,
-            max_run=self.max_run,
-            max_restarts=self.max_restarts,
-        )
-
-    def _build_parts(self, words: str) -> BuildParts:
-        try:
-            argv = shlex.split(words)
-        except ValueError as error:
-            raise UsageError(f"`build` {words!r}: {error}; quote it as for a shell") from None
-        if not argv or argv[0].startswith("-") or any(word.split("=")[0] == "--part" for word in argv):
-            raise UsageError("`build`: expected the words after `dataprep build`, a dataset first, without --part")
-        return BuildParts(
-            argv=["dataprep", "build", *argv],
-            parts=self.parts,
-            cpu=self.part_cpu,
-            memory=self.part_memory,
-            disk=self.part_disk,
-        )
-
-
-def _manifest(asked: Manifest, *, as_json: bool) -> None:
-    wanted, output = asked.wanted(), asked.output
-    documents = [*(queue_of(wanted) if asked.new_queue else []), job_set(wanted)]
-    for line in (wanted.accelerator.note, _resume_note(texts(asked.argv))):
+def _manifest(asked: ManifestRequest, *, as_json: bool) -> None:
+    output = asked.output
+    documents = [*(queue_of(asked) if asked.new_queue else []), job_set(asked)]
+    for line in (asked.accelerator.note, _resume_note(texts(asked.argv))):
         if line:
             note(line)
     text = json.dumps({"name": asked.name, "documents": documents}) if as_json else as_yaml(documents)
@@ -555,7 +478,7 @@ def _manifest(asked: Manifest, *, as_json: bool) -> None:
 
 
 manifest_command = command_of(
-    Manifest,
+    ManifestRequest,
     _manifest,
     "manifest",
     epilog=examples(

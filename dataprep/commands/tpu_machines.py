@@ -11,12 +11,14 @@ from typing import NotRequired, TypedDict, TypeVar
 
 import click
 
-from dataprep.arguments import WHERE, Pairs, Request, Texts, command_of, option, request, texts
+from dataprep.arguments import WHERE, Request, command_of, option, request, texts
 from dataprep.cloud.accelerators import Accelerator, known_zones, parse_accelerator, zone_note
 from dataprep.cloud.gcloud import Gcloud, find_target
 from dataprep.cloud.tpu.command_lines import (
-    BOOT_DISK_GB,
     Api,
+    CreateTpu,
+    OnTpu,
+    OnWorkers,
     Place,
     Target,
     check_zone,
@@ -28,31 +30,9 @@ from dataprep.cloud.tpu.command_lines import (
     queued_command,
     startup_script,
 )
-from dataprep.cloud.tpu.command_lines import Request as TpuRequest
 from dataprep.cloud.tpu.fleet import Fleet
-from dataprep.commands.create_bucket import checked_labels
 from dataprep.errors import UsageError
 from dataprep.messages import shell_words
-
-
-@request
-class OnTpu(Request):
-    """A TPU, and how its commands are run."""
-
-    name: str = option("Name of the TPU.", metavar="TPU", kw_only=False)
-    zone: str = option("Zone of the TPU, such as us-central2-b.", envvar="CLOUDSDK_COMPUTE_ZONE", group=WHERE)
-    project: str | None = option("Project of the TPU.", default=None, shown="gcloud's own", group=WHERE)
-    api: Api | None = option(
-        "Service that has the TPU.", default=None, shown="the TPU API, else Compute Engine", group=WHERE, rare=True
-    )
-    dry_run: bool = option("Print the commands that would be run, and run nothing.", default=False)
-
-
-@request
-class OnWorkers(OnTpu):
-    """A TPU, and how its workers are reached."""
-
-    internal_ip: bool = option("Reach workers by their internal addresses.", default=False, group=WHERE, rare=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +46,7 @@ class Where:
 
     @property
     def place(self) -> Place:
-        return Place(name=self.asked.name, zone=self.asked.zone, project=self.asked.project)
+        return self.asked.place
 
     @property
     def api(self) -> Api | None:
@@ -164,7 +144,7 @@ def _plan(asked: PlanTpu, *, as_json: bool) -> None:
     zones = known_zones(found.generation.name)
     if zone is not None:
         check_zone(zone, found)
-    wanted = TpuRequest(place=Place(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT), accelerator=found)
+    wanted = CreateTpu(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT, type=asked.type)
     commands = [shell_words(*argv) for argv in create_commands(wanted)]
     for line in (found.note, zone_note(found, wanted.place.zone)):
         if line:
@@ -185,108 +165,12 @@ plan_command = command_of(
 )
 
 
-@request
-class CreateTpu(OnTpu):
-    """Create a TPU: by the TPU API, as a queued request, or by Compute Engine for the newest types.
-
-    Workers install packages and mount shares when they boot. A TPU costs money from the moment it is READY.
-    """
-
-    type: str = option("TPU to create, such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4.", metavar="TYPE")
-    queued: bool = option("Wait in the TPU API's queue until there is capacity.", default=False)
-    valid_until: str | None = option("Longest time to wait for the TPU, such as 6h.", default=None, metavar="DURATION")
-    flex_start: bool = option("Wait for a TPU at a lower price, which is deleted after `max_run`.", default=False)
-    max_run: str | None = option(
-        "Time for which a `flex_start` TPU is given.", default=None, metavar="DURATION", shown="7d"
-    )
-    spot: bool = option("Take a cheaper TPU that Google may take away at any time.", default=False)
-    reserved: bool = option("Take the TPU from the project's reservation (TPU API).", default=False)
-    reservation: str | None = option(
-        "Take the TPU from this reservation (Compute Engine).", default=None, metavar="NAME"
-    )
-    runtime_version: str | None = option(
-        "Software version of the workers (TPU API).",
-        default=None,
-        metavar="NAME",
-        shown="the one for the generation",
-        rare=True,
-    )
-    image_family: str | None = option(
-        "Image of the boot disk (Compute Engine).",
-        default=None,
-        metavar="NAME",
-        shown="the one for the generation",
-        rare=True,
-    )
-    boot_disk_gb: int | None = option(
-        "Size of the boot disk (Compute Engine).", default=None, low=10, shown=str(BOOT_DISK_GB), rare=True
-    )
-    service_account: str | None = option(
-        "Service account of the workers; give it access to the bucket only.", default=None, metavar="EMAIL"
-    )
-    network: str | None = option(
-        "Network of the workers.", default=None, metavar="NAME", shown="the project's", rare=True
-    )
-    subnetwork: str | None = option(
-        "Subnetwork of the workers.", default=None, metavar="NAME", shown="the region's", rare=True
-    )
-    internal_ips: bool = option("Give the workers no external addresses.", default=False, rare=True)
-    label: Pairs = option(
-        "Label that the bill shows; may be repeated.", default_factory=dict, example="team=vision", metavar="KEY=VALUE"
-    )
-    nfs: Texts = option(
-        "NFS share to mount at every boot; may be repeated.", default=(), metavar="SERVER:/SHARE=/FOLDER"
-    )
-    package: Texts = option("Debian package to install; may be repeated.", default=(), metavar="NAME")
-    startup_script: Path | None = option(
-        "Your own start-up script, instead of the one that is written to TPU-startup.sh.",
-        default=None,
-        metavar="FILE",
-        rare=True,
-    )
-
-    def __post_init__(self) -> None:
-        """Check the values, and that they go together."""
-        super().__post_init__()
-        if self.startup_script and (self.nfs or self.package):
-            raise UsageError(
-                "`startup_script` excludes `nfs` and `package`; write these into your script, or leave the script out"
-            )
-        if self.startup_script and not self.startup_script.is_file():
-            raise UsageError(f"`startup_script` {self.startup_script}: no such file; check its path")
-
-    def tpu(self, script: Path) -> TpuRequest:
-        """Return the TPU that is asked for. Raises UsageError if a zone or a service does not have such a one."""
-        accelerator = parse_accelerator(self.type)
-        check_zone(self.zone, accelerator)
-        return TpuRequest(
-            place=Place(name=self.name, zone=self.zone, project=self.project),
-            accelerator=accelerator,
-            api=self.api,
-            queued=self.queued,
-            valid_until=self.valid_until,
-            flex_start=self.flex_start,
-            max_run=self.max_run,
-            spot=self.spot,
-            reserved=self.reserved,
-            reservation=self.reservation,
-            runtime_version=self.runtime_version,
-            image_family=self.image_family,
-            boot_disk_gb=self.boot_disk_gb,
-            service_account=self.service_account,
-            network=self.network,
-            subnetwork=self.subnetwork,
-            internal_ips=self.internal_ips,
-            labels=checked_labels(self.label),
-            startup_script=str(script),
-        )
-
-
 def _create(asked: CreateTpu, where: Where) -> Done:
     own_script, script = asked.startup_script, asked.startup_script or Path(f"{asked.name}-startup.sh")
-    wanted = asked.tpu(script)
-    commands, gcloud = create_commands(wanted), where.gcloud
-    for line in _notes(wanted):
+    if own_script is not None and not own_script.is_file():
+        raise UsageError(f"`startup_script` {own_script}: no such file; check its path")
+    commands, gcloud = create_commands(asked, script), where.gcloud
+    for line in _notes(asked):
         note(line)
     with contextlib.ExitStack() as undo:
         if own_script is None:
@@ -303,7 +187,7 @@ def _create(asked: CreateTpu, where: Where) -> Done:
         place = where.place
         status = shell_words("dataprep", "tpu", "status", place.name, "--zone", place.zone)
         note(f"{place.name}: requested; see its state with: {status}")
-    return Done(facts={"type": asked.type, "api": wanted.chosen_api, "startup_script": str(script)})
+    return Done(facts={"type": asked.type, "api": asked.chosen_api, "startup_script": str(script)})
 
 
 create_command = tpu_command(
@@ -353,7 +237,7 @@ def _deletion(where: Where) -> tuple[list[list[str]], str]:
     return delete_commands(target, queued=False), f"{place.name} in {place.zone} ({len(machines)} machines)"
 
 
-def _facts(found: Accelerator, wanted: TpuRequest, zones: list[str]) -> dict[str, str]:
+def _facts(found: Accelerator, wanted: CreateTpu, zones: list[str]) -> dict[str, str]:
     machine = found.machine
     kind = "" if machine.machine_type == machine.generation else f" {machine.machine_type}"
     made_by = {
@@ -375,7 +259,7 @@ def _facts(found: Accelerator, wanted: TpuRequest, zones: list[str]) -> dict[str
     }
 
 
-def _notes(wanted: TpuRequest) -> list[str]:
+def _notes(wanted: CreateTpu) -> list[str]:
     """Return notes on a name that was translated, and on a generation or a mode that is not known of the zone."""
     notes = [line for line in (wanted.accelerator.note, zone_note(wanted.accelerator, wanted.place.zone)) if line]
     generation, zone = wanted.accelerator.generation.name, wanted.place.zone

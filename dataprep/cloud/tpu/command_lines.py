@@ -1,4 +1,4 @@
-"""Argument lists of `gcloud` for TPUs, and the script that every worker runs at boot. Pure.
+"""Requests for TPUs, argument lists of `gcloud` for them, and the script that every worker runs at boot. Pure.
 
 The lists are for the TPU API, queued resources, and Compute Engine. The script installs packages and mounts shares,
 with retries.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Literal
 
-from dataprep.cloud.accelerators import Accelerator, compact, shape_of, zone_refusal
+from dataprep.arguments import WHERE, Pairs, Request, Texts, option, request
+from dataprep.cloud.accelerators import Accelerator, compact, parse_accelerator, shape_of, zone_refusal
 from dataprep.cloud.region import REGION_NAME, ZONE_NAME, region_of
 from dataprep.errors import UsageError
 
@@ -40,6 +42,7 @@ _QUEUED = ("compute", "tpus", "queued-resources")
 _GROUP = ("compute", "instance-groups", "managed")
 PACKAGES = ("gcc", "libjpeg-dev", "python3-venv")
 """Debian packages of every worker: the compiler of the loaders' decoder, and Python's virtual environments."""
+_LABEL = re.compile(r"([a-z][-_a-z0-9]{0,62})=([-_a-z0-9]{0,63})")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 _SHARE = re.compile(r"([A-Za-z0-9.-]+:/[^\s=:]*)=(/[^\s=:]+)")
 
@@ -112,44 +115,104 @@ class Target:
     """Whether to reach workers by their internal addresses."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """A TPU to create."""
+@request
+class OnTpu(Request):
+    """A TPU, and how its commands are run."""
 
-    place: Place
-    accelerator: Accelerator
-    api: Api | None = None
-    """Service that creates the TPU; None for the TPU API, if it has this generation, else Compute Engine."""
-    queued: bool = False
-    valid_until: str | None = None
-    """Maximum time that a queued request waits, such as `6h`."""
-    flex_start: bool = False
-    """Whether to wait for capacity that is given for a limited time."""
-    max_run: str | None = None
-    """Time after which a flex-start TPU is deleted, such as `7d`; None for MAX_FLEX_START."""
-    spot: bool = False
-    reserved: bool = False
-    reservation: str | None = None
-    """Name of a reservation in Compute Engine."""
-    runtime_version: str | None = None
-    image_family: str | None = None
-    boot_disk_gb: int | None = None
-    """Size of the boot disk in Compute Engine; None for BOOT_DISK_GB."""
-    service_account: str | None = None
-    network: str | None = None
-    subnetwork: str | None = None
-    internal_ips: bool = False
-    labels: Mapping[str, str] = field(default_factory=dict)
-    startup_script: str | None = None
-    """Path of the start-up script."""
+    name: str = option("Name of the TPU.", metavar="TPU", kw_only=False)
+    zone: str = option("Zone of the TPU, such as us-central2-b.", envvar="CLOUDSDK_COMPUTE_ZONE", group=WHERE)
+    project: str | None = option("Project of the TPU.", default=None, shown="gcloud's own", group=WHERE)
+    api: Api | None = option(
+        "Service that has the TPU.", default=None, shown="the TPU API, else Compute Engine", group=WHERE, rare=True
+    )
+    dry_run: bool = option("Print the commands that would be run, and run nothing.", default=False)
+
+    @property
+    def place(self) -> Place:
+        return Place(name=self.name, zone=self.zone, project=self.project)
+
+
+@request
+class OnWorkers(OnTpu):
+    """A TPU, and how its workers are reached."""
+
+    internal_ip: bool = option("Reach workers by their internal addresses.", default=False, group=WHERE, rare=True)
+
+
+@request
+class CreateTpu(OnTpu):
+    """Create a TPU: by the TPU API, as a queued request, or by Compute Engine for the newest types.
+
+    Workers install packages and mount shares when they boot. A TPU costs money from the moment it is READY.
+    """
+
+    type: str = option("TPU to create, such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4.", metavar="TYPE")
+    queued: bool = option("Wait in the TPU API's queue until there is capacity.", default=False)
+    valid_until: str | None = option("Longest time to wait for the TPU, such as 6h.", default=None, metavar="DURATION")
+    flex_start: bool = option("Wait for a TPU at a lower price, which is deleted after `max_run`.", default=False)
+    max_run: str | None = option(
+        "Time for which a `flex_start` TPU is given.", default=None, metavar="DURATION", shown="7d"
+    )
+    spot: bool = option("Take a cheaper TPU that Google may take away at any time.", default=False)
+    reserved: bool = option("Take the TPU from the project's reservation (TPU API).", default=False)
+    reservation: str | None = option(
+        "Take the TPU from this reservation (Compute Engine).", default=None, metavar="NAME"
+    )
+    runtime_version: str | None = option(
+        "Software version of the workers (TPU API).",
+        default=None,
+        metavar="NAME",
+        shown="the one for the generation",
+        rare=True,
+    )
+    image_family: str | None = option(
+        "Image of the boot disk (Compute Engine).",
+        default=None,
+        metavar="NAME",
+        shown="the one for the generation",
+        rare=True,
+    )
+    boot_disk_gb: int | None = option(
+        "Size of the boot disk (Compute Engine).", default=None, low=10, shown=str(BOOT_DISK_GB), rare=True
+    )
+    service_account: str | None = option(
+        "Service account of the workers; give it access to the bucket only.", default=None, metavar="EMAIL"
+    )
+    network: str | None = option(
+        "Network of the workers.", default=None, metavar="NAME", shown="the project's", rare=True
+    )
+    subnetwork: str | None = option(
+        "Subnetwork of the workers.", default=None, metavar="NAME", shown="the region's", rare=True
+    )
+    internal_ips: bool = option("Give the workers no external addresses.", default=False, rare=True)
+    label: Pairs = option(
+        "Label that the bill shows; may be repeated.", default_factory=dict, example="team=vision", metavar="KEY=VALUE"
+    )
+    nfs: Texts = option(
+        "NFS share to mount at every boot; may be repeated.", default=(), metavar="SERVER:/SHARE=/FOLDER"
+    )
+    package: Texts = option("Debian package to install; may be repeated.", default=(), metavar="NAME")
+    startup_script: Path | None = option(
+        "Your own start-up script, instead of the one that is written to TPU-startup.sh.",
+        default=None,
+        metavar="FILE",
+        rare=True,
+    )
 
     def __post_init__(self) -> None:
-        api, by_engine = self.chosen_api, self.chosen_api == "compute-engine"
-        if not getattr(self.accelerator.generation, "compute_engine" if by_engine else "tpu_api"):
-            other = APIS[1 - APIS.index(api)]
+        """Check the values, and that a service creates such a TPU in this zone."""
+        super().__post_init__()
+        if self.startup_script and (self.nfs or self.package):
             raise UsageError(
-                f"{self.accelerator.name}: `api` {api} does not create it; leave `api` out, or give {other}"
+                "`startup_script` excludes `nfs` and `package`; write these into your script, or leave the script out"
             )
+        accelerator, api, by_engine = self.accelerator, self.chosen_api, self.chosen_api == "compute-engine"
+        check_zone(self.zone, accelerator)
+        check_name(self.name)
+        check_labels(self.label)
+        if not getattr(accelerator.generation, "compute_engine" if by_engine else "tpu_api"):
+            other = APIS[1 - APIS.index(api)]
+            raise UsageError(f"{accelerator.name}: `api` {api} does not create it; leave `api` out, or give {other}")
         is_reserved = self.reserved or bool(self.reservation)
         refusals = {
             "`max_run` is for a TPU that is given for a limited time; add `flex_start`": self.max_run
@@ -165,7 +228,7 @@ class Request:
             and not (self.queued or self.flex_start),
             "`valid_until`: a group of machines on Compute Engine has no limit for its waiting": self.valid_until
             and by_engine
-            and self.accelerator.hosts > 1,
+            and accelerator.hosts > 1,
         }
         for text, applies in refusals.items():
             if applies:
@@ -174,18 +237,38 @@ class Request:
             raise UsageError(f"`max_run` {self.max_run}: flex-start gives a TPU for {MAX_FLEX_START} at most")
 
     @property
+    def accelerator(self) -> Accelerator:
+        """The TPU that `type` names."""
+        return parse_accelerator(self.type)
+
+    @property
     def chosen_api(self) -> Api:
+        """Service that creates the TPU: the TPU API if it has this generation, else Compute Engine."""
         return self.api or ("tpu" if self.accelerator.generation.tpu_api else "compute-engine")
 
 
-def create_commands(request: Request) -> list[list[str]]:
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise UsageError if Google Cloud does not allow a label of a resource."""
+    for key, value in labels.items():
+        if _LABEL.fullmatch(f"{key}={value}") is None:
+            raise UsageError(
+                f"`label` {key}={value}: expected KEY=VALUE of a-z, 0-9, _ and -, the key's first a letter, each of at "
+                "most 63 characters"
+            )
+
+
+def create_commands(request: CreateTpu, script: Path | None = None) -> list[list[str]]:
     """Return the commands that create a TPU, in their order.
 
+    Args:
+        request: The TPU.
+        script: Start-up script of its workers.
+
     Raises:
-        UsageError: The service cannot create it, or needs more options.
+        UsageError: The service needs more options.
     """
     if request.chosen_api == "compute-engine":
-        return _create_machines(request)
+        return _create_machines(request, script)
     name = request.place.name
     runtime = request.runtime_version or request.accelerator.generation.runtime_version
     words, flags = [*_TPU_VM, "create", name], {"version": runtime}
@@ -207,7 +290,7 @@ def create_commands(request: Request) -> list[list[str]]:
             subnetwork=request.subnetwork,
             internal_ips=request.internal_ips,
             scopes=SCOPES,
-            **_common_flags(request, request.labels),
+            **_common_flags(request, script, request.label),
         )
     ]
 
@@ -278,10 +361,10 @@ def fetch_command(target: Target, worker: int, source: str, destination: str) ->
     return gcloud_line("compute", "scp", f"{number}:{source}", destination, **flags)
 
 
-def _create_machines(request: Request) -> list[list[str]]:
+def _create_machines(request: CreateTpu, script: Path | None) -> list[list[str]]:
     """Return the command for one machine, or the commands for a slice of several: a policy with its topology, a
     template, and a group that gets all machines or none."""
-    place, name, machine = request.place, request.place.name, _machine_flags(request)
+    place, name, machine = request.place, request.place.name, _machine_flags(request, script)
     if request.accelerator.hosts == 1:
         return [gcloud_line("compute", "instances", "create", name, **place.flags, **machine)]
     if not place.project:
@@ -318,7 +401,7 @@ def _create_machines(request: Request) -> list[list[str]]:
     ]
 
 
-def _machine_flags(request: Request) -> dict[str, object]:
+def _machine_flags(request: CreateTpu, script: Path | None) -> dict[str, object]:
     machine_type = request.accelerator.machine.machine_type
     how: dict[str, object] = {}
     if request.spot:
@@ -342,12 +425,11 @@ def _machine_flags(request: Request) -> dict[str, object]:
         "network": request.network,
         "subnet": request.subnetwork,
         "no_address": request.internal_ips,
-        **_common_flags(request, {**request.labels, LABEL: request.place.name}),
+        **_common_flags(request, script, {**request.label, LABEL: request.name}),
     }
 
 
-def _common_flags(request: Request, labels: Mapping[str, str]) -> dict[str, object]:
-    script = request.startup_script
+def _common_flags(request: CreateTpu, script: Path | None, labels: Mapping[str, str]) -> dict[str, object]:
     return {
         "service_account": request.service_account,
         "labels": ",".join(f"{key}={value}" for key, value in sorted(labels.items())),

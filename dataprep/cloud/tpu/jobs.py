@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dataprep.cloud.gcloud import Sent
 from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
@@ -25,7 +26,8 @@ HIDDEN = "…hidden"
 UNKNOWN = "…"
 """Text in place of a number that a dry run does not know."""
 ENDED = ("done", "lost", "absent")
-FRAMEWORKS: Mapping[str, Mapping[str, str]] = {
+Framework = Literal["torch", "jax", "torch-tpu"]
+FRAMEWORKS: Mapping[Framework, Mapping[str, str]] = {
     "torch": {"PJRT_DEVICE": "TPU", "PYTHONUNBUFFERED": "1"},
     "jax": {"JAX_PLATFORMS": "tpu,cpu", "PYTHONUNBUFFERED": "1"},
     "torch-tpu": {"PYTHONUNBUFFERED": "1"},

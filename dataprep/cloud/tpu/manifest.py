@@ -8,12 +8,15 @@ its checkpoint; the build then ends at once, because the dataset exists.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
-from dataprep.cloud.accelerators import Accelerator, shape_of
+from dataprep.arguments import WHERE, WRITE, Request, Texts, option, request, texts
+from dataprep.cloud.accelerators import Accelerator, parse_accelerator, shape_of
 from dataprep.cloud.tpu.command_lines import MAX_FLEX_START, check_name, duration_s
+from dataprep.cloud.tpu.jobs import FRAMEWORKS, Framework
 from dataprep.errors import UsageError
 
 Mode = Literal["on-demand", "spot", "flex-start", "reservation"]
@@ -33,53 +36,58 @@ _TAKEN_AWAY = {"type": "DisruptionTarget", "status": "True"}
 Document = dict[str, object]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuildParts:
-    """A build in parts on machines without a TPU."""
+@request
+class ManifestRequest(Request):
+    """Write a JobSet for GKE: with `build` a build in parts, then the training on a TPU, with restarts when its nodes
+    are taken away.
 
-    argv: Sequence[str]
-    """Command without its part."""
-    parts: int
-    cpu: str
-    memory: str
-    disk: str
+    Nothing is sent to a cluster: apply the file with kubectl. The cluster needs JobSet and, for `queue`, Kueue.
+    """
 
-    def __post_init__(self) -> None:
-        for field_name, text in (("part_cpu", self.cpu), ("part_memory", self.memory), ("part_disk", self.disk)):
-            if not _QUANTITY.fullmatch(text):
-                raise UsageError(f"`{field_name}` {text!r}: expected a quantity of Kubernetes, such as 4, 500m or 3Gi")
-
-    @property
-    def requests(self) -> dict[str, str]:
-        """What one part requests."""
-        return {"cpu": self.cpu, "memory": self.memory, "ephemeral-storage": self.disk}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ManifestRequest:
-    """What the manifest is to contain."""
-
-    name: str
-    accelerator: Accelerator
-    image: str
-    training: Sequence[str]
-    """Command of the training, the same on every host."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    build: BuildParts | None = None
-    namespace: str | None = None
-    queue: str | None = None
-    """Local queue of Kueue."""
-    service_account: str | None = None
-    """Service account of Kubernetes."""
-    mode: Mode = "on-demand"
-    reservation: str | None = None
-    max_run: str | None = None
-    """Time for which Kueue asks for flex-start nodes; None for MAX_FLEX_START."""
-    max_restarts: int = 10
-    """Number of failures after which the JobSet fails; nodes that are taken away do not count."""
+    name: str = option("Name of the JobSet.", kw_only=False)
+    type: str = option("TPU, such as v6e-16 or tpu7x-2x2x4.", metavar="TYPE", group=WHERE)
+    image: str = option("Container image with this package and the training's framework.", group=WHERE)
+    build: str | None = option(
+        "Words of a dataprep build that runs first, in parts.", default=None, metavar="'DATASET …'"
+    )
+    parts: int = option("Parts of the build, each a pod.", default=8, low=1)
+    part_cpu: str = option("CPUs of a part.", default="4", rare=True)
+    part_memory: str = option("Memory of a part.", default="3Gi", rare=True)
+    part_disk: str = option("Disk of a part.", default="4Gi", rare=True)
+    queue: str | None = option(
+        "Local queue of Kueue that admits the JobSet.", default=None, metavar="NAME", shown="no Kueue", group=WHERE
+    )
+    new_queue: bool = option(
+        "Write this queue, too, with quotas for exactly this JobSet; for administrators.",
+        default=False,
+        group=WHERE,
+        rare=True,
+    )
+    namespace: str | None = option("Namespace of Kubernetes.", default=None, group=WHERE)
+    service_account: str | None = option(
+        "Service account of Kubernetes, bound to one of Google Cloud.", default=None, metavar="NAME", group=WHERE
+    )
+    mode: Mode = option("How the TPU nodes are provided.", default="on-demand", group=WHERE)
+    reservation: str | None = option("Reservation, with `mode` reservation.", default=None, metavar="NAME", group=WHERE)
+    max_run: str | None = option(
+        "Time for which `queue` asks for flex-start nodes.", default=None, metavar="DURATION", shown="7d", group=WHERE
+    )
+    max_restarts: int = option("Failures after which the JobSet starts again.", default=10, rare=True)
+    framework: Framework = option("Framework whose environment variables are set.", default="torch")
+    output: Path | None = option("File to write.", default=None, metavar="FILE", shown="standard output", group=WRITE)
+    argv: Texts = option("Command of the training and its arguments.", rest=True, metavar="-- COMMAND…")
 
     def __post_init__(self) -> None:
+        """Check the values, and that they go together."""
+        super().__post_init__()
         check_name(self.name)
+        if self.build is not None:
+            _ = self.build_argv  # refuses other words
+            for field_name in ("part_cpu", "part_memory", "part_disk"):
+                if not _QUANTITY.fullmatch(text := getattr(self, field_name)):
+                    raise UsageError(
+                        f"`{field_name}` {text!r}: expected a quantity of Kubernetes, such as 4, 500m or 3Gi"
+                    )
         for field_name, text in (("namespace", self.namespace), ("queue", self.queue)):
             if text is not None and not _LABEL.fullmatch(text):
                 raise UsageError(f"`{field_name}` {text!r}: expected a name of a-z, 0-9 and -, 58 characters at most")
@@ -100,6 +108,28 @@ class ManifestRequest:
             if not 0 < duration_s(self.max_run) <= duration_s(MAX_FLEX_START):
                 raise UsageError(f"`max_run` {self.max_run}: flex-start gives nodes for {MAX_FLEX_START} at most")
 
+    @property
+    def accelerator(self) -> Accelerator:
+        """The TPU that `type` names."""
+        return parse_accelerator(self.type)
+
+    @property
+    def build_argv(self) -> list[str]:
+        """Command of the build, without its part. Raises UsageError if `build` are not the words of one."""
+        words = self.build or ""
+        try:
+            argv = shlex.split(words)
+        except ValueError as error:
+            raise UsageError(f"`build` {words!r}: {error}; quote it as for a shell") from None
+        if not argv or argv[0].startswith("-") or any(word.split("=")[0] == "--part" for word in argv):
+            raise UsageError("`build`: expected the words after `dataprep build`, a dataset first, without --part")
+        return ["dataprep", "build", *argv]
+
+    @property
+    def part_requests(self) -> dict[str, str]:
+        """What one part of the build requests."""
+        return {"cpu": self.part_cpu, "memory": self.part_memory, "ephemeral-storage": self.part_disk}
+
 
 def job_set(request: ManifestRequest) -> Document:
     """Return the JobSet as JSON values, which are YAML values, too.
@@ -115,7 +145,7 @@ def job_set(request: ManifestRequest) -> Document:
     if request.queue and request.mode == "flex-start":
         seconds = duration_s(request.max_run or MAX_FLEX_START)
         metadata["annotations"] = {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": str(seconds)}
-    jobs = [_build_job(request, request.build)] if request.build else []
+    jobs = [_build_job(request)] if request.build else []
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -137,8 +167,7 @@ def new_queue(request: ManifestRequest) -> list[Document]:
     groups = [_resource_group(f"{queue}-tpu", {"google.com/tpu": str(chips)})]
     flavors = [_kueue("ResourceFlavor", f"{queue}-tpu", {"nodeLabels": _node_labels(request)})]
     if request.build:
-        parts = request.build.parts
-        quotas = {name: _times(quantity, parts) for name, quantity in request.build.requests.items()}
+        quotas = {name: _times(quantity, request.parts) for name, quantity in request.part_requests.items()}
         groups.append(_resource_group(f"{queue}-cpu", quotas))
         flavors.append(_kueue("ResourceFlavor", f"{queue}-cpu", {}))
     cluster = _kueue("ClusterQueue", queue, {"namespaceSelector": {}, "resourceGroups": groups})
@@ -193,20 +222,20 @@ def _failure_policy(request: ManifestRequest) -> Document:
     return {"maxRestarts": request.max_restarts, "rules": [taken_away, *([wrong] if request.build else [])]}
 
 
-def _build_job(request: ManifestRequest, build: BuildParts) -> Document:
+def _build_job(request: ManifestRequest) -> Document:
     container: Document = {
         "name": "part",
         "image": request.image,
-        "command": [*build.argv, "--part", f"auto/{build.parts}"],
-        "resources": {"requests": build.requests},
+        "command": [*request.build_argv, "--part", f"auto/{request.parts}"],
+        "resources": {"requests": request.part_requests},
     }
     rules: list[Document] = [
         {"action": "Ignore", "onPodConditions": [_TAKEN_AWAY]},
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [WRONG_USAGE_CODE]}},
     ]
     spec: Document = {
-        "completions": build.parts,
-        "parallelism": build.parts,
+        "completions": request.parts,
+        "parallelism": request.parts,
         "completionMode": "Indexed",
         "backoffLimitPerIndex": 3,
         "successPolicy": {"rules": [{"succeededCount": 1}]},
@@ -222,8 +251,8 @@ def _training_job(request: ManifestRequest) -> Document:
     container: Document = {
         "name": "train",
         "image": request.image,
-        "command": list(request.training),
-        "env": [{"name": key, "value": value} for key, value in request.environment.items()],
+        "command": list(texts(request.argv)),
+        "env": [{"name": key, "value": value} for key, value in FRAMEWORKS[request.framework].items()],
         "resources": {"requests": {"google.com/tpu": str(chips)}, "limits": {"google.com/tpu": str(chips)}},
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # the loader's processes pass batches
     }

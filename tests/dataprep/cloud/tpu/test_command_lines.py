@@ -12,8 +12,8 @@ import pytest
 from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.cloud.buckets import account_commands, cache_command
 from dataprep.cloud.tpu.command_lines import (
+    CreateTpu,
     Place,
-    Request,
     Share,
     Target,
     check_zone,
@@ -71,8 +71,8 @@ BY_COMPUTE_ENGINE = [  # accelerator, machine type, image family, topology of a 
 ]
 
 
-def request(accelerator: str, **options) -> Request:
-    return Request(place=PLACE, accelerator=parse_accelerator(accelerator), **options)
+def request(accelerator: str, **options) -> CreateTpu:
+    return CreateTpu(name=PLACE.name, zone=PLACE.zone, project=PLACE.project, type=accelerator, **options)
 
 
 def run(cloud, commands: list[list[str]]) -> None:
@@ -109,11 +109,10 @@ def test_every_field_of_a_request_becomes_a_flag_of_gcloud(cloud):
         "network": "n",
         "subnetwork": "s",
         "internal_ips": True,
-        "labels": {"team": "vision", "cost": "a1"},
-        "startup_script": "start.sh",
+        "label": {"team": "vision", "cost": "a1"},
         "spot": True,
     }
-    (argv,) = create_commands(request("v4-32", queued=True, valid_until="6h", **common))
+    (argv,) = create_commands(request("v4-32", queued=True, valid_until="6h", **common), Path("start.sh"))
     assert argv[3:6] == ["queued-resources", "create", "my-tpu"]
     assert {
         "--node-id=my-tpu",
@@ -130,7 +129,7 @@ def test_every_field_of_a_request_becomes_a_flag_of_gcloud(cloud):
         "--zone=us-central2-b",
     } <= set(argv)
     run(cloud, [argv])
-    (argv,) = create_commands(request("v6e-8", api="compute-engine", **common))
+    (argv,) = create_commands(request("v6e-8", api="compute-engine", **common), Path("start.sh"))
     assert {"--provisioning-model=SPOT", "--no-address", "--subnet=s", "--threads-per-core=1"} <= set(argv)
     run(cloud, [argv])
     (argv,) = create_commands(request("tpu7x-2x2x1", reservation="r"))
@@ -188,7 +187,7 @@ def test_durations_are_read(text, seconds):
 
 def test_a_slice_of_compute_engine_needs_its_project():
     with pytest.raises(UsageError, match="add `project`"):
-        create_commands(Request(place=Place(name="t", zone="us-east5-a"), accelerator=parse_accelerator("tpu7x-2x2x4")))
+        create_commands(CreateTpu(name="t", zone="us-east5-a", type="tpu7x-2x2x4"))
 
 
 @pytest.mark.parametrize("name", ["My-TPU", "-x", "x;rm", "a" * 64, ""])
@@ -272,7 +271,7 @@ def every_list() -> list[list[str]]:
         "network": "n",
         "subnetwork": "s",
         "internal_ips": True,
-        "labels": {"team": "vision"},
+        "label": {"team": "vision"},
         "startup_script": __file__,
     }
     requests = [request(name) for name, *_ in BY_TPU_API]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dataprep.cloud.accelerators import parse_accelerator
-from dataprep.cloud.tpu.manifest import MODES, BuildParts, ManifestRequest, job_set, new_queue
+from dataprep.cloud.tpu.manifest import MODES, ManifestRequest, job_set, new_queue
 from dataprep.errors import UsageError
 from pipelines.engines import Part, part_of
 from tests.support.kubernetes import fields, fits_kubernetes, misspelt
 
-BUILD = BuildParts(argv=["dataprep", "build", "coco-dup5"], parts=8, cpu="4", memory="3Gi", disk="4Gi")
+BUILD = "coco-dup5"
 EVERYTHING = {
     "build": BUILD,
     "queue": "team-a",
@@ -18,13 +17,12 @@ EVERYTHING = {
     "service_account": "trainer",
     "mode": "flex-start",
     "max_run": "1d12h",
-    "environment": {"PJRT_DEVICE": "TPU"},
 }
 
 
 def manifest(accelerator: str = "v6e-16", **options):
-    given = {"name": "mae", "image": "image", "training": ["dataprep-pretrain-mae"], **options}
-    return job_set(ManifestRequest(accelerator=parse_accelerator(accelerator), **given))
+    given = {"name": "mae", "image": "image", "argv": ["dataprep-pretrain-mae"], **options}
+    return job_set(ManifestRequest(type=accelerator, **given))
 
 
 def jobs(document) -> dict:
@@ -122,8 +120,8 @@ def test_a_queue_of_kueue_is_a_label():
 
 
 def test_a_new_queue_fits_the_schemas_of_kueue_and_has_room_for_the_jobs():
-    given = {**EVERYTHING, "name": "mae", "image": "image", "training": ["x"]}
-    documents = new_queue(ManifestRequest(accelerator=parse_accelerator("v6e-16"), **given))
+    given = {**EVERYTHING, "name": "mae", "image": "image", "argv": ["x"]}
+    documents = new_queue(ManifestRequest(type="v6e-16", **given))
     assert [each["kind"] for each in documents] == ["ResourceFlavor", "ResourceFlavor", "ClusterQueue", "LocalQueue"]
     for document in documents:
         assert fits_kubernetes(document)
@@ -142,7 +140,7 @@ def test_a_new_queue_fits_the_schemas_of_kueue_and_has_room_for_the_jobs():
 
 
 def test_a_new_queue_needs_a_name():
-    request = ManifestRequest(name="m", accelerator=parse_accelerator("v6e-8"), image="i", training=["x"])
+    request = ManifestRequest(name="m", type="v6e-8", image="i", argv=["x"])
     with pytest.raises(UsageError, match="`new_queue`: what is its name"):
         new_queue(request)
 
@@ -150,7 +148,7 @@ def test_a_new_queue_needs_a_name():
 @pytest.mark.parametrize("quantity", ["", "x", "-1", "1.5Gi", "3 Gi"])
 def test_a_part_requests_quantities_of_kubernetes(quantity):
     with pytest.raises(UsageError, match="expected a quantity of Kubernetes, such as 4, 500m or 3Gi"):
-        BuildParts(argv=["x"], parts=1, cpu="500m", memory=quantity, disk="4Gi")
+        manifest(build=BUILD, part_cpu="500m", part_memory=quantity)
 
 
 @pytest.mark.parametrize(
