@@ -138,6 +138,11 @@ class Order:
         """Return the number of batches in an epoch, which may differ by one from epoch to epoch."""
         return self.first_batch(epoch + 1) - self.first_batch(epoch)
 
+    @property
+    def equal_steps(self) -> int:
+        """Number of batches that hold an epoch, for tools whose epochs must all have the same number of batches."""
+        return -(-self.epoch_samples // self.global_batch)
+
     def epoch_of(self, batch: int) -> int:
         """Return the epoch that a batch belongs to."""
         return ((batch + 1) * self.global_batch - 1) // self.epoch_samples

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from operator import index as whole_number
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, Self, TypeAlias, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, Self, TypeAlias, TypedDict, Unpack, get_args
 
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of
@@ -83,13 +83,14 @@ class Samples:
 
     def __init__(self, dataset: Dataset, config: LoaderConfig, images: Images, epochs: int | None) -> None:
         self._dataset, self.config, self._images, self._epochs = dataset, config, images, epochs
-        self._opened: dict[int, _Opened] = {}
+        self._opened: dict[int, Opened] = {}
         """What the process of this number has opened; a forked process must not use what its parent opened."""
         loader = Loader(dataset, config)
         self._index: dict[int, SplitIndex] = {os.getpid(): loader.index}
         """Index that the process of this number has opened."""
         order, sequence = loader.order, loader.state_dict()["sequence"]
-        self._length = _length(order.passes * order.num_samples, shuffle=config.shuffle, epochs=epochs)
+        self._stored, self._epoch_samples = order.num_samples, order.epoch_samples
+        self._length = _length(order.epoch_samples, shuffle=config.shuffle, epochs=epochs)
         left_out = ("batch_size", *(_OF_PIXELS if images == "encoded" else ()))
         found = {name: value for name, value in sequence.items() if name not in left_out}
         found |= {"images": images, "fields": list(config.fields), "length": self._length}
@@ -153,7 +154,7 @@ class Samples:
         return [
             sample
             for first in range(0, len(numbers), MAX_AT_ONCE)
-            for sample in found.read(numbers[first : first + MAX_AT_ONCE])
+            for sample in found.read([self._asked(found, each) for each in numbers[first : first + MAX_AT_ONCE]])
         ]
 
     def __repr__(self) -> str:
@@ -174,17 +175,25 @@ class Samples:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_opened": {}, "_index": {}}
 
+    def _asked(self, found: Opened, index: int) -> Asked | None:
+        """Return what an index asks for; None for padding."""
+        return None if index == PADDING else Asked(index, found.place(index))
+
     def _checked(self, index: int) -> int:
-        number = whole_number(index)
-        if not PADDING <= number < self._length:
-            raise IndexError(f"sample {number:,}, expected 0 to {self._length - 1:,}, or {PADDING} for padding")
+        number, stop = index if isinstance(index, int) else whole_number(index), self._stop_of(index)
+        if not PADDING <= number < stop:
+            raise IndexError(f"sample {number:,}, expected 0 to {stop - 1:,}, or {PADDING} for padding")
         return number
 
-    def _open(self) -> _Opened:
+    def _stop_of(self, index: int) -> int:
+        """Return the number after the last index of the same kind."""
+        return self._length
+
+    def _open(self) -> Opened:
         """Return what this process has opened; of two threads that open at once one closes its own again."""
         found = self._opened.get(os.getpid())
         if found is None:
-            mine = _Opened(self.loader(1), self._images)
+            mine = Opened(self.loader(1), self._images)
             found = self._opened.setdefault(os.getpid(), mine)
             if found is mine:
                 end_when_collected(self, mine.pipeline.close)
@@ -213,7 +222,16 @@ def _length(epoch_samples: int, *, shuffle: bool, epochs: int | None) -> int:
     return sys.maxsize if epochs is None else epochs * epoch_samples
 
 
-class _Opened:
+class Asked(NamedTuple):
+    """A sample that is asked for."""
+
+    position: int
+    """Key of its random draws."""
+    place: tuple[int, int]
+    """Shard, and sample in it."""
+
+
+class Opened:
     """A split that one process reads."""
 
     def __init__(self, loader: Loader, images: Images) -> None:
@@ -226,18 +244,16 @@ class _Opened:
         self._submitting = threading.Lock()
         self._calls = count()
 
-    def read(self, numbers: list[int]) -> list[Sample]:
-        """Return the samples of some indices."""
+    def read(self, asked: list[Asked | None]) -> list[Sample]:
+        """Return samples; None asks for a row without one."""
         import numpy as np
 
         decoded = self._images == "decoded"
         size = self._config.image_size if decoded else 0
-        rows = empty_rows(np.empty((len(numbers), size, size, 3), np.uint8), self._config, len(numbers))
+        rows = empty_rows(np.empty((len(asked), size, size, 3), np.uint8), self._config, len(asked))
         if not decoded:
-            rows = _EncodedRows(
-                rows.images, rows.labels, rows.mask, rows.keys, rows.fields, encoded=[b""] * len(numbers)
-            )
-        picks = self._picks(numbers)
+            rows = _EncodedRows(rows.images, rows.labels, rows.mask, rows.keys, rows.fields, encoded=[b""] * len(asked))
+        picks = self._picks(asked)
         if len(picks) == 1:  # handing a single one over to another thread takes as long as reading it
             self.pipeline.fill(*picks[0], rows, self._submitting)
         else:
@@ -246,24 +262,27 @@ class _Opened:
             for future in futures:
                 future.result()
         finish(rows)
-        return [self._sample(rows, row) for row in range(len(numbers))]
+        return [self._sample(rows, row) for row in range(len(asked))]
 
-    def _picks(self, numbers: list[int]) -> list[tuple[int, Pick]]:
+    def _picks(self, asked: list[Asked | None]) -> list[tuple[int, Pick]]:
         """Return what to read for each row that holds a sample."""
-        rows = [row for row, number in enumerate(numbers) if number != PADDING]
-        places = [self._place(numbers[row]) for row in rows]
-        pieces = self._pieces(set(places))
-        counts = Counter(pieces[place] for place in places)
+        rows = [(row, each) for row, each in enumerate(asked) if each is not None]
+        pieces = self._pieces({each.place for _, each in rows})
+        counts = Counter(pieces[each.place] for _, each in rows)
         return [
-            (row, Pick(numbers[row], pieces[place], place[1], counts[pieces[place]]))
-            for row, place in zip(rows, places, strict=True)
+            (row, Pick(each.position, pieces[each.place], each.place[1], counts[pieces[each.place]]))
+            for row, each in rows
         ]
 
-    def _place(self, number: int) -> tuple[int, int]:
+    def place(self, number: int) -> tuple[int, int]:
         """Return the shard of an index, and the sample in it."""
-        if self._lookup is not None:
-            found = self._lookup.at(number)
-            return found.piece.shard, found.sample
+        if self._lookup is None:
+            return self.stored(number)
+        found = self._lookup.at(number)
+        return found.piece.shard, found.sample
+
+    def stored(self, number: int) -> tuple[int, int]:
+        """Return the shard of the sample of this number in the stored order, and its number there."""
         shard = bisect_right(self._stops, number)
         return shard, number - (self._stops[shard - 1] if shard else 0)
 
@@ -356,9 +375,8 @@ class Steps:
         return loader.order.epoch_of(self._step) if loader.config.shuffle else 0
 
     def __len__(self) -> int:
-        """Return the number of steps in the epoch of the next step; other epochs may have one more or less."""
-        order, batch_size = self._loader.order, self._loader.config.batch_size
-        return order.steps(self.epoch) if self._loader.config.shuffle else -(-order.num_samples // batch_size)
+        """Return the number of steps in every epoch, as for `loaders.torch.TorchBatches`."""
+        return self._loader.order.equal_steps
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the positions of every step in the rest of the epoch."""
@@ -368,7 +386,7 @@ class Steps:
 
     def _taken(self) -> Iterator[list[int]]:
         order, config = self._loader.order, self._loader.config
-        stop = order.first_batch(self.epoch + 1) if config.shuffle else len(self)
+        stop = (self._step // len(self) + 1) * len(self) if config.shuffle else len(self)
         while self._step < stop:
             first = self._step * config.batch_size
             positions = range(first + config.rank, first + config.batch_size, config.world_size)
@@ -381,7 +399,7 @@ class Steps:
     def set_epoch(self, epoch: int) -> None:
         """Go to the first step of an epoch."""
         if self._loader.config.shuffle:
-            self._step = self._loader.order.first_batch(epoch)
+            self._step = epoch * len(self)
 
     def state_dict(self) -> LoaderState:
         """Return the state after the last step that was taken."""

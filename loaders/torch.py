@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -27,7 +28,7 @@ from dataprep.errors import UsageError
 from loaders.decode.crop import RowView
 from loaders.engine.batch import ARRAYS, Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
 from loaders.loader import Loader
-from loaders.samples import Sample, Samples, Steps
+from loaders.samples import PADDING, Asked, Opened, Sample, Samples, Steps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +44,7 @@ __all__ = [
     "TorchViewBatch",
     "batch_node",
     "normalize",
+    "rest_of_epoch",
 ]
 
 
@@ -104,14 +106,18 @@ class TorchBatches(IterableDataset[TorchBatch]):
 
     Use it directly, or in `DataLoader(..., batch_size=None)` without workers: a loader has threads and processes of its
     own, and each worker would deliver the same batches.
+
+    PyTorch's tools ask once how long an epoch is, so all epochs of a training have the same number of batches,
+    ceil(samples / batch_size). All batches are full: an epoch goes on with the batches of the loader's next one where
+    its own do not suffice, and the one after it begins where it ended.
     """
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
     def __len__(self) -> int:
-        """Return the number of steps in the epoch of the next batch; other epochs may have one more or less."""
-        return len(self._loader)
+        """Return the number of batches in every epoch."""
+        return self._loader.order.equal_steps if self._loader.config.shuffle else len(self._loader)
 
     def __iter__(self) -> Iterator[TorchBatch]:
         """Yield the rest of the epoch; of a `PackLoader` each batch is a `TorchPackBatch`, of a `ViewLoader` a
@@ -122,11 +128,24 @@ class TorchBatches(IterableDataset[TorchBatch]):
         """
         if get_worker_info() is not None:
             _refuse_workers()
-        return (_torch_batch(batch, _tensors(batch)) for batch in self._loader)
+        return self._rest() if self._loader.config.shuffle else rest_of_epoch(self._loader)
+
+    def _rest(self) -> Iterator[TorchBatch]:
+        stop = (self._step // len(self) + 1) * len(self)
+        while (first := self._step) < stop:
+            yield from islice(rest_of_epoch(self._loader), stop - first)
+            if self._step == first:  # a mixture has ended
+                return
+
+    @property
+    def _step(self) -> int:
+        """Number of the next batch of a training, counted over all epochs."""
+        return self._loader.state_dict()["position"] // self._loader.config.batch_size
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""
-        self._loader.set_epoch(epoch)
+        if self._loader.config.shuffle:
+            self._loader.rewind({"position": epoch * len(self) * self._loader.config.batch_size})
 
     def state_dict(self) -> LoaderState:
         """Return the state after the last batch that was taken, for any number of ranks."""
@@ -144,20 +163,57 @@ class TorchBatches(IterableDataset[TorchBatch]):
         _refuse_workers()
 
 
+class _Position(int):
+    """Position of the loader's order, as distinct from the number of a stored sample."""
+
+
 class TorchSamples(Samples, Dataset[Sample]):
     """Samples of one split as a map-style dataset; picklable, so that worker processes of a DataLoader may read it.
 
-    With `shuffle` its indices are positions of the loader's order, which `OrderSampler` yields; without, any sampler's
-    numbers of stored samples. PyTorch's collate function makes NHWC tensors of the images.
+    `OrderSampler` asks for positions of the loader's order. The indices of all others, such as those of
+    `DataLoader(samples, shuffle=True)`, `DistributedSampler` and `Subset`, are numbers of stored samples; where images
+    are augmented, their crops are drawn with PyTorch's generator, other ones in every epoch. PyTorch's collate function
+    makes NHWC tensors of the images. A row without a sample, with the mask False, has the fields and the view of a
+    sample, for this function takes no None.
     """
+
+    def __len__(self) -> int:
+        """Return the number of samples in an epoch, or in the `epochs` that were asked for."""
+        return self._epoch_samples * (self._epochs or 1)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """Return samples, in the order of the indices; up to 256 are read at once."""
+        found = super().__getitems__(indices)
+        empty = [each for each in found if not each["mask"]]
+        if empty and {"fields", "view"} & empty[0].keys():
+            example = next((each for each in found if each["mask"]), None) or super().__getitems__([0])[0]
+            for each in empty:
+                each.update({name: example[name] for name in ("fields", "view") if name in example})  # type: ignore[typeddict-item]
+        return found
+
+    def _asked(self, found: Opened, index: int) -> Asked | None:
+        if index == PADDING or isinstance(index, _Position) or not self.config.shuffle:
+            return super()._asked(found, index)
+        return Asked(int(torch.randint(2**40, ())), found.stored(index % self._stored))
+
+    def _stop_of(self, index: int) -> int:
+        return super()._stop_of(index) if isinstance(index, _Position) else len(self)
 
 
 class OrderSampler(Steps, Sampler[list[int]]):
     """Batch sampler of one rank: the loader's batches, one epoch at a time, resumable by its state after each.
 
-    A plain DataLoader takes some batches ahead and cannot say which it has delivered; torchdata's StatefulDataLoader
-    can.
+    All epochs have the same number of batches, as those of `TorchBatches` have. A plain DataLoader takes some batches
+    ahead and cannot say which it has delivered; torchdata's StatefulDataLoader can.
     """
+
+    def _taken(self) -> Iterator[list[int]]:
+        return ([_Position(each) for each in positions] for positions in super()._taken())
+
+
+def rest_of_epoch(loader: Loader) -> Iterator[TorchBatch]:
+    """Yield the batches of the rest of the loader's own epoch, which may have one batch more or less than another."""
+    return (_torch_batch(batch, _tensors(batch)) for batch in loader)
 
 
 def batch_node(loader: Loader) -> BaseNode[TorchBatch]:

@@ -12,7 +12,8 @@ from tests.support.finished import finished_dataset
 
 REPOSITORY = Path(__file__).parents[2]
 STEPS = ("3", "7")
-"""Steps after which each run ends; an epoch has 4 or 5."""
+"""Steps after which each run ends; the loader's epochs have 4 or 5."""
+EPOCHS = 4
 
 
 def test_a_run_goes_on_after_its_last_batch(originals, tmp_path_factory, tmp_path):
@@ -25,11 +26,13 @@ def test_a_run_goes_on_after_its_last_batch(originals, tmp_path_factory, tmp_pat
     with warm.start(*words, environment=variables, folder=REPOSITORY) as process:
         out, errors = process.communicate()
     assert process.returncode == 0, errors[-3000:]
-    assert json.loads(out.splitlines()[-1]) == [list(keys) for keys in expected[:7]]
+    found = json.loads(out.splitlines()[-1])
+    assert found["trained_on"] == [list(keys) for keys in expected[:7]]
+    assert found["epochs"] == [5 * (epoch + 1) for epoch in range(EPOCHS)]
 
 
 def main(url: str, checkpoint: str) -> None:
-    """Train twice, the second time from the checkpoint, and print the keys of every batch."""
+    """Train twice, the second time from the checkpoint; then for some epochs. Print keys of batches, ends of epochs."""
     spec = importlib.util.spec_from_file_location(
         "train_with_lightning", REPOSITORY / "examples/train_with_lightning.py"
     )
@@ -41,7 +44,18 @@ def main(url: str, checkpoint: str) -> None:
     for steps in STEPS:
         arguments = [url, checkpoint, "--steps", steps, "--image-size", "32", "--accelerator", "cpu"]
         trained_on += example.main(arguments).trained_on
-    print(json.dumps(trained_on))
+    ends: list[int] = []
+
+    class Counted(example.Classifier):
+        def on_train_epoch_end(self) -> None:
+            ends.append(len(self.trained_on))
+
+    with open_loader(url, batch_size=24, image_size=32) as loader:
+        trainer = example.Trainer(
+            accelerator="cpu", max_epochs=EPOCHS, logger=False, enable_checkpointing=False, enable_progress_bar=False
+        )
+        trainer.fit(Counted(1000), example.TorchBatches(loader))
+    print(json.dumps({"trained_on": trained_on, "epochs": ends}))
 
 
 if __name__ == "__main__":

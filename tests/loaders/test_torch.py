@@ -18,12 +18,17 @@ batches_of = on_use("loaders.torch:TorchBatches")
 DataLoader = on_use("torch.utils.data:DataLoader")
 torch_nodes = on_use("torchdata.nodes")
 StatefulDataLoader = on_use("torchdata.stateful_dataloader:StatefulDataLoader")
+DistributedSampler = on_use("torch.utils.data:DistributedSampler")
 torchvision_normalize = on_use("torchvision.transforms.v2.functional:normalize")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class TestTorch(AdapterContract):
     adapter = "torch"
+
+    @staticmethod
+    def steps(order):
+        return 2 * order.equal_steps
 
 
 @pytest.fixture
@@ -38,9 +43,49 @@ def test_tensors_share_the_loaders_memory(loader):
         assert np.shares_memory(tensor.numpy(), getattr(batch, name))
 
 
-def test_length_is_that_of_the_epoch(loader):
-    assert len(DataLoader(adapter.TorchBatches(loader), batch_size=None)) == len(loader)
-    assert len(list(adapter.TorchBatches(loader))) == loader.order.steps(0)
+def test_epochs_have_equal_lengths_and_continue_each_other(loader, expected):
+    """A Trainer of Lightning, for one, takes the length of the first epoch for all."""
+    assert loader.order.steps(0) != loader.order.steps(1)
+    batches = adapter.TorchBatches(loader)
+    assert len(DataLoader(batches, batch_size=None)) == loader.order.equal_steps
+    epochs = [[batch.keys for batch in batches] for _ in range(3)]
+    assert [len(epoch) for epoch in epochs] == 3 * [loader.order.equal_steps]
+    assert [keys for epoch in epochs for keys in epoch][: len(expected)] == [keys for keys, _ in expected]
+    batches.set_epoch(1)
+    assert next(iter(batches)).keys == epochs[1][0]
+    assert [batch.keys for batch in batches] == epochs[1][1:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samplers_of_pytorch_get_each_sample_once_an_epoch_with_crops_of_its_own(samples, num_workers):
+    torch.manual_seed(7)
+    batches = DataLoader(samples, batch_size=16, shuffle=True, num_workers=num_workers)
+    epochs = [
+        {
+            key: image.numpy().tobytes()
+            for batch in batches
+            for key, image in zip(batch["key"], batch["image"], strict=True)
+        }
+        for _ in range(2)
+    ]
+    assert [len(epoch) for epoch in epochs] == [len(samples)] * 2
+    assert sum(bool((epochs[0][key] == epochs[1][key]).all()) for key in epochs[0]) < len(samples) / 10
+    shares = [DistributedSampler(samples, num_replicas=2, rank=rank) for rank in range(2)]
+    assert {index for share in shares for index in share} == {*range(len(samples))}
+    first, second = torch.utils.data.random_split(samples, [0.9, 0.1])
+    assert len(first) + len(second) == len([*iter(samples)]) == len(samples)
+
+
+def test_padded_batches_are_collated_with_fields_and_views(dataset):
+    """Some rows of the last step hold no sample."""
+    samples = adapter.TorchSamples.open(dataset("webdataset"), "val", image_size=32, fields=("class_name",), views=True)
+    ranks = [adapter.OrderSampler(samples, batch_size=12, rank=rank, world_size=6) for rank in range(6)]
+    batches = [list(DataLoader(samples, batch_sampler=rank)) for rank in ranks]
+    assert sum(int(batch["mask"].sum()) for rank in batches for batch in rank) == len(samples)
+    assert not batches[-1][-1]["mask"].all()
+    assert all(len(batch["fields"]["class_name"]) == 2 for rank in batches for batch in rank)
+    assert batches[-1][-1]["view"].image_height.shape == (2,)
+    samples.close()
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -100,7 +145,7 @@ def key_list(batch):
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_plain_dataloader_over_samples_has_the_loaders_batches(samples, expected, num_workers):
     batches = DataLoader(samples, batch_sampler=adapter.OrderSampler(samples, **STEPS), num_workers=num_workers)
-    assert len(batches) == 9
+    assert len(batches) == 10
     for batch, (keys, images) in zip([*batches, *batches], expected, strict=False):
         assert batch["key"] == keys
         assert np.array_equal(batch["image"].numpy(), images)

@@ -69,9 +69,15 @@ class AdapterContract:
     @pytest.fixture(scope="class")
     @classmethod
     def epochs(cls, url):
-        """Keys and digests of the bare loader's first two epochs."""
+        """Keys and digests of the batches of the adapter's first two epochs, from the bare loader."""
         with open_loader(str(url), **SMALL) as loader:
-            return [[list(batch.keys), digest(batch)] for _ in range(2) for batch in loader]
+            batches = (batch for _ in range(3) for batch in loader)
+            return [[list(batch.keys), digest(batch)] for batch in islice(batches, cls.steps(loader.order))]
+
+    @staticmethod
+    def steps(order):
+        """Return the number of batches in the adapter's first two epochs."""
+        return order.first_batch(2)
 
     @pytest.fixture(scope="class")
     @classmethod

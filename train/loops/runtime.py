@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 
 from dataprep.errors import UsageError, install_hint
 from loaders.loader import Loader
-from loaders.torch import TorchBatch, TorchBatches, TorchPackBatch
+from loaders.torch import TorchBatch, TorchPackBatch, rest_of_epoch
 from train.loops.backend import DEVICES
 
 PACKAGE = "torch_tpu"
@@ -57,7 +57,7 @@ class Runtime:
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
         """Yield the rest of the loader's epoch, on the device; each batch has the loader's state after it."""
-        batches = TorchBatches(loader)
+        batches = rest_of_epoch(loader)
         if self.name == "cpu":
             yield from batches
             return
