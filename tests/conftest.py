@@ -33,8 +33,11 @@ from tests.support.tables import write_dogs
 __all__ = ["pytest_unconfigure"]
 
 BUCKET = "dataprep-tests"
-# Virtual devices for XLA, no search for a TPU or a metadata server, no version checks, quiet TensorFlow.
+# Virtual devices for XLA, no search for a TPU or a metadata server, no version checks, quiet TensorFlow; what JAX
+# compiles is kept for all processes of a run, and for the next run.
 ENVIRONMENT = {
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / "build/jax"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "PJRT_DEVICE": "CPU",
     "CPU_NUM_DEVICES": "4",
     "TPU_SKIP_MDS_QUERY": "1",

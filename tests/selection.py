@@ -14,14 +14,24 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 KEPT: tuple[str, ...] = ()
 """An exception from a longer row: `make test` runs these."""
+READERS = ("dataprep/formats/", "dataprep/dataset/", "dataprep/builder/")
+"""What other libraries read of a dataset."""
 LOADERS = ("loaders/", "dataprep/formats/", "dataprep/dataset/")
 TRAINING = ("train/", "loaders/", "tests/support/")
 DOCUMENTS = ("README.md", "docs/", "llms.txt", "dataprep/commands/", "dataprep/cli.py", "scripts/demo.sh")
 """Documents that are run as programs, and what they show most."""
 FULL: dict[str, tuple[str, ...]] = {
     "tests/benchmarks": ("benchmarks/",),
+    "tests/dataprep/builder/test_croissant.py::test_mlcroissant_reads_index_images_and_annotations": READERS,
+    "tests/dataprep/builder/test_restart.py::test_tensorflow_gets_the_same_pixels": READERS,
+    "tests/dataprep/commands/test_bench.py": ("loaders/bench/", "loaders/engine/", "dataprep/commands/bench.py"),
+    "tests/dataprep/commands/test_diagnose.py": ("loaders/diagnosis/", "dataprep/commands/diagnose.py"),
+    "tests/dataprep/commands/test_train.py": ("train/", "dataprep/commands/train.py"),
     "tests/examples": ("examples/", "loaders/"),
     "tests/loaders/bench": ("loaders/bench/", "loaders/engine/"),
+    "tests/loaders/decode/test_annotations.py::test_results_are_the_same_for_any_number_of_ranks_and_threads": LOADERS,
+    "tests/loaders/decode/test_annotations.py::test_the_example_of_the_documents_runs": LOADERS,
+    "tests/loaders/decode/test_transforms.py": LOADERS,
     "tests/loaders/diagnosis": ("loaders/diagnosis/", "loaders/metrics/"),
     "tests/loaders/report/test_browser.py": ("loaders/report/", "dataprep/pages.py"),
     "tests/loaders/test_grain.py": LOADERS,
@@ -33,6 +43,11 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/pipelines/test_task.py": KEPT,
     "tests/test_accounts.py": DOCUMENTS,
     "tests/test_agents.py": DOCUMENTS,
+    "tests/test_interop.py": READERS,
+    "tests/test_laion_interop.py": (*READERS, "dataprep/fetched/"),
+    "tests/test_own_data.py::test_tfds_reads_images_and_annotations": READERS,
+    "tests/test_own_data.py::test_torchvision_reads_the_images": READERS,
+    "tests/test_own_data.py::test_webdataset_reads_images_and_annotations": READERS,
     "tests/test_readme.py::test_every_example_runs_in_order_and_prints_what_is_shown": DOCUMENTS,
     "tests/test_tutorials.py": DOCUMENTS,
     "tests/train": TRAINING,

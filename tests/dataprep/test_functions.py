@@ -24,6 +24,7 @@ from dataprep.commands.retry_failed import RetryFailed
 from dataprep.commands.verify import Verify
 from tests.support.builds import dataprep as command
 from tests.support.builds import digests
+from tests.support.markdown import ROOT
 from tests.support.own_data import write_pets
 
 KINDS = {
@@ -234,9 +235,10 @@ dataprep.build_table(source="a", output="b", format="web")
 
 
 def test_a_type_checker_finds_misspelt_arguments_and_wrong_types(tmp_path):
+    """`make lint` has filled the cache."""
     from mypy import api
 
     (tmp_path / "user.py").write_text(TYPED)
-    out, _, code = api.run([str(tmp_path / "user.py"), "--cache-dir", str(tmp_path / "cache")])
+    out, _, code = api.run(["--strict", f"--config-file={ROOT / 'setup.cfg'}", str(tmp_path / "user.py")])
     found = {int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line}
     assert (code, found) == (1, {4, 5, 6, 7}), out

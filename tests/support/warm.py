@@ -33,8 +33,16 @@ from typing import Any, NoReturn
 from tests.support import shared_process
 from tests.support.shared_process import POLL_S
 
-TORCH = ("torch", "torchvision", "torch_xla", "torch_xla.core.xla_model", "torch_xla.runtime", "timm")
-"""Imports of the training programs on torch."""
+TORCH = (
+    "torch",
+    "torchvision.transforms.v2",
+    "torch_xla",
+    "torch_xla.core.xla_model",
+    "torch_xla.runtime",
+    "timm.data",
+    "albumentations",
+)
+"""Imports of the training programs on torch, and of augmentations."""
 DATAPREP = (
     "dataprep.cli",
     "dataprep.builder.archives",

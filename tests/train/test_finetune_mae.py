@@ -10,11 +10,13 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from tests.support.finetuning import PROBE, SMALL, finetune
+from tests.support.forked_transforms import forked_transforms  # noqa: F401
 from tests.support.training import log_lines, losses
 from train.export import export
 from train.finetune_mae import REFUSED, command, open_training, recipe_flags
 from train.models.registry import create_model
 
+pytestmark = pytest.mark.usefixtures("forked_transforms")
 STEPS = 22
 
 
