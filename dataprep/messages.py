@@ -92,7 +92,7 @@ def quoted(value: object, limit: int = 80) -> str:
 def shown(name: str) -> str:
     """Return a name as an error quotes it: on one line, shortened if it is long.
 
-    Text in UTF-8 is readable; control characters and bytes that are no UTF-8 are escaped.
+    Text in UTF-8 is readable; control characters and bytes that are not UTF-8 are escaped.
     """
     if len(name) <= 100:
         return _escaped(name)
@@ -100,7 +100,7 @@ def shown(name: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    """Return the `repr` of a name, in which bytes that are no UTF-8 are `\\xff` instead of surrogates."""
+    """Return the `repr` of a name, in which bytes that are not UTF-8 are `\\xff` instead of surrogates."""
     return re.sub(r"(?<!\\)((?:\\\\)*)\\udc([89a-f][0-9a-f])", r"\1\\x\2", repr(name))
 
 

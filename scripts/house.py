@@ -75,7 +75,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
                 "dataprep/dataset/features.py",
                 "dataprep/formats/tfrecord.py",
                 "dataprep/formats/webdataset.py",
-                "dataprep/sources/columns.py",
+                "dataprep/sources/pictures.py",
                 "dataprep/sources/folder.py",
                 "dataprep/sources/existing.py",
                 "dataprep/sources/pictures.py",

@@ -17,7 +17,6 @@ from dataprep.builder.output import (
 )
 from dataprep.builder.receipts import read_receipt
 from dataprep.errors import DataprepError, UsageError
-from dataprep.fetched.collect import sidecar_hashes
 from dataprep.fetched.retry import id_of_plan, read_plan
 from dataprep.storage import open_storage
 from tests.support.on_use import on_use
@@ -58,7 +57,6 @@ def stats(storage):
         ("_retry/plan.json", read_plan, 64 << 20, "remove _retry/"),
         ("_retry/plan.json", id_of_plan, 64 << 20, ""),
         ("00000_stats.json", stats, 16 << 20, "restore it"),
-        ("0.parquet", lambda place: list(sidecar_hashes(place, {0: "0.parquet"}, 10, "dhash")), 2 << 30, "restore it"),
         (LIST_OF_PARTS, lambda place: load_parts(place, Checkpoint(LIST_OF_PARTS, 1, "0")), 16 << 20, "choose another"),
     ],
 )

@@ -119,7 +119,7 @@ def test_a_full_disk_is_a_clear_error_and_no_dataset(fmt, originals, reference, 
     found = json.loads(run.stdout)
     assert found["code"] == 1
     assert "no space left on device" in found["stderr"]
-    assert "run the same command again: it goes on where it stopped" in found["stderr"]
+    assert "run the same command again: it continues where it stopped" in found["stderr"]
     warnings = [line for line in found["stderr"].splitlines() if line.startswith("dataprep: warning: ")]
     assert len(warnings) <= 1, "one for the build, and none for each of its shards"
     assert "Traceback" not in found["stderr"]

@@ -191,7 +191,7 @@ def test_overwriting_leaves_a_source_inside_the_output(stopper, sources, tmp_pat
     run = stopper.run(arguments)
     assert digests(output) == before
     assert run.code == 2
-    assert "lie inside one another" in run.stderr
+    assert "are inside one another" in run.stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from contest import print_samples, spawn_each
 
-from dataprep.fetched.encode import EncodeOptions, RowFilter, encode_image
+from dataprep.fetched.collect import EncodeOptions, RowFilter, encode_image
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import google_crc32c
 import pyarrow.parquet as pq
 from contest import print_samples, spawn_each
 
-from dataprep.fetched.encode import EncodeOptions, RowFilter, encode_image
+from dataprep.fetched.collect import EncodeOptions, RowFilter, encode_image
 
 IN_FLIGHT = 64
 

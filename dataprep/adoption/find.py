@@ -342,7 +342,7 @@ def _fault(info: ObjectInfo) -> str:
         return "it has no bytes"
     if any(character in FORBIDDEN for character in info.name):
         return "its name holds a backslash, NUL or line end; rename it"
-    return "" if is_text(info.name) else "its name is no UTF-8; rename it"
+    return "" if is_text(info.name) else "its name is not UTF-8; rename it"
 
 
 def _digests(storage: Storage, infos: Sequence[ObjectInfo]) -> list[int]:

@@ -6,7 +6,7 @@
 originals, `plan.py` and `references.py` are what it makes of them, `output.py` answers what is at the output and claims
 it, `pool.py` gives shards to workers, `shard.py` builds one with `images.py` and leaves a receipt
 (`receipts.py`), `merge.py` makes index and manifest of the receipts, and `cards.py` describes the result.
-`finished.py` reads a finished dataset, `traffic.py` counts what a bucket charges.
+`finished.py` reads a finished dataset.
 
 **Same bytes.** A shard's bytes depend on the originals, the options, the seed and the versions of the codecs, and on
 nothing else: not on workers, engine, retries, interruptions, clock, host, nor on disk or bucket. Four rules make it so:
@@ -50,17 +50,10 @@ first checks whether a manifest of its own plan exists by now. At most one shard
 downloaded, and the web answers differently each time: there the create-only receipt decides which attempt counts
 (`dataprep/fetched`).
 
-**Engines.** All of them run the same code for a shard, `build_shard(job, index)`. The local pool (`pool.py`) gives each
-idle worker a task, replaces a dead worker and tries its shard again, sets aside a shard that kills three workers,
-repeats temporary errors with backoff, and ends its workers when the parent dies. In a worker one thread reads and
-decodes, a second digests and writes, a third syncs (`shard.py`), and a fourth publishes the shard while the first
-already checks the next shard's images. Beam's runners are in `pipelines/`. Every process counts its progress in memory
-shared with its parent (`dataprep/host/heartbeat.py`): a worker without progress is named after a minute and killed
-after `stall_minutes`. So a standstill has a deadline, and a slow shard has none.
-
-**Images** are judged by their content (`images.py`). A JPEG that decodes keeps its bytes. PNG, GIF, BMP, WebP, CMYK and
-YCCK become RGB JPEG. Truncated, undecodable, empty and huge images are rejected. The number of pixels, and of scans of
-a progressive JPEG, is compared with its limit before anything is decoded.
+**Engines.** All of them run the same code for a shard, `build_shard(job, index)`; the local pool is in `pool.py`, the
+others are in `pipelines/`. In a worker one thread reads and decodes, a second digests and writes, a third syncs
+(`shard.py`), and a fourth publishes the shard while the first already checks the next shard's images. A standstill has
+a deadline (`dataprep/host/heartbeat.py`), and a slow shard has none.
 
 **Start-up counts**: 4,000 images take a few seconds. So NumPy, pyarrow and rich are imported in the functions that use
 them, and Arrow columns come from `dataprep/dataset/columns.py`, because `pyarrow.array` imports pandas if it is

@@ -15,43 +15,15 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from dataprep.builder import merge, references, shard
 from dataprep.builder.enumeration import Enumerator, Keeping
 from dataprep.builder.finished import dataset_of, metadata_of, planned_metadata, readable_manifest
-from dataprep.builder.merge import (
-    Check,
-    Noticed,
-    Published,
-    Seen,
-    build_manifest,
-    merge_split,
-    refuse_rejections,
-    rejects_too_many,
-)
 from dataprep.builder.output import Claim, OpenBuild
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit, Progress, physical_key, planned_codecs
-from dataprep.builder.recipe import BuildJob, Planned
-from dataprep.builder.references import (
-    are_stored,
-    open_references,
-    read_references,
-    references_of,
-    refs_schema,
-    repair_references,
-    store_references,
-    stored_rows,
-)
-from dataprep.builder.shard import (
-    SameOriginals,
-    ShardBuilder,
-    annotation_files,
-    files_of,
-    image_names,
-    link_names,
-    place_images,
-    publish_annotations,
-    shard_builder,
-)
-from dataprep.builder.traffic import Traffic, archives_traffic, output_traffic
+from dataprep.builder.recipe import PAGE_OBJECTS, BuildJob, Planned, Recipe, Traffic
+from dataprep.builder.references import PLAN_WINDOW_BYTES
+from dataprep.builder.shard import WRITES_BETWEEN_CHECKS
+from dataprep.dataset import records
 from dataprep.dataset.adopted import LINKS
 from dataprep.dataset.columns import strings, to_numpy
 from dataprep.dataset.features import Features, places_in_images
@@ -59,23 +31,14 @@ from dataprep.dataset.index import ANNOTATIONS, PublishingRows
 from dataprep.dataset.manifest import bytes_entry, source_faults
 from dataprep.dataset.paths import named
 from dataprep.dataset.randomness import philox_words
-from dataprep.dataset.records import (
-    NO_LABEL,
-    Enumeration,
-    Manifest,
-    PlannedSource,
-    ShardReceipt,
-    SourceFile,
-    SplitManifest,
-)
 from dataprep.dataset.spill import SpilledReferences, SpilledTable, enumeration_sha256, in_order_of_words, spilled
 from dataprep.errors import DataprepError, UsageError
 from dataprep.formats import FORMATS
-from dataprep.formats.imagefolder import image_file, image_suffix
+from dataprep.formats.imagefolder import image_file, image_suffix, repeat_links
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, configured
+from dataprep.sources.archives import BLOCK_BYTES
 from dataprep.sources.base import CONVERTED, Conversion
-from dataprep.sources.existing import Existing, ExistingDataset, split_facts
 from dataprep.sources.keys import same_names
 from dataprep.sources.unpacked import unpacked_sources
 from dataprep.storage import Storage, open_originals, open_storage
@@ -99,7 +62,7 @@ class Shuffle:
     def tables(self, rows: SpilledTable, pass_index: int) -> Iterator[pa.Table]:
         """Yield rows, one for each sample, in the order of a pass."""
         if not self.permutes:
-            return _as_they_are(rows)
+            return map(_table, rows.batches())
         return in_order_of_words(rows, partial(self._words, pass_index))
 
     def _words(self, pass_index: int, first: int, batch: pa.RecordBatch) -> NDArray[np.uint64]:
@@ -128,7 +91,7 @@ class OrderedSplit:
             checked: Whether the checksums of the images are among them.
         """
         rows = self.refs.rows()
-        schema = refs_schema(with_annotations=self.annotated, with_crc32c=checked)
+        schema = references.refs_schema(with_annotations=self.annotated, with_crc32c=checked)
         shards_a_pass = len(self.shard_samples) // self.passes
         for pass_index in range(self.passes):
             due = self.shard_samples[pass_index * shards_a_pass : (pass_index + 1) * shards_a_pass]
@@ -167,9 +130,6 @@ def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, tota
 
     Args:
         num_bytes: Source bytes of each sample, in pieces of any length.
-        shards: Number of shards.
-        count: Number of samples.
-        total_bytes: Sum of `num_bytes`.
     """
     import numpy as np
 
@@ -186,11 +146,10 @@ def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, tota
     return [*bounds, *[count] * (shards + 1 - len(bounds))]
 
 
-def _as_they_are(rows: SpilledTable) -> Iterator[pa.Table]:
+def _table(batch: pa.RecordBatch) -> pa.Table:
     import pyarrow as pa
 
-    for batch in rows.batches():
-        yield pa.Table.from_batches([batch])
+    return pa.Table.from_batches([batch])
 
 
 def _sizes(refs: SpilledReferences) -> SpilledTable:
@@ -229,16 +188,15 @@ def _planned(rows: pa.Table, pass_index: int | None, schema: pa.Schema) -> pa.Ta
     if pass_index is not None:
         keys = strings([physical_key(key, pass_index) for key in rows.column("key").to_pylist()])
         rows = rows.set_column(0, rows.schema.field(0), keys)
-    return stored_rows(rows, schema)
+    return references.stored_rows(rows, schema)
 
 
 _SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
 
 
-class ArchiveRecipe:
-    """Builds datasets from images in archives and folders; implements `dataprep.builder.recipe.Recipe`."""
+class ArchiveRecipe(Recipe):
+    """Builds datasets from images in archives and folders."""
 
-    output_may_lie_in_source = False
     worker_modules = ("dataprep.builder.archives", "numpy", "pyarrow.parquet", "simplejpeg")
     shard_check = "dataprep.verification.shard:check_archive_shard"
 
@@ -247,9 +205,12 @@ class ArchiveRecipe:
         keeping = Keeping(open_storage(request.output_url) if keep else None, is_empty=is_empty)
         plan, orders = self.plan_orders(request, progress, keeping)
         tables, again = _tables(plan, orders), _tables(plan, orders)
-        schema = refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
-        store, repair = partial(store_references, tables, schema), partial(repair_references, tables, schema)
-        return Planned(plan, store, repair, keeping.wait, partial(are_stored, again, schema))
+        schema = references.refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
+        store, repair = (
+            partial(references.store_references, tables, schema),
+            partial(references.repair_references, tables, schema),
+        )
+        return Planned(plan, store, repair, keeping.wait, partial(references.are_stored, again, schema))
 
     def plan_references(self, request: BuildRequest, progress: Progress) -> tuple[Plan, Iterator[pa.Table]]:
         """Return the plan, and the references of each of its shards; nothing is stored."""
@@ -262,8 +223,6 @@ class ArchiveRecipe:
         """Return the plan, and the order of each of its splits.
 
         Args:
-            request: What to build.
-            progress: Called while originals are read.
             keeping: Stores the lists of originals, and has those that an earlier run stored.
         """
         options = request.options
@@ -301,122 +260,101 @@ class ArchiveRecipe:
         return plan, orders
 
     def _dataset(self, request: BuildRequest) -> Dataset:
-        """Return the dataset of a request; its `opened` reads the originals."""
         return _configured(request.options)
 
     def _source(self, request: BuildRequest) -> Storage:
-        """Open the originals of a request."""
         return open_originals(request.source_url)
 
     def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
-        """Return what a worker needs in addition to a shard's index."""
         return BuildJob(request.output_url, request.source_url, root, recipe="archives")
 
-    def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
-        """Build one shard, or find its receipt."""
-        return ShardBuilder(job).begin(index).result()
+    def build_shard(self, job: BuildJob, index: int) -> records.ShardReceipt:
+        return shard.ShardBuilder(job).begin(index).result()
 
-    def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
-        """Build one shard, and return while it is being published."""
-        return shard_builder(job).begin(index)
+    def begin_shard(self, job: BuildJob, index: int) -> Future[records.ShardReceipt]:
+        return shard.shard_builder(job).begin(index)
 
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
-    ) -> tuple[Manifest, Callable[[], None]]:
-        """Write index and metadata, and put the files of an image folder in place."""
+    ) -> tuple[records.Manifest, Callable[[], None]]:
         storage, plan = build.storage, build.plan
         split_names = (split.name for split in plan.splits)
-        annotations = annotation_files(plan.options.format, plan.features, split_names)
-        same = SameOriginals(self._source(request), plan)
-        published, noticed = Published(build, [*planned_metadata(plan), *annotations]), Noticed(build)
+        annotations = shard.annotation_files(plan.options.format, plan.features, split_names)
+        same = shard.SameOriginals(self._source(request), plan)
+        published, noticed = merge.Published(build, [*planned_metadata(plan), *annotations]), merge.BuildNotes(build)
 
-        def seen(receipt: ShardReceipt, rows: pa.Table) -> None:
-            published.expect(receipt.index, files_of(build, receipt, rows))
+        def seen(receipt: records.ShardReceipt, rows: pa.Table) -> None:
+            published.expect(receipt.index, shard.files_of(build, receipt, rows))
             noticed.add(receipt, rows)
-            same.check(references_of(build, receipt.index))
+            same.check(references.references_of(build, receipt.index))
 
         splits = _merged(build, seen, publishing)
-        if any(rejects_too_many(split, request.max_reject_ratio) for split in splits):
+        if any(merge.rejects_too_many(split, request.max_reject_ratio) for split in splits):
             publishing.wait()  # the error names images of the events
-        refuse_rejections(build, request.max_reject_ratio, splits)
+        merge.refuse_rejections(build, request.max_reject_ratio, splits)
         dataset = _configured(plan.options)
         files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features)
         if files or FORMATS[plan.options.format].one_file_per_image:
             publishing.wait()  # what follows an index is put, or made from it, when it is there
         for name, data in files.items():
             storage.create(name, data)
-        place_images(build)
+        shard.place_images(build)
         entries = [bytes_entry(name, data) for name, data in files.items()]
-        entries += publish_annotations(build, splits)
+        entries += shard.publish_annotations(build, splits)
         entries.sort(key=lambda entry: entry["file"])
         for line in noticed.lines():
             log(line)
-        return build_manifest(plan, dataset, splits, entries), published.check
+        return merge.build_manifest(plan, dataset, splits, entries), published.check
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
-        """Return the requests and bytes that a build sends to its output."""
         return output_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
 
     def source_traffic(self, plan: Plan) -> Traffic:
-        """Return the requests and bytes with which a build reads its originals."""
         return archives_traffic(plan)
 
-    def web_bytes(self, plan: Plan) -> int:
-        """Return 0: workers read originals from disks and buckets."""
-        return 0
-
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
-        """Yield the format's metadata files, and those of every shard."""
         plan = claim.plan
         yield from planned_metadata(plan)
-        yield from annotation_files(plan.options.format, plan.features, (split.name for split in plan.splits))
+        yield from shard.annotation_files(plan.options.format, plan.features, (split.name for split in plan.splits))
         shard_format = FORMATS[plan.options.format]
         first_index = 0
         for split in plan.splits:
             shards = len(split.shard_samples)
             if shard_format.one_file_per_image:
-                tables = read_references(storage, claim, range(first_index, first_index + shards))
+                tables = references.read_references(storage, claim, range(first_index, first_index + shards))
                 yield from _planned_images(plan, split, tables)
             else:
                 name = plan.options.name
                 yield from (shard_format.shard_file(name, split.name, index, shards) for index in range(shards))
             first_index += shards
 
-    def added_files(self, storage: Storage, manifest: Manifest) -> Iterator[str]:
-        """Yield nothing: shards are never added."""
-        return iter(())
-
-    def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
-        """Return the name that the format gives."""
+    def shard_file(self, manifest: records.Manifest, split: records.SplitManifest, number: int) -> str:
         return FORMATS[manifest.format].shard_file(manifest.name, split.name, number, len(split.shards))
 
-    def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
-        """Return the annotation files of an image folder; other formats have none."""
+    def sidecar_files(self, manifest: records.Manifest) -> frozenset[str]:
         return frozenset(
-            annotation_files(manifest.format, manifest.features, (split.name for split in manifest.splits))
+            shard.annotation_files(manifest.format, manifest.features, (split.name for split in manifest.splits))
         )
 
-    def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
+    def metadata_files(self, manifest: records.Manifest) -> dict[str, bytes]:
         """Return the metadata files that the format writes for the manifest's counts."""
         dataset = replace(dataset_of(manifest), licence=manifest.licence)
         return metadata_of(manifest.format, dataset, manifest.classes, manifest.splits, manifest.features)
 
-    def is_shuffled(self, manifest: Manifest) -> bool:
-        """Return True: the samples of archives are permuted."""
+    def is_shuffled(self, manifest: records.Manifest) -> bool:
         return True
 
-    def shape_faults(self, manifest: Manifest) -> Iterator[str]:
+    def shape_faults(self, manifest: records.Manifest) -> Iterator[str]:
         """Yield faults of the manifest's sources, which must be archives or folders."""
         yield from source_faults(manifest, _SOURCE_FIELDS, optional=("sha256",))
 
-    def layout_faults(self, manifest: Manifest) -> Iterator[str]:
+    def layout_faults(self, manifest: records.Manifest) -> Iterator[str]:
         """Yield the annotation files that are not listed; `verify` compares the metadata files themselves."""
         listed = {entry["file"] for entry in manifest.files}
         for name in sorted(self.sidecar_files(manifest) - listed):
             yield f"files: {name} is not among them, expected the annotations of a split"
 
-    def option_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield the options about images that contradict the manifest."""
+    def option_faults(self, manifest: records.Manifest) -> Iterator[str]:
         images = manifest.options.get("images")
         pairs = {
             "allow_partial": (manifest.options.get("allow_partial"), manifest.partial),
@@ -446,7 +384,7 @@ def _tables(plan: Plan, orders: Iterable[OrderedSplit]) -> Iterator[pa.Table]:
 
 
 def _ordered(
-    dataset: Dataset, name: str, found: Enumeration, options: BuildOptions
+    dataset: Dataset, name: str, found: records.Enumeration, options: BuildOptions
 ) -> tuple[PlannedSplit, OrderedSplit]:
     stored = dataset.repeats(name) if options.repeat == "physical" else 1
     refs = spilled(found.refs)
@@ -469,21 +407,21 @@ def _is_checked(plan: Plan) -> bool:
     return plan.options.converted is not None or any(unpacked_sources(split.sources) for split in plan.splits)
 
 
-def _planned_source(file: SourceFile) -> PlannedSource:
-    entry: PlannedSource = {"name": file.name, "bytes": file.num_bytes}
+def _planned_source(file: records.SourceFile) -> records.PlannedSource:
+    entry: records.PlannedSource = {"name": file.name, "bytes": file.num_bytes}
     return {**entry, "sha256": file.sha256} if file.sha256 else entry
 
 
-def _merged(build: OpenBuild, seen: Seen, publishing: PublishingRows) -> list[SplitManifest]:
+def _merged(build: OpenBuild, seen: merge.Seen, publishing: PublishingRows) -> list[records.SplitManifest]:
     """Merge the receipts of all splits. Raises OvertakenError if another build owns the output now."""
     if build.storage.is_local:
         build.check()
         return _splits(build, partial(_check_kept, build), seen, publishing)
     with ThreadPoolExecutor(2) as threads:  # while the receipts are read
         is_ours = threads.submit(build.check)
-        opened = threads.submit(open_references, build)
+        opened = threads.submit(references.open_references, build)
 
-        def check(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+        def check(index: int, receipt: records.ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
             is_ours.result()
             opened.result()
             return _check_kept(build, index, receipt, rows)
@@ -495,19 +433,21 @@ def _merged(build: OpenBuild, seen: Seen, publishing: PublishingRows) -> list[Sp
             raise
 
 
-def _splits(build: OpenBuild, check: Check, seen: Seen, publishing: PublishingRows) -> list[SplitManifest]:
-    splits: list[SplitManifest] = []
+def _splits(
+    build: OpenBuild, check: merge.Check, seen: merge.Seen, publishing: PublishingRows
+) -> list[records.SplitManifest]:
+    splits: list[records.SplitManifest] = []
     first_index = 0
     for split in build.plan.splits:
-        splits.append(merge_split(build, split, first_index, publishing, check=check, seen=seen))
+        splits.append(merge.merge_split(build, split, first_index, publishing, check=check, seen=seen))
         first_index += len(split.shard_samples)
     return splits
 
 
-def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+def _check_kept(build: OpenBuild, index: int, receipt: records.ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
     """Count the samples of a receipt, and compare those that are not rejected with the planned ones, in order."""
     rejected = {event.key for event in receipt.events if event.kind == "rejected"}
-    planned = references_of(build, index)
+    planned = references.references_of(build, index)
     keys = planned.column("key").to_pylist()
     same = [key for key in keys if key not in rejected] == rows.column("key").to_pylist()
     if build.plan.features:
@@ -522,7 +462,10 @@ def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], spli
     root, suffix = FORMATS[options.format].image_root(split, 1), image_suffix(options.dataset)
 
     def files(key_label: Iterable[tuple[str, int]]) -> list[str]:
-        return [image_file(root, key, "" if label == NO_LABEL else classes[label], suffix) for key, label in key_label]
+        return [
+            image_file(root, key, "" if label == records.NO_LABEL else classes[label], suffix)
+            for key, label in key_label
+        ]
 
     def names(batch: pa.RecordBatch) -> list[str]:
         keys, labels = (batch.column(name).to_pylist() for name in ("key", "label"))
@@ -544,11 +487,11 @@ def _planned_images(plan: Plan, split: PlannedSplit, tables: Iterator[pa.Table])
     folders: set[str] = set()
     for table in tables:
         keys, labels = (table.column(name).to_pylist() for name in ("key", "label"))
-        for name in image_names(plan, split, keys, labels):
+        for name in shard.image_names(plan, split, keys, labels):
             folders.add(name.split("/")[1])
             yield name
     if split.repeat_stored > 1:
-        yield from link_names(folders, split.name, split.repeat_count)
+        yield from (link for link, _ in repeat_links(sorted(folders), split.repeat_count, split=split.name))
 
 
 _NOT_CONVERTED = "a request to build original files, expected one to convert a dataset: use dataprep convert"
@@ -565,37 +508,22 @@ class ConversionRequest(BuildRequest):
 
 
 class ConversionRecipe(ArchiveRecipe):
-    """Builds a dataset from the images in the shards of another one; implements `dataprep.builder.recipe.Recipe`."""
+    """Builds a dataset from the images in the shards of another one."""
 
     def _dataset(self, request: BuildRequest) -> Dataset:
-        options, wanted = request.options, _conversion_of(request)
-        existing = _existing_of(request)
-        found = Conversion(
-            plan_hash=existing.manifest.plan_hash,
-            revision=existing.manifest.revision,
-            was_shuffled=existing.manifest.shuffled,
-            shuffle=wanted.shuffle,
-            fields=wanted.fields,
-            defaults=wanted.defaults,
-            all_fields=wanted.all_fields,
-        )
-        if found != wanted:
-            raise UsageError(f"{existing.index.url}: the dataset was replaced meanwhile; run the same command again")
-        digests = {split.name: split.index["sha256"] for split in existing.manifest.splits}
-        dataset = ExistingDataset(
-            name=CONVERTED.name,
-            description=CONVERTED.description,
-            citation=CONVERTED.citation,
-            licence=CONVERTED.licence,
-            origin=CONVERTED.origin,
-            facts=split_facts(existing, options.splits, options.own),
-            default_splits=(),
-            identity=json.dumps([wanted.document(), digests]),
-            existing=existing,
-            fields=wanted.fields,
-            defaults=wanted.defaults,
-            all_fields=wanted.all_fields,
-        )
+        from dataprep.sources import existing as sources  # which no build of originals needs
+
+        options, wanted, asked = request.options, _conversion_of(request), _as_conversion(request)
+        index = open_storage(asked.index_url)
+        manifest = readable_manifest(index)
+        existing = sources.Existing(manifest, index, LINKS[asked.links](request.source_url))
+        found = manifest.plan_hash, manifest.revision, manifest.shuffled
+        if found != (wanted.plan_hash, wanted.revision, wanted.was_shuffled):
+            raise UsageError(f"{index.url}: the dataset was replaced meanwhile; run the same command again")
+        digests = {split.name: split.index["sha256"] for split in manifest.splits}
+        facts = sources.split_facts(existing, options.splits, options.own)
+        known = vars(CONVERTED) | {"facts": facts, "identity": json.dumps([wanted.document(), digests])}
+        dataset = sources.ExistingDataset(**known, existing=existing, wanted=wanted)
         return dataset if options.own is None else dataset.described_by(options.own)
 
     def plan_orders(
@@ -616,37 +544,22 @@ class ConversionRecipe(ArchiveRecipe):
         return LINKS[_as_conversion(request).links](request.source_url)
 
     def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
-        """Return what a worker needs in addition to a shard's index."""
         links = _as_conversion(request).links
         return BuildJob(request.output_url, request.source_url, root, recipe="converted", links=links)
 
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
-    ) -> tuple[Manifest, Callable[[], None]]:
-        """Write index and metadata, and put the files of an image folder in place."""
+    ) -> tuple[records.Manifest, Callable[[], None]]:
         manifest, check = super().assemble(build, request, publishing, log)
         source = named_source(open_storage(_as_conversion(request).index_url))
         return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source), check
 
-    def is_shuffled(self, manifest: Manifest) -> bool:
-        """Return what a manifest must say about the order of the samples, given its options."""
+    def is_shuffled(self, manifest: records.Manifest) -> bool:
         converted = manifest.options.get("converted")
         return isinstance(converted, dict) and bool(converted.get("shuffle") or converted.get("was_shuffled"))
 
 
 CONVERSIONS = ConversionRecipe()
-
-
-def _existing_of(request: BuildRequest) -> Existing:
-    """Open the dataset that a request converts.
-
-    Raises:
-        UsageError: There is no dataset.
-        FormatError: Its manifest is not one that a build or an adoption writes.
-    """
-    conversion = _as_conversion(request)
-    index = open_storage(conversion.index_url)
-    return Existing(readable_manifest(index), index, LINKS[conversion.links](request.source_url))
 
 
 def named_source(index: Storage) -> str:
@@ -665,3 +578,85 @@ def _conversion_of(request: BuildRequest) -> Conversion:
     if converted is None:
         raise UsageError(_NOT_CONVERTED)
     return converted
+
+
+# Requests to buckets
+
+_ARCHIVES = (".tar", ".zip", ".gz")
+_GETS_AN_ARCHIVE = 2
+"""Looks at each archive in addition to reading its content: whether it is there, and its size before it is listed."""
+_GETS_A_ZIP = 2
+"""Reads at the end of a zip: the record that says where its directory is, and the directory."""
+_LISTS = 4
+"""Number of listings: of the output when the build begins, before the manifest is put and afterwards, and of the files
+to remove; further pages of long listings are extra."""
+_WHOLE_LISTINGS = 2
+"""Listings of all the output, with its receipts."""
+_GETS_A_SHARD = 2
+"""Reads for each shard: its receipt when the index is written, and a look at plan.json after the receipt was stored."""
+_GETS_A_PROCESS = 1
+"""Looks of each process that reads references: at the checksum of the file."""
+_REFERENCE_BYTES = 80
+"""Approximate size of an image's reference in plan.parquet, which is read in parts of PLAN_WINDOW_BYTES."""
+_GETS = 4
+"""Reads of a build of any size: a look at plan.json before the index is written, at the manifest once it is put, and at
+both before the build's own files are removed."""
+
+
+def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
+    """Return the traffic between a build and its output, including receipts, which are removed at the end.
+
+    Args:
+        metadata_files: Number of files that the format writes in addition to the manifest.
+        workers: Number of processes that read the plan.
+    """
+    single = FORMATS[plan.options.format].one_file_per_image
+    shards, splits = plan.num_shards, len(plan.splits)
+    samples = sum(sum(split.shard_samples) for split in plan.splits)
+    described = 2 * splits + metadata_files + 1
+    cards = 2  # README.md and croissant.json, which are uploaded under their own names
+    # Each object but single images is uploaded, and then copied to its name by the server.
+    inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
+    # Receipts, plan.json and the references; of each split what was listed, and the digest of that.
+    kept_while_building = shards + 2 + 2 * splits
+    listed = shards + (samples if single else shards)
+    pages = _WHOLE_LISTINGS * (listed // PAGE_OBJECTS) + shards // PAGE_OBJECTS
+    stored = sum(split.source_bytes * split.repeat_stored for split in plan.splits)
+    unpacked, images, unpacked_bytes = _unpacked(plan)
+    inserts += unpacked
+    # plan.json is looked at before the server copies an object to its name, and before images are written to theirs.
+    all_shards = [count for split in plan.splits for count in split.shard_samples]
+    checks = described + (sum(-(-count // WRITES_BETWEEN_CHECKS) for count in all_shards) if single else shards)
+    windows = -(-samples * _REFERENCE_BYTES // PLAN_WINDOW_BYTES)
+    processes = min(workers, shards)
+    plan_gets = _GETS_A_PROCESS + windows  # when the index is written, all references are compared
+    # A worker reads the references of its shards.
+    plan_gets += processes * (_GETS_A_PROCESS + min(windows, -(-shards // max(1, processes))))
+    gets = _GETS_A_SHARD * shards + checks + plan_gets + _GETS
+    return Traffic(inserts + kept_while_building + _LISTS + pages, gets + images, stored + unpacked_bytes)
+
+
+def archives_traffic(plan: Plan) -> Traffic:
+    """Return the traffic between a build and its originals: archives are streamed once to list them, then every image
+    is read. Parquet files with images are only streamed."""
+    archives = {
+        str(source["name"]): int(source["bytes"])
+        for split in plan.splits
+        for source in split.sources
+        if str(source["name"]).endswith(_ARCHIVES) or "sha256" in source
+    }
+    _, unpacked, unpacked_bytes = _unpacked(plan)
+    samples = sum(sum(split.shard_samples) for split in plan.splits) - unpacked
+    images = sum(split.source_bytes * split.repeat_stored for split in plan.splits) - unpacked_bytes
+    walked = sum(-(-num_bytes // BLOCK_BYTES) for num_bytes in archives.values())
+    looks = sum(_GETS_AN_ARCHIVE for name in archives if name.endswith(_ARCHIVES))
+    looks += sum(_GETS_A_ZIP for name in archives if name.endswith(".zip"))
+    listed = 0 if archives else samples // PAGE_OBJECTS + 1
+    return Traffic(listed, samples + walked + looks, images + sum(archives.values()))
+
+
+def _unpacked(plan: Plan) -> tuple[int, int, int]:
+    """Return how many parquet files are unpacked below the output, the number of their images, and their bytes."""
+    splits = [split for split in plan.splits if unpacked_sources(split.sources)]
+    files = {source["name"] for split in splits for source in unpacked_sources(split.sources)}
+    return len(files), sum(sum(each.shard_samples) for each in splits), sum(each.source_bytes for each in splits)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
 from typing import TypeAlias
 
 from dataprep.dataset.adopted import is_adopted
@@ -29,45 +30,6 @@ from dataprep.storage.base import TooLargeError
 Json: TypeAlias = "str | int | bool | list[Json] | dict[str, Json]"
 Node: TypeAlias = "dict[str, Json]"
 
-CONTEXT: Node = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "equivalentProperty": "cr:equivalentProperty",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileProperty": "cr:fileProperty",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
-    "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
-"""The context that Croissant 1.0 prescribes."""
 PARQUET, TAR, JSON = "application/x-parquet", "application/x-tar", "application/json"
 JSON_LINES = "application/jsonlines"
 _INDEX_COLUMNS = {"key": "sc:Text", "label": "sc:Integer", "height": "sc:Integer", "width": "sc:Integer"}
@@ -82,7 +44,7 @@ def croissant_bytes(manifest: Manifest, licence: str) -> bytes:
 def _document(manifest: Manifest, licence: str) -> Node:
     name = printable(manifest.name)
     return {
-        "@context": CONTEXT,
+        "@context": json.loads(_data("croissant_context.json")),  # the one that Croissant 1.0 prescribes
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "description": f"{name}: {sum(split.samples for split in manifest.splits):,} images. "
@@ -196,7 +158,6 @@ def _packed_annotations(split: SplitManifest) -> Node:
 
 
 def _listed_annotations(manifest: Manifest, split: SplitManifest) -> Node:
-    """Describe the columns of the file of annotations; records and lists of lists have no type in Croissant."""
     name = f"{split.name}-annotations"
     file: Node = {"@id": metadata_file(split.name)}
     fields: list[Json] = [
@@ -254,70 +215,6 @@ _SIZES = (
     (10_000_000_000, "1B<n<10B"),
 )
 """The Hub's categories of sizes, each with the number of samples at which the next one begins."""
-_HUB_LICENCES = frozenset(
-    (
-        "afl-3.0",
-        "agpl-3.0",
-        "apache-2.0",
-        "artistic-2.0",
-        "bsd",
-        "bsd-2-clause",
-        "bsd-3-clause",
-        "bsd-3-clause-clear",
-        "bsl-1.0",
-        "c-uda",
-        "cc",
-        "cc-by-2.0",
-        "cc-by-2.5",
-        "cc-by-3.0",
-        "cc-by-4.0",
-        "cc-by-nc-2.0",
-        "cc-by-nc-3.0",
-        "cc-by-nc-4.0",
-        "cc-by-nc-nd-3.0",
-        "cc-by-nc-nd-4.0",
-        "cc-by-nc-sa-2.0",
-        "cc-by-nc-sa-3.0",
-        "cc-by-nc-sa-4.0",
-        "cc-by-nd-4.0",
-        "cc-by-sa-3.0",
-        "cc-by-sa-4.0",
-        "cc0-1.0",
-        "cdla-permissive-1.0",
-        "cdla-permissive-2.0",
-        "cdla-sharing-1.0",
-        "ecl-2.0",
-        "epl-1.0",
-        "epl-2.0",
-        "etalab-2.0",
-        "eupl-1.1",
-        "eupl-1.2",
-        "gfdl",
-        "gpl",
-        "gpl-2.0",
-        "gpl-3.0",
-        "isc",
-        "lgpl",
-        "lgpl-2.1",
-        "lgpl-3.0",
-        "lppl-1.3c",
-        "mit",
-        "mpl-2.0",
-        "ms-pl",
-        "ncsa",
-        "odbl",
-        "odc-by",
-        "ofl-1.1",
-        "openrail",
-        "osl-3.0",
-        "pddl",
-        "postgresql",
-        "unlicense",
-        "wtfpl",
-        "zlib",
-    )
-)
-"""Identifiers of licences on the Hub, of those under which data are published; from its documentation, 2026-11."""
 
 
 def cards_of(manifest: Manifest) -> dict[str, bytes]:
@@ -345,8 +242,6 @@ def replace_cards(storage: Storage, manifest: Manifest, only: Mapping[str, str] 
     """Replace the cards that differ, and return their names.
 
     Args:
-        storage: Where the dataset is.
-        manifest: The manifest of the dataset.
         only: Replace only the cards with these SHA-256 digests, and add none; None replaces and adds all.
     """
     written = []
@@ -394,11 +289,14 @@ def hub_licence(licence: str) -> str:
     if not licence:
         return "unknown"
     name = re.sub(r"[\s_]+", "-", licence.strip().lower())
-    return name if name in _HUB_LICENCES else "other"
+    return name if name in _data("hub_licences.txt").splitlines() else "other"
+
+
+def _data(name: str) -> str:
+    return resources.files("dataprep").joinpath(f"data/{name}").read_text()
 
 
 def readme(manifest: Manifest) -> str:
-    """Return the text of `README.md`."""
     head = "".join(f"{line}\n" for line in _head(manifest))
     body = "".join(f"{line}\n" for line in _body(manifest))
     return f"---\n{head}---\n\n{body}"

@@ -17,28 +17,9 @@ from enum import Enum, auto
 from itertools import chain
 from typing import NoReturn
 
+from dataprep.builder import output as outputs
 from dataprep.builder.finished import image_root, indexed_images
 from dataprep.builder.merge import LostError
-from dataprep.builder.output import (
-    Claim,
-    Existing,
-    OpenBuild,
-    OvertakenError,
-    begin_or_join,
-    is_over_remains,
-    leftovers,
-    look,
-    make_way,
-    may_be_left,
-    open_build,
-    read_claim,
-    refuse_other_plan,
-    refuse_other_remains,
-    refuse_overtaken,
-    take_over,
-    tidy_up,
-    withdraw,
-)
 from dataprep.builder.plan import BuildRequest, Plan, Progress, dataset_differences, other_versions, same_but_codecs
 from dataprep.builder.receipts import finished_shards
 from dataprep.builder.recipe import Engine, Planned, recipe_of
@@ -75,8 +56,6 @@ def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -
     """Raise an error about a dataset whose codecs have other versions than this build's.
 
     Args:
-        storage: The dataset.
-        manifest: Manifest of the dataset.
         versions: The versions with which it was made and those of this build, in words.
 
     Raises:
@@ -162,14 +141,7 @@ class BuildResult:
 
 
 def prepare(request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
-    """List the originals and plan the shards, with the recipe of the dataset.
-
-    Args:
-        request: What to build.
-        progress: Called while originals are read.
-        keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
-            neither.
-        is_empty: The output was just seen to be empty, and is not asked for what an earlier run stored.
+    """List the originals and plan the shards, with the recipe of the dataset; see `Recipe.plan`.
 
     Raises:
         UsageError: A manifest could not hold that many shards: the dataset would be built and never be read.
@@ -191,9 +163,6 @@ def run_build(
     """Build a dataset, or the missing part of it.
 
     Args:
-        request: What to build.
-        engine: Builds the shards.
-        progress: Called while they are built.
         finished: Called when the dataset is complete; in a bucket while the build's own files are removed.
 
     Raises:
@@ -204,18 +173,18 @@ def run_build(
     storage = open_storage(request.output_url)
     refuse_nested(storage, request)
     output = _refuse_foreign(storage, overwrite=request.overwrite)
-    found = look(storage) if request.overwrite else None
+    found = outputs.look(storage) if request.overwrite else None
     storage.remove_stale_spools()
     planned = prepare(request, progress, keep=True, is_empty=output is _Output.EMPTY)
     plan = planned.plan
     if output is _Output.LEFT or found is not None:
         planned.kept()
     if output is _Output.LEFT:
-        if take_over(storage, planned, overwrite=request.overwrite):
+        if outputs.take_over(storage, planned, overwrite=request.overwrite):
             # Its references are stored only once, and what was found has been told.
-            planned = prepare(request, _Told(progress), keep=True)
+            planned = prepare(request, _ToldProgress(progress), keep=True)
     elif found is not None and not found.is_empty and not _is_of(storage, found, planned):
-        make_way(storage, found)
+        outputs.make_way(storage, found)
     owner, manifest = (None, None) if output is _Output.EMPTY else _owner_and_manifest(storage, plan, request)
     if manifest is None:
         claim, result = _claim_and_build(storage, planned, owner, request, engine, progress)
@@ -224,7 +193,7 @@ def run_build(
         claim, result = None, BuildResult(manifest, 0, assembled=False)
     planned.kept()
     with ThreadPoolExecutor(1) as threads:  # over a network concurrently
-        tidied = threads.submit(tidy_up, storage, claim, plan.plan_hash)
+        tidied = threads.submit(outputs.tidy_up, storage, claim, plan.plan_hash)
         if storage.is_local:
             wait([tidied])
         finished(result)
@@ -235,7 +204,7 @@ def run_build(
     return result
 
 
-class _Told:
+class _ToldProgress:
     """The progress of listing originals again, whose lines the user has seen."""
 
     def __init__(self, progress: Progress) -> None:
@@ -249,10 +218,6 @@ class _Told:
 def refuse_output(request: BuildRequest, plan: Plan) -> None:
     """Raise the error with which `run_build` would refuse the output before the first shard; only read it.
 
-    Args:
-        request: What would be built.
-        plan: The plan of that build.
-
     Raises:
         UsageError: Another dataset, another build or other files are there.
         VerificationError: The dataset is there and damaged.
@@ -260,58 +225,54 @@ def refuse_output(request: BuildRequest, plan: Plan) -> None:
     storage = open_storage(request.output_url)
     refuse_nested(storage, request)
     if _refuse_foreign(storage, overwrite=request.overwrite) is _Output.LEFT:
-        refuse_other_remains(storage, plan, overwrite=request.overwrite)
+        outputs.refuse_other_remains(storage, plan, overwrite=request.overwrite)
     elif request.overwrite:
-        look(storage)
+        outputs.look(storage)
     elif manifest := _finished(storage, plan, request):
         refuse_damaged(storage, manifest)
-    elif claim := read_claim(storage):
-        refuse_other_plan(storage, plan, claim.plan)
+    elif claim := outputs.read_claim(storage):
+        outputs.refuse_other_plan(storage, plan, claim.plan)
 
 
 def _claim_and_build(
-    storage: Storage, planned: Planned, owner: Claim | None, request: BuildRequest, engine: Engine, progress: Progress
-) -> tuple[Claim | None, BuildResult]:
-    """Build what is missing, or join another build of the same plan.
-
-    Args:
-        storage: The output.
-        planned: The plan.
-        owner: The build that owns the output, if there is one.
-        request: What to build.
-        engine: Builds the shards.
-        progress: Called while they are built.
-    """
+    storage: Storage,
+    planned: Planned,
+    owner: outputs.Claim | None,
+    request: BuildRequest,
+    engine: Engine,
+    progress: Progress,
+) -> tuple[outputs.Claim | None, BuildResult]:
+    """Build what is missing, or join another build of the same plan."""
     plan, claim = planned.plan, None
     try:
-        entry = begin_or_join(storage, planned, owner)
+        entry = outputs.begin_or_join(storage, planned, owner)
         claim = entry.claim
         if planned.repair is not None and not entry.has_begun:
             claim = planned.repair(storage, claim, progress.log)
         result = _build(storage, claim, request, engine, progress, is_fresh=entry.is_fresh)
     except (DataprepError, OSError) as error:
         # Another build may have finished and cleaned up meanwhile.
-        if claim is not None and isinstance(error, OvertakenError):
+        if claim is not None and isinstance(error, outputs.OvertakenError):
             storage.delete_tree(claim.root)
         manifest = _finished(storage, plan, request)
         if manifest is None:
             if claim is not None and isinstance(error, FileNotFoundError):
-                refuse_overtaken(storage, claim)  # the build that overwrote this one removed the file
+                outputs.refuse_overtaken(storage, claim)  # the build that overwrote this one removed the file
             raise
         result = BuildResult(manifest, 0, assembled=False)
     return claim, result
 
 
-def _is_of(storage: Storage, found: Existing, planned: Planned) -> bool:
+def _is_of(storage: Storage, found: outputs.Existing, planned: Planned) -> bool:
     """Return whether the output holds only an unfinished build of this plan and originals, which can continue."""
     claim, plan = found.claim, planned.plan
     if claim is None or not found.is_under_way or claim.plan.plan_hash != plan.plan_hash:
         return False
-    return not is_over_remains(storage, plan) and planned.is_of(storage, claim)
+    return not outputs.is_over_remains(storage, plan) and planned.is_of(storage, claim)
 
 
 def _build(
-    storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress, *, is_fresh: bool
+    storage: Storage, claim: outputs.Claim, request: BuildRequest, engine: Engine, progress: Progress, *, is_fresh: bool
 ) -> BuildResult:
     """Build the missing part: all of it if the build is fresh."""
     done: set[int] = set()
@@ -322,12 +283,12 @@ def _build(
                 # Another build may have finished between the look for a manifest and the claim.
                 manifest = _finished(storage, claim.plan, request)
             except UsageError:
-                withdraw(storage, claim)
+                outputs.withdraw(storage, claim)
                 raise
         if manifest is not None:
             return BuildResult(manifest, 0, assembled=False)
         done = listed.result()
-    build = open_build(storage.url, claim.root, claim.pointer)
+    build = outputs.open_build(storage.url, claim.root, claim.pointer)
     build.storage.remove_stale_spools()
     all_built = attempt = 0
     while True:
@@ -348,10 +309,12 @@ def _build(
             return BuildResult(manifest, all_built, assembled=assembled)
 
 
-def _owner_and_manifest(storage: Storage, plan: Plan, request: BuildRequest) -> tuple[Claim | None, Manifest | None]:
+def _owner_and_manifest(
+    storage: Storage, plan: Plan, request: BuildRequest
+) -> tuple[outputs.Claim | None, Manifest | None]:
     """Return the build that owns the output and what `_finished` returns."""
     with ThreadPoolExecutor(1) as threads:  # over a network concurrently
-        owner = threads.submit(read_claim, storage)
+        owner = threads.submit(outputs.read_claim, storage)
         manifest = _finished(storage, plan, request)
     return owner.result() if manifest is None else None, manifest
 
@@ -378,7 +341,7 @@ def _finished(storage: Storage, plan: Plan, request: BuildRequest) -> Manifest |
 
 
 def _build_missing(
-    build: OpenBuild, done: set[int], request: BuildRequest, engine: Engine, progress: Progress
+    build: outputs.OpenBuild, done: set[int], request: BuildRequest, engine: Engine, progress: Progress
 ) -> tuple[int, int]:
     """Return the numbers of shards that were missing, and that this run built; `done` are those that exist."""
     plan, built = build.plan, 0
@@ -398,7 +361,7 @@ def _build_missing(
 
 
 def _rejection_line(
-    build: OpenBuild, request: BuildRequest, receipt: ShardReceipt, rejected: Counter[str]
+    build: outputs.OpenBuild, request: BuildRequest, receipt: ShardReceipt, rejected: Counter[str]
 ) -> str | None:
     """Return a warning when the rejected images of a split become more than the request allows; else None.
 
@@ -420,7 +383,7 @@ def _rejection_line(
     )
 
 
-def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> tuple[Manifest, bool]:
+def _assemble(build: outputs.OpenBuild, request: BuildRequest, progress: Progress) -> tuple[Manifest, bool]:
     """Write index, metadata, manifest: in this order, each create-only, and only while this build owns the output.
 
     All files in place are compared with the receipts before the manifest is put and afterwards: what is changed by
@@ -460,7 +423,7 @@ def refuse_nested(storage: Storage, request: BuildRequest) -> None:
     inside &= not only_one_file
     if theirs.startswith(ours) or inside:
         raise UsageError(
-            f"{storage.url}: {word} {source.url} and `output` lie inside one another; choose another `output`"
+            f"{storage.url}: {word} {source.url} and `output` are inside one another; choose another `output`"
         )
 
 
@@ -480,10 +443,10 @@ def _refuse_foreign(storage: Storage, *, overwrite: bool) -> _Output:
         return _Output.OTHER
     if listed is not None and listed.result() is None:
         return _Output.EMPTY
-    foreign = next(leftovers(storage), None)
+    foreign = next(outputs.leftovers(storage), None)
     if foreign is None or any(_marks(storage)):  # another build may have begun meanwhile
         return _Output.OTHER
-    if may_be_left(storage):
+    if outputs.may_be_left(storage):
         return _Output.LEFT
     raise UsageError(
         f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another `output`"

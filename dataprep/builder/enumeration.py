@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -30,22 +30,21 @@ from dataprep.sources.base import MAX_SAMPLES, SPLITS, Dataset, OwnDataset, Read
 from dataprep.sources.folders import followed_links
 from dataprep.sources.tables import table_sha256
 from dataprep.sources.unpacked import unpacked_list, unpacked_name
-from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage import Storage, expected
 from dataprep.storage.base import TooLargeError
 from dataprep.storage.checksums import HashingWriter
 from dataprep.storage.parquet import open_parquet
 
-_MAX_BYTES = 100
-
 
 def list_source(source: Storage, dataset: Dataset) -> str | None:
-    """Return a digest of names, sizes and versions of the files in which a dataset is found, on a disk; None where not
-    all files below the source may belong to it, or they cannot be listed."""
+    """Return a digest of names, sizes and versions of the files of a dataset on a disk; None where not all files below
+    the source may belong to it, or they cannot be listed."""
     if not isinstance(dataset, OwnDataset) or not dataset.reads_all_files:
         return None
     digest = hashlib.sha256()
     try:
-        for info in _files(source, dataset):
+        only = dataset.own.archive if dataset.own is not None else ""
+        for info in filter(None, [source.stat(only)]) if only else source.list():
             listed = f"{info.name}\0{info.num_bytes}\0{info.version}\0"
             digest.update(listed.encode("utf-8", "surrogateescape"))
     except DataprepError:  # the dataset is found nevertheless, or the error is told when it is read
@@ -53,25 +52,21 @@ def list_source(source: Storage, dataset: Dataset) -> str | None:
     return digest.hexdigest()
 
 
-def store_listing(storage: Storage, name: str, listing: str) -> None:
-    """Store a listing, once all lists of images are stored; one that is there stays."""
-    with suppress(StorageError, FileNotFoundError):
-        storage.create(name, listing.encode())
-
-
-def load_listing(storage: Storage, name: str) -> str | None:
-    """Return a stored listing; None if it is missing or malformed."""
+def load_note(storage: Storage, name: str) -> bytes:
+    """Return what `Keeping.note` has stored; nothing if it is missing or too large."""
     try:
-        return storage.read(name, _MAX_BYTES).decode("ascii", "replace")
+        return storage.read(name, MAX_NOTE_BYTES)
     except (FileNotFoundError, TooLargeError):
-        return None
+        return b""
 
 
-def _files(source: Storage, dataset: OwnDataset) -> Iterator[ObjectInfo]:
-    if dataset.own is None or not dataset.own.archive:
-        yield from source.list()
-    elif (info := source.stat(dataset.own.archive)) is not None:
-        yield info
+def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
+    """Return the stored names of splits; empty if they are missing or malformed."""
+    try:
+        splits = decoder(tuple[str, ...]).decode(load_note(storage, name))
+    except ValueError:
+        return ()
+    return splits if set(splits) <= set(SPLITS) else ()
 
 
 MAX_ENUMERATION_BYTES = 64 << 30
@@ -83,8 +78,8 @@ Spooled = tuple[Path, HashingWriter]
 _DAMAGE = (ValueError, KeyError, TypeError, OSError, MemoryError, OverflowError, TooLargeError)
 MAX_DIGEST_BYTES = 1_000
 """Maximum size of the file with an enumeration's digest."""
-MAX_SPLITS_BYTES = 10_000
-"""Maximum size of the file with the names of splits."""
+MAX_NOTE_BYTES = 10_000
+"""Maximum size of the file with the names of splits, or with the digest of a listing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +88,14 @@ class Kept:
 
     enumeration: Enumeration
     listed: str
-    """Time of the listing, for messages; empty in one of an earlier version."""
+    """Time of the listing, for messages."""
     has_folders: bool
     """Whether images are in folders, and not only in archives and tables, which are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Digest(FileDigest):
-    listed: str = ""
+    listed: str
 
 
 def enumeration_file(
@@ -145,7 +140,6 @@ def publish_enumeration(storage: Storage, name: str, spooled: Spooled | None) ->
 
 
 def forget_enumeration(storage: Storage, name: str) -> None:
-    """Remove an enumeration."""
     storage.delete(_digest_file(name))
     storage.delete(name)
 
@@ -165,35 +159,16 @@ def listing_file(source: Storage, dataset: Dataset) -> str:
     return f"{BUILD}/listing-{key}"
 
 
-def store_splits(storage: Storage, name: str, splits: tuple[str, ...]) -> None:
-    """Store the names of all splits, once the enumeration of each is stored."""
-    with suppress(StorageError, FileNotFoundError):
-        storage.create(name, json.dumps(splits).encode())
-
-
-def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
-    """Return the stored names of splits; empty if they are missing or malformed."""
-    try:
-        splits = decoder(tuple[str, ...]).decode(storage.read(name, MAX_SPLITS_BYTES))
-    except (FileNotFoundError, TooLargeError, ValueError):
-        return ()
-    return splits if set(splits) <= set(SPLITS) else ()
-
-
 def load_enumeration(
     storage: Storage, source: Storage, name: str, log: Callable[[str], None], *, folders_are_same: bool = True
 ) -> Kept | None:
     """Return the stored enumeration, or None if there is no valid one.
 
-    An enumeration is removed that is damaged, or that an earlier version stored without a digest, and one with an
-    archive that has changed, a table that has changed, or a table whose images are not unpacked any more. One
-    with images in folders is not used unless these are known to be the same.
+    An enumeration is removed that is damaged or has no digest, and one with an archive that has changed, a table that
+    has changed, or a table whose images are not unpacked any more. One with images in folders is not used unless these
+    are known to be the same.
 
     Args:
-        storage: Where enumerations are kept.
-        source: The originals.
-        name: Name of the enumeration.
-        log: Called with a line about a damaged enumeration.
         folders_are_same: Whether images in folders need no comparison.
     """
     info = storage.stat(name)
@@ -209,7 +184,7 @@ def load_enumeration(
         if fault is not None:
             raise ValueError(fault)
         found = _read_enumeration(storage, name)
-    except FileNotFoundError:  # an earlier version stored no digest, or the enumeration was removed meanwhile
+    except FileNotFoundError:  # its writer was killed before it stored the digest, or it was removed meanwhile
         forget_enumeration(storage, name)
         return None
     except (*_DAMAGE, pa.ArrowException) as error:
@@ -226,17 +201,11 @@ def load_enumeration(
         if info is not None and (info.num_bytes, info.version) != (file.num_bytes, file.version or info.version):
             forget_enumeration(storage, name)
             return None
-        if not _is_same_table(storage, source, file):
+        is_other = file.sha256 and table_sha256(source, file.name, file.num_bytes) != file.sha256
+        if is_other or (file.is_unpacked and unpacked_list(storage, unpacked_name(file)) is None):
             forget_enumeration(storage, name)
             return None
     return Kept(found, digest.listed, has_folders)
-
-
-def _is_same_table(storage: Storage, source: Storage, file: SourceFile) -> bool:
-    """Return whether a table still has its digest, and its images are unpacked; True for other files."""
-    if file.sha256 and table_sha256(source, file.name, file.num_bytes) != file.sha256:
-        return False
-    return not file.is_unpacked or unpacked_list(storage, unpacked_name(file)) is not None
 
 
 def _read_enumeration(storage: Storage, name: str) -> Enumeration:
@@ -294,27 +263,20 @@ class Keeping:
         spooled = spool_enumeration(storage, name, enumeration)
         self._under_way.append(self._threads.submit(self._put_if_allowed, storage, name, spooled, afresh=afresh))
 
-    def note(self, name: str, listing: str) -> None:
-        """Store what the source had, after all lists of its images."""
-        if self.storage is not None and self.storage.is_local:
-            store_listing(self.storage, name, listing)
-        elif self.storage is not None:
-            self._under_way.append(self._threads.submit(store_listing, self.storage, name, listing))
-
-    def keep_splits(self, name: str, splits: tuple[str, ...]) -> None:
-        """Store the names of all splits under a name, once the lists are stored."""
-        storage = self.storage
-        if storage is None:
-            return
-        stored = self._threads.submit(store_splits, storage, name, splits)
-        self._under_way.append(stored)
-        if storage.is_local:
-            stored.result()
+    def note(self, name: str, data: bytes) -> None:
+        """Store a few bytes, once all lists are stored; what is there stays."""
+        if self.storage is not None:
+            self._under_way.append(self._threads.submit(self._note, self.storage, name, data))
+            if self.storage.is_local:
+                self._under_way[-1].result()
 
     def wait(self) -> None:
-        """Wait until all lists are stored."""
         while self._under_way:
             self._under_way.pop().result()
+
+    def _note(self, storage: Storage, name: str, data: bytes) -> None:
+        with suppress(StorageError, FileNotFoundError):
+            storage.create(name, data)
 
     def _put_if_allowed(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
         # A list only saves a rerun time: no build that is complete meanwhile ends with this error.
@@ -353,7 +315,7 @@ class Enumerator:
     """Lists of this run, by the names under which they are stored."""
 
     def __post_init__(self) -> None:
-        self.source = _expected(self.source)
+        self.source = expected(self.source)
 
     @property
     def afresh(self) -> bool:
@@ -369,19 +331,19 @@ class Enumerator:
             return
         name = self._listing_file = listing_file(self.source, self.dataset)
         earlier = self.keeping.earlier
-        before = None if earlier is None else load_listing(earlier, name)
+        before = b"" if earlier is None else load_note(earlier, name)
         self._is_compared = True
-        if found == before and not self.overwrite:
+        if found.encode() == before and not self.overwrite:
             return
         self._listing = found
-        self._may_keep = self.overwrite or before is None or not self.keeping.is_under_way()
+        self._may_keep = self.overwrite or not before or not self.keeping.is_under_way()
         if self._may_keep and earlier is not None:
             earlier.delete(name)
 
     def note(self) -> None:
         """Store what the source had, now that all lists are stored."""
         if self._listing is not None and self._may_keep:
-            self.keeping.note(self._listing_file, self._listing)
+            self.keeping.note(self._listing_file, self._listing.encode())
 
     def splits(self) -> tuple[str, ...]:
         """Return the splits to build: those that were requested, or all that are found in a user's own data."""
@@ -397,7 +359,7 @@ class Enumerator:
                 earlier.delete(name)
             for split in splits:
                 self(split, None)
-            self.keeping.keep_splits(name, splits)
+            self.keeping.note(name, json.dumps(splits).encode())
         return splits
 
     def _opened(self, *, may_keep: bool) -> Dataset:
@@ -461,8 +423,7 @@ class Enumerator:
             return
         self._told = True
         self.progress.log(
-            f"continuing with the listing of {kept.listed or 'an earlier run'}; pictures added since are "
-            "not seen (`overwrite` lists again)"
+            f"continuing with the listing of {kept.listed}; pictures added since are not seen (`overwrite` lists again)"
         )
 
     def _expect_archives(self) -> None:
@@ -472,11 +433,3 @@ class Enumerator:
         if isinstance(self.source, ExpectedGCS):
             archives = (archive for facts in self.dataset.facts.values() for archive in facts.archives)
             self.source.expect([archive.name for archive in archives])
-
-
-def _expected(source: Storage) -> Storage:
-    if source.is_local:
-        return source
-    from dataprep.storage.gcs import expected
-
-    return expected(source)

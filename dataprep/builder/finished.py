@@ -7,7 +7,7 @@ that recipe and format derive, so what is opened later never depends on a hostil
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dataprep.builder.plan import Plan
 from dataprep.builder.recipe import recipe_of
@@ -183,7 +183,6 @@ def image_root(manifest: Manifest, split: SplitManifest) -> str:
 
 
 def links_repeats(manifest: Manifest, split: SplitManifest) -> bool:
-    """Return whether links show the images of a split several times."""
     stored = split.repeats["stored"]
     return FORMATS[manifest.format].passes_written(stored) < stored
 
@@ -246,30 +245,35 @@ def metadata_of(
     Raises:
         FormatError: A class name cannot be written to such files.
     """
-    info = DatasetInfo(
-        name=dataset.name,
+    samples = {split.name: tuple(shard["samples"] for shard in split.shards) for split in splits}
+    num_bytes = {split.name: split.num_bytes for split in splits}
+    info = described(dataset, dataset.name, classes, samples, num_bytes, features)
+    return dict(sorted(FORMATS[format_name].metadata_files(info).items()))
+
+
+def described(
+    dataset: Dataset,
+    name: str,
+    classes: tuple[str, ...],
+    shard_samples: Mapping[str, Sequence[int]],
+    split_bytes: Mapping[str, int],
+    features: Features = NO_FEATURES,
+) -> DatasetInfo:
+    """Return what a format writes about a dataset; see `DatasetInfo`."""
+    return DatasetInfo(
+        name=name,
         description=dataset.description,
         citation=dataset.citation,
         licence=dataset.licence,
         classes=classes,
-        shard_samples={split.name: tuple(shard["samples"] for shard in split.shards) for split in splits},
-        split_bytes={split.name: split.num_bytes for split in splits},
+        shard_samples=shard_samples,
+        split_bytes=split_bytes,
         features=features,
     )
-    return dict(sorted(FORMATS[format_name].metadata_files(info).items()))
 
 
 def planned_metadata(plan: Plan) -> tuple[str, ...]:
-    """Return the names of the format's own metadata files."""
     dataset = recorded_class(plan.options.dataset) or FINISHED
-    info = DatasetInfo(
-        name=plan.options.name,
-        description=dataset.description,
-        citation=dataset.citation,
-        licence=dataset.licence,
-        classes=plan.classes,
-        shard_samples={split.name: split.shard_samples for split in plan.splits},
-        split_bytes={split.name: 0 for split in plan.splits},
-        features=plan.features,
-    )
+    samples = {split.name: split.shard_samples for split in plan.splits}
+    info = described(dataset, plan.options.name, plan.classes, samples, dict.fromkeys(samples, 0), plan.features)
     return tuple(sorted(FORMATS[plan.options.format].metadata_files(info)))

@@ -17,20 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dataprep.dataset.paths import named
 from dataprep.dataset.records import Event
 from dataprep.errors import DataprepError, ImageError, UsageError
-from dataprep.formats.pictures import (
-    EXIF_SEGMENT,
-    JPEG_MAGIC,
-    MAX_SIDE,
-    START_OF_SCAN,
-    Fault,
-    UnusableImageError,
-    jpeg_markers,
-    load_image,
-    open_image,
-    refuse_scans,
-    refuse_size,
-    to_rgb,
-)
+from dataprep.formats import pictures
 from dataprep.messages import one_line
 
 if TYPE_CHECKING:
@@ -91,7 +78,7 @@ _TURNS = {
     8: "ROTATE_90",
 }
 """Pillow's name of the transposition that turns an image upright, by its EXIF orientation."""
-_REASONS: dict[Fault, str] = {
+_REASONS: dict[pictures.Fault, str] = {
     "missing": "missing",
     "empty": "empty",
     "too-large": "too-large",
@@ -136,7 +123,6 @@ def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedIma
     """Check one original image, and repair or resize it if needed, for storage in a shard.
 
     Args:
-        key: The sample's key, for the event.
         data: The original file's bytes; None for a file that did not exist when the build was planned.
         policy: What to check, and what to do with images that are not plain JPEG.
 
@@ -148,7 +134,7 @@ def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedIma
     """
     try:
         checked = _check(key, data, policy)
-    except UnusableImageError as error:
+    except pictures.UnusableImageError as error:
         event = Event(key, "rejected", _REASONS.get(error.fault, "undecodable"), str(error))
     except (DataprepError, ImportError):
         raise
@@ -168,10 +154,10 @@ def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedIma
 
 def _check(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedImage:
     if data is None:
-        raise UnusableImageError("missing", "the file did not exist when the build was planned")
+        raise pictures.UnusableImageError("missing", "the file did not exist when the build was planned")
     if not data:
-        raise UnusableImageError("empty", "the file has no bytes")
-    if not data.startswith(JPEG_MAGIC):
+        raise pictures.UnusableImageError("empty", "the file has no bytes")
+    if not data.startswith(pictures.JPEG_MAGIC):
         return _repair(key, data, policy)
     if policy.check == "none" and policy.short_side is None and not policy.apply_exif:
         return CheckedImage(data, 0, 0, 1)
@@ -196,9 +182,9 @@ def _jpeg_header(data: bytes) -> tuple[int, int, str]:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=True)
     except (ValueError, KeyError):  # KeyError: a colour space that simplejpeg has no name for
         # A warning, or a chroma layout that Pillow knows and libjpeg-turbo's own interface does not.
-        with open_image(data) as image:
+        with pictures.open_image(data) as image:
             height, width, colorspace = image.height, image.width, image.mode
-    refuse_size(height, width)
+    pictures.refuse_size(height, width)
     return height, width, colorspace
 
 
@@ -207,14 +193,14 @@ def _decode_jpeg(data: bytes, height: int, width: int) -> None:
     the full inverse transform and colour conversion, which cannot fail, it would take 1.59 ms."""
     import simplejpeg
 
-    refuse_scans(data, height, width)
+    pictures.refuse_scans(data, height, width)
     try:
         simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
     except ValueError:
         # A warning, or an error: Pillow accepts what common decoders accept, and load_image asks for the end.
-        image = open_image(data)
+        image = pictures.open_image(data)
         image.draft("L", (1, 1))
-        load_image(image, data)
+        pictures.load_image(image, data)
 
 
 def _repair(key: str, data: bytes, policy: ImagePolicy, reason: str | None = None) -> CheckedImage:
@@ -231,7 +217,7 @@ def _rewrite(
 ) -> CheckedImage:
     from PIL import Image
 
-    rgb = to_rgb(image, data)
+    rgb = pictures.to_rgb(image, data)
     del image  # at 100 Mpixel every copy is 400 MB
     if policy.apply_exif and orientation != 1:
         # Not ImageOps.exif_transpose: it also writes the EXIF again, and fails if a tag has an odd type.
@@ -240,9 +226,9 @@ def _rewrite(
     resized = _shrinks(rgb.height, rgb.width, policy)
     if resized:
         rgb = _shrink(rgb, policy)
-    if max(rgb.size) > MAX_SIDE:
-        detail = f"{rgb.width}x{rgb.height} pixels; a JPEG has at most {MAX_SIDE:,} on a side"
-        raise UnusableImageError("unencodable", detail)
+    if max(rgb.size) > pictures.MAX_SIDE:
+        detail = f"{rgb.width}x{rgb.height} pixels; a JPEG has at most {pictures.MAX_SIDE:,} on a side"
+        raise pictures.UnusableImageError("unencodable", detail)
     quality = policy.quality if resized and not repaired else REPAIR_QUALITY
     out, exif = io.BytesIO(), _exif_of(orientation)
     rgb.save(out, "JPEG", quality=quality, subsampling=0 if quality == REPAIR_QUALITY else 2, exif=exif)
@@ -263,7 +249,7 @@ def _shrink(rgb: Image.Image, policy: ImagePolicy) -> Image.Image:
 
 
 def _load(data: bytes) -> Image.Image:
-    return load_image(open_image(data), data)
+    return pictures.load_image(pictures.open_image(data), data)
 
 
 def _exif_of(orientation: int) -> bytes:
@@ -281,16 +267,16 @@ def _exif_orientation(data: bytes) -> int:
     """Return the EXIF orientation of a JPEG, 1 to 8. Nine files in ten have no EXIF, and are not opened by Pillow."""
     if not _has_exif(data):
         return 1
-    with open_image(data) as image:
+    with pictures.open_image(data) as image:
         return _orientation_of(image)
 
 
 def _has_exif(data: bytes) -> bool:
     """Return whether an EXIF block precedes the first scan. Searching the bytes for `Exif` takes 90 us for 110 kB."""
-    for marker, at in islice(jpeg_markers(data), MAX_SEGMENTS):
-        if marker == START_OF_SCAN:
+    for marker, at in islice(pictures.jpeg_markers(data), MAX_SEGMENTS):
+        if marker == pictures.START_OF_SCAN:
             return False
-        if marker == EXIF_SEGMENT and data.startswith(b"Exif\0\0", at + 2):
+        if marker == pictures.EXIF_SEGMENT and data.startswith(b"Exif\0\0", at + 2):
             return True
     return False
 

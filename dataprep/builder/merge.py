@@ -1,7 +1,7 @@
 """From receipts to a manifest, in bounded memory: compare what is in place, merge, and note what the user should know.
 
 `Published` compares the files in place with the receipts, before and after; `merge_split` writes a split's index and
-events; `Noticed` collects notes about rejected and shared images on the way; `build_manifest` has the result.
+events; `BuildNotes` collects notes about rejected and shared images on the way; `build_manifest` has the result.
 """
 
 from __future__ import annotations
@@ -18,18 +18,8 @@ from dataprep.builder.output import OpenBuild, removed_names
 from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.receipts import listed_receipts, read_receipts, receipt_file
 from dataprep.builder.references import original_names
+from dataprep.dataset import index as indexing
 from dataprep.dataset.columns import to_numpy
-from dataprep.dataset.index import (
-    PublishingRows,
-    events_file,
-    events_schema,
-    events_table,
-    index_names,
-    index_ranges,
-    index_schema,
-    publish_index,
-    read_events,
-)
 from dataprep.dataset.manifest import schema_version, shard_entry, source_entry
 from dataprep.dataset.paths import BUILD, RETRY, readable
 from dataprep.dataset.randomness import ORDER_VERSION
@@ -40,7 +30,7 @@ from dataprep.formats.imagefolder import REPEATED
 from dataprep.messages import counted, printable, shell_words, sufficient_ratio
 from dataprep.sources import recorded_class
 from dataprep.sources.base import Dataset
-from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage import ObjectInfo
 from dataprep.storage.checksums import crc32c_of_file, crc32c_text
 
 if TYPE_CHECKING:
@@ -68,7 +58,6 @@ class Published:
     """The files that the receipts of a build say are in place.
 
     Args:
-        build: The build.
         others: Files of the dataset that no receipt names, except index and events.
         placed_late: Whether files are put in place after the receipt, which changes their status and not their bytes.
     """
@@ -181,7 +170,10 @@ class Published:
 
 
 def _index_names(split: PlannedSplit) -> list[str]:
-    return [events_file(split.name), *index_names(split.name, len(index_ranges(split.shard_samples)))]
+    return [
+        indexing.events_file(split.name),
+        *indexing.index_names(split.name, len(indexing.index_ranges(split.shard_samples))),
+    ]
 
 
 def _folders(plan: Plan) -> tuple[set[str], set[str]]:
@@ -205,13 +197,17 @@ SHOWN = 10
 
 
 def merge_split(
-    build: OpenBuild, split: PlannedSplit, first_index: int, publishing: PublishingRows, *, check: Check, seen: Seen
+    build: OpenBuild,
+    split: PlannedSplit,
+    first_index: int,
+    publishing: indexing.PublishingRows,
+    *,
+    check: Check,
+    seen: Seen,
 ) -> SplitManifest:
     """Merge the receipts of one split, shard after shard, and write its index and its events.
 
     Args:
-        build: The build.
-        split: One split of its plan.
         first_index: Index of the split's first shard.
         publishing: Publishes index and events, which may continue after this call.
         check: Compares a receipt with the plan.
@@ -242,14 +238,16 @@ def merge_split(
                 class_counts[:] += np.bincount(rows.column("label").to_pylist(), minlength=len(class_counts))
             yield rows
 
-    schema = index_schema(with_annotations=bool(build.plan.features))
+    schema = indexing.index_schema(with_annotations=bool(build.plan.features))
     rows = index_rows()
 
     def put(name: str, part: range) -> FileEntry:
         return publishing.put(name, islice(rows, len(part)), schema)
 
-    index = publish_index(split.name, split.shard_samples, put)
-    events_entry = publishing.put(events_file(split.name), iter([events_table(events)]), events_schema())
+    index = indexing.publish_index(split.name, split.shard_samples, put)
+    events_entry = publishing.put(
+        indexing.events_file(split.name), iter([indexing.events_table(events)]), indexing.events_schema()
+    )
     return SplitManifest(
         name=split.name,
         samples=sum(shard["samples"] for shard in shards),
@@ -280,7 +278,6 @@ def _refuse_unplanned(build: OpenBuild, index: int, receipt: ShardReceipt, rows:
 def build_manifest(
     plan: Plan, dataset: Dataset, splits: Sequence[SplitManifest], files: Iterable[FileEntry]
 ) -> Manifest:
-    """Return the manifest of a finished build."""
     sources = [
         source_entry(split.name, source, split.enumeration_sha256) for split in plan.splits for source in split.sources
     ]
@@ -328,14 +325,13 @@ def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[Split
 
 def _names_of_rejected(build: OpenBuild, split: str, rejected: int) -> str:
     """Return the names of a split's first rejected images, each with its reason."""
-    events = rejections(build.storage, split, SHOWN)
+    events = [event for event in indexing.read_events(build.storage, split) if event.kind == "rejected"][:SHOWN]
     originals = original_names(build, build.plan.shards_of(split), (event.key for event in events))
     names = ", ".join(f"{printable(originals.get(event.key, event.key))} ({event.reason})" for event in events)
     return names + (f" and {rejected - SHOWN:,} more" if rejected > SHOWN else "")
 
 
 def rejects_too_many(split: SplitManifest, max_ratio: float) -> bool:
-    """Return whether more images of a split were rejected than a ratio allows."""
     rejected, total = _rejected_of_total(split)
     return rejected > max_ratio * total
 
@@ -345,16 +341,11 @@ def _rejected_of_total(split: SplitManifest) -> tuple[int, int]:
     return rejected, split.samples + rejected
 
 
-def rejections(storage: Storage, split: str, most: int) -> list[Event]:
-    """Return the first rejected images of a split."""
-    return [event for event in read_events(storage, split) if event.kind == "rejected"][:most]
-
-
 def _count(events: Iterable[Event], kind: str) -> dict[str, int]:
     return dict(sorted(Counter(event.reason for event in events if event.kind == kind).items()))
 
 
-class Noticed:
+class BuildNotes:
     """Notes the rejected images of a build, by the names of their files, and images that two splits have.
 
     A finished dataset has keys only, which lack the suffixes of the files.
@@ -369,7 +360,6 @@ class Noticed:
         self._names: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, receipt: ShardReceipt, rows: pa.Table) -> None:
-        """Look at the next shard, its receipt and its index rows."""
         if len(self._prints) > 1:
             self._prints[receipt.split].add(to_numpy(rows.column("image_bytes")), rows.column("image_crc32c"))
         events = [event for event in receipt.events if event.kind == "rejected"]

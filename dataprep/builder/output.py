@@ -45,32 +45,14 @@ from typing import Annotated
 from msgspec import Meta
 
 from dataprep import __version__
+from dataprep.builder import plan as plans
 from dataprep.builder.cards import CODECS_LINE, PLAN_LINE, own_cards, read_card
 from dataprep.builder.finished import dataset_names, layout_faults, shape_faults
-from dataprep.builder.plan import (
-    FileDigest,
-    Plan,
-    other_versions,
-    plan_differences,
-    plan_from_document,
-    refuse_other_codecs,
-    same_but_codecs,
-)
 from dataprep.builder.recipe import Planned, recipe_of
+from dataprep.dataset import paths
 from dataprep.dataset.documents import JsonObject, convert, decode
 from dataprep.dataset.index import index_names, index_ranges
 from dataprep.dataset.manifest import MANIFEST, built_as, read_manifest
-from dataprep.dataset.paths import (
-    BUILD,
-    CROISSANT,
-    OVERWRITING,
-    OVERWRITTEN,
-    PLAN_JSON,
-    README,
-    RETRY,
-    RETRY_JSON,
-    UNPACKED,
-)
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import ConflictError, DataprepError, FormatError, StorageError, UsageError
@@ -92,17 +74,16 @@ _EDITED = "it was edited or written by another version: start over with `overwri
 class Claim:
     """A build that owns its output."""
 
-    plan: Plan = field(compare=False)
+    plan: plans.Plan = field(compare=False)
     root: str
     """Folder of the build's own files: `_build/<plan hash>/<id>`."""
     pointer: bytes
     """Content of `plan.json`."""
-    references: FileDigest | None = None
+    references: plans.FileDigest | None = None
     """Digest of `plan.parquet`; None for a table of URLs."""
 
     @property
     def pointer_crc32c(self) -> str:
-        """CRC32C of `plan.json` while this build owns the output."""
         return crc32c_text(crc32c_of(self.pointer))
 
 
@@ -142,7 +123,7 @@ def begin_or_join(storage: Storage, planned: Planned, owner: Claim | None) -> En
 
 def _begin(storage: Storage, planned: Planned) -> Entry:
     plan, build_id = planned.plan, uuid.uuid4().hex
-    root = f"{BUILD}/{plan.plan_hash}/{build_id}"
+    root = f"{paths.BUILD}/{plan.plan_hash}/{build_id}"
     references = planned.store(storage, root)  # before plan.json: a process that finds plan.json finds these as well
     claim = _claim(plan, root, plan.document() | {"build": build_id, "version": __version__}, references)
     with storage.alone():
@@ -150,9 +131,9 @@ def _begin(storage: Storage, planned: Planned) -> Entry:
         with ThreadPoolExecutor(2) as threads:  # over a network concurrently
             # Looked for last: an `overwrite` that begins later writes its mark first, and then looks for plan.json;
             # and another build may have finished before plan.json was put.
-            overwriting, manifest = threads.map(storage.stat, (OVERWRITING, MANIFEST))
+            overwriting, manifest = threads.map(storage.stat, (paths.OVERWRITING, MANIFEST))
         if overwriting is not None and won:
-            _delete_if(storage, PLAN_JSON, claim.pointer)
+            _delete_if(storage, paths.PLAN_JSON, claim.pointer)
     if won and overwriting is None:
         return Entry(claim=claim, has_begun=True, is_fresh=manifest is None)
     storage.delete_tree(claim.root)
@@ -162,13 +143,13 @@ def _begin(storage: Storage, planned: Planned) -> Entry:
     return Entry(claim=theirs, has_begun=False, is_fresh=False)
 
 
-def _claim(plan: Plan, root: str, document: JsonObject, references: FileDigest | None) -> Claim:
+def _claim(plan: plans.Plan, root: str, document: JsonObject, references: plans.FileDigest | None) -> Claim:
     if references is not None:
         document = document | {"references": references.document()}
     return Claim(plan, root, json.dumps(document, indent=1, sort_keys=True).encode() + b"\n", references)
 
 
-def with_references(storage: Storage, claim: Claim, references: FileDigest) -> Claim:
+def with_references(storage: Storage, claim: Claim, references: plans.FileDigest) -> Claim:
     """Note in `plan.json` the digest of references that were stored again, and return the claim that names it.
 
     Raises:
@@ -177,7 +158,7 @@ def with_references(storage: Storage, claim: Claim, references: FileDigest) -> C
     if references == claim.references:
         return claim
     new = _claim(claim.plan, claim.root, json.loads(claim.pointer), references)
-    if not storage.replace(PLAN_JSON, new.pointer, claim.pointer):
+    if not storage.replace(paths.PLAN_JSON, new.pointer, claim.pointer):
         raise OvertakenError(_overtaken(storage, claim))
     return new
 
@@ -185,14 +166,13 @@ def with_references(storage: Storage, claim: Claim, references: FileDigest) -> C
 def withdraw(storage: Storage, claim: Claim) -> None:
     """Give up the output that was claimed, and remove the build's folder."""
     with storage.alone():
-        _delete_if(storage, PLAN_JSON, claim.pointer)
+        _delete_if(storage, paths.PLAN_JSON, claim.pointer)
     storage.delete_tree(claim.root)
 
 
 def _put_pointer(storage: Storage, claim: Claim) -> bool:
-    """Put `plan.json`; return whether the claim owns the output."""
     try:
-        storage.create(PLAN_JSON, claim.pointer)
+        storage.create(paths.PLAN_JSON, claim.pointer)
     except ConflictError:
         return False
     return True
@@ -208,22 +188,22 @@ def _delete_if(storage: Storage, name: str, data: bytes) -> None:
 
 def read_claim(storage: Storage) -> Claim | None:
     """Return the build that owns the output, or None."""
-    data = read_bounded(storage, PLAN_JSON, MAX_PLAN_BYTES, advice=_EDITED)
+    data = read_bounded(storage, paths.PLAN_JSON, MAX_PLAN_BYTES, advice=_EDITED)
     return None if data is None else claim_in(storage, data)
 
 
 def claim_in(storage: Storage, data: bytes) -> Claim:
     """Return the build that this content of `plan.json` names. Raises FormatError if it is malformed."""
-    where = storage.url_of(PLAN_JSON)
+    where = storage.url_of(paths.PLAN_JSON)
     document = decode(data, JsonObject, where=where, advice=_EDITED)
     pointer = convert(document, _Pointer, where=where, advice=_EDITED)
     try:
-        plan = plan_from_document(document, where=where, advice=_EDITED)
+        plan = plans.plan_from_document(document, where=where, advice=_EDITED)
     except UsageError as error:
         raise FormatError(f"{where}: {error}; {_EDITED}") from error
     if plan.plan_hash != pointer.plan_hash:
         raise FormatError(f"{where}: its hash does not match its content; {_EDITED}")
-    return Claim(plan, f"{BUILD}/{plan.plan_hash}/{pointer.build}", data, pointer.references)
+    return Claim(plan, f"{paths.BUILD}/{plan.plan_hash}/{pointer.build}", data, pointer.references)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +213,10 @@ class _Pointer:
     plan_hash: str
     build: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z")]
     """Name of the build's folder; it has no separator, so it cannot lead elsewhere."""
-    references: FileDigest | None = None
+    references: plans.FileDigest | None = None
 
 
-def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
+def refuse_other_plan(storage: Storage, ours: plans.Plan, theirs: plans.Plan) -> None:
     """Raise UsageError, naming what differs, unless both plans are the same."""
     if ours.plan_hash == theirs.plan_hash:
         return
@@ -244,7 +224,7 @@ def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
     if (ours.options, ours.codecs) == (theirs.options, theirs.codecs):
         advice = "The originals have changed since: choose another `output`, or begin again with `overwrite`"
     raise UsageError(
-        f"{storage.url}: a build with another plan is under way there: {plan_differences(ours, theirs)}. {advice}"
+        f"{storage.url}: a build with another plan is under way there: {plans.plan_differences(ours, theirs)}. {advice}"
     )
 
 
@@ -257,10 +237,10 @@ def refuse_overtaken(storage: Storage, claim: Claim) -> None:
 def _holds(storage: Storage, claim: Claim) -> bool:
     """Return whether plan.json still belongs to this claim; in a bucket its size and CRC32C suffice."""
     if not storage.is_local:
-        info = storage.stat(PLAN_JSON)
+        info = storage.stat(paths.PLAN_JSON)
         return info is not None and (info.num_bytes, info.crc32c) == (len(claim.pointer), claim.pointer_crc32c)
     try:
-        return storage.read(PLAN_JSON, len(claim.pointer)) == claim.pointer
+        return storage.read(paths.PLAN_JSON, len(claim.pointer)) == claim.pointer
     except (FileNotFoundError, TooLargeError):
         return False
 
@@ -274,7 +254,7 @@ def _overtaken(storage: Storage, claim: Claim) -> str:
     if found is None:
         whose = "it was removed, or another run has finished it"
     elif found.plan.plan_hash == claim.plan.plan_hash:
-        whose = "another run has begun anew with the same plan"
+        whose = "another run has begun again with the same plan"
     else:
         whose = f"plan {found.plan.plan_hash[:12]} owns the output"
     return (
@@ -287,10 +267,10 @@ def removed_names(storage: Storage) -> frozenset[str]:
     """Return the names that `overwrite` has removed here since the last complete dataset; none on disk, where a late
     writer cannot bring a removed file back."""
     advice = "remove it, and what is left of the dataset, yourself, or choose another `output`"
-    data = read_bounded(storage, OVERWRITTEN, MAX_MARK_BYTES, advice=advice)
+    data = read_bounded(storage, paths.OVERWRITTEN, MAX_MARK_BYTES, advice=advice)
     if data is None:
         return frozenset()
-    return frozenset(decode(data, list[str], where=storage.url_of(OVERWRITTEN), advice=advice))
+    return frozenset(decode(data, list[str], where=storage.url_of(paths.OVERWRITTEN), advice=advice))
 
 
 # The build under way, for workers
@@ -305,17 +285,14 @@ class OpenBuild:
     """Storage of the output; it publishes nothing more once the build was overtaken."""
 
     @property
-    def plan(self) -> Plan:
-        """Plan of the build."""
+    def plan(self) -> plans.Plan:
         return self.claim.plan
 
     @property
     def root(self) -> str:
-        """Folder of the build's own files."""
         return self.claim.root
 
     def check(self) -> None:
-        """Raise OvertakenError if another build owns the output now."""
         refuse_overtaken(self.storage, self.claim)
 
 
@@ -324,8 +301,6 @@ def open_build(output_url: str, root: str, pointer: bytes | None = None) -> Open
     """Open a running build, once in each process.
 
     Args:
-        output_url: URL of the output.
-        root: Folder of the build's own files.
         pointer: Content of `plan.json` that another process has read: nothing is read then, and whether the build was
             overtaken shows when its files are read and before any is put in place. None reads it.
 
@@ -337,16 +312,17 @@ def open_build(output_url: str, root: str, pointer: bytes | None = None) -> Open
     claim = read_claim(storage) if pointer is None else claim_in(storage, pointer)
     if claim is None or claim.root != root:
         raise OvertakenError(
-            f"{storage.url_of(PLAN_JSON)}: absent or of another build; expected plan {root.split('/')[1][:12]}, found "
-            f"{'none' if claim is None else claim.plan.plan_hash[:12]}: the build was overtaken, and this worker ends"
+            f"{storage.url_of(paths.PLAN_JSON)}: absent or of another build; expected plan {root.split('/')[1][:12]}, "
+            f"found {'none' if claim is None else claim.plan.plan_hash[:12]}: the build was overtaken, and this worker "
+            "ends"
         )
-    refuse_other_codecs(claim.plan.codecs)
+    plans.refuse_other_codecs(claim.plan.codecs)
     return OpenBuild(claim, storage.staged(claim.root, partial(refuse_overtaken, storage, claim)))
 
 
 # What `overwrite` removes
 
-_POINTERS = (MANIFEST, PLAN_JSON, RETRY_JSON)
+_POINTERS = (MANIFEST, paths.PLAN_JSON, paths.RETRY_JSON)
 """Files without which the others have no meaning; they are removed first, in this order."""
 DELETES_IN_FLIGHT = 32
 _REMOVE_YOURSELF = "remove what is left yourself, or choose another `output`"
@@ -363,7 +339,6 @@ class Existing:
 
     @property
     def is_empty(self) -> bool:
-        """Whether neither a dataset nor a build exists."""
         return self.mark is None and not any(self.pointers)
 
     @property
@@ -397,7 +372,7 @@ def look(storage: Storage) -> Existing:
         claim = read_claim(storage)
     except FormatError:  # damaged: only its folder is known to be ours
         claim = None
-    return Existing(manifest, claim, pointers, storage.stat(OVERWRITING))
+    return Existing(manifest, claim, pointers, storage.stat(paths.OVERWRITING))
 
 
 def make_way(storage: Storage, found: Existing) -> None:
@@ -413,8 +388,8 @@ def remove_unfinished(storage: Storage, claim: Claim) -> None:
     if found.claim == claim and found.is_under_way:
         make_way(storage, found)
         if next(leftovers(storage), None) is None:
-            storage.delete(OVERWRITTEN)
-            storage.prune([BUILD, f"{BUILD}/tmp"])
+            storage.delete(paths.OVERWRITTEN)
+            storage.prune([paths.BUILD, f"{paths.BUILD}/tmp"])
 
 
 def _remove(storage: Storage, found: Existing) -> None:
@@ -440,9 +415,9 @@ def _remove(storage: Storage, found: Existing) -> None:
 def _note_removed(storage: Storage, names: list[str]) -> None:
     """Store that the remaining files are not ours and, in a bucket, which names a late request may bring back."""
     told = [] if storage.is_local else sorted(removed_names(storage).union(names))
-    before = read_bounded(storage, OVERWRITTEN, MAX_MARK_BYTES, advice=_REMOVE_YOURSELF)
+    before = read_bounded(storage, paths.OVERWRITTEN, MAX_MARK_BYTES, advice=_REMOVE_YOURSELF)
     # If this replaces nothing, another process that joined the removal has written the same.
-    storage.replace(OVERWRITTEN, json.dumps(told).encode(), before)
+    storage.replace(paths.OVERWRITTEN, json.dumps(told).encode(), before)
 
 
 def _is_same(existing: ObjectInfo, found: ObjectInfo | None) -> bool:
@@ -478,15 +453,15 @@ def planned_names(storage: Storage, claim: Claim) -> Iterator[str]:
 
 
 def _marked_names(storage: Storage) -> list[str]:
-    data = read_bounded(storage, OVERWRITING, MAX_MARK_BYTES, advice=_REMOVE_YOURSELF, error=UsageError)
+    data = read_bounded(storage, paths.OVERWRITING, MAX_MARK_BYTES, advice=_REMOVE_YOURSELF, error=UsageError)
     if data is None:
         return []
     try:
         names = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{storage.url_of(OVERWRITING)}: an `overwrite` was interrupted there, and its list of names is damaged "
-            f"or edited; {_REMOVE_YOURSELF}"
+            f"{storage.url_of(paths.OVERWRITING)}: an `overwrite` was interrupted there, and its list of names is "
+            f"damaged or edited; {_REMOVE_YOURSELF}"
         ) from error
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
@@ -500,17 +475,17 @@ def _put_mark(storage: Storage, names: list[str]) -> ObjectInfo | None:
             f"{MAX_MARK_BYTES:,}; {_REMOVE_YOURSELF}"
         )
     try:
-        storage.create(OVERWRITING, data)
+        storage.create(paths.OVERWRITING, data)
     except ConflictError:
         known = set(_marked_names(storage))
         if not known.issuperset(names):
-            existing = storage.stat(OVERWRITING)
-            expected = storage.read(OVERWRITING, MAX_MARK_BYTES) if existing is not None else None
-            if not storage.replace(OVERWRITING, json.dumps(sorted(known.union(names))).encode(), expected):
+            existing = storage.stat(paths.OVERWRITING)
+            expected = storage.read(paths.OVERWRITING, MAX_MARK_BYTES) if existing is not None else None
+            if not storage.replace(paths.OVERWRITING, json.dumps(sorted(known.union(names))).encode(), expected):
                 raise StorageError(
                     f"{storage.url}: another `overwrite` is running there; run the same command again"
                 ) from None
-    return storage.stat(OVERWRITING)
+    return storage.stat(paths.OVERWRITING)
 
 
 def _remove_on_disk(storage: Storage, names: list[str]) -> None:
@@ -525,9 +500,9 @@ def _remove_on_disk(storage: Storage, names: list[str]) -> None:
 
 def _own_folders(storage: Storage) -> list[str]:
     """Return the folders of builds and retries."""
-    names = {info.name for prefix in (BUILD, RETRY) for info in storage.list(prefix)}
+    names = {info.name for prefix in (paths.BUILD, paths.RETRY) for info in storage.list(prefix)}
     own = {"/".join(name.split("/")[:2]) for name in names if name.count("/") > 1}
-    return sorted((own - {f"{BUILD}/tmp"}) | {RETRY})  # in tmp/ others may be writing enumerations
+    return sorted((own - {f"{paths.BUILD}/tmp"}) | {paths.RETRY})  # in tmp/ others may be writing enumerations
 
 
 def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> bool:
@@ -536,8 +511,8 @@ def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> b
 
     def is_of_build(name: str) -> bool:
         # Unpacked images are those of any build of the same originals, and perhaps of the one that overwrites.
-        kept = name in (OVERWRITING, OVERWRITTEN) or name.startswith(UNPACKED)
-        return name.startswith((f"{BUILD}/", f"{RETRY}/")) and not kept
+        kept = name in (paths.OVERWRITING, paths.OVERWRITTEN) or name.startswith(paths.UNPACKED)
+        return name.startswith((f"{paths.BUILD}/", f"{paths.RETRY}/")) and not kept
 
     # In this order: once the build's folder is gone nothing more is copied from it, and all copies are listed.
     return _delete_listed(storage, mark, is_of_build) and _delete_listed(storage, mark, own.__contains__)
@@ -545,7 +520,7 @@ def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> b
 
 def _delete_listed(storage: Storage, mark: ObjectInfo, is_own: Callable[[str], bool]) -> bool:
     listed = [info for info in storage.list() if is_own(info.name)]
-    existing = storage.stat(OVERWRITING)
+    existing = storage.stat(paths.OVERWRITING)
     if existing is None or existing.generation != mark.generation:
         return False
     listed.sort(key=lambda info: info.name != MANIFEST)
@@ -559,7 +534,7 @@ def _delete_listed(storage: Storage, mark: ObjectInfo, is_own: Callable[[str], b
 def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
     """Remove the files of a finished build under `_build/`, but none of another build or of an `overwrite`."""
     with storage.alone():
-        listed = list(storage.list(f"{BUILD}/"))
+        listed = list(storage.list(f"{paths.BUILD}/"))
         if not listed and not storage.is_local:
             return
         with ThreadPoolExecutor(1) as threads:  # over a network concurrently; both after the listing
@@ -569,12 +544,12 @@ def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
             return
         # On a disk `alone` waits for a running removal, and a killed one has removed the manifest first: if both a mark
         # and a manifest exist, that removal has removed nothing.
-        if not storage.is_local and any(info.name == OVERWRITING for info in listed):
+        if not storage.is_local and any(info.name == paths.OVERWRITING for info in listed):
             return
         if not is_ours.result():
             return
         if storage.is_local:
-            storage.delete_tree(BUILD)
+            storage.delete_tree(paths.BUILD)
             return
         with ThreadPoolExecutor(DELETES_IN_FLIGHT, thread_name_prefix="dataprep-delete") as threads:
             deque(threads.map(storage.delete_exactly, listed), maxlen=0)
@@ -593,13 +568,13 @@ def _is_ours(storage: Storage, claim: Claim | None, plan_hash: str) -> bool:
 def leftovers(storage: Storage) -> Iterator[str]:
     """Yield the names of files that belong neither to a build nor to an interrupted removal."""
     for info in storage.list():
-        if not info.name.startswith(f"{BUILD}/"):
+        if not info.name.startswith(f"{paths.BUILD}/"):
             yield info.name
 
 
 # Files of a dataset whose manifest is gone
 
-_NOT_OF_PLAN = frozenset({README, CROISSANT, REPLICAS})
+_NOT_OF_PLAN = frozenset({paths.README, paths.CROISSANT, REPLICAS})
 """Files of a dataset that no plan names, and no build replaces."""
 
 
@@ -620,22 +595,22 @@ def card_codecs(storage: Storage) -> dict[str, str]:
 
 
 def _card_line(storage: Storage, pattern: str) -> str | None:
-    found = re.search(pattern, (read_card(storage, README) or b"").decode(errors="replace"), re.MULTILINE)
+    found = re.search(pattern, (read_card(storage, paths.README) or b"").decode(errors="replace"), re.MULTILINE)
     return found[1] if found else None
 
 
-def _is_named(storage: Storage, plan: Plan) -> bool:
+def _is_named(storage: Storage, plan: plans.Plan) -> bool:
     """Return whether a card names this plan, or the same one with other versions of the codecs."""
     named = card_plan(storage)
-    return named is not None and (named == plan.plan_hash or same_but_codecs(plan, card_codecs(storage), named))
+    return named is not None and (named == plan.plan_hash or plans.same_but_codecs(plan, card_codecs(storage), named))
 
 
-def is_over_remains(storage: Storage, plan: Plan) -> bool:
+def is_over_remains(storage: Storage, plan: plans.Plan) -> bool:
     """Return whether an unfinished build of a plan began next to files of its dataset, which no `overwrite` removed.
 
     A build writes its cards last, so a card next to an unfinished one is that of a dataset whose manifest is gone.
     """
-    return _is_named(storage, plan) and storage.stat(OVERWRITTEN) is None
+    return _is_named(storage, plan) and storage.stat(paths.OVERWRITTEN) is None
 
 
 def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
@@ -643,7 +618,6 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
 
     Args:
         storage: The output, in which `may_be_left` found files.
-        planned: The plan of this build.
         overwrite: Remove the files of the plan first, if a card names it.
 
     Raises:
@@ -665,7 +639,7 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
     return False
 
 
-def refuse_other_remains(storage: Storage, plan: Plan, *, overwrite: bool) -> str | None:
+def refuse_other_remains(storage: Storage, plan: plans.Plan, *, overwrite: bool) -> str | None:
     """Refuse files without a manifest that a card calls another plan's; return the plan that it names, if any.
 
     Raises:
@@ -677,10 +651,10 @@ def refuse_other_remains(storage: Storage, plan: Plan, *, overwrite: bool) -> st
     return named
 
 
-def _refuse_other(storage: Storage, plan: Plan, named: str, *, overwrite: bool) -> None:
+def _refuse_other(storage: Storage, plan: plans.Plan, named: str, *, overwrite: bool) -> None:
     """Raise UsageError about the files of another plan, unless only its codecs differ and `overwrite` removes them."""
     codecs = card_codecs(storage)
-    versions = other_versions(codecs, plan.codecs) if codecs else ""
+    versions = plans.other_versions(codecs, plan.codecs) if codecs else ""
     left = f"{storage.url}: files of a dataset are left there without its {MANIFEST}, of plan {named[:12]}"
     if not _is_named(storage, plan):
         raise UsageError(

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 from msgspec import Meta
 
@@ -40,12 +40,10 @@ class FileDigest:
     """Base64, as Cloud Storage writes it. It changes with every single flipped bit."""
 
     def document(self) -> dict[str, int | str]:
-        """Return the digest as JSON values."""
         return {"bytes": self.bytes, "crc32c": self.crc32c}
 
 
 def digest_of(written: HashingWriter) -> FileDigest:
-    """Return the digest of a file that was written."""
     return FileDigest(written.num_bytes, written.crc32c)
 
 
@@ -123,7 +121,6 @@ class BuildOptions:
         return self.dataset if self.own is None else self.own.name
 
     def document(self) -> JsonObject:
-        """Return the options as JSON values; `own`, `converted`, `annotations`, `images.jpeg` only if set."""
         values = asdict(self)
         values["own"] = None if self.own is None else self.own.document()
         values["converted"] = None if self.converted is None else self.converted.document()
@@ -165,7 +162,6 @@ class Plan:
     """Types of a sample's values in addition to image, key and label; the document omits an empty field."""
 
     def document(self) -> JsonObject:
-        """Return the plan as JSON values, its hash included."""
         values = {"schema": PLAN_SCHEMA, "order_version": ORDER_VERSION, **asdict(self)}
         values["options"] = self.options.document()
         values["features"] = features_document(self.features)
@@ -175,7 +171,8 @@ class Plan:
         if details is not None:
             values[self.options.dataset] = details
         body: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
-        return body | {"plan_hash": _sha256_json(body)}
+        canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        return body | {"plan_hash": hashlib.sha256(canonical.encode()).hexdigest()}
 
     @property
     def plan_hash(self) -> str:
@@ -187,7 +184,6 @@ class Plan:
         return sum(len(split.shard_samples) for split in self.splits)
 
     def shards_of(self, name: str) -> range:
-        """Return the indexes of a split's shards."""
         first = 0
         for split in self.splits:
             if split.name == name:
@@ -283,10 +279,6 @@ def refuse_other_codecs(planned: Mapping[str, str]) -> None:
         )
 
 
-def _sha256_json(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise UsageError(message)
@@ -364,8 +356,9 @@ _ABSENT = {"images.jpeg": "untouched", "own.join_classes": False, "converted.all
 """Values of options that documents leave out."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Split:
+class _Split(NamedTuple):
+    """The originals of a split."""
+
     images: int
     """Number of images, or of rows of tables, with those that a build rejects."""
     shards: int
@@ -375,8 +368,7 @@ class _Split:
     """Digest of the list of originals; empty where it is not known."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Facts:
+class _Facts(NamedTuple):
     """What a plan and a finished dataset both say about themselves."""
 
     options: Mapping[str, object]
@@ -384,7 +376,7 @@ class _Facts:
     codecs: Mapping[str, str]
     splits: Mapping[str, _Split]
     classes: Sequence[str]
-    features: Mapping[str, object] = field(default_factory=dict)
+    features: Mapping[str, object]
     noun: str = "image"
     """What a split has a number of."""
 
@@ -407,23 +399,12 @@ def _of_plan(plan: Plan) -> _Facts:
     if details:  # as in a manifest, which has no options about images that come from elsewhere
         options = {name: options[name] for name in ("dataset", "format", "splits", "own") if name in options}
         options |= {"rows": details["rows"]} | {name: details["tables"][name] for name in ("columns", "rows_per_shard")}
-    splits = {
-        split.name: _Split(
-            images=sum(split.shard_samples),
-            shards=len(split.shard_samples),
-            files=_files(split.sources),
-            listing="" if details else split.enumeration_sha256,
-        )
-        for split in plan.splits
-    }
-    return _Facts(
-        options=dict(_leaves(options)),
-        codecs=plan.codecs,
-        splits=splits,
-        classes=plan.classes,
-        features=plan.features,
-        noun="row" if details else "image",
-    )
+    splits = {}
+    for split in plan.splits:
+        samples, listing = split.shard_samples, "" if details else split.enumeration_sha256
+        splits[split.name] = _Split(sum(samples), len(samples), _files(split.sources), listing)
+    noun = "row" if details else "image"
+    return _Facts(dict(_leaves(options)), plan.codecs, splits, plan.classes, plan.features, noun)
 
 
 def _of_manifest(manifest: Manifest) -> _Facts:
@@ -437,19 +418,10 @@ def _of_manifest(manifest: Manifest) -> _Facts:
     for split in manifest.splits:
         sources = [source for source in manifest.sources if source["split"] == split.name]
         listings = {str(source.get("enumeration_sha256", "")) for source in sources}
-        splits[split.name] = _Split(
-            images=sum(split.statuses.values()) or split.samples + sum(split.rejected.values()),
-            shards=len(split.shards),
-            files=_files(sources),
-            listing=listings.pop() if len(listings) == 1 else "",
-        )
-    return _Facts(
-        options=dict(_leaves(options)),
-        codecs=manifest.codecs,
-        splits=splits,
-        classes=manifest.classes,
-        features=manifest.features,
-    )
+        images = sum(split.statuses.values()) or split.samples + sum(split.rejected.values())
+        listing = listings.pop() if len(listings) == 1 else ""
+        splits[split.name] = _Split(images, len(split.shards), _files(sources), listing)
+    return _Facts(dict(_leaves(options)), manifest.codecs, splits, manifest.classes, manifest.features)
 
 
 def _files(sources: Iterable[PlannedSource]) -> dict[str, tuple[int, str]]:

@@ -62,7 +62,6 @@ class Dispatch:
     """The shards of a build: waiting, in flight, done, or set aside with a reason.
 
     Args:
-        indexes: Indexes of the shards to build, in the order in which they are begun.
         is_left: Asked before a shard is handed out; where it is False, the shard is left out.
     """
 
@@ -100,7 +99,6 @@ class Dispatch:
         return max(0.0, self._waiting[0][0] - now_s) if self._waiting else None
 
     def done(self, index: int) -> None:
-        """Record that a shard is built."""
         self._in_flight.discard(index)
         self._hangs_in_a_row = 0
 
@@ -137,9 +135,7 @@ class Dispatch:
 
         Args:
             index: The shard that is to blame, if its worker was not lost with the node.
-            loss: What happened.
             alive: Nodes that are alive, as far as is known.
-            now_s: The time.
         """
         nodes = self._losses[index]
         nodes.append(loss.node)
@@ -161,7 +157,6 @@ class Dispatch:
 
         Args:
             last: The shard of the last of them.
-            processes: Number of workers.
             stall_s: Time without progress after which a worker counts as hung.
         """
         if self._waiting and self._hangs_in_a_row >= MAX_DEATHS * max(1, processes):

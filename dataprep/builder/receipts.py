@@ -71,9 +71,6 @@ def write_receipt(
     """Store a shard's receipt and index rows, create-only: from here on the shard is done.
 
     Args:
-        storage: Where the dataset is.
-        receipt: The receipt.
-        rows: The shard's rows of the index.
         root: Folder of the build or retry, which the receipt names.
         before: Called between the time of the receipt's file and its name, see `Storage.create_last`.
 
@@ -108,12 +105,6 @@ def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt,
 
 def read_summary(storage: Storage, info: ObjectInfo, index: int, root: str) -> ShardReceipt | None:
     """Read a shard's receipt without its index rows: one request for the end of its file; None if it is gone.
-
-    Args:
-        storage: Where the dataset is.
-        info: The receipt's file, as it was listed.
-        index: Index of the shard.
-        root: Folder of the build or retry.
 
     Raises:
         FormatError: The receipt belongs to another build, and the text names both; or it is malformed.
@@ -164,7 +155,6 @@ def _read_ahead(storage: Storage, read: Callable[[T], U], wanted: Iterable[T]) -
 
 
 def finished_shards(storage: Storage, root: str) -> set[int]:
-    """Return the indexes of the shards that have a receipt."""
     return set(listed_receipts(storage, root))
 
 
@@ -182,8 +172,6 @@ class ReceiptWatch:
     long, the next one comes later.
 
     Args:
-        storage: Where the dataset is.
-        root: Folder of the build or retry.
         indexes: Indexes of the shards to wait for; all others are finished.
         clock: Returns the time in seconds.
     """

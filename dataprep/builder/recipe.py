@@ -14,12 +14,13 @@ being finished.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dataprep import __version__
 from dataprep.dataset.index import PublishingRows
@@ -30,7 +31,6 @@ from dataprep.sources import BUILT, recorded_class
 if TYPE_CHECKING:
     from dataprep.builder.output import Claim, OpenBuild
     from dataprep.builder.plan import BuildRequest, FileDigest, Plan, Progress
-    from dataprep.builder.traffic import Traffic
     from dataprep.dataset.records import Manifest, SplitManifest
     from dataprep.storage import Storage
 
@@ -58,10 +58,26 @@ class Planned:
     """Returns whether the originals are the versions that a build of the same plan has listed."""
 
 
-class Recipe(Protocol):
+PAGE_OBJECTS = 1000
+"""Objects that one request lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests to one bucket, and bytes exchanged with it."""
+
+    inserts: int
+    """Number of class A requests: writes and listings."""
+    gets: int
+    """Number of class B requests: reads."""
+    num_bytes: int
+    """Bytes written to an output, or read from a source."""
+
+
+class Recipe(ABC):
     """The steps from one kind of originals to a finished dataset, and the checks of such a dataset."""
 
-    output_may_lie_in_source: bool
+    output_may_lie_in_source: bool = False
     """Whether a dataset may be written into the folder of its originals, because its files are not taken for
     originals."""
     worker_modules: tuple[str, ...]
@@ -69,12 +85,11 @@ class Recipe(Protocol):
     shard_check: str
     """`module:NAME` of the function that verifies a finished shard; see dataprep/verification/run.py."""
 
+    @abstractmethod
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
         """List the originals, and plan the shards.
 
         Args:
-            request: What to build.
-            progress: Called while originals are read.
             keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
                 neither.
             is_empty: The output was just seen to be empty, and is not asked for what an earlier run stored.
@@ -84,21 +99,23 @@ class Recipe(Protocol):
             UsageError: The options do not fit the originals or the format.
         """
 
+    @abstractmethod
     def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
         """Return what a worker needs in addition to a shard's index.
 
         Args:
-            request: What is built.
-            root: The build's own folder.
             shards: Number of shards that are left to build.
         """
 
+    @abstractmethod
     def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
         """Build one shard, or find its receipt."""
 
+    @abstractmethod
     def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
         """Build one shard, but return as soon as the next can be begun."""
 
+    @abstractmethod
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
     ) -> tuple[Manifest, Callable[[], None]]:
@@ -106,8 +123,6 @@ class Recipe(Protocol):
         that compares the files in place with the receipts (`dataprep.builder.merge.Published.check`).
 
         Args:
-            build: The build.
-            request: What is built.
             publishing: Publishes index and events, which may continue after this call.
             log: Called with a line for the user about what was found.
 
@@ -118,31 +133,39 @@ class Recipe(Protocol):
 
     # Requests to buckets, and names of the files
 
+    @abstractmethod
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
         """Return the requests and bytes that a build sends to its output, including receipts, which are removed at the
         end."""
 
+    @abstractmethod
     def source_traffic(self, plan: Plan) -> Traffic:
         """Return the requests and bytes with which a build reads its originals."""
 
     def web_bytes(self, plan: Plan) -> int:
         """Return the bytes that a build downloads from the web, as an estimate; 0 if it needs no web."""
+        return 0
 
+    @abstractmethod
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
         """Yield the names that a build writes, except indexes and manifest, whether they exist or not."""
 
     def added_files(self, storage: Storage, manifest: Manifest) -> Iterator[str]:
         """Yield the names of files that a change of a finished dataset, which its manifest does not list yet, may have
-        put in place."""
+        put in place; by default none."""
+        return iter(())
 
     # A finished dataset
 
+    @abstractmethod
     def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
         """Return the name that the shard of this position in the split must have."""
 
+    @abstractmethod
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
         """Return the names of the shards' sidecars, each of which belongs to one shard."""
 
+    @abstractmethod
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
         """Return the dataset's own metadata files, name to content, as its manifest implies them.
 
@@ -150,17 +173,22 @@ class Recipe(Protocol):
             FormatError: A class name of the manifest cannot be written to such files.
         """
 
+    @abstractmethod
     def is_shuffled(self, manifest: Manifest) -> bool:
         """Return whether a build with the manifest's options puts samples into random order."""
 
+    @abstractmethod
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield a line for each malformed field among those that only this recipe's manifests have."""
 
+    @abstractmethod
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield a line for each file that the manifest lists differently from a build. Expects no shape faults."""
 
     def option_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield a line for each option that contradicts the rest of the manifest. Expects no shape faults."""
+        """Yield a line for each option that contradicts the rest of the manifest; by default none, because values that
+        are recorded twice are compared for every recipe. Expects no shape faults."""
+        return iter(())
 
 
 def recipe_of(dataset: str) -> Recipe:

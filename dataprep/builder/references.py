@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from dataprep.builder.output import Claim, OpenBuild, refuse_overtaken, with_references
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _RUN_AGAIN = (
-    "run the build again with the options with which it began: it makes this file again from the originals, and goes on"
+    "run the build again with the options with which it began: it makes this file again from the originals, and "
+    "continues"
 )
 PLAN_WINDOW_BYTES = 2**20
 """Bytes of the plan that one request reads: about forty shards of 500 references."""
@@ -61,7 +62,6 @@ def refs_schema(*, with_annotations: bool = False, with_crc32c: bool = False) ->
 
 
 def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False, with_crc32c: bool = False) -> pa.Table:
-    """Return references as columns, in their order."""
     schema = refs_schema(with_annotations=with_annotations, with_crc32c=with_crc32c)
     columns = [[getattr(ref, name) for ref in refs] for name in refs_schema().names]
     if with_annotations:
@@ -90,7 +90,6 @@ def _stored(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
 
 
 def refs_from_table(table: pa.Table) -> list[SampleRef]:
-    """Return the references of a table, in its order."""
     columns = [table.column(name).to_pylist() for name in refs_schema().names]
     has_annotations, has_crc32c = (name in table.column_names for name in ("annotations", "crc32c"))
     texts = table.column("annotations").to_pylist() if has_annotations else [""] * table.num_rows
@@ -119,15 +118,11 @@ def are_stored(tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, 
 def repair_references(
     tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, claim: Claim, log: Callable[[str], None]
 ) -> Claim:
-    """Store the references of a build again if they are absent, damaged, or of an earlier version, which noted no
-    digest.
+    """Store the references of a build again if they are absent or damaged.
 
     Args:
         tables: References of the same plan, made from the originals, one table a shard. They are consumed only if they
             are needed.
-        schema: Schema of the tables.
-        storage: The output.
-        claim: The build.
         log: Called with a line that says what was repaired.
 
     Returns:
@@ -138,16 +133,14 @@ def repair_references(
         BuildError: The tables have been consumed.
     """
     name = plan_parquet(claim.root)
-    if claim.references is not None:
-        try:
-            fault = fault_of(storage, name, claim.references)
-        except FileNotFoundError:
-            found = "gone"
-        else:
-            if fault is None:
-                return claim
-            found = f"damaged ({fault})"
-        log(f"warning: {storage.url_of(name)} is {found}; it is made again from the originals")
+    try:
+        fault = _fault(storage, claim)
+        if fault is None:
+            return claim
+        found = f"damaged ({fault})"
+    except FileNotFoundError:
+        found = "gone"
+    log(f"warning: {storage.url_of(name)} is {found}; it is made again from the originals")
     spool, written = spool_row_groups(storage, name, _all(tables, claim.plan.num_shards, storage.url_of(name)), schema)
     digest = digest_of(written)
     with storage.alone():  # no `overwrite` may remove the build's folder meanwhile
@@ -155,7 +148,7 @@ def repair_references(
         existing = storage.stat(name)
         if existing is not None and fault_of(storage, name, digest) is not None:
             storage.delete_exactly(existing)
-        if claim.references not in (None, digest):  # the originals are perhaps other versions: no shard counts as done
+        if digest != claim.references:  # the originals are perhaps other versions: no shard counts as done
             for info in listed_receipts(storage, claim.root).values():
                 storage.delete_exactly(info)
         storage.publish(spool, name, digest.crc32c)
@@ -183,9 +176,7 @@ def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]
     """Return the names of original images by their keys: the path of a file, or that in an archive without suffix.
 
     Args:
-        build: The build.
         indexes: Shards among whose references the images are looked for.
-        keys: Keys of the images.
     """
     missing, found = set(keys), {}
     for index in indexes:
@@ -200,7 +191,6 @@ def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]
 
 
 def references_of(build: OpenBuild, index: int) -> pa.Table:
-    """Return the references of one shard as a table."""
     file = open_references(build)
     with _damage(build.storage, build.claim):
         return file.read_row_group(index)
@@ -234,25 +224,25 @@ def open_references(build: OpenBuild) -> ParquetFile:
 
 
 def _open_references(storage: Storage, claim: Claim) -> ParquetFile:
-    name, digest = plan_parquet(claim.root), claim.references
-    if digest is None:
-        with _damage(storage, claim):
-            return open_parquet(storage, name, window_bytes=PLAN_WINDOW_BYTES)
-    if storage.is_local:
-        _refuse_damaged(storage, claim, name, digest)
-        with _damage(storage, claim):
-            return open_parquet(storage, name, window_bytes=PLAN_WINDOW_BYTES)
-    with ThreadPoolExecutor(1) as threads:  # its footer is read while the bucket is asked for its checksum
-        opened = threads.submit(open_parquet, storage, name, window_bytes=PLAN_WINDOW_BYTES, num_bytes=digest.bytes)
-        _refuse_damaged(storage, claim, name, digest)
+    num_bytes = claim.references.bytes if claim.references is not None else None
+    open_file = partial(
+        open_parquet, storage, plan_parquet(claim.root), window_bytes=PLAN_WINDOW_BYTES, num_bytes=num_bytes
+    )
+    with ThreadPoolExecutor(1) as threads:
+        # Its footer is read while a bucket is asked for its checksum; on a disk the whole file is read before.
+        opened = None if storage.is_local else threads.submit(open_file)
+        fault = _fault(storage, claim)
+        if fault is not None:
+            raise _damaged(storage, claim, fault)
     with _damage(storage, claim):
-        return opened.result()
+        return open_file() if opened is None else opened.result()
 
 
-def _refuse_damaged(storage: Storage, claim: Claim, name: str, digest: FileDigest) -> None:
-    fault = fault_of(storage, name, digest)
-    if fault is not None:
-        raise _damaged(storage, claim, fault)
+def _fault(storage: Storage, claim: Claim) -> str | None:
+    """Return how the references differ from their digest; None if they do not. Raises FileNotFoundError."""
+    if claim.references is None:
+        return "plan.json does not have its checksum"
+    return fault_of(storage, plan_parquet(claim.root), claim.references)
 
 
 @contextmanager

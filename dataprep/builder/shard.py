@@ -23,40 +23,19 @@ from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
 from dataprep.builder.recipe import BuildJob
 from dataprep.builder.references import references_of, shard_plan
+from dataprep.dataset import records
 from dataprep.dataset.adopted import LINKS
 from dataprep.dataset.features import Features
 from dataprep.dataset.index import IndexRows, open_index
 from dataprep.dataset.paths import named
-from dataprep.dataset.records import (
-    MISSING,
-    NO_LABEL,
-    Event,
-    FileEntry,
-    Placement,
-    Sample,
-    SampleRef,
-    ShardPlan,
-    ShardReceipt,
-    SplitManifest,
-)
 from dataprep.errors import ConflictError, SourceError, StorageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, image_file, image_suffix, metadata_file, metadata_line, repeat_links
 from dataprep.host.heartbeat import beat
 from dataprep.sources.unpacked import UnpackedImages, unpacked_sources
-from dataprep.storage import open_storage
+from dataprep.storage import checksums, expected, open_storage
 from dataprep.storage.base import NO_VERSION, ChangedError, Originals, Storage
-from dataprep.storage.checksums import (
-    HashingWriter,
-    crc32c_hex,
-    crc32c_number,
-    crc32c_of,
-    crc32c_of_file,
-    crc32c_text,
-    digests_of,
-)
 from dataprep.storage.errors import GO_ON, disk_errors
-from dataprep.storage.gcs import expected
 from dataprep.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -72,7 +51,7 @@ READ_AHEAD_BYTES = 32 * 2**20
 READS_FACTOR = 2
 
 
-def read_refs(source: Originals, refs: Sequence[SampleRef]) -> Iterator[tuple[SampleRef, bytes | None]]:
+def read_refs(source: Originals, refs: Sequence[records.SampleRef]) -> Iterator[tuple[records.SampleRef, bytes | None]]:
     """Yield the originals of some references, in their order, read ahead in bounded memory; None for a missing one.
 
     Raises:
@@ -83,7 +62,7 @@ def read_refs(source: Originals, refs: Sequence[SampleRef]) -> Iterator[tuple[Sa
             yield ref, _checked(source, ref, _read(source, ref))
         return
     pool = threads(READS_FACTOR * source.reads_in_flight)
-    ahead: deque[tuple[SampleRef, Future[bytes | None]]] = deque()
+    ahead: deque[tuple[records.SampleRef, Future[bytes | None]]] = deque()
     ahead_bytes, waiting = 0, iter(refs)
     next_ref = next(waiting, None)
     try:
@@ -106,8 +85,8 @@ def threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="dataprep-io")
 
 
-def _read(source: Originals, ref: SampleRef) -> bytes | None:
-    if ref.offset == MISSING:
+def _read(source: Originals, ref: records.SampleRef) -> bytes | None:
+    if ref.offset == records.MISSING:
         return None
     try:
         return source.read_range(ref.source, ref.offset, ref.num_bytes, ref.version)
@@ -129,19 +108,13 @@ def changed(error: ChangedError) -> SourceError:
 
 
 class SameOriginals:
-    """Compares originals with the versions that were listed, once more when all shards are done.
-
-    Args:
-        source: The originals.
-        plan: The plan of the build.
-    """
+    """Compares originals with the versions that were listed, once more when all shards are done."""
 
     def __init__(self, source: Storage, plan: Plan) -> None:
         self._source = expected(source)
         self._unpacked = {entry["name"] for split in plan.splits for entry in unpacked_sources(split.sources)}
 
     def check(self, references: pa.Table) -> None:
-        """Raise SourceError if an original of one shard is gone or has changed."""
         sources, versions = (references.column(name).to_pylist() for name in ("source", "version"))
         listed = {
             name: version
@@ -153,7 +126,7 @@ class SameOriginals:
                 raise changed(ChangedError(self._source.url_of(name)))
 
 
-def _checked(source: Originals, ref: SampleRef, data: bytes | None) -> bytes | None:
+def _checked(source: Originals, ref: records.SampleRef, data: bytes | None) -> bytes | None:
     """Return an image that was read, in the order of the references: once a damaged file is removed, later reads fail.
 
     Raises:
@@ -161,15 +134,16 @@ def _checked(source: Originals, ref: SampleRef, data: bytes | None) -> bytes | N
     """
     if data is None or ref.crc32c is None:
         return data
-    found = crc32c_of(data)
+    found = checksums.crc32c_of(data)
     if found == ref.crc32c:
         return data
     if isinstance(source, UnpackedImages):
         source.refuse_damaged(ref, found)
     where = f"{source.url_of(ref.source)}: the image {named(ref.key)} at byte {ref.offset:,}"
     raise SourceError(
-        f"{where} has CRC32C {crc32c_hex(found)}, the index of its dataset has {crc32c_hex(ref.crc32c)}: it is "
-        'damaged or was changed; restore it, or see what else is wrong with "dataprep verify"'
+        f"{where} has CRC32C {checksums.crc32c_hex(found)}, the index of its dataset has "
+        f"{checksums.crc32c_hex(ref.crc32c)}: it is damaged or was changed; restore it, or see what else is wrong with "
+        '"dataprep verify"'
     )
 
 
@@ -179,16 +153,10 @@ WRITES_BETWEEN_CHECKS = 64
 
 
 def image_names(plan: Plan, split: PlannedSplit, keys: Sequence[str], labels: Sequence[int]) -> Iterator[str]:
-    """Yield the file names of some images of a split."""
     root = FORMATS[plan.options.format].image_root(split.name, split.repeat_stored)
     suffix = image_suffix(plan.options.dataset)
     for key, label in zip(keys, labels, strict=True):
-        yield image_file(root, key, "" if label == NO_LABEL else plan.classes[label], suffix)
-
-
-def link_names(folders: Iterable[str], split: str, count: int) -> Iterator[str]:
-    """Yield the names of the links that show the images of these folders `count` times."""
-    yield from (link for link, _ in repeat_links(sorted(folders), count, split=split))
+        yield image_file(root, key, "" if label == records.NO_LABEL else plan.classes[label], suffix)
 
 
 # While shards are built
@@ -197,7 +165,7 @@ def link_names(folders: Iterable[str], split: str, count: int) -> Iterator[str]:
 class ImageWriter:
     """Writes the images of one shard as objects, many at a time."""
 
-    def __init__(self, build: OpenBuild, shard: ShardPlan) -> None:
+    def __init__(self, build: OpenBuild, shard: records.ShardPlan) -> None:
         self._build = build
         self._storage = build.storage if build.storage.is_local else open_storage(build.storage.url)
         self._aside = f"{_aside(build)}/" if build.storage.is_local else ""
@@ -208,7 +176,7 @@ class ImageWriter:
         self._pending: deque[Future[None]] = deque()
         self._number = 0
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: records.Sample) -> None:
         """Begin to write one image to a free name; waits while too many writes are in flight.
 
         Raises:
@@ -224,7 +192,6 @@ class ImageWriter:
             self._await_first()
 
     def close(self) -> None:
-        """Wait until all images are written."""
         while self._pending:
             self._await_first()
 
@@ -245,7 +212,7 @@ class ImageWriter:
             self._storage.create(name, data)
 
 
-def new_files_of(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
+def new_files_of(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
     """Yield name, size and CRC32C of the files on a disk of a shard that has no receipt yet."""
     aside = f"{_aside(build)}/" if FORMATS[build.plan.options.format].one_file_per_image else ""
     for name, num_bytes, crc32c in files_of(build, receipt, rows):
@@ -253,7 +220,6 @@ def new_files_of(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> Ite
 
 
 def _aside(build: OpenBuild) -> str:
-    """Return the staging folder on a disk."""
     return f"{build.root}/folder"
 
 
@@ -280,10 +246,10 @@ def place_images(build: OpenBuild) -> None:
     storage.place_folders(aside, links)
 
 
-def files_of(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
+def files_of(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
     """Yield name, size and CRC32C of the files of a finished shard: one, or one for each image."""
     if not FORMATS[build.plan.options.format].one_file_per_image:
-        yield receipt.file, receipt.num_bytes, crc32c_number(receipt.crc32c)
+        yield receipt.file, receipt.num_bytes, checksums.crc32c_number(receipt.crc32c)
         return
     keys, labels, *columns = (rows.column(name).to_pylist() for name in ("key", "label", "image_bytes", "image_crc32c"))
     split, _ = build.plan.locate(receipt.index)
@@ -308,14 +274,13 @@ class WritebackFile:
     complete when the `with` block has ended.
 
     Args:
-        path: The file.
         written: Called with the number of bytes in the file each time it has grown.
     """
 
     def __init__(self, path: Path, written: Callable[[int], None]) -> None:
         self._written = written
         self._file = path.open("r+b")  # buffered: writes everything, even if the disk first accepts only a part
-        self._digests = HashingWriter(None)
+        self._digests = checksums.HashingWriter(None)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-write")
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-sync")
         self._pieces: list[bytes] = []
@@ -432,20 +397,21 @@ class ShardBuilder:
 
     def __init__(self, job: BuildJob) -> None:
         self._build = open_build(job.output_url, job.root, job.pointer)
-        self._source = _originals_of(self._build, job)
+        packed = [source for split in self._build.plan.splits for source in unpacked_sources(split.sources)]
+        self._source: Originals = UnpackedImages(LINKS[job.links](job.source_url), self._build.storage, packed)
         one_file = not FORMATS[self._build.plan.options.format].one_file_per_image
         self._writes_ahead = one_file and not self._build.storage.is_local
         self._max_publishing = MAX_PUBLISHING if self._writes_ahead else 1
         self._threads = ThreadPoolExecutor(self._max_publishing + 1, thread_name_prefix="dataprep-shard")
-        self._publishing: deque[tuple[Future[ShardReceipt], int]] = deque()
+        self._publishing: deque[tuple[Future[records.ShardReceipt], int]] = deque()
         """Shards that are being published, the oldest first, and their bytes."""
 
-    def begin(self, index: int) -> Future[ShardReceipt]:
+    def begin(self, index: int) -> Future[records.ShardReceipt]:
         """See `dataprep.builder.recipe.begin_shard`."""
         build = self._build
         found = self._threads.submit(read_receipt, build.storage, index, build.root)
         shard = shard_plan(build, index)
-        events: list[Event] = []
+        events: list[records.Event] = []
         checked = checked_samples(build.plan, shard.refs, self._source, events)
         last = () if self._writes_ahead else tuple(future for future, _ in self._publishing)
         ahead = _until_done(checked, (*last, found))
@@ -455,7 +421,7 @@ class ShardBuilder:
         rows = IndexRows(shard.split_index, with_annotations=bool(build.plan.features))
         written = _write(build, shard, self._held_back(_drained(ahead, checked)), rows)
         self._publish_fewer_than(self._max_publishing)
-        receipt = ShardReceipt(
+        receipt = records.ShardReceipt(
             index=index,
             split=shard.split,
             split_index=shard.split_index,
@@ -470,7 +436,7 @@ class ShardBuilder:
         self._publishing.append((future, written.num_bytes))
         return future
 
-    def _held_back(self, samples: Iterator[Sample]) -> Iterator[Sample]:
+    def _held_back(self, samples: Iterator[records.Sample]) -> Iterator[records.Sample]:
         """Yield samples while the shards after the oldest unpublished one have less than CHECKED_AHEAD_BYTES."""
         ahead_bytes = 0
         for sample in samples:
@@ -491,13 +457,13 @@ class ShardBuilder:
                 return
             wait([future for future, _ in self._publishing], return_when=FIRST_COMPLETED)
 
-    def _finish(self, written: _Written, receipt: ShardReceipt, rows: IndexRows) -> ShardReceipt:
+    def _finish(self, written: _Written, receipt: records.ShardReceipt, rows: IndexRows) -> records.ShardReceipt:
         build = self._build
         if written.spool is not None:
             try:
                 build.storage.publish(written.spool, written.file, written.crc32c)
             except BaseException:
-                _discard(written.spool)
+                written.spool.unlink(missing_ok=True)
                 raise
         table = rows.table()
         before = partial(_refuse_changed, build, receipt, table) if build.storage.is_local else None
@@ -517,12 +483,7 @@ class ShardBuilder:
             raise
 
 
-def _originals_of(build: OpenBuild, job: BuildJob) -> Originals:
-    sources = [source for split in build.plan.splits for source in unpacked_sources(split.sources)]
-    return UnpackedImages(LINKS[job.links](job.source_url), build.storage, sources)
-
-
-def _refuse_changed(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> None:
+def _refuse_changed(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) -> None:
     """Read the files on a disk of a shard that gets its receipt now: what others change later is newer than that.
 
     Raises:
@@ -533,7 +494,9 @@ def _refuse_changed(build: OpenBuild, receipt: ShardReceipt, rows: pa.Table) -> 
         path = Path(storage.url_of(name))
         with disk_errors(path):
             try:
-                is_same = path.stat().st_size == num_bytes and crc32c_of_file(path) == crc32c_text(crc32c)
+                is_same = path.stat().st_size == num_bytes and checksums.crc32c_of_file(path) == checksums.crc32c_text(
+                    crc32c
+                )
             except FileNotFoundError:
                 is_same = False
         if not is_same:
@@ -554,9 +517,9 @@ def _known(result: T) -> Future[T]:
     return future
 
 
-def _until_done(samples: Iterator[Sample], awaited: tuple[Future[Any], ...]) -> deque[Sample]:
+def _until_done(samples: Iterator[records.Sample], awaited: tuple[Future[Any], ...]) -> deque[records.Sample]:
     """Take samples, at most CHECKED_AHEAD_BYTES, until all futures are done."""
-    ahead: deque[Sample] = deque()
+    ahead: deque[records.Sample] = deque()
     ahead_bytes = 0
     while ahead_bytes < CHECKED_AHEAD_BYTES and not all(future.done() for future in awaited):
         sample = next(samples, None)
@@ -568,18 +531,20 @@ def _until_done(samples: Iterator[Sample], awaited: tuple[Future[Any], ...]) -> 
     return ahead
 
 
-def _drained(ahead: deque[Sample], samples: Iterator[Sample]) -> Iterator[Sample]:
+def _drained(ahead: deque[records.Sample], samples: Iterator[records.Sample]) -> Iterator[records.Sample]:
     while ahead:
         yield ahead.popleft()
     yield from samples
 
 
-def checked_samples(plan: Plan, refs: Sequence[SampleRef], source: Originals, events: list[Event]) -> Iterator[Sample]:
+def checked_samples(
+    plan: Plan, refs: Sequence[records.SampleRef], source: Originals, events: list[records.Event]
+) -> Iterator[records.Sample]:
     """Read and check some images, and yield the good ones in order; note in `events` what was repaired or rejected."""
     for ref, data in read_refs(source, refs):
         result = check_image(ref.key, data, plan.options.images)
         beat()
-        if isinstance(result, Event):
+        if isinstance(result, records.Event):
             events.append(result)
             continue
         if result.event is not None:
@@ -587,12 +552,12 @@ def checked_samples(plan: Plan, refs: Sequence[SampleRef], source: Originals, ev
         yield _sample(ref, result, plan.classes)
 
 
-def _sample(ref: SampleRef, checked: CheckedImage, classes: tuple[str, ...]) -> Sample:
-    return Sample(
+def _sample(ref: records.SampleRef, checked: CheckedImage, classes: tuple[str, ...]) -> records.Sample:
+    return records.Sample(
         key=ref.key,
         image=checked.image,
         label=ref.label,
-        class_name="" if ref.label == NO_LABEL else classes[ref.label],
+        class_name="" if ref.label == records.NO_LABEL else classes[ref.label],
         height=checked.height,
         width=checked.width,
         orientation=checked.orientation,
@@ -600,7 +565,7 @@ def _sample(ref: SampleRef, checked: CheckedImage, classes: tuple[str, ...]) -> 
     )
 
 
-def _write(build: OpenBuild, shard: ShardPlan, samples: Iterator[Sample], rows: IndexRows) -> _Written:
+def _write(build: OpenBuild, shard: records.ShardPlan, samples: Iterator[records.Sample], rows: IndexRows) -> _Written:
     """Write the samples in order, and add their index rows."""
     plan = build.plan
     shard_format = FORMATS[plan.options.format]
@@ -609,7 +574,9 @@ def _write(build: OpenBuild, shard: ShardPlan, samples: Iterator[Sample], rows: 
     return write(build, shard, name, samples, rows)
 
 
-def _write_file(build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator[Sample], rows: IndexRows) -> _Written:
+def _write_file(
+    build: OpenBuild, shard: records.ShardPlan, name: str, samples: Iterator[records.Sample], rows: IndexRows
+) -> _Written:
     """Write a shard that is one file to a spool file, to be published as a whole."""
     storage = build.storage
     spool = storage.spool_path(name)
@@ -619,19 +586,19 @@ def _write_file(build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator
         with sending as sent, disk_errors(spool), WritebackFile(spool, sent) as file:
             write_samples(build.plan, cast(BinaryIO, file), samples, rows)
     except BaseException:
-        _discard(spool)
+        spool.unlink(missing_ok=True)
         raise
     return _Written(name, file.num_bytes, file.sha256, file.crc32c, spool)
 
 
 def _write_images(
-    build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator[Sample], rows: IndexRows
+    build: OpenBuild, shard: records.ShardPlan, name: str, samples: Iterator[records.Sample], rows: IndexRows
 ) -> _Written:
     """Write every image as its own object, and compute digests over the bytes of all of them, in order."""
-    digest = HashingWriter(None)
+    digest = checksums.HashingWriter(None)
     images = ImageWriter(build, shard)
 
-    def put() -> Iterator[Sample]:
+    def put() -> Iterator[records.Sample]:
         for sample in samples:
             images.add(sample)
             yield sample
@@ -641,19 +608,15 @@ def _write_images(
     return _Written(name, digest.num_bytes, digest.sha256, digest.crc32c, None)
 
 
-def write_samples(plan: Plan, stream: BinaryIO, samples: Iterator[Sample], rows: IndexRows) -> None:
+def write_samples(plan: Plan, stream: BinaryIO, samples: Iterator[records.Sample], rows: IndexRows) -> None:
     """Write samples in the format of a plan, and add their index rows."""
     shard_format = FORMATS[plan.options.format]
     writer = shard_format.open_writer(stream, has_classes=bool(plan.classes), features=plan.features)
     for sample in samples:
-        place: Placement = writer.write(sample)
+        place: records.Placement = writer.write(sample)
         rows.add(sample.key, sample.image, place, label=sample.label, height=sample.height, width=sample.width)
         rows.annotate(sample.annotations)
     writer.close()
-
-
-def _discard(spool: Path) -> None:
-    spool.unlink(missing_ok=True)
 
 
 def annotation_files(format_name: str, features: Features, splits: Iterable[str]) -> list[str]:
@@ -663,7 +626,7 @@ def annotation_files(format_name: str, features: Features, splits: Iterable[str]
     return sorted(metadata_file(split) for split in splits)
 
 
-def publish_annotations(build: OpenBuild, splits: Sequence[SplitManifest]) -> list[FileEntry]:
+def publish_annotations(build: OpenBuild, splits: Sequence[records.SplitManifest]) -> list[records.FileEntry]:
     """Write the annotations of an image folder from the plan and the index, and return the files' entries."""
     plan, storage, entries = build.plan, build.storage, []
     if not annotation_files(plan.options.format, plan.features, plan.options.splits):
@@ -675,14 +638,14 @@ def publish_annotations(build: OpenBuild, splits: Sequence[SplitManifest]) -> li
         with disk_errors(spool), spool.open("wb") as stream:
             stream.writelines(_lines(build, split, first_index))
         with disk_errors(spool), spool.open("rb") as stream:
-            digests = digests_of(stream)
+            digests = checksums.digests_of(stream)
         storage.publish(spool, name, digests.crc32c)
-        entries.append(FileEntry(file=name, bytes=digests.num_bytes, sha256=digests.sha256))
+        entries.append(records.FileEntry(file=name, bytes=digests.num_bytes, sha256=digests.sha256))
         first_index += len(split.shards)
     return entries
 
 
-def _lines(build: OpenBuild, split: SplitManifest, first_index: int) -> Iterator[bytes]:
+def _lines(build: OpenBuild, split: records.SplitManifest, first_index: int) -> Iterator[bytes]:
     index = open_index(build.storage, split)
     for number in range(len(split.shards)):
         planned = references_of(build, first_index + number)

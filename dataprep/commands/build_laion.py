@@ -27,8 +27,15 @@ from dataprep.commands.build_run import Job, Run, dataset_of, run_and_print, sha
 from dataprep.commands.progress import LaionProgress
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import DataprepError, UsageError, install_hint
-from dataprep.fetched.collect import DuplicateAction, DuplicatePolicy, RowOptions
-from dataprep.fetched.encode import EncodeFormat, EncodeOptions, ResizeMode, RowFilter
+from dataprep.fetched.collect import (
+    DuplicateAction,
+    DuplicatePolicy,
+    EncodeFormat,
+    EncodeOptions,
+    ResizeMode,
+    RowFilter,
+    RowOptions,
+)
 from dataprep.fetched.existing import open_fetched, rejected_rows
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
 from dataprep.messages import counted, human_bytes, printable, shell_words, shortened
@@ -416,8 +423,7 @@ def _examples(output: str) -> dict[str, list[str]]:
     """Return the first rows of each reason in the first shards of a finished dataset."""
     found: dict[str, list[str]] = {}
     with suppress(DataprepError):  # the counts are told without examples, and `dataprep verify` names what is damaged
-        dataset = open_fetched(output)
-        for row in rejected_rows(dataset.storage, dataset.layout, EXAMPLE_SHARDS):
+        for row in rejected_rows(open_fetched(output), EXAMPLE_SHARDS):
             lines = found.setdefault(row.reason, [])
             if len(lines) < EXAMPLES:
                 lines.append(f"{row.status.replace('_', ' ')}: {shortened(printable(row.url), 200) or 'no URL'}")

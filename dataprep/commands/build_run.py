@@ -24,8 +24,7 @@ from dataprep.builder.finished import numbering_faults
 from dataprep.builder.merge import rejects_too_many
 from dataprep.builder.output import card_plan, open_build
 from dataprep.builder.plan import BuildRequest, Plan
-from dataprep.builder.recipe import BuildJob, Engine, recipe_of
-from dataprep.builder.traffic import Traffic
+from dataprep.builder.recipe import BuildJob, Engine, Traffic, recipe_of
 from dataprep.cloud.cost import GIB, Amount, Cost, reading_cost, writing_cost
 from dataprep.cloud.placement import Placement, guard, is_bucket, placement_of, this_zone
 from dataprep.cloud.prices import ANYWHERE, published_prices

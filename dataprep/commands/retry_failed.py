@@ -78,7 +78,7 @@ def _retried(asked: RetryFailed, viewer: Viewer) -> tuple[Retried | FetchedDatas
         if asked.dry_run:
             dataset = open_fetched(str(asked.url))
             check_reasons(choice, dataset.manifest)
-            counts = Counter(place.reason for place in rows_to_try(dataset.storage, dataset.layout, choice))
+            counts = Counter(place.reason for place in rows_to_try(dataset, choice))
             return dataset, dict(counts.most_common())
         for line in network_lines(limits):
             progress.warn(line, keep=False)

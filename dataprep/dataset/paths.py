@@ -73,7 +73,7 @@ def path_of(key: str) -> str:
 
 
 def readable(key: str) -> str:
-    """Return the path of a key as people read it: bytes that are no UTF-8, and control characters, are replaced."""
+    """Return the path of a key as people read it: bytes that are not UTF-8, and control characters, are replaced."""
     return printable(path_of(key))
 
 

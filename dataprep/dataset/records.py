@@ -240,7 +240,7 @@ class Fetched:
     """Part of a shard's receipt for images that come from the web.
 
     A download cannot be repeated byte for byte, so the receipt decides which attempt becomes the shard
-    (dataprep/fetched/commit.py).
+    (dataprep/fetched/shards.py).
     """
 
     attempt: str

@@ -1,57 +1,436 @@
-"""Gives every row of a shard exactly one status and reason, independent of the order of the responses.
+"""Decides which rows are fetched, turns downloaded bytes into the image to store, and gives every row of a shard
+exactly one status and reason, independent of the order of the responses.
 
 Encoded images go to a spool file as they arrive; only their positions are kept in memory. So no image waits in memory
 for a slow response of an earlier row, and the files written afterwards depend on the rows and the downloaded bytes
-only.
+only. Shards can be built in any order and by any process, because each knows only its own rows. Within a shard the
+later one of two duplicates, with the same bytes or of the same appearance, may be dropped.
 
-Shards can be built in any order and by any process, because each knows only its own rows. Within a shard the later one
-of two duplicates, with the same bytes or of the same appearance, may be dropped. Across shards, `find_duplicates`
-reports them from the hashes in the sidecars.
+Filters and images are as img2dataset 1.47 makes them. The pixels are equal bit for bit. The arithmetic of img2dataset
+over OpenCV is a few lines here. Importing img2dataset would also import its fetching, wandb and albumentations, and it
+replaces the process's stdout for every image. Differences in the results, and their reasons:
+
+- Truncated images are rejected; OpenCV fills them up with grey.
+- The pixels are counted before anything is decoded. Only JPEG, PNG, GIF, BMP and WebP are decoded, by libjpeg-turbo and
+  Pillow, to the same pixels: OpenCV's decoders report damage on stderr only.
+- Of samples of 16 bits the upper 8 are kept; OpenCV's encoders turn them white.
+- `skip_reencode` keeps every JPEG that is RGB or grey and needs no resizing, also without a JFIF or EXIF header; CMYK
+  is never kept.
+- An image that enlarging would bring over MAX_PIXELS is rejected.
+
+Pixels are uint8, 0..255: HWC in the order blue, green, red, or HW of grey images.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
-from dataprep.errors import BuildError, FormatError, UsageError
-from dataprep.fetched.encode import (
-    EncodedImage,
-    EncodeOptions,
-    RejectedImageError,
-    RowFilter,
-    encode_image,
-    filter_reason,
-)
+from dataprep.errors import BuildError, DataprepError, UsageError, install_hint
+from dataprep.formats import pictures
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, STATUSES, SUCCESS
 from dataprep.host.heartbeat import beat
 from dataprep.sources.laion import Row
-from dataprep.storage.base import read_bounded
-from dataprep.storage.parquet import table_in
+from dataprep.sources.tables import Value
 from dataprep.web.requests import Outcome, Request, Status
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dataprep.storage.base import Storage
+    Pixels = NDArray[np.uint8]
 
-    Words = NDArray[np.uint64]
-    Hashes = tuple[NDArray[np.int64], Words]
-    """Row numbers, ascending, and the hashes of those rows."""
+Number = int | float
+"""Type of a limit that is stored as given: 3 stays 3 in plan and manifest and does not become 3.0."""
+TOO_SMALL, AREA_TOO_LARGE, RATIO_TOO_LARGE = SIZE_REASONS = (
+    "image too small",
+    "image area too large",
+    "aspect ratio too large",
+)
+"""Reasons for refusing an image by its size, in img2dataset's words."""
+LIMITED_ROLES = {
+    "similarity": "min_similarity",
+    "punsafe": "max_punsafe",
+    "pwatermark": "max_pwatermark",
+    "nsfw": "nsfw",
+    "language": "languages",
+}
+"""Name of the limit that needs a role's column, by role."""
+ResizeMode = Literal["no", "keep_ratio", "keep_ratio_largest", "center_crop", "border"]
+EncodeFormat = Literal["jpg", "png", "webp"]
+RESIZE_MODES: tuple[ResizeMode, ...] = ("no", "keep_ratio", "keep_ratio_largest", "center_crop", "border")
+ENCODE_FORMATS: dict[EncodeFormat, str] = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP"}
+"""Pillow's name of each format, by img2dataset's name."""
+MAX_EXIF_CHARACTERS = 4096
+"""Maximum number of characters of one image's EXIF tags, as JSON."""
+_MAX_TAG_CHARACTERS = 200
+# Number of pixels blended over white at once, as doubles: 100 Mpixel would take 5 GB.
+_STRIP_PIXELS = 2**20
+_WHITE = (255, 255, 255)
+CANNOT_BE_ENCODED = "cannot be encoded"
+"""Reason for an image that became too long or flat for its format."""
+FAULT_REASONS: dict[pictures.Fault, str] = {
+    "empty": "empty",
+    "too-large": "too large",
+    "no-pixels": "undecodable",
+    "too-many-scans": "too many scans",
+    "no-image": "no image",
+    "truncated": "truncated",
+    "undecodable": "undecodable",
+}
+"""Reason for not storing an image, by the guard's fault."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowFilter:
+    """Limits on a table's columns; None and empty ones are not applied.
+
+    A row without a value in a limited column is filtered, because an unknown value may break the limit. Sizes are the
+    exception: if the table does not have them, the downloaded image is measured.
+    """
+
+    min_image_size: int = 0
+    """Minimum length of the shorter side, in pixels; applied to the table's sizes and again to the downloaded image."""
+    max_image_area: int | None = None
+    """Maximum number of pixels of an image."""
+    max_aspect_ratio: Number | None = None
+    """Maximum ratio of the longer to the shorter side."""
+    min_similarity: Number | None = None
+    max_punsafe: Number | None = None
+    max_pwatermark: Number | None = None
+    nsfw: tuple[str, ...] = ()
+    """Values of NSFW to keep, e.g. UNLIKELY, in upper or lower case."""
+    languages: tuple[str, ...] = ()
+    """Language codes to keep, e.g. en, in upper or lower case."""
+
+    def __post_init__(self) -> None:
+        if self.min_image_size < 0:
+            raise UsageError(f"`min_image_size` must be 0 or more, got {self.min_image_size}")
+        if self.max_image_area is not None and self.max_image_area < 1:
+            raise UsageError(f"`max_image_area` must be 1 or more, got {self.max_image_area}")
+        if self.max_aspect_ratio is not None and not self.max_aspect_ratio >= 1:
+            raise UsageError(f"`max_aspect_ratio` must be 1 or more, got {self.max_aspect_ratio:g}")
+
+
+def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> None:
+    """Raise UsageError if a limit needs a column that the table does not have: it would filter every row."""
+    for role, limit in LIMITED_ROLES.items():
+        value = getattr(row_filter, limit)
+        if value not in (None, ()) and role not in roles:
+            raise UsageError(
+                f"`{limit}` needs a column {role}, the table has none by that name; "
+                f"say which one with `column` {role}=NAME, or leave the limit out"
+            )
+
+
+def filter_reason(roles: Mapping[str, Value], row_filter: RowFilter) -> str:
+    """Return why a row is not fetched; an empty text if it is fetched."""
+    url, width, height = (roles.get(role) for role in ("url", "width", "height"))
+    if not (isinstance(url, str) and url.strip()):
+        return "no url"
+    if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
+        reason = size_reason(width, height, row_filter)
+        if reason:
+            return reason
+    least = row_filter.min_similarity
+    if least is not None and not (isinstance(value := roles["similarity"], Number) and value >= least):
+        return "similarity"
+    for role, most in (("punsafe", row_filter.max_punsafe), ("pwatermark", row_filter.max_pwatermark)):
+        if most is not None and not (isinstance(value := roles[role], Number) and value <= most):
+            return role
+    for role, kept in (("nsfw", row_filter.nsfw), ("language", row_filter.languages)):
+        if kept and not (isinstance(value := roles[role], str) and value.strip().lower() in map(str.lower, kept)):
+            return role
+    return ""
+
+
+def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
+    """Return which of SIZE_REASONS refuses an image of this size, in pixels; an empty text if it is accepted."""
+    if min(width, height) < row_filter.min_image_size:
+        return TOO_SMALL
+    if row_filter.max_image_area is not None and width * height > row_filter.max_image_area:
+        return AREA_TOO_LARGE
+    ratio = max(width, height) / min(width, height)
+    if row_filter.max_aspect_ratio is not None and ratio > row_filter.max_aspect_ratio:
+        return RATIO_TOO_LARGE
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodeOptions:
+    """Settings for resizing and encoding. The names are img2dataset's, the defaults are its recipe's for LAION-5B at
+    256 pixels."""
+
+    image_size: int = 256
+    """Length of the shorter side, in pixels; with `border` and `keep_ratio_largest`, of the longer one."""
+    resize_mode: ResizeMode = "keep_ratio"
+    resize_only_if_bigger: bool = True
+    skip_reencode: bool = True
+    """Whether an image keeps its bytes if it needs no resizing and has the right format."""
+    encode_format: EncodeFormat = "jpg"
+    encode_quality: int = 95
+    """Quality, 1 to 100; for png the compression, 0 to 9."""
+
+    def __post_init__(self) -> None:
+        if self.image_size < 1:
+            raise UsageError(f"`image_size` must be 1 pixel or more, got {self.image_size}")
+        if self.resize_mode not in RESIZE_MODES:
+            raise UsageError(f"`resize_mode` {self.resize_mode!r}: expected one of {', '.join(RESIZE_MODES)}")
+        if self.encode_format not in ENCODE_FORMATS:
+            raise UsageError(f"`encode_format` {self.encode_format!r}: expected one of {', '.join(ENCODE_FORMATS)}")
+        lowest, highest = (0, 9) if self.encode_format == "png" else (1, 100)
+        if not lowest <= self.encode_quality <= highest:
+            raise UsageError(
+                f"`encode_quality` {self.encode_quality}: {self.encode_format} takes {lowest} to {highest}"
+            )
+
+
+@dataclass(slots=True)
+class EncodedImage:
+    """An image to store."""
+
+    data: bytes
+    width: int
+    height: int
+    original_width: int
+    original_height: int
+    exif: str
+    """EXIF tags and their texts, as a JSON object."""
+    dhash: int | None
+    """Hash by `dhash_of`, which takes 0.7 ms of an image's 5 ms; None if duplicates are not searched."""
+
+
+class RejectedImageError(Exception):
+    """Raised for an image that is not stored, with the reason as its text; caught when the row gets its status."""
+
+
+def encode_image(
+    data: bytes, options: EncodeOptions, row_filter: RowFilter, *, with_dhash: bool = False
+) -> EncodedImage:
+    """Resize and encode one image.
+
+    Raises:
+        RejectedImageError: The image cannot be decoded completely, or its size is not accepted.
+    """
+    try:
+        return _encode_image(data, options, row_filter, with_dhash=with_dhash)
+    except pictures.UnusableImageError as error:
+        raise RejectedImageError(FAULT_REASONS[error.fault] if data else "empty") from error
+    except (RejectedImageError, DataprepError, ImportError):
+        raise
+    except Exception as error:  # of a codec: nothing but the image is read here, and nothing is written
+        raise RejectedImageError("undecodable") from error
+
+
+def resize(pixels: Pixels, options: EncodeOptions) -> Pixels:
+    """Return the image at its new size, or the same array if nothing changes. Raises RejectedImageError if the result
+    would be too large."""
+    mode, side = options.resize_mode, options.image_size
+    height, width = pixels.shape[:2]
+    measured = max(height, width) if mode in ("border", "keep_ratio_largest") else min(height, width)
+    downscale = measured > side
+    if mode == "no" or (options.resize_only_if_bigger and not downscale):
+        return pixels
+    cv2 = _cv2()
+    scale = side / measured
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    if max(size) > pictures.MAX_SIDE or size[0] * size[1] > pictures.MAX_PIXELS:
+        raise RejectedImageError(CANNOT_BE_ENCODED)  # 640 x 1 enlarged by its shorter side to 256
+    if size != (width, height):
+        pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA if downscale else cv2.INTER_LANCZOS4)
+    if mode == "center_crop":
+        return _center(pixels, side)
+    return _bordered(pixels, side) if mode == "border" else pixels
+
+
+def dhash_of(pixels: Pixels) -> int:
+    """Return a perceptual hash of 64 bits: whether each of 8 x 8 pixels is darker than its right neighbour, in the
+    image shrunk to 9 x 8 grey pixels (Krawetz, "Kind of like that", 2013)."""
+    import numpy as np
+
+    cv2 = _cv2()
+    small = cv2.resize(pixels, (9, 8), interpolation=cv2.INTER_AREA)
+    grey_HW = small if small.ndim == 2 else cv2.cvtColor(small, cv2.COLOR_BGR2GRAY)
+    return int.from_bytes(np.packbits(grey_HW[:, :-1] < grey_HW[:, 1:]).tobytes())
+
+
+def exif_of(data: bytes, file_format: str) -> str:
+    """Return the EXIF tags as a JSON object of texts, sorted by name, with the prefixes `Image`, `EXIF` and `GPS`; `{}`
+    if there are none, or if they are damaged or longer than MAX_EXIF_CHARACTERS."""
+    from PIL import ExifTags
+
+    if file_format == "JPEG" and b"Exif\0\0" not in data[: 2**16]:
+        return "{}"
+    tags: dict[str, str] = {}
+    try:
+        with pictures.open_image(data) as image, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exif = image.getexif()
+            directories: Iterable[tuple[str, Any, Callable[[int], str]]] = (
+                ("Image", exif, lambda tag: ExifTags.TAGS.get(tag, f"0x{tag:04X}")),
+                ("EXIF", exif.get_ifd(ExifTags.IFD.Exif), lambda tag: ExifTags.TAGS.get(tag, f"0x{tag:04X}")),
+                ("GPS", exif.get_ifd(ExifTags.IFD.GPSInfo), lambda tag: ExifTags.GPSTAGS.get(tag, f"0x{tag:04X}")),
+            )
+            for prefix, directory, name_of in directories:
+                for tag, value in directory.items():
+                    if not isinstance(value, bytes | dict):
+                        tags[f"{prefix} {name_of(tag)}"] = str(value).strip("\0 ")[:_MAX_TAG_CHARACTERS]
+    except Exception:  # noqa: BLE001  a damaged EXIF block says nothing about the pixels
+        return "{}"
+    text = json.dumps(tags, sort_keys=True)
+    return text if len(text) <= MAX_EXIF_CHARACTERS else "{}"
+
+
+def _encode_image(data: bytes, options: EncodeOptions, row_filter: RowFilter, *, with_dhash: bool) -> EncodedImage:
+    file_format, pixels = _decode(data)
+    kept_format = file_format
+    if pixels.ndim == 3 and pixels.shape[2] == 4:
+        pixels, kept_format = _over_white(pixels), ""
+    original_height, original_width = pixels.shape[:2]
+    reason = size_reason(original_width, original_height, row_filter)
+    if reason:
+        raise RejectedImageError(reason)
+    resized = resize(pixels, options)
+    keeps = resized is pixels and options.skip_reencode and kept_format == ENCODE_FORMATS[options.encode_format]
+    height, width = resized.shape[:2]
+    return EncodedImage(
+        data if keeps else _encoded(resized, options),
+        width,
+        height,
+        original_width,
+        original_height,
+        exif_of(data, file_format),
+        dhash_of(pixels) if with_dhash else None,
+    )
+
+
+@cache
+def _cv2() -> Any:
+    """Return OpenCV, limited to one thread because many workers share the machine."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise UsageError(f"laion needs OpenCV ({error}): {install_hint('laion')}") from error
+    cv2.setNumThreads(1)
+    cv2.utils.logging.setLogLevel(0)  # otherwise OpenCV writes to stderr for every damaged image
+    return cv2
+
+
+def _decode(data: bytes) -> tuple[str, Pixels]:
+    """Return Pillow's name of the format and the stored pixels, with EXIF orientations ignored. The name is empty if
+    the file must be re-encoded (CMYK, 16 bits)."""
+    if data.startswith(pictures.JPEG_MAGIC):
+        pixels = _decode_plain_jpeg(data)
+        if pixels is not None:
+            return "JPEG", pixels
+    return _decode_with_care(data)
+
+
+def _decode_plain_jpeg(data: bytes) -> Pixels | None:
+    """Decode a JPEG that libjpeg-turbo decodes without a warning, to OpenCV's pixels; None for any other image."""
+    import simplejpeg
+
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=True)
+        pictures.refuse_size(height, width)
+        pictures.refuse_scans(data, height, width)
+        if colorspace == "Gray":
+            grey: Pixels = simplejpeg.decode_jpeg(data, "GRAY", strict=True)[:, :, 0]
+            return grey
+        if colorspace in ("YCbCr", "RGB"):
+            pixels: Pixels = simplejpeg.decode_jpeg(data, "BGR", strict=True)
+            return pixels
+    except (ValueError, KeyError):  # KeyError: a colour space that simplejpeg has no name for
+        pass
+    return None
+
+
+def _decode_with_care(data: bytes) -> tuple[str, Pixels]:
+    """Decode with Pillow, which raises for an incomplete image, into the layout of OpenCV."""
+    import numpy as np
+
+    with pictures.open_image(data) as image:
+        pictures.load_image(image, data)
+        if image.mode == "CMYK":
+            return "", _decode_cmyk(data)
+        kept = "JPEG" if image.format == "MPO" else image.format or ""
+        file_format = "" if image.mode.startswith("I") else kept
+        plain = pictures.to_eight_bits(image, data)
+        if plain.mode == "RGBA":
+            return file_format, np.asarray(plain)[:, :, [2, 1, 0, 3]]
+        if plain.mode in ("1", "L") and image.format != "GIF":
+            return file_format, np.asarray(plain.convert("L"))
+        return file_format, np.asarray(plain.convert("RGB"))[:, :, ::-1].copy()
+
+
+def _decode_cmyk(data: bytes) -> Pixels:
+    """Decode with OpenCV, whose conversion from CMYK to RGB differs from others."""
+    import numpy as np
+
+    cv2 = _cv2()
+    try:
+        pixels: Pixels | None = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error:
+        pixels = None
+    if pixels is None:
+        raise RejectedImageError("undecodable")
+    return pixels
+
+
+def _over_white(pixels: Pixels) -> Pixels:
+    import numpy as np
+
+    white = np.empty((*pixels.shape[:2], 3), np.uint8)
+    flat_N4, white_N3 = pixels.reshape(-1, 4), white.reshape(-1, 3)
+    for start in range(0, len(flat_N4), _STRIP_PIXELS):
+        strip_N4 = flat_N4[start : start + _STRIP_PIXELS]
+        alpha_N1 = strip_N4[:, 3:]
+        over_N3 = alpha_N1 / 255 * strip_N4[:, :3] + 255 - alpha_N1
+        white_N3[start : start + _STRIP_PIXELS] = np.rint(over_N3.clip(min=0, max=255))
+    return white
+
+
+def _center(pixels: Pixels, side: int) -> Pixels:
+    import numpy as np
+
+    height, width = pixels.shape[:2]
+    top, left = (height - side) // 2, (width - side) // 2
+    return np.ascontiguousarray(pixels[top : top + side, left : left + side])
+
+
+def _bordered(pixels: Pixels, side: int) -> Pixels:
+    """Return a square of `side` pixels with the image in its middle and white around it."""
+    cv2 = _cv2()
+    height, width = pixels.shape[:2]
+    above, left = (side - height) // 2, (side - width) // 2
+    below, right = side - height - above, side - width - left
+    bordered: Pixels = cv2.copyMakeBorder(pixels, above, below, left, right, cv2.BORDER_CONSTANT, value=_WHITE)
+    return bordered
+
+
+def _encoded(pixels: Pixels, options: EncodeOptions) -> bytes:
+    cv2 = _cv2()
+    settings = {"jpg": cv2.IMWRITE_JPEG_QUALITY, "png": cv2.IMWRITE_PNG_COMPRESSION, "webp": cv2.IMWRITE_WEBP_QUALITY}
+    params = [settings[options.encode_format], options.encode_quality]
+    try:
+        written, encoded = cv2.imencode(f".{options.encode_format}", pixels, params)
+    except cv2.error as error:  # e.g. WebP over 16,383 pixels
+        raise RejectedImageError(CANNOT_BE_ENCODED) from error
+    if not written:
+        raise RejectedImageError(CANNOT_BE_ENCODED)
+    data: bytes = encoded.tobytes()
+    return data
 
 
 DuplicateAction = Literal["keep", "report", "drop"]
 ACTIONS: tuple[DuplicateAction, ...] = ("keep", "report", "drop")
-# Number of rows of one pass over the hashes; each takes 24 bytes during sorting.
-ROWS_IN_MEMORY = 16_000_000
 _HASH_BITS = 64
-_RESTORE = "restore it"
-MAX_SIDECAR_BYTES = 2 << 30
-"""Maximum size of a sidecar that is read; the parquet file of 10,000 rows has 3 MB."""
 HASH_MISMATCH, NO_ANSWER = "hash mismatch", "no answer"
 VERIFIED_HASHES = ("md5", "sha256")
 MAX_TEXT_BYTES = 32 << 10
@@ -120,49 +499,6 @@ def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: Duplic
         seen.setdefault(sha256, position)
         firsts[len(positions)] = dhash
         positions.append(position)
-
-
-def find_duplicates(
-    hashes: Callable[[], Iterable[Hashes]], rows: int, rows_in_memory: int = ROWS_IN_MEMORY
-) -> Iterator[tuple[int, int]]:
-    """Yield rows with equal hashes over a complete dataset. Several passes, each over a share of the hashes, bound the
-    memory.
-
-    The result depends on the rows only, not on their division into shards or passes.
-
-    Args:
-        hashes: Called once in each pass; returns row numbers, ascending, and their 64-bit hashes, some at a time.
-        rows: Approximate number of rows.
-        rows_in_memory: Approximate maximum number of rows of one pass.
-
-    Yields:
-        Number of a row, and of the first one with its hash; sorted by hash within a pass.
-    """
-    passes = max(1, -(-rows // rows_in_memory))
-    for share in range(passes):
-        yield from _equal_in_share(hashes(), share, passes)
-
-
-def sidecar_hashes(storage: Storage, files: Mapping[int, str], rows_per_shard: int, column: str) -> Iterator[Hashes]:
-    """Yield the hashes from the parquet sidecars of the shards, for `find_duplicates`.
-
-    Args:
-        files: The parquet file of each shard, by the shard's number, ascending.
-        rows_per_shard: Number of rows of a shard: a row's number is its shard's number times this, plus its position in
-            the shard.
-        column: `sha256`, of which the first 64 bits are taken, or `dhash`.
-    """
-    import numpy as np
-
-    for shard, name in files.items():
-        data = read_bounded(storage, name, MAX_SIDECAR_BYTES, advice=_RESTORE)
-        if data is None:
-            raise FormatError(f"{storage.url_of(name)}: not found; {_RESTORE}")
-        table = table_in(data, ("status", column))
-        values = zip(table.column("status").to_pylist(), table.column(column).to_pylist(), strict=True)
-        found = [(row, int(text[:16], 16)) for row, (status, text) in enumerate(values) if status == "success"]
-        numbers = np.array([row for row, _ in found], np.int64) + shard * rows_per_shard
-        yield numbers, np.array([word for _, word in found], np.uint64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,7 +574,6 @@ def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: Binar
 
 
 def read_image(spool: BinaryIO, result: RowResult) -> bytes:
-    """Return the encoded image of a row."""
     spool.seek(result.spool_offset)
     return spool.read(result.spool_bytes)
 
@@ -266,29 +601,9 @@ def status_reason(status: Status) -> str:
     return status.value.replace("_", " ")
 
 
-def _equal_in_share(hashes: Iterable[Hashes], share: int, passes: int) -> Iterator[tuple[int, int]]:
-    import numpy as np
-
-    kept_numbers, kept_hashes = [], []
-    for numbers, words in hashes:
-        mine = words % np.uint64(passes) == share
-        kept_numbers.append(numbers[mine])
-        kept_hashes.append(words[mine])
-    if not kept_numbers:
-        return
-    numbers, words = np.concatenate(kept_numbers), np.concatenate(kept_hashes)
-    order = np.argsort(words, kind="stable")
-    numbers, words = numbers[order], words[order]
-    starts = np.flatnonzero(np.concatenate(([True], words[1:] != words[:-1])))
-    counts = np.diff(np.append(starts, len(words)))
-    for start, count in zip(starts[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
-        first, *others = numbers[start : start + count].tolist()
-        for number in others:
-            yield number, first
-
-
 def _reason_not_to_fetch(row: Row, options: RowOptions) -> str:
-    if _text_bytes(row) > MAX_TEXT_BYTES:
+    texts = (value for value in (*row.roles.values(), *row.carried) if isinstance(value, str))
+    if sum(len(text.encode()) for text in texts) > MAX_TEXT_BYTES:
         return "row too large"
     if options.verify_hash is not None and not row.roles[options.verify_hash]:
         return "no hash"
@@ -315,11 +630,6 @@ def _result_of(row: Row, outcome: Outcome, options: RowOptions, spool: BinaryIO)
         spool_offset=offset,
         spool_bytes=len(data),
     )
-
-
-def _text_bytes(row: Row) -> int:
-    texts = (value for value in (*row.roles.values(), *row.carried) if isinstance(value, str))
-    return sum(len(text.encode()) for text in texts)
 
 
 def _mark_duplicates(rows: Sequence[Row], results: Sequence[RowResult], policy: DuplicatePolicy) -> None:

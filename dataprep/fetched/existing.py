@@ -1,4 +1,4 @@
-"""A finished dataset of fetched rows: how its files are laid out, and the newest status of each row.
+"""A finished dataset of fetched rows: what its files hold, and the newest status of each row.
 
 The last shard whose parquet file has a row's key gives the row's newest status. Memory holds one bit for each row that
 was tried again; everything else is streamed, one shard at a time.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from dataprep.builder.finished import readable_manifest
@@ -20,12 +20,11 @@ from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES, no_dataset
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import FormatError, UsageError
-from dataprep.fetched.finish import facts_of, tfds_files
-from dataprep.fetched.plan import LaionOptions, is_fetched, laion_options, sidecars_of
-from dataprep.fetched.shard import ShardNames, ShardSchema, built_names
+from dataprep.fetched.plan import LaionOptions, facts_of, is_fetched, laion_options, names_of, tfds_files
+from dataprep.fetched.shard import ShardNames
 from dataprep.formats.img2dataset import FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, SUCCESS
 from dataprep.messages import shell_words
-from dataprep.sources.laion import RENAMED, SPLIT, Row
+from dataprep.sources.laion import RENAMED, Row
 from dataprep.sources.tables import Value
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import read_bounded
@@ -58,20 +57,51 @@ FAILED = frozenset({FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE})
 _COLUMNS = ("key", "status", "error_message")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FetchedDataset:
-    """A dataset whose failed rows can be tried again."""
+    """A dataset whose failed rows can be tried again; each shard has a parquet file of all its rows.
+
+    Its manifest has no faults.
+    """
 
     storage: Storage
-    data: bytes
-    """Content of `dataset.json`."""
     manifest: Manifest
-    layout: Layout
+    data: bytes = b""
+    """Content of `dataset.json`, which a retry replaces."""
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of `dataset.json`."""
         return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def options(self) -> LaionOptions:
+        return laion_options(self.manifest)
+
+    @cached_property
+    def names(self) -> ShardNames:
+        """Names of the shards, and of those that a retry adds."""
+        return names_of(self.manifest)
+
+    @property
+    def num_shards(self) -> int:
+        return len(self.manifest.splits[0].shards)
+
+    @property
+    def key_digits(self) -> int:
+        """Number of digits of a row's number, with which keys end."""
+        return math.ceil(math.log10(self.options.rows_per_shard))
+
+    def tfds_files(self, split: SplitManifest) -> dict[str, bytes]:
+        """Return the TFDS files by name, as they are for this split, or for the same one with more shards."""
+        return tfds_files(facts_of(self.manifest), self.manifest.format, self.options, split)
+
+    def row_of(self, fields: Mapping[str, Value]) -> Row:
+        """Return a row of a parquet file as the row of the table of URLs that it was."""
+        carried = [column.name for column in self.options.schema.carried]
+        written = dict(zip((column.name for column in self.options.carried), carried, strict=True))
+        columns = {role: role if role in RENAMED else written[name] for role, name in self.options.columns.items()}
+        roles = {role: fields[name] for role, name in columns.items()}
+        return Row(str(fields["key"]), roles, tuple(fields[name] for name in carried))
 
 
 def open_fetched(url: str) -> FetchedDataset:
@@ -92,53 +122,7 @@ def open_fetched(url: str) -> FetchedDataset:
         )
     if not is_fetched(manifest):
         raise UsageError(f"{storage.url}: {manifest.name} was not fetched from the web; expected a dataset of laion")
-    return FetchedDataset(storage, data, manifest, built_layout(manifest))
-
-
-class Replacement(NamedTuple):
-    """The content of a file, and the content that replaces it."""
-
-    before: bytes
-    after: bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
-    """The layout of one split; each shard has a parquet file of all its rows."""
-
-    parquet_files: Sequence[str]
-    """Parquet file of each shard, by its position."""
-    key_digits: int
-    """Number of digits of a row's number, with which keys end."""
-    names: ShardNames
-    """Names of the shards that a retry adds."""
-    shard_rows: int
-    """Maximum number of rows of a shard that a retry adds."""
-    schema: ShardSchema
-    row_of: Callable[[dict[str, Value]], Row]
-    """Function that turns a row of a parquet file into a row of the table of URLs."""
-    described: Callable[[SplitManifest], dict[str, Replacement]]
-    """Function that returns the new TFDS files, by name, for a split with more shards."""
-
-
-def built_layout(manifest: Manifest) -> Layout:
-    """Return the layout of a dataset whose manifest has no faults."""
-    options, dataset, (split,) = laion_options(manifest), facts_of(manifest), manifest.splits
-
-    def described(grown: SplitManifest) -> dict[str, Replacement]:
-        old = tfds_files(dataset, manifest.format, options, split)
-        new = tfds_files(dataset, manifest.format, options, grown)
-        return {name: Replacement(old[name], content) for name, content in new.items()}
-
-    return Layout(
-        parquet_files=[sidecars_of(manifest, place)[0] for place in range(len(split.shards))],
-        key_digits=math.ceil(math.log10(options.rows_per_shard)),
-        names=built_names(manifest.name, manifest.format, SPLIT, options.shard_digits),
-        shard_rows=options.rows_per_shard,
-        schema=options.schema,
-        row_of=_row_reader(options),
-        described=described,
-    )
+    return FetchedDataset(storage, manifest, data)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,17 +170,17 @@ def may_pass(reason: str) -> bool:
     return reason in MAY_PASS or reason.startswith("http 5")
 
 
-def rows_to_try(storage: Storage, layout: Layout, choice: Choice) -> Iterator[Place]:
+def rows_to_try(dataset: FetchedDataset, choice: Choice) -> Iterator[Place]:
     """Yield the chosen rows, in the order of the shards in which they were last tried.
 
     Raises:
         FormatError: A parquet sidecar is missing or damaged.
     """
-    for place, _ in _newest(storage, layout, range(len(layout.parquet_files)), choice.takes):
+    for place, _ in _newest(dataset, range(dataset.num_shards), choice.takes):
         yield place
 
 
-def rejected_rows(storage: Storage, layout: Layout, shards: int | None = None) -> Iterator[RejectedRow]:
+def rejected_rows(dataset: FetchedDataset, shards: int | None = None) -> Iterator[RejectedRow]:
     """Yield the rows without an image, in the order of the shards in which they were last tried.
 
     Args:
@@ -205,63 +189,13 @@ def rejected_rows(storage: Storage, layout: Layout, shards: int | None = None) -
     Raises:
         FormatError: A parquet sidecar is missing or damaged.
     """
-    looked_at = range(len(layout.parquet_files))[:shards]
-    for place, (key, status, _, url) in _newest(
-        storage, layout, looked_at, lambda _status, _reason: True, (*_COLUMNS, "url")
-    ):
+    looked_at, names = range(dataset.num_shards)[:shards], (*_COLUMNS, "url")
+    for place, (key, status, _, url) in _newest(dataset, looked_at, lambda _status, _reason: True, names):
         yield RejectedRow(key, url or "", status, place.reason)
 
 
-class RowPlaces:
-    """Divides positions of rows into new shards, as tables of `rows.parquet`."""
-
-    def __init__(self, rows_per_shard: int) -> None:
-        self._rows_per_shard = rows_per_shard
-        self.shard_rows: list[int] = []
-        """Number of rows of each table made so far."""
-
-    @staticmethod
-    def schema() -> pa.Schema:
-        import pyarrow as pa
-
-        return pa.schema([("shard", pa.int32()), ("row", pa.int32())])
-
-    def tables(self, places: Iterator[Place]) -> Iterator[pa.Table]:
-        """Yield a table for each new shard."""
-        held: list[Place] = []
-        for place in places:
-            held.append(place)
-            if len(held) == self._rows_per_shard:
-                yield self._table(held)
-                held = []
-        if held:
-            yield self._table(held)
-
-    def _table(self, held: Sequence[Place]) -> pa.Table:
-        from dataprep.dataset.columns import table_of
-
-        self.shard_rows.append(len(held))
-        return table_of([[place.shard for place in held], [place.row for place in held]], self.schema())
-
-
-def _row_reader(options: LaionOptions) -> Callable[[dict[str, Value]], Row]:
-    carried = [column.name for column in options.schema.carried]
-    written = dict(zip((column.name for column in options.carried), carried, strict=True))
-    columns = {role: role if role in RENAMED else written[name] for role, name in options.columns.items()}
-
-    def row_of(fields: dict[str, Value]) -> Row:
-        roles = {role: fields[name] for role, name in columns.items()}
-        return Row(str(fields["key"]), roles, tuple(fields[name] for name in carried))
-
-    return row_of
-
-
 def _newest(
-    storage: Storage,
-    layout: Layout,
-    shards: range,
-    takes: Callable[[str, str], bool],
-    names: Sequence[str] = _COLUMNS,
+    dataset: FetchedDataset, shards: range, takes: Callable[[str, str], bool], names: Sequence[str] = _COLUMNS
 ) -> Iterator[tuple[Place, tuple[str, ...]]]:
     """Yield rows whose newest status is not success, each with its place and the values of some columns.
 
@@ -269,11 +203,10 @@ def _newest(
         takes: Function of status and reason that chooses rows.
         names: The columns, beginning with _COLUMNS.
     """
-    total = len(layout.parquet_files)
-    newer = _Newer(layout.key_digits, storage.url)
-    retries = _see_retries(storage, layout, newer)
-    for place, table in zip(shards, _tables(storage, layout, shards, names), strict=True):
-        after = total - 1 - place
+    newer = _Newer(dataset.key_digits, dataset.storage.url)
+    retries = _see_retries(dataset, newer)
+    for place, table in zip(shards, _tables(dataset, shards, names), strict=True):
+        after = dataset.num_shards - 1 - place
         retried = newer.in_retry(after) if after < retries else None
         columns = (table.column(name).to_pylist() for name in names)
         for row, values in enumerate(zip(*columns, strict=True)):
@@ -285,11 +218,11 @@ def _newest(
                 yield Place(place, row, reason), values
 
 
-def _see_retries(storage: Storage, layout: Layout, newer: _Newer) -> int:
+def _see_retries(dataset: FetchedDataset, newer: _Newer) -> int:
     """Pass the shards of retries to `newer`, the last one first, up to the last shard of the build; return their
     number."""
-    retries, back = 0, range(len(layout.parquet_files) - 1, -1, -1)
-    with closing(_tables(storage, layout, back)) as tables:
+    retries, back = 0, range(dataset.num_shards - 1, -1, -1)
+    with closing(_tables(dataset, back)) as tables:
         for place, table in zip(back, tables, strict=True):
             if not newer.see(place, table.column("key").to_pylist()):
                 break
@@ -328,7 +261,6 @@ class _Newer:
         return True
 
     def has(self, key: str) -> bool:
-        """Return whether a row of the build was tried again."""
         shard, row = self._split(key)
         packed = self._tried.get(shard)
         return packed is not None and bool(packed[row >> 3] >> (row & 7) & 1)
@@ -350,10 +282,10 @@ class _Newer:
         return int(key[:cut]), int(key[cut:] or 0)
 
 
-def _tables(storage: Storage, layout: Layout, places: range, names: Sequence[str] = _COLUMNS) -> Generator[pa.Table]:
+def _tables(dataset: FetchedDataset, places: range, names: Sequence[str] = _COLUMNS) -> Generator[pa.Table]:
     """Yield some columns of many sidecars, in order; over a network several are read at a time."""
-    read = partial(read_columns, storage, columns=names)
-    at_once = max(1, min(storage.reads_in_flight, 16))
+    read = partial(read_columns, dataset.storage, columns=names)
+    at_once = max(1, min(dataset.storage.reads_in_flight, 16))
     with ThreadPoolExecutor(at_once, thread_name_prefix="dataprep-rows") as threads:
         for start in range(0, len(places), at_once):
-            yield from threads.map(read, (layout.parquet_files[place] for place in places[start : start + at_once]))
+            yield from threads.map(read, map(dataset.names.parquet_file, places[start : start + at_once]))

@@ -1,32 +1,37 @@
 """The request of a build from tables of URLs, its plan (a shard for each range of the tables' rows), and the part of a
-manifest that only datasets of fetched images have.
+manifest that only datasets of fetched images have, with the TFDS files that follow from it.
 
-The functions of a manifest are pure; if `option_faults` yields nothing, its options can be read.
+The functions of a manifest are pure; if `option_faults` yields nothing, its options can be read. `dataset_info.json`
+and `features.json` for TFRecord shards are made of counts, without a pass over the data. The features are those of
+CLIPA's reader: `jpg`, `txt`, and one for each column.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
+from dataprep.builder.finished import dataset_of, described
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit
 from dataprep.dataset.documents import convert
 from dataprep.dataset.manifest import built_as, source_faults
-from dataprep.dataset.records import Manifest
+from dataprep.dataset.records import Manifest, PlannedSource, SplitManifest
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.shard import FETCHED_FORMATS, ShardNames, ShardSchema, built_names, refuse_unfit, schema_with
 from dataprep.formats.img2dataset import STATUSES
+from dataprep.formats.tfds import Feature, dataset_info, features_dict, image, json_bytes, scalar, text
+from dataprep.formats.tfrecord import tfds_name
 from dataprep.host.versions import codec_versions
 from dataprep.messages import counted, quoted
 from dataprep.sources import BUILT, laion
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import OwnData
+from dataprep.sources.base import UNSTATED, Dataset, OwnData
 from dataprep.sources.tables import Column
 
 if TYPE_CHECKING:
@@ -40,7 +45,6 @@ _TABLE_FIELDS = ("split", "name", "bytes", "rows", "sha256")
 
 
 def laion_codecs() -> dict[str, str]:
-    """Return the versions of the libraries that turn downloads into images."""
     return codec_versions(_RESIZER)
 
 
@@ -89,34 +93,11 @@ class LaionOptions:
 
     @property
     def schema(self) -> ShardSchema:
-        """Columns of all shards."""
         return schema_with(self.carried, self.rows)
 
     def document(self) -> dict[str, object]:
-        """Return the options as JSON values."""
         document: dict[str, object] = json.loads(json.dumps(asdict(self)))
         return document
-
-
-def options_of(tables: laion.LaionTables, rows: RowOptions) -> LaionOptions:
-    """Return the options of a plan over these tables."""
-    return LaionOptions(
-        columns=tables.columns,
-        carried=tables.carried,
-        rows_per_shard=tables.rows_per_shard,
-        shard_digits=tables.shard_digits,
-        rows=rows,
-    )
-
-
-def options_from(document: Any, *, where: str = "options", at: str = "$") -> LaionOptions:
-    """Read the JSON values of `LaionOptions.document`.
-
-    Raises:
-        FormatError: A value is missing, of another type or out of range.
-        UsageError: An option has an invalid value.
-    """
-    return convert(document, LaionOptions, where=where, at=at, advice="build it again")
 
 
 def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress | None = None) -> Plan:
@@ -133,7 +114,9 @@ def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress
     refuse_unfit(tables, request.rows, options.format)
     if not tables.rows:
         raise SourceError(f"{storage.url}: no row in {counted(len(names), 'table')}; check `source`")
-    sources = tuple(laion.source_entries(tables))
+    sources = tuple(
+        PlannedSource(name=file.name, bytes=file.num_bytes, rows=file.rows, sha256=file.sha256) for file in tables.files
+    )
     split = PlannedSplit(
         name=laion.SPLIT,
         shard_samples=tables.shard_rows,
@@ -150,9 +133,14 @@ def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress
 def laion_of(plan: Plan) -> tuple[laion.LaionTables, LaionOptions]:
     """Return the tables of a plan, and its options."""
     at, details = f"$.{plan.options.dataset}", plan.details or {}
-    tables = laion.tables_from_document(details.get("tables"))
-    rows = convert(details.get("rows"), RowOptions, where="plan", at=f"{at}.rows", advice="build it again")
-    return tables, options_of(tables, rows)
+    tables = convert(details.get("tables"), laion.LaionTables, where="plan", at=f"{at}.tables", advice="build it again")
+    return tables, LaionOptions(
+        columns=tables.columns,
+        carried=tables.carried,
+        rows_per_shard=tables.rows_per_shard,
+        shard_digits=tables.shard_digits,
+        rows=convert(details.get("rows"), RowOptions, where="plan", at=f"{at}.rows", advice="build it again"),
+    )
 
 
 def build_options(format_name: str, own: OwnData | None = None) -> BuildOptions:
@@ -167,9 +155,15 @@ def is_fetched(manifest: Manifest) -> bool:
 
 
 def laion_options(manifest: Manifest) -> LaionOptions:
-    """Return the options of a fetched dataset's manifest in which `option_faults` found nothing."""
+    """Return the options of a fetched dataset's manifest.
+
+    Raises:
+        FormatError: A value is missing, of another type or out of range.
+        UsageError: An option has an invalid value.
+    """
     name = built_as(manifest)
-    return options_from(manifest.options.get(name), where="manifest", at=f"$.options.{name}")
+    document, at = manifest.options.get(name), f"$.options.{name}"
+    return convert(document, LaionOptions, where="manifest", at=at, advice="build it again")
 
 
 def option_faults(manifest: Manifest) -> Iterator[str]:
@@ -178,7 +172,7 @@ def option_faults(manifest: Manifest) -> Iterator[str]:
     if manifest.format not in FETCHED_FORMATS:
         yield f"format {quoted(manifest.format)}, expected {' or '.join(FETCHED_FORMATS)}"
     networks = manifest.options.get("allow_networks")
-    if not isinstance(networks, list) or not all(isinstance(text, str) for text in networks):
+    if not isinstance(networks, list) or not all(isinstance(each, str) for each in networks):
         yield f"options.allow_networks is {quoted(networks)}, expected a list of networks"
     try:
         options = laion_options(manifest)
@@ -202,14 +196,12 @@ def sidecars_of(manifest: Manifest, number: int) -> tuple[str, str]:
 
 
 def sidecar_names(manifest: Manifest) -> frozenset[str]:
-    """Return the names of the sidecars of all shards."""
     names = names_of(manifest)
     numbers = range(len(manifest.splits[0].shards))
     return frozenset(name_of(number) for number in numbers for name_of in (names.parquet_file, names.stats_file))
 
 
 def names_of(manifest: Manifest) -> ShardNames:
-    """Return the names of the files in a dataset's shards."""
     return built_names(manifest.name, manifest.format, laion.SPLIT, laion_options(manifest).shard_digits)
 
 
@@ -221,3 +213,46 @@ def sidecar_faults(manifest: Manifest) -> Iterator[str]:
         yield f"files: {len(missing):,} are not listed, the first is {missing[0]}"
     if listed != sorted(set(listed)):
         yield "files are not sorted by name, or one occurs twice"
+
+
+FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
+"""Shards are named by their number only, so that shards can be added to a finished dataset."""
+
+
+def facts_of(manifest: Manifest) -> Dataset:
+    """Return the facts about a finished dataset that its TFDS files have."""
+    dataset = dataset_of(manifest)
+    return laion.UNNAMED if dataset == laion.LAION and manifest.licence == UNSTATED else dataset
+
+
+def tfds_files(dataset: Dataset, format_name: str, options: LaionOptions, split: SplitManifest) -> dict[str, bytes]:
+    """Return TFDS's metadata files, name to content; none unless the format is tfrecord."""
+    if format_name != "tfrecord":
+        return {}
+    lengths = {split.name: [int(shard["samples"]) for shard in split.shards]}
+    return metadata_files(dataset, options.schema, lengths, {split.name: split.num_bytes})
+
+
+def metadata_files(
+    dataset: Dataset,
+    schema: ShardSchema,
+    shard_samples: Mapping[str, Sequence[int]],
+    split_bytes: Mapping[str, int],
+) -> dict[str, bytes]:
+    """Return the files in the dataset's root, name to content.
+
+    Args:
+        shard_samples: By split, the samples of each shard, in the order of their numbers.
+        split_bytes: By split, bytes of all shards.
+    """
+    facts = described(dataset, tfds_name(dataset.name), (), shard_samples, split_bytes)
+    info = dataset_info(facts, filepath_template=FILEPATH_TEMPLATE)
+    return {"dataset_info.json": json_bytes(info), "features.json": json_bytes(_features(schema))}
+
+
+def _features(schema: ShardSchema) -> Feature:
+    kinds = {"string": text(), "int": scalar("int64"), "float": scalar("float32")}
+    features = {column.name: kinds[column.kind] for column in schema.columns}
+    features["txt"] = text()
+    features[schema.image_name] = image("png" if schema.image_name == "png" else "jpeg")
+    return features_dict(features)

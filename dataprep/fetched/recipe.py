@@ -6,35 +6,35 @@ tables ─▶ a shard for each range of rows ─▶ fetch, encode, write ─▶ 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING
 
 from dataprep.builder.finished import planned_metadata
-from dataprep.builder.output import Claim, OpenBuild, remove_unfinished
+from dataprep.builder.merge import Published, build_manifest, merge_split
+from dataprep.builder.output import Claim, OpenBuild, is_over_remains, remove_unfinished
 from dataprep.builder.plan import BuildRequest, Plan, Progress
-from dataprep.builder.recipe import BuildJob, Planned
-from dataprep.builder.traffic import PAGE_OBJECTS, Traffic
+from dataprep.builder.recipe import PAGE_OBJECTS, BuildJob, Planned, Recipe, Traffic
 from dataprep.dataset.index import PublishingRows
-from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
-from dataprep.errors import UsageError
-from dataprep.fetched.finish import facts_of, finish_tables, nothing_came, tfds_files
-from dataprep.fetched.plan import (
-    FetchRequest,
-    laion_of,
-    laion_options,
-    names_of,
-    option_faults,
-    plan_tables,
-    sidecar_faults,
-    sidecar_names,
-)
-from dataprep.fetched.retry import retried_files
-from dataprep.fetched.shard import built_names
-from dataprep.fetched.shards import FetchJob, ShardFetcher
+from dataprep.dataset.manifest import bytes_entry, source_entry
+from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
+from dataprep.errors import BuildError, ConflictError, StorageError, UsageError
+from dataprep.fetched import plan as plans
+from dataprep.fetched.shard import ShardNames, built_names
+from dataprep.fetched.shards import FetchJob, Places, ShardFetcher, are_lost, entries_of, fetched, files_of, placing
+from dataprep.formats.img2dataset import SUCCESS
 from dataprep.messages import shell_words
+from dataprep.sources.laion import LAION, SPLIT
 from dataprep.sources.tables import TABLE_WINDOW_BYTES
 from dataprep.storage import Storage, open_storage
+from dataprep.storage.checksums import crc32c_number
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _UNNAMED = (
     "the table's columns are not LAION's: a new dataset is called laion all the same, of unknown origin and licence; "
@@ -67,8 +67,12 @@ IMAGE_BYTES = 190_000
 """Mean size of a download, from img2dataset's authors: 1,300 images a second over 2 Gbit/s."""
 
 
-class WebRecipe:
-    """Builds datasets from tables of URLs; implements `dataprep.builder.recipe.Recipe`."""
+TOP_REASONS = 5
+_REFUSED = "refused address"
+
+
+class WebRecipe(Recipe):
+    """Builds datasets from tables of URLs."""
 
     output_may_lie_in_source = True  # tables are read by their names: a dataset in their folder is none of them
     worker_modules = (
@@ -81,8 +85,8 @@ class WebRecipe:
         """Measure the tables, and plan a shard for each range of their rows."""
         asked = _fetch_request(request)
         progress.enumerating(request.options.splits[0])
-        plan = plan_tables(asked.tables, request.options, progress.reading)
-        if request.options.own is None and not laion_of(plan)[0].is_laion:
+        plan = plans.plan_tables(asked.tables, request.options, progress.reading)
+        if request.options.own is None and not plans.laion_of(plan)[0].is_laion:
             progress.log(_UNNAMED)
         return Planned(plan, _mark_begun)
 
@@ -93,12 +97,11 @@ class WebRecipe:
         return FetchJob(request.output_url, request.source_url, root, recipe="web", limits=limits)
 
     def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
-        """Fetch one shard, or return its existing receipt."""
-        return _fetcher(_fetch_job(job)).build(index)
+        return _fetcher(job).build(index)
 
     def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
         """Fetch one shard, and return while its late rows are in flight."""
-        return _fetcher(_fetch_job(job)).begin(index)
+        return _fetcher(job).begin(index)
 
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
@@ -108,7 +111,7 @@ class WebRecipe:
         Raises:
             BuildError: No row became an image. The build is removed, so that a rerun fetches the rows again.
         """
-        manifest, check = finish_tables(build, publishing)
+        manifest, check = _finished(build, publishing)
         if not any(split.samples for split in manifest.splits):
             publishing.wait()
             remove_unfinished(open_storage(build.storage.url), build.claim)
@@ -116,95 +119,178 @@ class WebRecipe:
         return manifest, check
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
-        """Return the traffic between a build and its output."""
-        return fetched_traffic(plan, metadata_files=len(planned_metadata(plan)))
+        """Return the traffic between a build and its output; the bytes of images are unknown before they are
+        fetched."""
+        shards, metadata_files = plan.num_shards, len(planned_metadata(plan))
+        pages = _WHOLE_LISTINGS * (_OBJECTS_A_SHARD * shards // PAGE_OBJECTS) + shards // PAGE_OBJECTS
+        inserts = _INSERTS_A_SHARD * shards + _INSERTS + 2 * metadata_files + pages
+        gets = _GETS_A_SHARD * shards + _GETS + metadata_files
+        return Traffic(inserts, gets, num_bytes=0)
 
     def source_traffic(self, plan: Plan) -> Traffic:
-        """Return the traffic between a build and its tables."""
-        return tables_traffic(plan)
+        """Return the traffic between a build and its tables, which are measured, then read once.
+
+        The traffic is higher if a row group holds the rows of several shards.
+        """
+        tables = [int(source["bytes"]) for split in plan.splits for source in split.sources]
+        windows = sum(-(-num_bytes // TABLE_WINDOW_BYTES) for num_bytes in tables)
+        gets = _TABLE_GETS * len(tables) + _TABLE_GETS_A_SHARD * plan.num_shards + max(plan.num_shards, windows)
+        return Traffic(2 * (len(tables) // PAGE_OBJECTS + 1), gets, sum(tables))
 
     def web_bytes(self, plan: Plan) -> int:
-        """Return the bytes of the images that are still there."""
-        return web_bytes(plan)
+        """Return the bytes of the images that are still there, estimated from the number of rows."""
+        rows = sum(sum(split.shard_samples) for split in plan.splits)
+        return round(rows * ALIVE_SHARE * IMAGE_BYTES)
 
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
         """Yield the TFDS files, the three files of every shard, and those that a retry may have added."""
         plan = claim.plan
         yield from planned_metadata(plan)
         for split in plan.splits:
-            digits = laion_of(plan)[1].shard_digits
+            digits = plans.laion_of(plan)[1].shard_digits
             names = built_names(plan.options.name, plan.options.format, split.name, digits)
             for index in range(len(split.shard_samples)):
                 yield from names.files(index)
-            yield from retried_files(storage, names)
+            yield from _retried_files(storage, names)
 
     def added_files(self, storage: Storage, manifest: Manifest) -> Iterator[str]:
-        """Yield the files of the shards that a retry may have added."""
-        return retried_files(storage, names_of(manifest))
+        return _retried_files(storage, plans.names_of(manifest))
 
     def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
-        """Return the name of the samples file."""
-        return names_of(manifest).samples_file(number)
+        return plans.names_of(manifest).samples_file(number)
 
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
-        """Return the parquet file and the stats of every shard."""
-        return sidecar_names(manifest)
+        return plans.sidecar_names(manifest)
 
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
-        """Return TFDS's files for the counts of the manifest."""
-        return tfds_files(facts_of(manifest), manifest.format, laion_options(manifest), manifest.splits[0])
+        return plans.tfds_files(
+            plans.facts_of(manifest), manifest.format, plans.laion_options(manifest), manifest.splits[0]
+        )
 
     def is_shuffled(self, manifest: Manifest) -> bool:
         """Return False: rows keep the order of their table."""
         return False
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield the faults that keep sources, options or counts from being read."""
-        yield from option_faults(manifest)
+        return plans.option_faults(manifest)
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield sidecars that are not listed, and files that are not in the order of their names."""
-        yield from sidecar_faults(manifest)
-
-    def option_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield nothing: values that are recorded twice are compared for every recipe."""
-        return iter(())
+        return plans.sidecar_faults(manifest)
 
 
 WEB = WebRecipe()
 
 
-def web_bytes(plan: Plan) -> int:
-    """Return the bytes of the images that a build downloads, estimated from its number of rows."""
-    rows = sum(sum(split.shard_samples) for split in plan.splits)
-    return round(rows * ALIVE_SHARE * IMAGE_BYTES)
+def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, Callable[[], None]]:
+    """Put waiting files in place, and write everything but the manifest. Return it, and the function that compares the
+    files in place with the receipts.
 
-
-def fetched_traffic(plan: Plan, *, metadata_files: int) -> Traffic:
-    """Return the traffic between a build and its output; the bytes of images are unknown before they are fetched.
-
-    Args:
-        metadata_files: Number of files that the format writes in addition to the manifest.
+    Raises:
+        BuildError: A receipt is missing.
+        FormatError: A receipt names files of another shard.
+        OvertakenError: Another build owns the output now.
     """
-    pages = _WHOLE_LISTINGS * (_OBJECTS_A_SHARD * plan.num_shards // PAGE_OBJECTS) + plan.num_shards // PAGE_OBJECTS
-    inserts = _INSERTS_A_SHARD * plan.num_shards + _INSERTS + 2 * metadata_files + pages
-    gets = _GETS_A_SHARD * plan.num_shards + _GETS + metadata_files
-    return Traffic(inserts, gets, num_bytes=0)
+    build.check()
+    storage, plan = build.storage, build.plan
+    tables, options = plans.laion_of(plan)
+    dataset = tables.facts(plan.options.own)
+    names = built_names(dataset.name, plan.options.format, SPLIT, options.shard_digits)
+    replaces = is_over_remains(storage, plan)
+    places = Places(root=build.root, names=names, replaces=replaces)
+    place, indexes = placing(storage, replaces=replaces), count()
+    publishing.replaces = replaces
+    published = Published(build, planned_metadata(plan), placed_late=True)
+    sidecars: list[FileEntry] = []
+    networks: set[str] = set()
+    statuses: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+
+    def seen(receipt: ShardReceipt, rows: pa.Table) -> None:
+        checked = places.checked(storage, next(indexes), receipt)
+        try:
+            place(checked)
+        except StorageError:
+            if not are_lost(storage, checked):  # else the comparison below has their shard fetched again
+                raise
+        files = ((info.name, info.num_bytes, crc32c_number(str(info.crc32c))) for info in files_of(receipt))
+        published.expect(receipt.index, files)
+        sidecars.extend(entries_of(receipt))
+        what = fetched(receipt)
+        networks.update(what.allow_networks)
+        statuses.update(what.statuses)
+        reasons.update(what.reasons)
+
+    merged = merge_split(build, plan.splits[0], 0, publishing, check=_check_rows, seen=seen)
+    split = replace(merged, statuses=dict(statuses), reasons=dict(sorted(reasons.items())))
+    written = plans.tfds_files(dataset, plan.options.format, options, split)
+    if written:
+        publishing.wait()
+    for name, data in written.items():
+        _create(storage, name, data, replaces=replaces)
+    metadata = [bytes_entry(name, data) for name, data in written.items()]
+    files = sorted([*metadata, *sidecars], key=lambda entry: str(entry["file"]))
+    manifest = build_manifest(plan, dataset, [split], files)
+    stated = {} if plan.options.own is None else {"own": plan.options.document()["own"]}
+    manifest = replace(
+        manifest,
+        options={
+            "dataset": LAION.name,
+            "format": plan.options.format,
+            "splits": [SPLIT],
+            LAION.name: options.document(),
+            "allow_networks": sorted(networks),
+            **stated,
+        },
+        sources=tuple(source_entry(SPLIT, source) for source in plan.splits[0].sources),
+        shuffled=False,
+        checked="decode",
+    )
+    return manifest, published.check
 
 
-def tables_traffic(plan: Plan) -> Traffic:
-    """Return the traffic between a build and its tables, which are measured, then read once.
+def nothing_came(url: str, split: SplitManifest) -> BuildError:
+    """Return the error for a build in which no row became an image."""
+    advice = "check the table, the filters and the network, and run the same command again"
+    if max(split.reasons, key=lambda reason: split.reasons[reason], default="") == _REFUSED:
+        advice = (
+            "refused addresses are not public: if they are those of a network of your own, name it with "
+            "`allow_network` CIDR, else check the table, and run the command again"
+        )
+    return BuildError(
+        f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), and "
+        f"nothing is kept; {advice}"
+    )
 
-    The traffic is higher if a row group holds the rows of several shards.
-    """
-    tables = [int(source["bytes"]) for split in plan.splits for source in split.sources]
-    windows = sum(-(-num_bytes // TABLE_WINDOW_BYTES) for num_bytes in tables)
-    gets = _TABLE_GETS * len(tables) + _TABLE_GETS_A_SHARD * plan.num_shards + max(plan.num_shards, windows)
-    return Traffic(2 * (len(tables) // PAGE_OBJECTS + 1), gets, sum(tables))
+
+def top_reasons(reasons: Mapping[str, int]) -> str:
+    """Return the most frequent failures, for people: `http 404 12, timeout 3`."""
+    failures = Counter({reason: count for reason, count in reasons.items() if reason != "success"})
+    return ", ".join(f"{reason} {count:,}" for reason, count in failures.most_common(TOP_REASONS))
 
 
-def _fetch_request(request: BuildRequest) -> FetchRequest:
-    if not isinstance(request, FetchRequest):
+def _create(storage: Storage, name: str, data: bytes, *, replaces: bool) -> None:
+    try:
+        storage.create(name, data)
+    except ConflictError:
+        if not replaces or not storage.replace(name, data, storage.read(name)):
+            raise
+
+
+def _check_rows(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+    """Return the number of a receipt's rows, and whether the index has exactly those that succeeded."""
+    statuses = fetched(receipt).statuses
+    return sum(statuses.values()), statuses.get(SUCCESS, 0) == rows.num_rows
+
+
+def _retried_files(storage: Storage, names: ShardNames) -> Iterator[str]:
+    from dataprep.fetched.retry import retried_files  # which no build of new rows needs
+
+    return retried_files(storage, names)
+
+
+def _fetch_request(request: BuildRequest) -> plans.FetchRequest:
+    if not isinstance(request, plans.FetchRequest):
         name = request.options.dataset
         raise UsageError(
             f"{name} is built from a table of URLs, got no table; build it with dataprep build {shell_words(name)}"
@@ -212,15 +298,11 @@ def _fetch_request(request: BuildRequest) -> FetchRequest:
     return request
 
 
-def _fetch_job(job: BuildJob) -> FetchJob:
-    if not isinstance(job, FetchJob):
-        raise UsageError("a table of URLs is built within limits, got none; build it with dataprep build laion")
-    return job
-
-
-def _fetcher(job: FetchJob) -> ShardFetcher:
+def _fetcher(job: BuildJob) -> ShardFetcher:
     """Return this process's fetcher of a job, which keeps what it learns about hosts from shard to shard. Each thread
     of an engine gets the same one, because limits belong to a process."""
+    if not isinstance(job, FetchJob):
+        raise UsageError("a table of URLs is built within limits, got none; build it with dataprep build laion")
     with _making:
         return _made_fetcher(job)
 

@@ -4,7 +4,7 @@
 
     _retry/plan.json              create-only; the revision that it begins with, the chosen rows, and the id
     _retry/<id>/rows.parquet      rows to try: a row group for each new shard
-    _retry/<id>/receipts/, tmp/   as in a build (commit.py)
+    _retry/<id>/receipts/, tmp/   as in a build (shards.py)
 
 A new shard has its own parquet file and stats, with the rows that were tried and their new status; the old entries of
 these rows stay as history. So the newest status of a row is in the last shard whose parquet file has its key. The
@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Protocol, TypedDict
 
@@ -35,42 +35,26 @@ from msgspec import Meta
 
 from dataprep.builder.cards import own_cards, replace_cards
 from dataprep.builder.plan import refuse_other_codecs
-from dataprep.builder.receipts import finished_shards, read_receipt, read_receipts
+from dataprep.builder.receipts import finished_shards, read_receipts
+from dataprep.dataset import index as indexes
+from dataprep.dataset import manifest as manifests
+from dataprep.dataset.columns import table_of
 from dataprep.dataset.documents import Count, decode, decoder
-from dataprep.dataset.index import (
-    grown_entry,
-    index_files,
-    index_schema,
-    open_index,
-    publish_row_groups,
-    spool_row_groups,
-)
-from dataprep.dataset.manifest import (
-    MANIFEST,
-    MAX_SHARDS,
-    bytes_entry,
-    manifest_bytes,
-    read_manifest,
-    schema_version,
-    shard_entry,
-)
 from dataprep.dataset.paths import RETRY, RETRY_JSON
 from dataprep.dataset.records import IndexEntry, Manifest, ShardReceipt, SplitManifest
 from dataprep.errors import ConflictError, FormatError, UsageError
-from dataprep.fetched.collect import HASH_MISMATCH, NO_ANSWER, RowOptions, status_reason
-from dataprep.fetched.commit import Places, entries_of, fetched, placing, put_in_place
-from dataprep.fetched.encode import CANNOT_BE_ENCODED, FAULT_REASONS, SIZE_REASONS
-from dataprep.fetched.existing import Choice, FetchedDataset, RowPlaces, open_fetched, rows_to_try
-from dataprep.fetched.plan import laion_codecs, laion_options
+from dataprep.fetched import collect
+from dataprep.fetched.existing import Choice, FetchedDataset, Place, open_fetched, rows_to_try
+from dataprep.fetched.plan import laion_codecs
 from dataprep.fetched.shard import ShardNames, ShardOptions
-from dataprep.fetched.shards import Target, WebFetch, fetch_shard
+from dataprep.fetched.shards import Places, Target, WebFetch, entries_of, fetch_shard, fetched, placing
 from dataprep.formats.img2dataset import OTHER, SUCCESS
 from dataprep.messages import did_you_mean, quoted
 from dataprep.sources.laion import Row
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.checksums import digests_of
-from dataprep.storage.parquet import ParquetFile, open_parquet, read_columns
+from dataprep.storage.parquet import open_parquet, read_columns
 from dataprep.web.requests import Status
 
 if TYPE_CHECKING:
@@ -84,12 +68,12 @@ HTTP_CODE = re.compile(r"http (?!200)[1-5]\d\d")
 FAILURES = tuple(
     dict.fromkeys(
         (
-            *(status_reason(status) for status in Status if status not in (Status.SUCCESS, Status.HTTP)),
-            HASH_MISMATCH,
-            NO_ANSWER,
-            *FAULT_REASONS.values(),
-            CANNOT_BE_ENCODED,
-            *SIZE_REASONS,
+            *(collect.status_reason(status) for status in Status if status not in (Status.SUCCESS, Status.HTTP)),
+            collect.HASH_MISMATCH,
+            collect.NO_ANSWER,
+            *collect.FAULT_REASONS.values(),
+            collect.CANNOT_BE_ENCODED,
+            *collect.SIZE_REASONS,
             OTHER,
         )
     )
@@ -151,24 +135,30 @@ def retry_failed(
     check_reasons(choice, dataset.manifest)
     dataset.storage.remove_stale_spools()
     begun = read_plan(dataset.storage)
-    if begun is not None and _is_over(dataset, begun):
+    is_gone = begun is not None and dataset.storage.stat(rows_file(begun.root)) is None  # it was being removed
+    if begun is not None and (is_gone or begun.manifest_sha256 != dataset.sha256):
         if _tidy_up(dataset, begun, progress):
             return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
         begun = None
-    plan = _begin(dataset, choice) if begun is None else _checked_begin(dataset, begun)
+    plan = _begin(dataset, choice) if begun is None else begun
+    if begun is not None and begun.first_shard != dataset.num_shards:
+        after = f"after {dataset.num_shards:,} shards"
+        raise no_plan(dataset.storage, f"its first shard is number {begun.first_shard}, {after}")
     if plan is None:
         return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
-    rows = laion_options(dataset.manifest).rows
+    rows = dataset.options.rows
     if plan.choice != _document(choice):
         text = ", ".join(f"{name} {value}" for name, value in plan.choice.items() if value)
         progress.log(f"continuing with the options of an interrupted run: {text or 'none'}")
-    _make_missing(
-        RetryJob(dataset.storage.url, plan.root, plan.manifest_sha256, plan.first_shard, rows, limits, plan.codecs),
-        finished_shards(dataset.storage, plan.root),
-        plan.shard_rows,
-        engine,
-        progress,
-    )
+    done = finished_shards(dataset.storage, plan.root)
+    progress.shards(plan.shard_rows, done)
+    missing = [index for index in range(len(plan.shard_rows)) if index not in done]
+    if missing:
+        job = RetryJob(
+            dataset.storage.url, plan.root, plan.manifest_sha256, plan.first_shard, rows, limits, plan.codecs
+        )
+        for receipt in engine(job, missing):
+            progress.shard_done(receipt)
     return _finish(dataset, plan)
 
 
@@ -206,7 +196,7 @@ class RetryPlan:
     """Revision of the manifest with which the retry begins."""
     manifest_sha256: str
     choice: ChoiceEntry
-    shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=MAX_SHARDS)]
+    shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=manifests.MAX_SHARDS)]
     """Number of rows of each new shard."""
     first_shard: Count
     """Number of the first new shard."""
@@ -220,7 +210,6 @@ class RetryPlan:
         return f"{RETRY}/{self.id}"
 
     def files(self, names: ShardNames) -> Iterator[str]:
-        """Yield the names of the files of all new shards."""
         for index in range(self.first_shard, self.first_shard + len(self.shard_rows)):
             yield from names.files(index)
 
@@ -252,13 +241,21 @@ def no_plan(storage: Storage, problem: str) -> FormatError:
 
 
 def rows_file(root: str) -> str:
-    """Return the name of the file with the rows that a retry tries."""
     return f"{root}/rows.parquet"
 
 
-def open_rows(storage: Storage, root: str) -> ParquetFile:
-    """Open the rows that a retry tries: a row group for each new shard."""
-    return open_parquet(storage, rows_file(root))
+def rows_schema() -> pa.Schema:
+    """Return the columns of `rows.parquet`: the shard in which a row was last tried, and its position there."""
+    import pyarrow as pa
+
+    return pa.schema([("shard", pa.int32()), ("row", pa.int32())])
+
+
+def row_tables(places: Iterator[Place], rows_per_shard: int, shard_rows: list[int]) -> Iterator[pa.Table]:
+    """Yield a table for each new shard, and append its number of rows to `shard_rows`."""
+    while held := list(islice(places, rows_per_shard)):
+        shard_rows.append(len(held))
+        yield table_of([[place.shard for place in held], [place.row for place in held]], rows_schema())
 
 
 def clean_up(storage: Storage, plan: RetryPlan, names: ShardNames) -> None:
@@ -274,7 +271,9 @@ def clean_up(storage: Storage, plan: RetryPlan, names: ShardNames) -> None:
         pass
     else:
         storage.take_away(plan.root)  # from here on no worker of the retry can put a file in place
-        manifest = read_manifest(storage)  # not the one with which the retry began: another process may have ended it
+        manifest = manifests.read_manifest(
+            storage
+        )  # not the one with which the retry began: another process may have ended it
         if manifest is not None:
             listed = {entry["file"] for split in manifest.splits for entry in split.shards}
             listed.update(entry["file"] for entry in manifest.files)
@@ -295,7 +294,7 @@ class RetryJob:
     """Folder of receipts and rows."""
     manifest_sha256: str
     first_shard: int
-    rows: RowOptions
+    rows: collect.RowOptions
     limits: Limits
     """Limits of the worker; in the job that an engine gets, those of all workers together."""
     codecs: dict[str, str] = field(hash=False)
@@ -328,34 +327,29 @@ def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardRece
     for receipt in new:
         place(receipt)
     split = _grown(manifest.splits[0], new, _replace_index(storage, root, len(new), manifest.splits[0]))
-    described = dataset.layout.described(split)
+    before, described = dataset.tfds_files(manifest.splits[0]), dataset.tfds_files(split)
     files = {entry["file"]: entry for entry in manifest.files}
     files |= {entry["file"]: entry for receipt in new for entry in entries_of(receipt)}
-    files |= {name: bytes_entry(name, content.after) for name, content in described.items()}
+    files |= {name: manifests.bytes_entry(name, content) for name, content in described.items()}
     networks = set(manifest.options.get("allow_networks", ()))
     networks |= {network for receipt in new for network in fetched(receipt).allow_networks}
     grown = replace(
         manifest,
-        schema_version=schema_version(manifest.splits),
+        schema_version=manifests.schema_version(manifest.splits),
         revision=manifest.revision + 1,
         options=manifest.options | {"allow_networks": sorted(networks)},
         splits=(split,),
         files=tuple(files[name] for name in sorted(files)),
     )
     for name, content in described.items():
-        _replace(storage, name, content.after, content.before)
-    _replace(storage, MANIFEST, manifest_bytes(grown), dataset.data)
+        _replace(storage, name, content, before[name])
+    _replace(storage, manifests.MANIFEST, manifests.manifest_bytes(grown), dataset.data)
     return grown
 
 
 def changed(storage: Storage) -> str:
     """Return the text of the error for a dataset that another process has changed."""
     return f"{storage.url}: another process has changed the dataset meanwhile; run the same command again"
-
-
-def _is_over(dataset: FetchedDataset, begun: RetryPlan) -> bool:
-    """Return whether an interrupted retry is one of another manifest, or was being removed."""
-    return begun.manifest_sha256 != dataset.sha256 or dataset.storage.stat(rows_file(begun.root)) is None
 
 
 def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress) -> bool:
@@ -366,38 +360,18 @@ def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress)
     is_published = revision == begun.revision + 1
     if is_published:
         replace_cards(dataset.storage, dataset.manifest, begun.cards)
-    clean_up(dataset.storage, begun, dataset.layout.names)
+    clean_up(dataset.storage, begun, dataset.names)
     return is_published
-
-
-def _checked_begin(dataset: FetchedDataset, begun: RetryPlan) -> RetryPlan:
-    """Return the plan of an interrupted retry. Raises FormatError if its shards do not follow those of the dataset."""
-    shards = len(dataset.layout.parquet_files)
-    if begun.first_shard != shards:
-        raise no_plan(dataset.storage, f"its first shard is number {begun.first_shard}, after {shards:,} shards")
-    return begun
-
-
-def _make_missing(
-    job: RetryJob, done: set[int], shard_rows: Sequence[int], engine: Engine, progress: RetryProgress
-) -> None:
-    progress.shards(shard_rows, done)
-    missing = [index for index in range(len(shard_rows)) if index not in done]
-    if missing:
-        for receipt in engine(job, missing):
-            progress.shard_done(receipt)
 
 
 def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
     """Choose the rows and store the plan; None if there are no rows to try."""
-    storage, layout = dataset.storage, dataset.layout
-    chosen = rows_to_try(storage, layout, choice)
+    storage, shards = dataset.storage, dataset.num_shards
+    chosen = rows_to_try(dataset, choice)
     first = next(chosen, None)
     if first is None:
         storage.delete_tree(RETRY)  # files of an interrupted cleanup
         return None
-    shards = len(layout.parquet_files)
-    places = RowPlaces(layout.shard_rows)
     plan = RetryPlan(
         id=uuid.uuid4().hex,
         revision=dataset.manifest.revision,
@@ -408,11 +382,12 @@ def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
         codecs=laion_codecs(),
         cards=own_cards(storage, dataset.manifest),
     )
-    tables = places.tables(chain([first], chosen))
-    publish_row_groups(storage, rows_file(plan.root), tables, places.schema())
-    plan = replace(plan, shard_rows=tuple(places.shard_rows))
+    shard_rows: list[int] = []
+    tables = row_tables(chain([first], chosen), dataset.options.rows_per_shard, shard_rows)
+    indexes.publish_row_groups(storage, rows_file(plan.root), tables, rows_schema())
+    plan = replace(plan, shard_rows=tuple(shard_rows))
     total = shards + len(plan.shard_rows)
-    if len(str(total)) > layout.names.digits:
+    if len(str(total)) > dataset.names.digits:
         storage.delete_tree(plan.root)
         raise UsageError(
             f"{storage.url}: {total:,} shards need longer numbers than the existing {shards:,}, whose names would "
@@ -430,31 +405,24 @@ def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
 
 
 def _document(choice: Choice) -> ChoiceEntry:
-    """Return a choice as the plan stores it in JSON."""
     return {"reasons": list(choice.reasons), "everything": choice.everything}
 
 
 def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
     """Publish the next revision, or remove the new shards if no row became an image."""
     storage, manifest = dataset.storage, dataset.manifest
-    new = _sum_up(dataset, plan)
+    places = Places(root=plan.root, names=dataset.names, first_shard=plan.first_shard)
+    found = enumerate(read_receipts(storage, range(len(plan.shard_rows)), plan.root))
+    new = [places.checked(storage, index, pair[0]) for index, pair in found if pair is not None]
+    if len(new) != len(plan.shard_rows):
+        raise ConflictError(f"{storage.url}: receipts of this retry are gone; another process has finished it")
     rows = sum(plan.shard_rows)
     came = sum(receipt.samples for receipt in new)
     if came:
         manifest = publish_revision(dataset, plan.root, new)
         replace_cards(storage, manifest, plan.cards)
-    clean_up(storage, plan, dataset.layout.names)
+    clean_up(storage, plan, dataset.names)
     return Retried(manifest=manifest, rows=rows, came=came, shards=len(new) if came else 0)
-
-
-def _sum_up(dataset: FetchedDataset, plan: RetryPlan) -> list[ShardReceipt]:
-    storage = dataset.storage
-    places = Places(root=plan.root, names=dataset.layout.names, first_shard=plan.first_shard)
-    found = enumerate(read_receipts(storage, range(len(plan.shard_rows)), plan.root))
-    receipts = [places.checked(storage, index, pair[0]) for index, pair in found if pair is not None]
-    if len(receipts) != len(plan.shard_rows):
-        raise ConflictError(f"{storage.url}: receipts of this retry are gone; another process has finished it")
-    return receipts
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,34 +442,33 @@ class _Retrier:
     def __init__(self, job: RetryJob) -> None:
         refuse_other_codecs(job.codecs)
         dataset = open_fetched(job.url)
-        self._job, self._storage, self._layout = job, dataset.storage, dataset.layout
+        self._job, self._storage, self._dataset = job, dataset.storage, dataset
         if dataset.sha256 != job.manifest_sha256:
             raise ConflictError(changed(self._storage))
-        names, schema = self._layout.names, self._layout.schema
         check = partial(_refuse_overtaken, self._storage, job)
-        places = Places(root=job.root, names=names, first_shard=job.first_shard)
+        places = Places(root=job.root, names=dataset.names, first_shard=job.first_shard)
         staged = self._storage.staged(job.root, check)
-        self._target = Target(staged, places, ShardOptions(dataset.manifest.format, job.rows, schema), check)
+        self._target = Target(
+            staged, places, ShardOptions(dataset.manifest.format, job.rows, dataset.options.schema), check
+        )
         self._web = WebFetch(job.limits)
-        self._places = open_rows(self._storage, job.root)
+        self._places = open_parquet(self._storage, rows_file(job.root))
 
     def build(self, index: int) -> ShardReceipt:
-        found = read_receipt(self._storage, index, self._job.root)
-        if found is not None:
-            receipt = self._target.places.checked(self._storage, index, found[0])
-            put_in_place(self._target.storage, receipt)
-            return receipt
+        done = self._target.done(index)
+        if done is not None:
+            return done
         pairs = self._rows_of(index)
         rows: list[Row] = []
         statuses: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
         for shard, group in groupby(pairs, key=itemgetter(0)):
-            table = read_columns(self._storage, self._layout.parquet_files[shard])
+            table = read_columns(self._storage, self._dataset.names.parquet_file(shard))
             places = [row for _, row in group]
             if not 0 <= min(places) <= max(places) < table.num_rows:
                 raise no_plan(self._storage, f"row {max(places)} of {table.num_rows:,} in shard {shard}")
             for fields in table.take(places).to_pylist():
-                rows.append(self._layout.row_of(fields))
+                rows.append(self._dataset.row_of(fields))
                 statuses[fields["status"]] += 1
                 reasons[fields["error_message"] or ""] += 1
         before = {"statuses": dict(sorted(statuses.items())), "reasons": dict(sorted(reasons.items()))}
@@ -514,7 +481,7 @@ class _Retrier:
             pairs = list(zip(table.column("shard").to_pylist(), table.column("row").to_pylist(), strict=True))
         except (IndexError, KeyError, ValueError, OSError) as error:
             raise no_plan(self._storage, f"its rows of shard {index} cannot be read: {error}") from error
-        shards = len(self._layout.parquet_files)
+        shards = self._dataset.num_shards
         for shard, row in pairs:
             if not (isinstance(shard, int) and 0 <= shard < shards and isinstance(row, int)):
                 raise no_plan(self._storage, f"shard {shard} of {shards:,}")
@@ -546,7 +513,7 @@ def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: IndexEntry)
         split,
         samples=split.samples + sum(receipt.samples for receipt in new),
         num_bytes=split.num_bytes + sum(receipt.num_bytes for receipt in new),
-        shards=(*split.shards, *(shard_entry(receipt) for receipt in new)),
+        shards=(*split.shards, *(manifests.shard_entry(receipt) for receipt in new)),
         index=index,
         statuses=dict(statuses),
         reasons={reason: count for reason, count in sorted(reasons.items()) if count},
@@ -556,11 +523,11 @@ def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: IndexEntry)
 def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitManifest) -> IndexEntry:
     """Replace the index, or its last part, by one with the old row groups, unchanged, and then one for each new
     shard."""
-    last = index_files(split)[-1]
+    last = indexes.index_files(split)[-1]
     name, first = last["file"], sum(part["shards"] for part in split.index.get("parts", [])[:-1])
     with storage.open(name) as stream:
         existing = digests_of(stream)
-    table = open_index(storage, split)
+    table = indexes.open_index(storage, split)
 
     def groups() -> Iterator[pa.Table]:
         for number in range(first, len(split.shards)):
@@ -570,13 +537,13 @@ def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitMan
                 raise ConflictError(changed(storage))
             yield found[1]
 
-    spool, digests = spool_row_groups(storage, name, groups(), index_schema())
+    spool, digests = indexes.spool_row_groups(storage, name, groups(), indexes.index_schema())
     expected = ObjectInfo(name, existing.num_bytes, existing.crc32c)
     ours = existing.sha256 in (last["sha256"], digests.sha256)
     if not ours or not storage.replace_file(spool, name, digests.crc32c, expected):
         spool.unlink(missing_ok=True)
         raise ConflictError(changed(storage))
-    return grown_entry(split, {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}, new_shards)
+    return indexes.grown_entry(split, {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}, new_shards)
 
 
 def _replace(storage: Storage, name: str, data: bytes, before: bytes) -> None:

@@ -22,8 +22,7 @@ from dataprep.dataset.columns import table_of
 from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import NO_LABEL, Placement
 from dataprep.errors import FormatError, UsageError
-from dataprep.fetched.collect import Fetch, RowOptions, RowResult, collect, count_reasons, count_statuses, read_image
-from dataprep.fetched.encode import EncodeFormat, refuse_absent_columns
+from dataprep.fetched import collect as collecting
 from dataprep.formats import example
 from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, STATUSES, SUCCESS
@@ -42,6 +41,8 @@ FETCHED_FORMATS = ("webdataset", "tfrecord")
 """Formats in which fetched images are stored."""
 MAX_RECORD_BYTES = MAX_IMAGE_BYTES + 2**20
 """Maximum size of a record that is read."""
+MAX_SIDECAR_BYTES = 2 << 30
+"""Maximum size of a sidecar that is read; the parquet file of 10,000 rows has 3 MB."""
 RESULT_FIELDS = (
     Column("caption", "string"),
     Column("url", "string"),
@@ -82,19 +83,15 @@ class ShardNames:
     """Minimum number of digits of a shard's number."""
 
     def samples_file(self, index: int) -> str:
-        """Return the name of the samples file."""
         return self.samples.replace("{}", self._number(index))
 
     def parquet_file(self, index: int) -> str:
-        """Return the name of the parquet file of all rows."""
         return self.sidecar.replace("{}", self._number(index)) + ".parquet"
 
     def stats_file(self, index: int) -> str:
-        """Return the name of the file of statistics."""
         return self.sidecar.replace("{}", self._number(index)) + "_stats.json"
 
     def files(self, index: int) -> tuple[str, str, str]:
-        """Return the names of a shard's three files."""
         return self.samples_file(index), self.parquet_file(index), self.stats_file(index)
 
     def _number(self, index: int) -> str:
@@ -111,7 +108,7 @@ def built_names(dataset: str, format_name: str, split: str, digits: int) -> Shar
 class ShardSchema:
     """The columns of all shards of a dataset."""
 
-    image_name: EncodeFormat
+    image_name: collecting.EncodeFormat
     """Extension of image members and name of the image feature: `jpg`, `png` or `webp`."""
     carried: tuple[Column, ...]
     """Columns of the table under their names in records: `table_<name>` if a name is taken."""
@@ -120,7 +117,6 @@ class ShardSchema:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Columns of the parquet file and of each record."""
         return (*self.carried, *RESULT_FIELDS, *(_DUPLICATE_FIELDS if self.duplicates else ()))
 
 
@@ -136,7 +132,7 @@ Renderer = Callable[[Sequence[Value], bytes, ShardSchema], Record]
 """Function that makes a record of a row's values, in the order of the schema's columns, and its image."""
 
 
-def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSchema:
+def schema_with(table_columns: Sequence[Column], options: collecting.RowOptions) -> ShardSchema:
     """Return the columns of a build from its table's columns, as the table names them."""
     carried: list[Column] = []
     taken = set(_TAKEN) | {column.name for column in table_columns}
@@ -152,7 +148,7 @@ def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSc
     )
 
 
-def values_of(row: Row, result: RowResult, schema: ShardSchema) -> tuple[Value, ...]:
+def values_of(row: Row, result: collecting.RowResult, schema: ShardSchema) -> tuple[Value, ...]:
     """Return a row's values of `schema.columns`, None for a missing value."""
     image = result.image
     found = {
@@ -179,7 +175,7 @@ def write_samples(
     stream: BinaryIO,
     format_name: str,
     rows: Sequence[Row],
-    results: Sequence[RowResult],
+    results: Sequence[collecting.RowResult],
     schema: ShardSchema,
     spool: BinaryIO,
 ) -> list[Placement]:
@@ -192,7 +188,7 @@ def write_samples(
     places: list[Placement] = []
     offset = 0
     for row, result in _successes(rows, results):
-        record = render(values_of(row, result, schema), read_image(spool, result), schema)
+        record = render(values_of(row, result, schema), collecting.read_image(spool, result), schema)
         for piece in record:
             stream.write(piece)
         image_offset = offset + len(record.head)
@@ -229,20 +225,19 @@ RENDERERS: dict[str, Renderer] = {"webdataset": tar_record, "tfrecord": tfrecord
 def index_table(
     split_index: int,
     rows: Sequence[Row],
-    results: Sequence[RowResult],
+    results: Sequence[collecting.RowResult],
     places: Sequence[Placement],
     spool: BinaryIO,
 ) -> pa.Table:
-    """Return the shard's rows of `index/<split>.parquet`."""
     table = IndexRows(split_index)
     for (row, result), place in zip(_successes(rows, results), places, strict=True):
         image = result.image
         height, width = (image.height, image.width) if image else (None, None)
-        table.add(row.key, read_image(spool, result), place, label=NO_LABEL, height=height, width=width)
+        table.add(row.key, collecting.read_image(spool, result), place, label=NO_LABEL, height=height, width=width)
     return table.table()
 
 
-def rows_parquet(rows: Sequence[Row], results: Sequence[RowResult], schema: ShardSchema) -> bytes:
+def rows_parquet(rows: Sequence[Row], results: Sequence[collecting.RowResult], schema: ShardSchema) -> bytes:
     """Return the content of the parquet file: every row of the shard, also those without an image."""
     import pyarrow.parquet as pq
 
@@ -255,7 +250,6 @@ def rows_parquet(rows: Sequence[Row], results: Sequence[RowResult], schema: Shar
 
 
 def arrow_schema(schema: ShardSchema) -> pa.Schema:
-    """Return the Arrow schema of the parquet file."""
     import pyarrow as pa
 
     kinds = {"string": pa.string(), "int": pa.int64(), "float": pa.float64()}
@@ -300,9 +294,9 @@ class MadeShard:
     """Number of rows by reason; rows without a reason count as `success`."""
 
 
-def refuse_unfit(tables: LaionTables, options: RowOptions, format_name: str) -> None:
+def refuse_unfit(tables: LaionTables, options: collecting.RowOptions, format_name: str) -> None:
     """Raise UsageError, before the first shard, if the options do not fit the tables or the format."""
-    refuse_absent_columns(options.row_filter, tables.columns)
+    collecting.refuse_absent_columns(options.row_filter, tables.columns)
     if options.verify_hash is not None and options.verify_hash not in tables.columns:
         raise UsageError(
             f"`verify_hash` {options.verify_hash}: the table has no such column; "
@@ -320,7 +314,7 @@ class ShardOptions:
 
     format: str
     """Name of the format: one of FETCHED_FORMATS."""
-    rows: RowOptions
+    rows: collecting.RowOptions
     """Options that decide a row's result."""
     schema: ShardSchema
     """Columns of the shards."""
@@ -337,7 +331,7 @@ class Streams(NamedTuple):
 
 def make_shard(
     rows: Sequence[Row],
-    fetch: Fetch,
+    fetch: collecting.Fetch,
     options: ShardOptions,
     split_index: int,
     streams: Streams,
@@ -350,9 +344,9 @@ def make_shard(
         before: Earlier `statuses` and `reasons` of rows that are tried again; they are written to the stats.
     """
     schema, spool = options.schema, streams.spool
-    results = collect(rows, fetch, options.rows, spool)
+    results = collecting.collect(rows, fetch, options.rows, spool)
     places = write_samples(streams.samples, options.format, rows, results, schema, spool)
-    statuses, reasons = count_statuses(results), count_reasons(results)
+    statuses, reasons = collecting.count_statuses(results), collecting.count_reasons(results)
     return MadeShard(
         index=index_table(split_index, rows, results, places, spool),
         parquet=rows_parquet(rows, results, schema),
@@ -416,7 +410,9 @@ def _indented(fields: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()) + "\n}"
 
 
-def _successes(rows: Sequence[Row], results: Sequence[RowResult]) -> Iterator[tuple[Row, RowResult]]:
+def _successes(
+    rows: Sequence[Row], results: Sequence[collecting.RowResult]
+) -> Iterator[tuple[Row, collecting.RowResult]]:
     for row, result in zip(rows, results, strict=True):
         if result.status == SUCCESS:
             yield row, result

@@ -537,12 +537,12 @@ def _of_event(split: str, event: Event, origin: str) -> Rejected:
 
 
 def _rows(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[Rejected]:
-    from dataprep.fetched.existing import built_layout, rejected_rows
+    from dataprep.fetched.existing import FetchedDataset, rejected_rows
 
     if is_adopted(manifest):
         yield from _adopted_rows(open_named_data(storage, manifest), split)
         return
-    for row in rejected_rows(storage, built_layout(manifest)):
+    for row in rejected_rows(FetchedDataset(storage, manifest)):
         yield Rejected(split=split.name, key=row.key, status=row.status, reason=row.reason, origin=row.url)
 
 

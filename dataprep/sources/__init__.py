@@ -7,7 +7,7 @@ base.py                             what a dataset is, published or a user's own
                                     read archives and folders, and make keys of names
 coco.py                             COCO 2017; coco_files.py opens its annotations, coco_annotations.py groups them
 imagenet.py, fake.py                ImageNet and ImageNet-21k; imagenet_labels.py has the labels of val
-folder.py                           a user's tree, listed by tree.py; pictures.py and columns.py make rows of metadata
+folder.py                           a user's tree, listed by tree.py; pictures.py makes rows of metadata
                                     into labels and features
 table.py                            a user's tables: image_tables.py finds columns, rows and images, tables.py reads
                                     files, unpacked.py unpacks images

@@ -15,14 +15,14 @@ import io
 import stat
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from operator import attrgetter
 from struct import Struct
 from typing import NamedTuple, Protocol
 
 from dataprep.errors import SourceError
-from dataprep.formats.tars import ByteReader, Member, damaged
+from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
 from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.ranges import RangeWindow
 
@@ -58,6 +58,11 @@ _POINTER_BYTES = range(120, 160)
 """Sizes of Git LFS's pointers, whose digest and number of bytes vary in length only by the latter."""
 Progress = Callable[[str, int, int], None]
 """Called with a file's name, the bytes done and the total bytes."""
+
+
+def archive_members(reader: ArchiveReader, name: str) -> Iterable[Member]:
+    """List the members of a zip or, by any other name, of a tar. Raises SourceError for a damaged archive."""
+    return zip_members(reader) if name.lower().endswith(".zip") else tar_members(reader)
 
 
 def zip_members(reader: ArchiveReader) -> list[Member]:
@@ -101,7 +106,7 @@ def find_directory(reader: _Reader) -> _Directory:
     if locator[:4] == b"PK\6\7":
         end_at, (disk, start_disk, here, entries, num_bytes, offset) = _find_end64(reader, locator_at, locator)
     if disk or start_disk or here != entries:
-        raise damaged(reader, end_at, f"one of several parts of a zip; expected a whole one: {_UNPACK}")
+        raise damaged(reader, end_at, f"one of several parts of a zip; expected a complete one: {_UNPACK}")
     if offset + num_bytes != end_at:
         raise damaged(
             reader,
@@ -173,7 +178,6 @@ class ArchiveReader:
         return self._window.read(offset, stop - offset)
 
     def read_apart(self, offset: int, num_bytes: int) -> bytes:
-        """Read bytes by a separate request, so that the stream stays where it is."""
         num_bytes = min(num_bytes, self.num_bytes - offset)
         if num_bytes <= 0:
             return b""

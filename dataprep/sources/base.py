@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -22,9 +22,10 @@ from dataprep.dataset.spill import SpilledReferences, spilled
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import ByteReader, Member, damaged
 from dataprep.messages import quoted, shown
-from dataprep.sources.archives import Progress
+from dataprep.sources.archives import ArchiveReader, Progress, archive_members
+from dataprep.sources.folders import FolderFile
 from dataprep.sources.keys import is_file_of_image, is_image, key_of, name_parts, refuse_duplicates
-from dataprep.storage.base import NO_VERSION, Storage
+from dataprep.storage.base import NO_VERSION, ObjectInfo, Storage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +112,7 @@ READ_ALL = Reading()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class SplitRequest:
     """Request for the images of a split."""
 
     split: str
@@ -198,7 +199,7 @@ class Dataset(ABC):
             UsageError: The dataset has no such split.
         """
         facts = self.split_facts(split)
-        wanted = Wanted(split=split, allow_partial=allow_partial, classes=classes, progress=progress)
+        wanted = SplitRequest(split=split, allow_partial=allow_partial, classes=classes, progress=progress)
         found = self._find(root, wanted)
         if not len(found.refs):
             raise SourceError(f"{root.url}: no image of {self.name} {split}; check `source`")
@@ -208,7 +209,7 @@ class Dataset(ABC):
         return pinned(root, found)
 
     @abstractmethod
-    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
         """List references for `enumerate`, which compares their counts afterwards."""
 
     def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, found: Enumeration) -> None:
@@ -311,6 +312,44 @@ class RefCollector:
             raise damaged(reader, member.offset, member.unreadable, member=member.name, within=within)
         return parts
 
+    def images_in_archive(
+        self, info: ObjectInfo, progress: Progress | None
+    ) -> Iterator[tuple[ArchiveReader, tuple[str, ...], Member]]:
+        """Yield the images of a tar, or the stored ones of a zip, each with the components of its path; the archive
+        becomes a source.
+
+        Raises:
+            SourceError: The archive is damaged or hostile, or an image cannot be read in place.
+        """
+        with ArchiveReader(self.root, info.name, progress=progress, info=info) as reader:
+            for member in archive_members(reader, info.name):
+                parts = self.image_parts(reader, member)
+                if parts is not None:
+                    yield reader, parts, member
+            self.sources.append(SourceFile(info.name, reader.num_bytes, version=reader.version))
+
+    def images_in_folder(self, folder: str, files: Iterable[FolderFile]) -> Iterator[FolderFile]:
+        """Yield the images among the files of a folder. Raises SourceError for a file that is neither an image nor
+        known to be safe to skip."""
+        for file in files:
+            try:
+                if is_image(file.parts):
+                    yield file
+            except SourceError as error:
+                where = f"{self.root.url_of(folder)}: {shown('/'.join(file.parts))}"
+                raise SourceError(f"{where}: {error}; move it elsewhere") from error
+
+    def add_file(
+        self,
+        folder: str,
+        file: FolderFile,
+        key_parts: tuple[str, ...],
+        label: int = NO_LABEL,
+        annotations: bytes = b"",
+    ) -> None:
+        source = "/".join(filter(None, (folder, *file.parts)))
+        self.add(key_parts, source, Member(file.parts[-1], 0, file.num_bytes), label, annotations)
+
     def add(
         self,
         key_parts: tuple[str, ...],
@@ -320,7 +359,6 @@ class RefCollector:
         annotations: bytes = b"",
         crc32c: int | None = None,
     ) -> None:
-        """Add one image."""
         if member.num_bytes > MAX_IMAGE_BYTES:
             where = f"{self.root.url_of(source)}: {shown(member.name)} at byte {member.offset:,}"
             raise SourceError(
@@ -437,8 +475,13 @@ class NamedDataset(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnDataset(NamedDataset):
-    """A dataset of the user's own data."""
+    """A dataset of the user's own data: nothing about it is published."""
 
+    citation: str = ""
+    licence: str = UNSTATED
+    origin: str = UNSTATED
+    facts: Mapping[str, SplitFacts] = field(default_factory=dict)
+    default_splits: tuple[str, ...] = ()
     identity: str = ""
     """Everything that decides what is found, except the user's words and the files themselves."""
     is_published: ClassVar[bool] = False
@@ -446,14 +489,13 @@ class OwnDataset(NamedDataset):
     """Whether any file below the source may belong to the dataset, and not only those that a table names."""
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Return nothing: no classes are published."""
         return ()
 
     @abstractmethod
     def opened(self, root: Storage, reading: Reading = READ_ALL) -> Dataset:
         """Return the dataset with the splits, classes and features that are found in a storage."""
 
-    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
         return self.opened(root, Reading(progress=wanted.progress))._find(root, wanted)
 
 
@@ -473,13 +515,8 @@ class FinishedDataset(OwnDataset):
 FINISHED = FinishedDataset(
     name="dataset",
     description="Pictures that somebody's own dataset class has found.",
-    citation="",
-    licence=UNSTATED,
-    origin=UNSTATED,
-    facts={},
-    default_splits=(),
 )
-"""Stands for every class that is not part of dataprep, wherever the class itself is not needed."""
+"""Used for every class that is not part of dataprep, wherever the class itself is not needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -492,18 +529,13 @@ class Converted(FinishedDataset):
 CONVERTED = Converted(
     name="converted",
     description="A dataset that dataprep converted from another one, with the same keys, labels and annotations.",
-    citation="",
-    licence=UNSTATED,
-    origin=UNSTATED,
-    facts={},
-    default_splits=(),
 )
 
 
 def split_fault(split: str) -> str:
     """Return why a split cannot have this name; empty if it can."""
     if split.lower() in _RESERVED_SPLITS or split.lower().endswith("-events"):
-        return f"the name {quoted(split)} of a split is that of another folder or file of a dataset"
+        return f"the name {quoted(split)} of a split is taken by another folder or file of a dataset"
     return ""
 
 

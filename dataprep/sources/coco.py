@@ -13,15 +13,14 @@ from typing import Self
 from dataprep.dataset.features import Features
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError, UsageError
-from dataprep.formats.tars import Member, damaged
+from dataprep.formats.tars import damaged
 from dataprep.messages import counted, not_one_of, shown
-from dataprep.sources.archives import ArchiveReader, Progress, zip_members
-from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, Wanted
+from dataprep.sources.archives import Progress
+from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, SplitRequest
 from dataprep.sources.coco_annotations import KINDS, CocoAnnotations, category_names, coco_features
 from dataprep.sources.coco_files import archive_of, find_json
 from dataprep.sources.folders import folder_files
-from dataprep.sources.keys import is_image
-from dataprep.storage.base import ObjectInfo, Storage
+from dataprep.storage.base import Storage
 
 PARTS = {"train": {"train2017": 118_287, "unlabeled2017": 123_403}, "val": {"val2017": 5_000}}
 """Number of images of each original archive of coco-dup5, by split."""
@@ -53,14 +52,12 @@ class Coco(Dataset):
     """Number of images of each original archive, by split."""
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Return no classes: the images are used without annotations."""
         return ()
 
-    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
         return self._found(root, wanted, lambda _: _NO_ANNOTATIONS).enumeration()
 
-    def _found(self, root: Storage, wanted: Wanted, annotate: _Annotate) -> RefCollector:
-        """Collect the images of a split."""
+    def _found(self, root: Storage, wanted: SplitRequest, annotate: _Annotate) -> RefCollector:
         split = wanted.split
         found = RefCollector(root, split)
         problems = []
@@ -89,7 +86,6 @@ class AnnotatedCoco(Coco):
 
     @property
     def features(self) -> Features:
-        """Features of the annotations that are taken."""
         return coco_features(self.annotations)
 
     def with_annotations(self, kinds: Iterable[str]) -> Self:
@@ -100,7 +96,7 @@ class AnnotatedCoco(Coco):
                 raise UsageError(not_one_of("annotations", kind, KINDS))
         return replace(self, annotations=chosen)
 
-    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
         split, allow_partial = wanted.split, wanted.allow_partial
         (folder,) = self.parts[split]
         kinds = self.annotations if split in LABELLED else ()
@@ -186,42 +182,20 @@ def _find_part(root: Storage, part: str, found: RefCollector, progress: Progress
     archive = f"{part}.zip"
     info = root.stat(archive)
     if info is not None:
-        _find_in_zip(root, info, found, progress, annotate)
-        return archive
-    files = folder_files(root, part, depth=1)
-    images = [file for file in files if _is_image(root, part, file.parts)]
-    for file in images:
-        source = "/".join((part, *file.parts))
-        member = Member(file.parts[-1], 0, file.num_bytes)
-        found.add((part, *file.parts), source, member, annotations=annotate(file.parts[-1]))
-    if len(files):
-        found.sources.append(SourceFile(part, sum(file.num_bytes for file in images)))
-    return f"{part}/" if len(files) else ""
-
-
-def _find_in_zip(
-    root: Storage, info: ObjectInfo, found: RefCollector, progress: Progress | None, annotate: _Annotate
-) -> None:
-    archive = info.name
-    part = archive.removesuffix(".zip")
-    with ArchiveReader(root, archive, progress=progress, info=info) as reader:
-        for member in zip_members(reader):
-            parts = found.image_parts(reader, member)
-            if parts is None:
-                continue
+        for reader, parts, member in found.images_in_archive(info, progress):
             if len(parts) != 2 or parts[0] != part:
-                raise damaged(
-                    reader, member.offset, f"not directly in {part}/; expected COCO's {archive}", member=member.name
-                )
+                what = f"not directly in {part}/; expected COCO's {archive}"
+                raise damaged(reader, member.offset, what, member=member.name)
             found.add(parts, archive, member, annotations=annotate(parts[-1]))
-        found.sources.append(SourceFile(archive, reader.num_bytes, version=reader.version))
-
-
-def _is_image(root: Storage, folder: str, parts: tuple[str, ...]) -> bool:
-    try:
-        return is_image(parts)
-    except SourceError as error:
-        raise SourceError(f"{root.url_of(folder)}: {shown('/'.join(parts))}: {error}; move it elsewhere") from error
+        return archive
+    files, num_bytes = folder_files(root, part, depth=1), 0
+    for file in found.images_in_folder(part, files):
+        found.add_file(part, file, (part, *file.parts), annotations=annotate(file.parts[-1]))
+        num_bytes += file.num_bytes
+    if not len(files):
+        return ""
+    found.sources.append(SourceFile(part, num_bytes))
+    return f"{part}/"
 
 
 _TRAIN = ArchiveFacts(name="train2017.zip", num_bytes=19_336_861_798, md5="cced6f7f71b7629ddf16f17bbcfab6b2")

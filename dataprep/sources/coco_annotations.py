@@ -116,7 +116,6 @@ def mask_size(text: str) -> tuple[int, int] | None:
 
 
 def is_coordinate(value: Any) -> bool:
-    """Return whether a value is a number that a coordinate can have."""
     return type(value) in (int, float) and -MAX_COORDINATE <= value <= MAX_COORDINATE
 
 
@@ -159,7 +158,6 @@ class Caption(msgspec.Struct):
     caption: str
 
     def columns(self) -> Values:
-        """Return the values as features have them."""
         return {"id": self.id, "text": self.caption}
 
 
@@ -173,9 +171,8 @@ class Segment(msgspec.Struct):
     area: float
 
     def columns(self) -> Values:
-        """Return the values as features have them. Raises ValueError for one that no image can have."""
         if not all(is_coordinate(value) for value in (*self.bbox, self.area)):
-            raise ValueError(f"a bbox or an area with a value that is no number up to {MAX_COORDINATE:,.0f}")
+            raise ValueError(f"a bbox or an area with a value that is not a number up to {MAX_COORDINATE:,.0f}")
         if self.bbox[2] < 0 or self.bbox[3] < 0:
             raise ValueError(f"a bbox of negative size, {quoted(list(self.bbox))}, expected [x, y, width, height]")
         if self.iscrowd not in (0, 1):
@@ -282,7 +279,6 @@ class CocoAnnotations:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of annotations by kind."""
         return {name: kind.count for name, kind in self._kinds.items() if name in KINDS}
 
     @property
@@ -331,7 +327,8 @@ class CocoAnnotations:
             for name, kind in self._kinds.items():
                 if name in KINDS and image.id != NO_IMAGE:
                     values |= self._values_of(kind, image)
-            return annotations_json(self._features, _completed(self._features, values))
+            empty = {name: _empty(feature) for name, feature in self._features.items()}
+            return annotations_json(self._features, empty | {name: values[name] for name in empty.keys() & values})
         except FormatError as error:
             where = ", ".join(kind.url for kind in self._kinds.values()) or self._root.url
             raise SourceError(f"{where}: image {shown(file_name)}: {error}; {_AGAIN}") from error
@@ -447,7 +444,7 @@ def _check_polygon(polygon: Any) -> None:
         count = f"{len(polygon):,} numbers" if isinstance(polygon, list) else type(polygon).__name__
         raise ValueError(f"a polygon of {count}, expected x and y of each point")
     if not all(map(is_coordinate, polygon)):
-        raise ValueError(f"a polygon with a coordinate that is no number up to {MAX_COORDINATE:,.0f}")
+        raise ValueError(f"a polygon with a coordinate that is not a number up to {MAX_COORDINATE:,.0f}")
 
 
 class _Spill:
@@ -513,11 +510,6 @@ def _category_of(kind: str, value: Values, categories: Mapping[int, str], labels
     if number not in categories:
         raise FormatError(f"{kind} {value['id']}: category_id {number}, which is not among the file's categories")
     return {"category": categories[number], "label": labels[number]}
-
-
-def _completed(features: Features, values: Values) -> Values:
-    """Return values of all features: empty records and texts for those that an image has none of."""
-    return {name: values[name] if name in values else _empty(feature) for name, feature in features.items()}
 
 
 def _empty(feature: Feature) -> Any:

@@ -207,7 +207,7 @@ def _elements(text: _Text) -> Iterator[Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
@@ -23,11 +23,10 @@ from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFil
 from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
-from dataprep.formats.tars import tar_members
 from dataprep.host.processes import find_modules_here
 from dataprep.messages import did_you_mean, one_line, quoted, shown
 from dataprep.sources import base
-from dataprep.sources.archives import ArchiveReader, zip_members
+from dataprep.sources.archives import ArchiveReader, archive_members
 from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden, key_of, name_parts
 from dataprep.sources.pictures import OpenedDataset
 from dataprep.storage.base import Storage
@@ -102,7 +101,7 @@ def images_in(root: Storage, place: str) -> Iterator[Image]:
                 yield Image(file=info.name, num_bytes=info.num_bytes, key=key_of(parts))
         return
     with ArchiveReader(root, place) as reader:
-        for member in zip_members(reader) if place.lower().endswith(".zip") else tar_members(reader):
+        for member in archive_members(reader, place):
             parts = base.member_parts(reader, member)
             if member.is_directory or not _is_image(parts):
                 continue
@@ -125,7 +124,6 @@ class CustomDataset(base.OwnDataset):
     definition: ImageDataset
 
     def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> OpenedDataset:
-        """Return the dataset with the images that the class lists."""
         readers = {split: _SplitReader(self, root, split) for split in self.definition.facts}
         for reader in readers.values():
             reader.read()
@@ -133,8 +131,7 @@ class CustomDataset(base.OwnDataset):
         declared = self.definition.classes
         classes = tuple(sorted(labels if declared is None else declared))
         found = {split: reader.enumeration(classes) for split, reader in readers.items()}
-        known = {item.name: getattr(self, item.name) for item in fields(base.OwnDataset)}
-        return OpenedDataset(**known, found=found)
+        return OpenedDataset.of(self, found)
 
 
 class _SplitReader:
@@ -154,7 +151,6 @@ class _SplitReader:
 
     @property
     def labels(self) -> frozenset[str]:
-        """Labels that were found."""
         return frozenset(self._labels)
 
     def read(self) -> None:
@@ -289,7 +285,7 @@ def place_of(name: str) -> str:
     place = found.value.replace(" ", "") if found is not None else ""
     if not base.CLASS_NAME.fullmatch(place):
         raise UsageError(
-            f"{quoted(name)} is no dataset class: expected module:NAME, or the name of an entry point in the group "
+            f"{quoted(name)} is not a dataset class: expected module:NAME, or the name of an entry point in the group "
             f"{ENTRY_POINTS} of an installed package"
         )
     return place
@@ -309,7 +305,7 @@ def custom_dataset(name: str | type) -> CustomDataset:
     module = _imported(place, module_name)
     found = getattr(module, attribute, None)
     if found is None:
-        known = [each for each, value in vars(module).items() if isinstance(value, type) and _is_definition(value)]
+        known = [each for each, value in vars(module).items() if _is_definition(value)]
         hint = did_you_mean(attribute, known) or (f"; it has {', '.join(known)}" if known else "")
         raise UsageError(f"{place}: the module {module_name} has no {attribute}{hint}")
     definition = _instance(place, found)
@@ -328,8 +324,8 @@ def custom_dataset(name: str | type) -> CustomDataset:
     )
 
 
-def _is_definition(value: type) -> bool:
-    return issubclass(value, ImageDataset) and value is not ImageDataset
+def _is_definition(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, ImageDataset) and value is not ImageDataset
 
 
 def _imported(place: str, module_name: str) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -39,8 +39,7 @@ from dataprep.formats.pictures import UnusableImageError, open_image
 from dataprep.messages import printable, quoted, shell_words, shown
 from dataprep.sources import base
 from dataprep.sources.archives import Progress
-from dataprep.sources.columns import ColumnError, Columns
-from dataprep.sources.pictures import OpenedDataset, empty_split, in_val, uneven_classes
+from dataprep.sources.pictures import ColumnError, Columns, OpenedDataset, empty_split, in_val, uneven_classes
 from dataprep.sources.tables import Row
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
@@ -95,18 +94,13 @@ class ExistingDataset(base.Converted):
     """A finished dataset that is converted."""
 
     existing: Existing
-    fields: tuple[str, ...] = ()
-    """Fields of its samples that become features."""
-    defaults: tuple[tuple[str, str], ...] = ()
-    """Value for samples without one, by field."""
-    all_fields: bool = False
-    """Whether all fields become features."""
+    wanted: base.Conversion
 
     def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> OpenedDataset:
         """Return the dataset with the references and annotations of its splits, after a comparison of its files."""
         refuse_other_files(self.existing)
         manifest = self.existing.manifest
-        values = open_values(manifest, root.url, self.fields, dict(self.defaults), all_fields=self.all_fields)
+        values = open_values(manifest, root.url, self.wanted)
         stored = stored_splits(tuple(self.facts), self.own)
         readers = {split: _SplitReader(self.existing, root, split) for split in stored}
         for reader in readers.values():
@@ -116,10 +110,9 @@ class ExistingDataset(base.Converted):
         if stored != tuple(self.facts) and self.own is not None:
             found |= _parted(found["train"], self.own)
         first = next(reader.first for reader in readers.values())
-        known = {item.name: getattr(self, item.name) for item in fields(base.OwnDataset)}
         notes = values.notes or left_out(manifest, root, first, features)
         uneven = () if self.own is None else uneven_classes(self.own, found)
-        return OpenedDataset(**known | {"notes": (*notes, *uneven)}, found=found)
+        return OpenedDataset.of(self, found, notes=(*notes, *uneven))
 
 
 def split_facts(
@@ -227,9 +220,7 @@ class StoredValues:
         return kept
 
 
-def open_values(
-    manifest: Manifest, url: str, fields: tuple[str, ...], defaults: dict[str, str], *, all_fields: bool = False
-) -> StoredValues:
+def open_values(manifest: Manifest, url: str, wanted: base.Conversion) -> StoredValues:
     """Return a reader of the annotations of a dataset, of the named fields, or of all fields.
 
     Raises:
@@ -238,17 +229,17 @@ def open_values(
     """
     if manifest.features:
         return _Annotations(manifest)
-    if all_fields:
-        return _AllFields(manifest, defaults)
-    if not fields:
+    if wanted.all_fields:
+        return _AllFields(manifest, dict(wanted.defaults))
+    if not wanted.fields:
         return StoredValues()
-    check_fields(manifest.format, fields)
-    for name in fields:
+    check_fields(manifest.format, wanted.fields)
+    for name in wanted.fields:
         if fault := name_fault(name):
             raise SourceError(
                 f"`field` {name}: {fault}{_way_to_classes(name, url)}; {_LEAVE_OUT.format(words=shell_words(name))}"
             )
-    return _Fields(manifest, fields, defaults)
+    return _Fields(manifest, wanted.fields, dict(wanted.defaults))
 
 
 def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken: Features) -> tuple[str, ...]:
@@ -360,7 +351,7 @@ class _SplitReader:
             raise SourceError(f"{error}: missing, {MANIFEST} lists it; restore it") from error
         if table.group_rows != [shard["samples"] for shard in self._split.shards]:
             raise FormatError(
-                f"{self._index_url}: its row groups are not those of the shards that "
+                f"{self._index_url}: its row groups do not match the shards that "
                 f"{MANIFEST} lists; build or adopt it again"
             )
         return table
@@ -651,7 +642,7 @@ def _without_image(data: Storage, file: str, place: RecordPlace) -> bytes:
     rest = (image_start - start) + (stop - image_stop)
     if rest > MAX_REST_BYTES:
         raise SourceError(
-            f"{data.url_of(file)}: {shown(place.key)} has {rest:,} bytes besides its image, expected at most "
+            f"{data.url_of(file)}: {shown(place.key)} has {rest:,} bytes in addition to its image, expected at most "
             f"{MAX_REST_BYTES:,}"
         )
     head = data.read_range(file, start, image_start - start)

@@ -19,7 +19,7 @@ from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
 from dataprep.formats.tars import ByteReader, tar_members
 from dataprep.sources.archives import ArchiveReader
-from dataprep.sources.base import MAX_SAMPLES, Dataset, RefCollector, SplitFacts, Wanted
+from dataprep.sources.base import MAX_SAMPLES, Dataset, RefCollector, SplitFacts, SplitRequest
 from dataprep.sources.imagenet import IMAGENET, published_classes
 from dataprep.storage.base import Storage
 
@@ -58,7 +58,7 @@ class FakeImageNet(Dataset):
         """Return ImageNet's 1,000 WNIDs."""
         return published_classes()
 
-    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
         # A dry run writes nothing: if the archive does not exist yet, it is read from memory.
         exists = root.stat(FAKE_TAR) is not None
         archive: AbstractContextManager[ByteReader] = (

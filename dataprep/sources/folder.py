@@ -30,33 +30,11 @@ from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.messages import counted, shell_words, shown
-from dataprep.sources.base import READ_ALL, SPLIT_FOLDERS, SPLITS, UNSTATED, OwnData, OwnDataset, Reading, SplitFacts
+from dataprep.sources import pictures as own_pictures
+from dataprep.sources import tree as trees
+from dataprep.sources.base import READ_ALL, SPLIT_FOLDERS, SPLITS, OwnData, OwnDataset, Reading, SplitFacts
 from dataprep.sources.keys import IMAGE_SUFFIXES, SHOWN_PROBLEMS, Problems, is_hidden, key_of, name_bytes
-from dataprep.sources.pictures import (
-    FOLDER_LABELS,
-    LABEL_COLUMN,
-    NO_LABELS,
-    SHOWN_EXAMPLES,
-    Examples,
-    OpenedDataset,
-    Picture,
-    PictureReader,
-    Pictures,
-    Together,
-    listed,
-)
 from dataprep.sources.tables import FILE_COLUMN, rows_of
-from dataprep.sources.tree import (
-    ARCHIVES,
-    ORIGINALS,
-    PACKED,
-    Original,
-    Tree,
-    path_bytes,
-    read_tree,
-    stem_bytes,
-    unpack_command,
-)
 from dataprep.storage.base import Storage
 from dataprep.storage.errors import disk_errors
 
@@ -70,8 +48,8 @@ MAX_TEXT_BYTES = MAX_ANNOTATION_BYTES
 SUFFIX = "txt"
 """Suffix of text files if the user names none."""
 _SUFFIX = re.compile(r"[a-z0-9_-]{1,32}")
-_OTHER_FILES = IMAGE_SUFFIXES | OTHER_PICTURES | ARCHIVES | PACKED
-P = TypeVar("P", bound=Picture)
+_OTHER_FILES = IMAGE_SUFFIXES | OTHER_PICTURES | trees.ARCHIVES | trees.PACKED
+P = TypeVar("P", bound=own_pictures.Picture)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +58,14 @@ class Folder(OwnDataset):
 
     reads_all_files: ClassVar[bool] = True
 
-    def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
-        """Return the dataset with the splits, classes and features that are found in a storage."""
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> own_pictures.OpenedDataset:
         return _FolderReader(root, self.own or OwnData(name=self.name), reading.progress).opened(self)
 
 
 FOLDER = Folder(
     name="folder",
     description="Pictures of the user's own: a tree of files, or archives of it, with or without labels and metadata.",
-    citation="",
-    licence=UNSTATED,
-    origin=UNSTATED,
     facts={name: SplitFacts(samples=None) for name in SPLITS},
-    default_splits=(),
 )
 
 
@@ -101,7 +74,7 @@ class Text(NamedTuple):
 
     name: str
     """Feature that holds it."""
-    original: Original
+    original: trees.Original
     content: str
 
     @property
@@ -123,7 +96,7 @@ def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for value in values:
         name, _, suffix = value.partition("=")
         suffix = suffix.lower().lstrip(".") or SUFFIX
-        fault = "" if name == LABEL_COLUMN else name_fault(name)
+        fault = "" if name == own_pictures.LABEL_COLUMN else name_fault(name)
         if not _SUFFIX.fullmatch(suffix) or suffix in _OTHER_FILES:
             fault = f"no text file has the suffix {shown(suffix)}; expected one such as txt or caption"
         if fault:
@@ -138,12 +111,12 @@ def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
 class TextFiles:
     """Reads text files, and joins them with their pictures."""
 
-    def __init__(self, root: Storage, own: OwnData, texts: SpilledItems[Original], problems: Problems) -> None:
+    def __init__(self, root: Storage, own: OwnData, texts: SpilledItems[trees.Original], problems: Problems) -> None:
         self._root, self._texts, self._problems = root, texts, problems
         self._names = {suffix: name for name, suffix in own.text_files}
         self._defaults = {name: text for name, text in own.defaults if name in self._names.values()}
-        self._without = {name: Examples() for name in self._names.values()}
-        self._odd = Examples()
+        self._without = {name: own_pictures.Examples() for name in self._names.values()}
+        self._odd = own_pictures.Examples()
         self._num_pictures = 0
 
     def joined(self, pictures: Iterable[P], stem_of: Callable[[P], bytes]) -> Iterator[tuple[P, dict[str, str]]]:
@@ -162,15 +135,13 @@ class TextFiles:
             wanted = stem_of(picture)
             if wanted != stem:
                 stem, found = wanted, {}
-                while text is not None and (at := stem_bytes(text.original)) <= wanted:
+                while text is not None and (at := trees.stem_bytes(text.original)) <= wanted:
                     if at < wanted:
                         self._odd.add(text)
                     elif text.name in found:
-                        self._problems.add(
-                            SourceError(
-                                f"{self._root.url}: {found[text.name].shown} and {text.shown} are text files of one "
-                                "picture; remove one"
-                            )
+                        self._problems.note(
+                            f"{self._root.url}: {found[text.name].shown} and {text.shown} are text files of one "
+                            "picture; remove one"
                         )
                     else:
                         found[text.name] = text
@@ -185,20 +156,16 @@ class TextFiles:
         for suffix, name in self._names.items():
             without = self._without[name]
             if without.count:
-                self._problems.add(
-                    SourceError(
-                        f"{self._root.url}: no .{suffix} file for {without.count:,} of {self._num_pictures:,} images: "
-                        f"{without}; expected one of the same name for each: add them, or give the text of images that "
-                        f"have none with `default` {shell_words(name)}=TEXT"
-                    )
+                self._problems.note(
+                    f"{self._root.url}: no .{suffix} file for {without.count:,} of {self._num_pictures:,} images: "
+                    f"{without}; expected one of the same name for each: add them, or give the text of images that "
+                    f"have none with `default` {shell_words(name)}=TEXT"
                 )
         if self._odd.count:
-            self._problems.add(
-                SourceError(
-                    f"{self._root.url}: no image for {self._odd.count:,} of {len(self._texts):,} text files: "
-                    f"{self._odd}; expected one of the same name for each: put the images back, move these files away, "
-                    "or leave them out with `exclude` NAME"
-                )
+            self._problems.note(
+                f"{self._root.url}: no image for {self._odd.count:,} of {len(self._texts):,} text files: "
+                f"{self._odd}; expected one of the same name for each: put the images back, move these files away, "
+                "or leave them out with `exclude` NAME"
             )
 
     def _values(self, picture: P, found: dict[str, Text]) -> dict[str, str]:
@@ -212,7 +179,7 @@ class TextFiles:
 
     def _contents(self) -> Iterator[Text]:
         """Yield the files in the order of their stems; over a network many are read at a time."""
-        texts = iter(self._texts.in_order(stem_bytes))
+        texts = iter(self._texts.in_order(trees.stem_bytes))
         if self._root.reads_in_flight == 1:
             yield from map(self._checked, map(self._read, texts))
             return
@@ -232,14 +199,14 @@ class TextFiles:
         self._problems.add(error)
         return text
 
-    def _read(self, text: Original) -> Text | tuple[Text, SourceError]:
+    def _read(self, text: trees.Original) -> Text | tuple[Text, SourceError]:
         name = self._names[text.parts[-1].lower().rpartition(".")[2]]
         try:
             return Text(name, text, self._content(text).rstrip("\r\n"))
         except SourceError as error:
             return Text(name, text, ""), error
 
-    def _content(self, text: Original) -> str:
+    def _content(self, text: trees.Original) -> str:
         where = f"{self._root.url}: {shown('/'.join(text.parts))}"
         if text.num_bytes > MAX_TEXT_BYTES:
             raise SourceError(
@@ -256,10 +223,10 @@ class TextFiles:
 
 
 @dataclass(slots=True)
-class _Picture(Picture):
+class _Picture(own_pictures.Picture):
     """One image of the tree, with the facts that are found so far."""
 
-    original: Original
+    original: trees.Original
     inner: tuple[str, ...]
     """Path below the split."""
     texts: bytes = b""
@@ -280,12 +247,12 @@ class _Picture(Picture):
 
 def _encode(picture: _Picture) -> bytes:
     above = len(picture.original.parts) - len(picture.inner)
-    return msgspec.msgpack.encode((ORIGINALS.encode(picture.original), above, picture.row, picture.texts))
+    return msgspec.msgpack.encode((trees.ORIGINALS.encode(picture.original), above, picture.row, picture.texts))
 
 
 def _decode(data: bytes) -> _Picture:
     packed, above, row, texts = _DECODER.decode(data)
-    original = ORIGINALS.decode(packed)
+    original = trees.ORIGINALS.decode(packed)
     return _Picture(original, original.parts[above:], texts, row=row)
 
 
@@ -308,23 +275,22 @@ class _Row(NamedTuple):
 _ROWS = Codec(msgspec.msgpack.encode, lambda data: _Row(*_ROW_DECODER.decode(data)), "the metadata")
 
 
-class _FolderReader(PictureReader[_Picture]):
+class _FolderReader(own_pictures.PictureReader[_Picture]):
     """Reads a tree, step by step."""
 
     columns_of = "the metadata"
 
-    def opened(self, dataset: Folder) -> OpenedDataset:
-        """Return the dataset with everything that is found in the tree."""
+    def opened(self, dataset: Folder) -> own_pictures.OpenedDataset:
         with self._problems.together():
             return self._opened(dataset)
 
-    def _opened(self, dataset: Folder) -> OpenedDataset:
-        tree = read_tree(self._root, self._own, self._progress, self._problems)
+    def _opened(self, dataset: Folder) -> own_pictures.OpenedDataset:
+        tree = trees.read_tree(self._root, self._own, self._progress, self._problems)
         self._note_passed_over(tree)
         self._note_empty_files(tree)
         folders = self._split_folders(tree)
         splits = self._by_split(folders, self._with_texts(tree, self._with_rows(tree)))
-        classes = self._label(Together(splits.values()))
+        classes = self._label(own_pictures.AllSplits(splits.values()))
         self._problems.refuse()
         splits = self._with_val(splits)
         found = {}
@@ -339,10 +305,10 @@ class _FolderReader(PictureReader[_Picture]):
     def _collected(self, pictures: Iterable[_Picture]) -> SpilledItems[_Picture]:
         return SpilledItems(_PICTURES, pictures)
 
-    def _sorted(self, pictures: Pictures[_Picture]) -> Pictures[_Picture]:
+    def _sorted(self, pictures: own_pictures.Pictures[_Picture]) -> own_pictures.Pictures[_Picture]:
         return self._collected(pictures).in_order(lambda picture: picture.key.encode())
 
-    def _note_passed_over(self, tree: Tree) -> None:
+    def _note_passed_over(self, tree: trees.Tree) -> None:
         if tree.passed_over:
             counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(tree.passed_over.items()))
             self._notes.append(f"passed over: {counts}")
@@ -350,10 +316,13 @@ class _FolderReader(PictureReader[_Picture]):
             unpacked = "" if tree.unused_table.is_loose else "unpacked, "
             packed = sorted({image.source for image in tree.images if not image.is_loose} if not unpacked else ())
             if packed and self._root.is_local:
-                unpack = (unpack_command(self._root.url_of(name), self._root.url) for name in packed[:SHOWN_EXAMPLES])
+                unpack = (
+                    trees.unpack_command(self._root.url_of(name), self._root.url)
+                    for name in packed[: own_pictures.SHOWN_EXAMPLES]
+                )
                 unpacked = f"after {' && '.join(unpack)}, "
             self._notes.append(
-                f"{shown('/'.join(tree.unused_table.parts))} is no metadata by its name: {unpacked}"
+                f"{shown('/'.join(tree.unused_table.parts))} is not metadata by its name: {unpacked}"
                 f"{_table_command(tree)} builds the pictures that it names; a table with a column {FILE_COLUMN} may "
                 "also be called metadata.csv, metadata.jsonl or metadata.parquet"
             )
@@ -361,7 +330,7 @@ class _FolderReader(PictureReader[_Picture]):
             folder = tree.unused_archive.rpartition("/")[0]
             self._notes.append(
                 f"warning: nothing in {shown(tree.unused_archive)} is read, because only archives directly in `source` "
-                f"are; unpack it there: {unpack_command(tree.unused_archive, folder)}"
+                f"are; unpack it there: {trees.unpack_command(tree.unused_archive, folder)}"
             )
         if tree.unused_text is not None:
             name = tree.unused_text.parts[-1]
@@ -372,14 +341,14 @@ class _FolderReader(PictureReader[_Picture]):
                 "makes their texts a feature"
             )
 
-    def _note_empty_files(self, tree: Tree) -> None:
-        empty = Examples(_Picture(image, image.parts) for image in tree.first_empty)
+    def _note_empty_files(self, tree: trees.Tree) -> None:
+        empty = own_pictures.Examples(_Picture(image, image.parts) for image in tree.first_empty)
         empty.count = tree.num_empty
         self._note_empty(empty)
 
     # Splits
 
-    def _split_folders(self, tree: Tree) -> dict[str, str]:
+    def _split_folders(self, tree: trees.Tree) -> dict[str, str]:
         """Return the split of each top folder that has the name of one; nothing if all images are in train, or if the
         user says that all folders are classes."""
         tops = {image.parts[0] for image in tree.images if len(image.parts) > 1 and _is_split(image.parts[0])}
@@ -387,35 +356,31 @@ class _FolderReader(PictureReader[_Picture]):
         if not splits:
             self._note_deeper_splits(tree)
             return {}
-        outside = Examples(
+        outside = own_pictures.Examples(
             _Picture(image, image.parts)
             for image in tree.images
             if image.parts[0] not in splits or len(image.parts) == 1
         )
         if outside.count:
             may_be_classes = all(len(image.parts) == 2 for image in tree.images)
-            if may_be_classes and self._own.label_from == FOLDER_LABELS:
+            if may_be_classes and self._own.label_from == own_pictures.FOLDER_LABELS:
                 return {}
             classes = "; if these folders and the others are classes, add `label_from` folder" if may_be_classes else ""
-            self._problems.add(
-                SourceError(
-                    f"{self._root.url}: {outside.count:,} images outside of {', '.join(splits)}, which are splits by "
-                    f"their names: {outside}; move them into a split, or give the folder of one split as `source`"
-                    f"{classes}"
-                )
+            self._problems.note(
+                f"{self._root.url}: {outside.count:,} images outside of {', '.join(splits)}, which are splits by "
+                f"their names: {outside}; move them into a split, or give the folder of one split as `source`"
+                f"{classes}"
             )
         for split in sorted(set(splits.values())):
             both = [other for other in splits if splits[other] == split]
             if len(both) > 1:
-                self._problems.add(
-                    SourceError(
-                        f"{self._root.url}: {' and '.join(both)} are both folders of the split {split}; rename or "
-                        "merge them"
-                    )
+                self._problems.note(
+                    f"{self._root.url}: {' and '.join(both)} are both folders of the split {split}; rename or "
+                    "merge them"
                 )
         return splits
 
-    def _note_deeper_splits(self, tree: Tree) -> None:
+    def _note_deeper_splits(self, tree: trees.Tree) -> None:
         """Warn if folders below one top folder have names of splits, as in `images/train`: they are not taken for
         splits."""
         seconds = {
@@ -434,7 +399,7 @@ class _FolderReader(PictureReader[_Picture]):
 
     def _by_split(
         self, folders: Mapping[str, str], pictures: SpilledItems[_Picture]
-    ) -> Mapping[str, Pictures[_Picture]]:
+    ) -> Mapping[str, own_pictures.Pictures[_Picture]]:
         """Sort the images into splits; all into train if no folder has the name of a split."""
         if not folders:
             return {"train": pictures}
@@ -447,7 +412,7 @@ class _FolderReader(PictureReader[_Picture]):
 
     # Metadata
 
-    def _with_rows(self, tree: Tree) -> SpilledItems[_Picture]:
+    def _with_rows(self, tree: trees.Tree) -> SpilledItems[_Picture]:
         """Read the rows of all files of metadata, and return all images, each with its row."""
         if not tree.metadata:
             self._refuse_options(tree)
@@ -458,22 +423,22 @@ class _FolderReader(PictureReader[_Picture]):
             )
         before = self._problems.count
         rows, are_all = self._rows(tree)
-        self._without_row, self._odd_rows = Examples(), _OddRows()
-        pictures = self._collected(self._joined(tree.images.in_order(path_bytes), rows.in_order(attrgetter("path"))))
+        self._without_row, self._odd_rows = own_pictures.Examples(), _OddRows()
+        pictures = self._collected(
+            self._joined(tree.images.in_order(trees.path_bytes), rows.in_order(attrgetter("path")))
+        )
         self._odd_rows.refuse(self._problems)
         if self._without_row.count and are_all:
-            files = ", ".join(file.url for file in tree.metadata[:SHOWN_EXAMPLES])
-            self._problems.add(
-                SourceError(
-                    f"{files}: no row for {self._without_row.count:,} of {len(tree.images):,} images: "
-                    f"{self._without_row}; expected one for each: add rows, or move these images away"
-                )
+            files = ", ".join(file.url for file in tree.metadata[: own_pictures.SHOWN_EXAMPLES])
+            self._problems.note(
+                f"{files}: no row for {self._without_row.count:,} of {len(tree.images):,} images: "
+                f"{self._without_row}; expected one for each: add rows, or move these images away"
             )
         self._take_columns()
         self._are_typed = self._problems.count == before
         return pictures
 
-    def _rows(self, tree: Tree) -> tuple[SpilledItems[_Row], bool]:
+    def _rows(self, tree: trees.Tree) -> tuple[SpilledItems[_Row], bool]:
         """Return the rows of all files of metadata, and whether each could be read."""
         rows: SpilledItems[_Row] = SpilledItems(_ROWS)
         refused: list[str] = []
@@ -490,7 +455,7 @@ class _FolderReader(PictureReader[_Picture]):
                 refuse(error)
         return rows, not refused
 
-    def _joined(self, images: Iterable[Original], rows: Iterable[_Row]) -> Iterator[_Picture]:
+    def _joined(self, images: Iterable[trees.Original], rows: Iterable[_Row]) -> Iterator[_Picture]:
         """Yield all images, each with its row; note those without one, and the rows that have no image of their own.
 
         Args:
@@ -501,7 +466,7 @@ class _FolderReader(PictureReader[_Picture]):
         row = next(waiting, None)
         taken = b""
         for image in chain(images, [None]):
-            path = None if image is None else path_bytes(image)
+            path = None if image is None else trees.path_bytes(image)
             while row is not None and (path is None or row.path < path):
                 self._odd_rows.add(row, is_second=row.path == taken)
                 row = next(waiting, None)
@@ -515,11 +480,11 @@ class _FolderReader(PictureReader[_Picture]):
                 row = next(waiting, None)
             yield picture
 
-    def _refuse_options(self, tree: Tree) -> None:
+    def _refuse_options(self, tree: trees.Tree) -> None:
         """Refuse options about columns if there is no metadata."""
         own = self._own
         named = {"default": list(dict(own.defaults)), "drop": own.drop, "group_by": [own.group_by]}
-        if own.label_from not in (None, FOLDER_LABELS, NO_LABELS):
+        if own.label_from not in (None, own_pictures.FOLDER_LABELS, own_pictures.NO_LABELS):
             named["label_from"] = [own.label_from]
         for option, columns in named.items():
             if any(column and column not in dict(own.text_files) for column in columns):
@@ -530,18 +495,16 @@ class _FolderReader(PictureReader[_Picture]):
 
     # Text files
 
-    def _with_texts(self, tree: Tree, pictures: SpilledItems[_Picture]) -> SpilledItems[_Picture]:
+    def _with_texts(self, tree: trees.Tree, pictures: SpilledItems[_Picture]) -> SpilledItems[_Picture]:
         """Read the text files of all images, and return the images with their texts."""
         names = dict(self._own.text_files)
         if not names:
             return pictures
         both = sorted(names.keys() & self._all_columns.keys())
         if both:
-            self._problems.add(
-                SourceError(
-                    f"{self._root.url}: `text_files` {both[0]}: the metadata has a column {both[0]}, too; choose "
-                    f"another name, or leave the column out with `drop` {shell_words(both[0])}"
-                )
+            self._problems.note(
+                f"{self._root.url}: `text_files` {both[0]}: the metadata has a column {both[0]}, too; choose "
+                f"another name, or leave the column out with `drop` {shell_words(both[0])}"
             )
             return pictures
         files = TextFiles(self._root, self._own, tree.texts, self._problems)
@@ -564,38 +527,38 @@ class _FolderReader(PictureReader[_Picture]):
 
     # Labels
 
-    def _label(self, pictures: Pictures[_Picture]) -> tuple[str, ...]:
+    def _label(self, pictures: own_pictures.Pictures[_Picture]) -> tuple[str, ...]:
         """Find the source of the classes, remove its column from the features, and return the sorted classes."""
-        if not self._are_typed and self._own.label_from != FOLDER_LABELS:
+        if not self._are_typed and self._own.label_from != own_pictures.FOLDER_LABELS:
             return ()
         source = self._own.label_from or self._label_source(pictures)
         with self._problems.noted():
-            if source == FOLDER_LABELS:
+            if source == own_pictures.FOLDER_LABELS:
                 self._label_by_folder(pictures)
-            elif source != NO_LABELS:
+            elif source != own_pictures.NO_LABELS:
                 self._label_by_column(pictures, source)
             self._check_features()
         return self._checked_classes(map(self._class_of, pictures))
 
-    def _label_source(self, pictures: Pictures[_Picture]) -> str:
+    def _label_source(self, pictures: own_pictures.Pictures[_Picture]) -> str:
         """Return the source of the labels if the user has not named one."""
-        if LABEL_COLUMN in self._features:
-            suffix = dict(self._own.text_files).get(LABEL_COLUMN)
+        if own_pictures.LABEL_COLUMN in self._features:
+            suffix = dict(self._own.text_files).get(own_pictures.LABEL_COLUMN)
             source = "the column label of the metadata" if suffix is None else f"the text files .{suffix}"
             self._notes.append(f"classes from {source}")
-            return LABEL_COLUMN
+            return own_pictures.LABEL_COLUMN
         self._note_near_labels()
         depths = {len(picture.inner) for picture in pictures}
         if depths == {1}:
-            return NO_LABELS
+            return own_pictures.NO_LABELS
         if depths == {2}:
             return self._folders_as_classes(sorted({picture.inner[0] for picture in pictures}))
-        odd = Examples(picture for picture in pictures if len(picture.inner) != 2)
+        odd = own_pictures.Examples(picture for picture in pictures if len(picture.inner) != 2)
         self._notes.append(
             f"warning: no labels: {odd.count:,} of {len(pictures):,} images are not in a class folder directly below "
             f"their split, {odd}; if folders are classes, give the folder above them as `source`"
         )
-        return NO_LABELS
+        return own_pictures.NO_LABELS
 
     def _folders_as_classes(self, names: list[str]) -> str:
         """Return whether folders are classes, all images being in folders of these names."""
@@ -604,16 +567,18 @@ class _FolderReader(PictureReader[_Picture]):
                 f"warning: no labels: all images are in the one folder {names[0]}; with `label_from` folder it is the "
                 "only class"
             )
-            return NO_LABELS
-        self._notes.append(f"{len(names):,} classes, one per folder: {listed(names)} (`label_from` none for no labels)")
-        return FOLDER_LABELS
+            return own_pictures.NO_LABELS
+        self._notes.append(
+            f"{len(names):,} classes, one per folder: {own_pictures.listed(names)} (`label_from` none for no labels)"
+        )
+        return own_pictures.FOLDER_LABELS
 
-    def _label_by_folder(self, pictures: Pictures[_Picture]) -> None:
+    def _label_by_folder(self, pictures: own_pictures.Pictures[_Picture]) -> None:
         self._class_of = _folder_of
-        odd = Examples(picture for picture in pictures if len(picture.inner) != 2)
+        odd = own_pictures.Examples(picture for picture in pictures if len(picture.inner) != 2)
         if odd.count:
             raise SourceError(
-                f"{self._root.url}: {odd.count:,} of {len(pictures):,} images do not lie directly in a class folder: "
+                f"{self._root.url}: {odd.count:,} of {len(pictures):,} images are not directly in a class folder: "
                 f"{odd}; expected CLASS/IMAGE or SPLIT/CLASS/IMAGE: give the folder above the classes as "
                 "`source`, move them, or build without labels by `label_from` none"
             )
@@ -628,12 +593,12 @@ class _FolderReader(PictureReader[_Picture]):
         beside = [path for top in tops or [root] for path in _folders(top)]
         empty = sorted({path.name for path in beside} - classes)
         if empty:
-            names = listed([*map(shown, empty)])
+            names = own_pictures.listed([*map(shown, empty)])
             self._notes.append(
-                f"warning: {counted(len(empty), 'folder')} beside the classes without an image, so no class: {names}"
+                f"warning: {counted(len(empty), 'folder')} next to the classes without an image, so no class: {names}"
             )
 
-    def _sources(self, tree: Tree, pictures: Pictures[_Picture]) -> list[SourceFile]:
+    def _sources(self, tree: trees.Tree, pictures: own_pictures.Pictures[_Picture]) -> list[SourceFile]:
         """Return the archives, the metadata files, and one entry for all other files of a split."""
         packed = {source.name for source in tree.sources}
         tops: set[str] = set()
@@ -648,7 +613,7 @@ class _FolderReader(PictureReader[_Picture]):
         return [*tree.sources, SourceFile(tops.pop() if len(tops) == 1 else ALL_FILES, num_bytes)]
 
 
-def _table_command(tree: Tree) -> str:
+def _table_command(tree: trees.Tree) -> str:
     """Return the command that builds the pictures of the table that is passed over, or of any table."""
     command, table = "dataprep build table", tree.unused_table
     if table is None or not table.is_loose:
@@ -659,7 +624,7 @@ def _table_command(tree: Tree) -> str:
 
 
 def _stem(picture: _Picture) -> bytes:
-    return stem_bytes(picture.original)
+    return trees.stem_bytes(picture.original)
 
 
 def _folders(root: Path) -> list[Path]:
@@ -688,19 +653,14 @@ class _OddRows:
         """Take a row."""
         self._count += 1
         if len(self._first) < SHOWN_PROBLEMS or row.number < self._first[-1][0]:
-            insort(self._first, (row.number, _odd_row(row, is_second=is_second)))
+            image = shown(row.path.decode("utf-8", "surrogateescape"))
+            what = f"{image} does not exist; expected an image for every row: remove the row, or put the file back"
+            what = f"a second row for {image}; remove one" if is_second else what
+            insort(self._first, (row.number, f"{row.where}: {what}"))
             del self._first[SHOWN_PROBLEMS:]
 
     def refuse(self, problems: Problems) -> None:
         """Add a problem for each row."""
         for _, text in self._first:
-            problems.add(SourceError(text))
+            problems.note(text)
         problems.count += self._count - len(self._first)
-
-
-def _odd_row(row: _Row, *, is_second: bool) -> str:
-    """Return what is wrong with a row that no image is left for."""
-    image = shown(row.path.decode("utf-8", "surrogateescape"))
-    if is_second:
-        return f"{row.where}: a second row for {image}; remove one"
-    return f"{row.where}: {image} does not exist; expected an image for every row: remove the row, or put the file back"

@@ -222,7 +222,7 @@ def _parts(root: Storage, folder: str, name: str) -> tuple[str, ...]:
     except SourceError as error:
         raise _error(root, folder, (name,), f"{error}; {_RENAME}") from error
     except UnicodeDecodeError as error:
-        raise _error(root, folder, (name,), f"its name is no UTF-8; {_RENAME}") from error
+        raise _error(root, folder, (name,), f"its name is not UTF-8; {_RENAME}") from error
     return parts
 
 

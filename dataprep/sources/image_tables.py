@@ -30,21 +30,12 @@ from dataprep.dataset.records import MISSING, SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import did_you_mean, one_line, quoted, shell_words, shown
+from dataprep.sources import tables as table_files
 from dataprep.sources.archives import Progress, refuse_pointer
 from dataprep.sources.base import MAX_IMAGE_BYTES, SPLITS
 from dataprep.sources.folders import MAX_DEPTH, folder_files, tree_files
 from dataprep.sources.keys import IMAGE_SUFFIXES, Problems, Refuse, at_once, is_hidden, name_parts
-from dataprep.sources.tables import (
-    TABLES,
-    MetadataFile,
-    holds_texts,
-    is_table,
-    largest_group,
-    numbered,
-    parquet_errors,
-    table_sha256,
-    text_rows,
-)
+from dataprep.sources.tables import holds_texts
 from dataprep.sources.unpacked import NO_IMAGE, PARQUET, unpacked_list, unpacked_name, unpacking
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_of
@@ -149,7 +140,7 @@ def columns_of(table: ImageTable) -> TableColumns:
         SourceError: It cannot be read, has too many columns or one of them twice, or is a text file without a row.
     """
     if not table.is_parquet:
-        row = next(text_rows(_text_file(table)), None)
+        row = next(table_files.text_rows(_text_file(table)), None)
         if row is None:
             raise SourceError(f"{table.url}: no rows; expected one for each image")
         first = row[1]
@@ -236,7 +227,7 @@ def table_rows(
         SourceError: The file cannot be read.
     """
     if not table.is_parquet:
-        for number, values in text_rows(_text_file(table), refuse):
+        for number, values in table_files.text_rows(_text_file(table), refuse):
             image = values.pop(image_column, None)
             yield TableRow(number, image, {name: value for name, value in values.items() if name not in drop})
         return
@@ -268,7 +259,7 @@ def image_path(row: TableRow) -> str | None:
 
 def row_name(table: ImageTable, number: int) -> str:
     """Return the name of a row, as messages show it."""
-    return f"{shown(table.name)} {numbered(table.name, number)}"
+    return f"{shown(table.name)} {table_files.numbered(table.name, number)}"
 
 
 class PackedImage(NamedTuple):
@@ -339,7 +330,9 @@ class PackedImages:
 
 def packed_source(table: ImageTable, *, is_unpacked: bool) -> SourceFile:
     """Return a table as a source of a plan."""
-    return SourceFile(table.name, table.num_bytes, table_sha256(table.root, table.name, table.num_bytes), is_unpacked)
+    return SourceFile(
+        table.name, table.num_bytes, table_files.table_sha256(table.root, table.name, table.num_bytes), is_unpacked
+    )
 
 
 class LocatedImages:
@@ -407,14 +400,7 @@ class LocatedImages:
             raise SourceError(f"{shown(path)}: {error}") from error
 
     def sizes(self, names: Collection[str]) -> Mapping[str, int]:
-        """Return the size of each file that exists.
-
-        Raises:
-            SourceError: A link leads out of the source.
-        """
-        if self._root.is_local:
-            found = {name: self.size_on_disk(name) for name in names}
-            return {name: size for name, size in found.items() if size is not None}
+        """Return the size of each file in a bucket that exists."""
         return {info.name: info.num_bytes for info in self._root.stats(list(names)) if info is not None}
 
     def size_on_disk(self, name: str) -> int | None:
@@ -470,11 +456,9 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
     for table in tables:
         if len(splits[table.name]) != 1:
             which = " and ".join(sorted(splits[table.name])) or "none"
-            problems.add(
-                SourceError(
-                    f"{table.url}: its name says {which} of the splits train, val and test, where other tables name "
-                    "one; rename it, or name the table, or the folder of tables, to build with `table`"
-                )
+            problems.note(
+                f"{table.url}: its name says {which} of the splits train, val and test, where other tables name "
+                "one; rename it, or name the table, or the folder of tables, to build with `table`"
             )
             continue
         (split,) = splits[table.name]
@@ -612,24 +596,24 @@ def _rows_at_once(table: ImageTable, file: ParquetFile) -> int:
             f"{table.url}: {metadata.num_rows:,} rows in a file of {table.num_bytes:,} bytes; expected a byte for each "
             "row at least: write it again with pyarrow or pandas"
         )
-    largest = max(1, largest_group(metadata))
+    largest = max(1, table_files.largest_group(metadata))
     least = max(1, min(_LEAST_ROWS, _LEAST_BYTES // largest))
     return max(least, min(_MOST_ROWS, _ROW_BYTES // largest))
 
 
 @contextmanager
 def _opened(table: ImageTable) -> Iterator[ParquetFile]:
-    with parquet_errors(table.url):
+    with table_files.parquet_errors(table.url):
         with open_parquet(table.root, table.name, window_bytes=_BUFFER_BYTES, buffer_bytes=_BUFFER_BYTES) as file:
-            if table.root.is_local or largest_group(file.metadata) > _PREFETCH_BYTES:
+            if table.root.is_local or table_files.largest_group(file.metadata) > _PREFETCH_BYTES:
                 yield file
                 return
         with open_parquet(table.root, table.name) as file:
             yield file
 
 
-def _text_file(table: ImageTable) -> MetadataFile:
-    return MetadataFile((), table.url, table.num_bytes, partial(table.root.open, table.name))
+def _text_file(table: ImageTable) -> table_files.MetadataFile:
+    return table_files.MetadataFile((), table.url, table.num_bytes, partial(table.root.open, table.name))
 
 
 def _packed(row: TableRow, offset: int, num_bytes: int, crc32c: int) -> PackedImage:
@@ -647,27 +631,32 @@ def _splits_of(name: str) -> set[str]:
 def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:
     info = root.stat(only) if only else None
     if info is not None:
-        if not is_table(only):
-            raise UsageError(f"{root.url_of(only)} is no table by its name; expected one of {', '.join(TABLES)}")
+        if not table_files.is_table(only):
+            raise UsageError(
+                f"{root.url_of(only)} is not a table by its name; expected one of {', '.join(table_files.TABLES)}"
+            )
         return [ImageTable(root, only, info.num_bytes)]
     odd: Counter[str] = Counter()
 
     def is_odd(name: str) -> bool:
-        odd["hidden or of the system" if is_hidden((name,)) else _suffix(name)] += not is_table(name)
-        return not is_table(name)
+        odd["hidden or of the system" if is_hidden((name,)) else _suffix(name)] += not table_files.is_table(name)
+        return not table_files.is_table(name)
 
     files = folder_files(root, only, depth=MAX_DEPTH) if only else tree_files(root, is_odd)
     prefix = (only,) if only else ()
     tables = [
-        ImageTable(root, "/".join((*prefix, *file.parts)), file.num_bytes) for file in files if is_table(file.parts[-1])
+        ImageTable(root, "/".join((*prefix, *file.parts)), file.num_bytes)
+        for file in files
+        if table_files.is_table(file.parts[-1])
     ]
-    others = odd + Counter(_suffix(file.parts[-1]) for file in files if not is_table(file.parts[-1]))
+    others = odd + Counter(_suffix(file.parts[-1]) for file in files if not table_files.is_table(file.parts[-1]))
     if not tables:
         if other := "" if only else other_data(root):
             raise SourceError(f"{root.url}: no table: {other}")
         where, known = root.url_of(only) if only else root.url, _counts(others.most_common(5))
         raise SourceError(
-            f"{where}: no table (found {known or 'no file'}); expected one of {', '.join(TABLES)}: check `source`"
+            f"{where}: no table (found {known or 'no file'}); expected one of {', '.join(table_files.TABLES)}: check "
+            "`source`"
             + (f", or build the pictures with: dataprep build folder `source` {shell_words(root.url)}" if known else "")
         )
     if passed := _counts((suffix, others[suffix]) for suffix in sorted(others) if suffix[1:] not in IMAGE_SUFFIXES):

@@ -38,7 +38,7 @@ from dataprep.sources.imagenet_labels import (
     published_ids,
     read_val_labels,
 )
-from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden, is_image
+from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
 from dataprep.sources.unpacked import PARQUET
 from dataprep.storage.base import ObjectInfo, Storage
 
@@ -51,6 +51,7 @@ _WNID_OR_TAR = re.compile(rf"{WNID.pattern}(\.tar)?")
 LABEL_COLUMN = "label"
 _TRAIN = re.compile(r"((n\d{8})_\d+)(?:_(n\d{8}))?\.JPEG", re.ASCII)
 _VAL = re.compile(r"(ILSVRC2012_val_\d{8})(?:_(n\d{8}))?\.JPEG", re.ASCII)
+_TRAIN_EXAMPLE, _VAL_EXAMPLE = "n01440764_10026_n01440764.JPEG", "ILSVRC2012_val_00000293_n01440764.JPEG"
 _EXPECTED = "expected the names of the Hub's ILSVRC/imagenet-1k, such as"
 
 
@@ -74,7 +75,7 @@ class ImageNet(base.Dataset):
         num_bytes = sum(table.num_bytes for split in reading.splits for table in tables.get(split, ()))
         note = (
             f"images are in parquet files: about {human_bytes(num_bytes)} are unpacked below the output's _build/, and "
-            "removed when the dataset is whole"
+            "removed when the dataset is complete"
         )
         values = {item.name: getattr(self, item.name) for item in fields(ImageNet)} | {"notes": (note,)}
         return HubImageNet(**values, tables=tables, unpack_to=reading.unpack_to)
@@ -84,14 +85,15 @@ class ImageNet(base.Dataset):
         if not allow_partial:
             return published_classes()
         if root.stat(TRAIN_TAR) is not None:
-            return _classes_in_tar(root)
+            with ArchiveReader(root, TRAIN_TAR, stream=False) as reader:
+                return tuple(sorted(wnid for wnid, _ in _class_tars(reader)))
         for split in ("train", "val"):
             if found := classes_in_folder(_split_folder(root, split)[1]):
                 return found
         labels = read_val_labels(root)
         return labels.classes if labels else ()
 
-    def _find(self, root: Storage, wanted: base.Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: base.SplitRequest) -> Enumeration:
         classes = wanted.classes if wanted.allow_partial else published_classes()
         if wanted.split == "train":
             return TrainFinder(root, classes, wanted.progress).enumeration()
@@ -156,7 +158,7 @@ class HubImageNet(ImageNet):
         tables = self.tables.get("train") or [table for found in self.tables.values() for table in found]
         return tuple(sorted(set(wnids_in(tables))))
 
-    def _find(self, root: Storage, wanted: base.Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: base.SplitRequest) -> Enumeration:
         split, known = wanted.split, wanted.classes if wanted.allow_partial else None
         if known is None:
             known = self.classes(root, allow_partial=wanted.allow_partial)
@@ -218,21 +220,6 @@ class Finder:
             self.found.refs = self.found.refs.relabelled([ranks[wnid] for wnid in met])
         return self.found.enumeration(classes)
 
-    def images(self, files: Iterable[FolderFile], folder: str) -> Iterator[FolderFile]:
-        """Yield the images among a folder's files."""
-        for file in files:
-            try:
-                if is_image(file.parts):
-                    yield file
-            except SourceError as error:
-                where = f"{self.root.url_of(folder)}: {shown('/'.join(file.parts))}"
-                raise SourceError(f"{where}: {error}; move it elsewhere") from error
-
-    def add_file(self, folder: str, file: FolderFile, key_parts: tuple[str, ...], label: int) -> None:
-        """Add one file of an unpacked folder."""
-        source = "/".join(filter(None, (folder, *file.parts)))
-        self.found.add(key_parts, source, Member(file.parts[-1], 0, file.num_bytes), label)
-
     def absent(self, expected: str) -> SourceError:
         return SourceError(
             f"{self.root.url}: {self.dataset} {self.split}: not found: expected {expected}; check `source`, or build "
@@ -293,13 +280,13 @@ class TrainFinder(Finder):
 
     def _add_folders(self, folder: str, files: Iterable[FolderFile]) -> None:
         images = num_bytes = 0
-        for file in self.images(files, folder):
+        for file in self.found.images_in_folder(folder, files):
             if len(file.parts) != 2:
                 raise SourceError(
                     f"{self.root.url_of(folder)}: {shown(file.parts[0])}: an image outside the class folders; "
                     f"expected {folder}{'/' if folder else ''}<wnid>/: move it"
                 )
-            self.add_file(folder, file, file.parts, self.label(file.parts[0], self.root.url_of(folder)))
+            self.found.add_file(folder, file, file.parts, self.label(file.parts[0], self.root.url_of(folder)))
             images, num_bytes = images + 1, num_bytes + file.num_bytes
         if images:
             self.found.sources.append(SourceFile(folder or IN_ROOT, num_bytes))
@@ -329,9 +316,9 @@ class ImageNet21k(base.Dataset):
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return the WNIDs of the class tars or class folders."""
-        return self._find(root, base.Wanted(split="train", allow_partial=True)).classes
+        return self._find(root, base.SplitRequest(split="train", allow_partial=True)).classes
 
-    def _find(self, root: Storage, wanted: base.Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: base.SplitRequest) -> Enumeration:
         release, found = _Finder(root, None, wanted.progress).of_any_release()
         if not wanted.allow_partial:
             _refuse_other_counts(root, release, Release(len(found.refs), len(found.classes)))
@@ -455,28 +442,21 @@ class HubImages:
         label = image.row.values.get(LABEL_COLUMN)
         label = label if isinstance(label, int) else None
         name = (image_tables.image_path(image.row) or "").rpartition("/")[2]
-        if split == "train":
-            stem, wnid = self._train_name(where, name)
-            parts: tuple[str, ...] = (wnid, f"{stem}.JPEG")
-        else:
-            stem, wnid = self._val_name(where, name, label)
-            parts = (f"{stem}.JPEG",)
+        stem, wnid = self._parsed(where, name, split, label)
+        parts = (wnid, f"{stem}.JPEG") if split == "train" else (f"{stem}.JPEG",)
         self._check_label(where, wnid, label)
         return HubImage(where, wnid, parts, image.offset, image.num_bytes, image.crc32c)
 
-    def _train_name(self, where: str, name: str) -> tuple[str, str]:
-        match = _TRAIN.fullmatch(name)
-        if match is None or match[3] not in (None, match[2]):
-            raise SourceError(f"{where}: image.path is {shown(name)}; {_EXPECTED} n01440764_10026_n01440764.JPEG")
-        return match[1], match[2]
-
-    def _val_name(self, where: str, name: str, label: int | None) -> tuple[str, str]:
-        match = _VAL.fullmatch(name)
-        wnid = match[2] or (self._wnids.get(label) if label is not None else None) if match else None
+    def _parsed(self, where: str, name: str, split: str, label: int | None) -> tuple[str, str]:
+        """Return the first part of an image's name, and its class; the name of a val image may be without it."""
+        pattern, example = (_TRAIN, _TRAIN_EXAMPLE) if split == "train" else (_VAL, _VAL_EXAMPLE)
+        match, wnid = pattern.fullmatch(name), None
+        if match is not None and split == "train":
+            wnid = match[2] if match[3] in (None, match[2]) else None
+        elif match is not None:
+            wnid = match[2] or (self._wnids.get(label) if label is not None else None)
         if match is None or wnid is None:
-            raise SourceError(
-                f"{where}: image.path is {shown(name)}; {_EXPECTED} ILSVRC2012_val_00000293_n01440764.JPEG"
-            )
+            raise SourceError(f"{where}: image.path is {shown(name)}; {_EXPECTED} {example}")
         return match[1], wnid
 
     def _check_label(self, where: str, wnid: str, label: int | None) -> None:
@@ -501,18 +481,14 @@ class _ValFinder(Finder):
         info = self.root.stat(VAL_TAR)
         if info is not None:
             tar_labels = self._read_labels()
-            with ArchiveReader(self.root, VAL_TAR, progress=self.progress, info=info) as reader:
-                for member in tar_members(reader):
-                    parts = self.found.image_parts(reader, member)
-                    if parts is not None:
-                        label = self._label_of(tar_labels, parts[-1], f"{reader.archive}: {shown(member.name)}")
-                        self.found.add(parts[-1:], VAL_TAR, member, label)
-                self.found.sources.append(SourceFile(VAL_TAR, reader.num_bytes, version=reader.version))
+            for reader, parts, member in self.found.images_in_archive(info, self.progress):
+                label = self._label_of(tar_labels, parts[-1], f"{reader.archive}: {shown(member.name)}")
+                self.found.add(parts[-1:], VAL_TAR, member, label)
             return self.enumeration_found()
         folder, files = _split_folder(self.root, "val")
         if not len(files):
             raise self.absent(f"{VAL_TAR}, val/ or val/<wnid>/")
-        images = list(self.images(files, folder))
+        images = list(self.found.images_in_folder(folder, files))
         flat = [file for file in images if len(file.parts) == 1]
         labels = self._read_labels() if flat else None
         for file in images:
@@ -521,7 +497,7 @@ class _ValFinder(Finder):
                 label = self.label(file.parts[0], where)
             else:
                 label = self._label_of(labels, file.parts[0], where)
-            self.add_file(folder, file, file.parts[-1:], label)
+            self.found.add_file(folder, file, file.parts[-1:], label)
         self.found.sources.append(SourceFile(folder, sum(file.num_bytes for file in images)))
         return self.enumeration_found()
 
@@ -531,7 +507,7 @@ class _ValFinder(Finder):
             above, url = "", self.root.url.rstrip("/")
             if (top := url.removesuffix(f"/{KAGGLE_IMAGES[:-1]}")) != url:
                 top = top.removesuffix("/ILSVRC")
-                above = f"; if {KAGGLE_CSV} or {BOXES} lie above, name the folder of all: `source` {shell_words(top)}"
+                above = f"; if {KAGGLE_CSV} or {BOXES} are above, name the folder of all: `source` {shell_words(top)}"
             raise SourceError(
                 f"{self.root.url}: imagenet val: no labels: expected {DEVKIT}, {BBOX} or {KAGGLE_CSV} beside the "
                 f"images, {BOXES}/ as Kaggle has it, or images in folders val/<wnid>/{above}"
@@ -581,11 +557,6 @@ def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
 
 def _is_lone_tar(file: FolderFile) -> bool:
     return len(file.parts) == 1 and file.parts[0].endswith(".tar")
-
-
-def _classes_in_tar(root: Storage) -> tuple[str, ...]:
-    with ArchiveReader(root, TRAIN_TAR, stream=False) as reader:
-        return tuple(sorted(wnid for wnid, _ in _class_tars(reader)))
 
 
 class _Finder(TrainFinder):

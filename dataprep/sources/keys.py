@@ -69,7 +69,7 @@ def name_parts(name: str) -> tuple[str, ...]:
     """Split a member's or file's path into components without `.` and empty ones; the root of an archive has none.
 
     Args:
-        name: With `/` between components; bytes that are no UTF-8 as surrogate escapes.
+        name: With `/` between components; bytes that are not UTF-8 as surrogate escapes.
 
     Raises:
         SourceError: The name is absolute, climbs out, is longer than a path can be, or holds a backslash, a NUL, a line
@@ -104,7 +104,9 @@ def is_image(parts: tuple[str, ...]) -> bool:
         return True
     if (stem if dot and suffix.lower() in ("txt", "md") else last).lower() in PAPERS:
         return False
-    raise SourceError("it is no image by its name (.jpg, .jpeg, .png ...) and no file that is known to be safe to skip")
+    raise SourceError(
+        "by its name it is not an image (.jpg, .jpeg, .png ...), nor a file that is known to be safe to skip"
+    )
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
@@ -145,7 +147,7 @@ def name_bytes(name: str) -> bytes:
     try:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise SourceError("its name is no text") from error
+        raise SourceError("its name is not text") from error
 
 
 def at_once(error: DataprepError) -> None:
@@ -168,11 +170,9 @@ class Problems:
         if self.count <= SHOWN_PROBLEMS:
             self._first.append(error)
 
-    def take(self, others: Problems) -> None:
-        """Note all problems of others."""
-        for error in others._first:
-            self.add(error)
-        self.count += others.count - len(others._first)
+    def note(self, text: str) -> None:
+        """Note what is wrong with a source."""
+        self.add(SourceError(text))
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -203,7 +203,7 @@ class Problems:
                 lines.append(f"and {more:,} more")
             listed = "".join(f"\n  {line}" for line in lines)
             self._raised = SourceError(
-                f"{self._where}: {self.count:,} problems; mend them, and run the same command again:{listed}"
+                f"{self._where}: {self.count:,} problems; correct them, and run the same command again:{listed}"
             )
         raise self._raised
 
@@ -213,11 +213,9 @@ def refuse_duplicates(where: str, refs: References) -> None:
     first pairs."""
     problems = Problems(where)
     for first, second, _ in same_names(refs, keys_in_lower_case):
-        problems.add(
-            SourceError(
-                f"{where}: two images have the key {first.key}, ignoring case: {_place(first)} and {_place(second)}; "
-                "expected every name once: remove or rename one"
-            )
+        problems.note(
+            f"{where}: two images have the key {first.key}, ignoring case: {_place(first)} and {_place(second)}; "
+            "expected every name once: remove or rename one"
         )
     problems.refuse()
 

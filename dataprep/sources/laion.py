@@ -9,16 +9,16 @@ files' names.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
-from dataprep.dataset.documents import convert
-from dataprep.dataset.records import Enumeration, PlannedSource
+from dataprep.dataset.records import Enumeration
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shell_words, shown
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import UNSTATED, NamedDataset, OwnData, SplitFacts, Wanted
+from dataprep.sources.base import UNSTATED, NamedDataset, OwnData, SplitFacts, SplitRequest
 from dataprep.sources.tables import Column, Kind, TableFile, Value, is_table, measure_table, read_part
 from dataprep.storage import Storage, open_originals
 
@@ -37,6 +37,7 @@ LAION_COLUMNS = (
 )
 """Names of columns that together only LAION's tables have: LAION-400M and the first LAION-5B; LAION-5B with the guesses
 of models, and Re-LAION."""
+_HIDDEN = re.compile(r"(?:^|/)[._]")
 SPLIT = "train"
 """Name of the only split."""
 
@@ -85,7 +86,7 @@ class LaionDataset(NamedDataset):
         """Return no classes."""
         return ()
 
-    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+    def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
         raise UsageError("laion is a table of URLs, there are no images to list; build it with dataprep build laion")
 
 
@@ -175,12 +176,6 @@ class LaionTables:
         return asdict(self)
 
 
-def tables_from_document(document: Any) -> LaionTables:
-    """Read what `LaionTables.document` returned, also after a round trip through JSON. Raises FormatError for anything
-    else."""
-    return convert(document, LaionTables, where="plan", at="$.laion.tables", advice="build it again")
-
-
 def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
     """Return the storage and the names of the tables that `source` names: files, or one folder of them.
 
@@ -200,7 +195,8 @@ def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
 
 def find_tables(storage: Storage) -> list[str]:
     """List the tables in a folder or below a prefix, sorted by name. Raises SourceError if there is none."""
-    names = sorted(info.name for info in storage.list() if is_table(info.name) and not _hidden(info.name))
+    # Spark, pandas and file systems leave files behind whose names begin with . or _
+    names = sorted(info.name for info in storage.list() if is_table(info.name) and not _HIDDEN.search(info.name))
     if not names:
         raise SourceError(f"{storage.url}: no table (.parquet, .csv, .tsv, .jsonl) found; check `source`")
     return names
@@ -320,11 +316,6 @@ def _other_columns(storage: Storage, first: TableFile, other: TableFile) -> str:
     )
 
 
-def _hidden(name: str) -> bool:
-    """Return whether a name begins with `.` or `_`, like the files that Spark, pandas and file systems leave behind."""
-    return any(part.startswith((".", "_")) for part in name.split("/"))
-
-
 def _number(text: Any, cast: type[int] | type[float]) -> int | float | None:
     """Read a number from text or another type; None if it is not a finite number."""
     if text is None or isinstance(text, cast):
@@ -343,9 +334,3 @@ _TYPED: dict[Kind, Callable[[Any], Any]] = {
     "int": lambda value: _number(value, int),
     "float": lambda value: _number(value, float),
 }
-
-
-def source_entries(tables: LaionTables) -> Iterable[PlannedSource]:
-    """Yield `{name, bytes, rows, sha256}` of each file, as a manifest lists its sources."""
-    for file in tables.files:
-        yield {"name": file.name, "bytes": file.num_bytes, "rows": file.rows, "sha256": file.sha256}

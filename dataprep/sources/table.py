@@ -27,50 +27,10 @@ from dataprep.dataset.records import MISSING, SourceFile
 from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import counted, human_bytes, quoted, shown, sufficient_ratio
-from dataprep.sources import base
+from dataprep.sources import base, image_tables, keys
+from dataprep.sources import pictures as own_pictures
 from dataprep.sources.archives import Progress, refuse_pointer
-from dataprep.sources.image_tables import (
-    PATH_COLUMNS,
-    ImageTable,
-    LocatedImages,
-    PackedImages,
-    TableColumns,
-    TableRow,
-    any_bytes,
-    choose_image_column,
-    columns_of,
-    image_path,
-    named_url,
-    packed_source,
-    row_name,
-    stems,
-    table_rows,
-    tables_by_split,
-)
-from dataprep.sources.keys import (
-    IMAGE_SUFFIXES,
-    SHOWN_PROBLEMS,
-    Problems,
-    Refuse,
-    is_hidden,
-    key_of,
-    name_parts,
-    same_items,
-)
-from dataprep.sources.pictures import (
-    FOLDER_LABELS,
-    LABEL_COLUMN,
-    NO_LABELS,
-    SHOWN_EXAMPLES,
-    Examples,
-    OpenedDataset,
-    Picture,
-    PictureReader,
-    Pictures,
-    Shown,
-    Together,
-    listed,
-)
+from dataprep.sources.image_tables import columns_of
 from dataprep.sources.tables import Row, numbered
 from dataprep.sources.tree import unpack_command
 from dataprep.sources.unpacked import IMAGE_FILES
@@ -91,8 +51,7 @@ MAX_LISTED = 2 * MAX_NAMED
 class Table(base.OwnDataset):
     """Tables of images."""
 
-    def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> OpenedDataset:
-        """Return the dataset with the splits, classes and features that are found in tables."""
+    def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> own_pictures.OpenedDataset:
         reader = _TableReader(root, self.own or base.OwnData(name=self.name), reading.progress)
         return reader.opened(self, reading)
 
@@ -100,18 +59,14 @@ class Table(base.OwnDataset):
 TABLE = Table(
     name="table",
     description="Images in the user's own table: their bytes in parquet files, or paths in a table of any kind.",
-    citation="",
-    licence=base.UNSTATED,
-    origin=base.UNSTATED,
     facts={name: base.SplitFacts(samples=None) for name in base.SPLITS},
-    default_splits=(),
 )
 
 
 class NamedRow(NamedTuple):
     """A row of a table with its image, for messages."""
 
-    table: ImageTable
+    table: image_tables.ImageTable
     number: int
     image: str
     """Name of the image below the source; empty if the row names none."""
@@ -132,14 +87,14 @@ class UnusableImages:
         self._root, self._image_column, self._max_ratio = root, image_column, max_ratio
         self._where = root.url
         self._all_missing = SpilledItems(_MISSING_IMAGES)
-        self._rows, self._missing = 0, Examples()
+        self._rows, self._missing = 0, own_pictures.Examples()
         """Rows of the table that is read, and its images that do not exist."""
-        self._lacking: list[tuple[ImageTable, Examples, int]] = []
+        self._lacking: list[tuple[image_tables.ImageTable, own_pictures.Examples, int]] = []
         """Tables that lack images, with these images and the number of rows."""
         self._unread: list[NamedRow] = []
         """First rows with a file of a type that is not read."""
         self._num_unread = 0
-        self._empty = Examples()
+        self._empty = own_pictures.Examples()
 
     @property
     def are_some(self) -> bool:
@@ -160,24 +115,26 @@ class UnusableImages:
         self._rows += 1
         if num_bytes is None:
             self._missing.add(row)
-            self._all_missing.append((row.image, row_name(row.table, row.number)))
+            self._all_missing.append((row.image, image_tables.row_name(row.table, row.number)))
         elif not is_read(row.image):
             self._num_unread += 1
-            self._unread += [row] if self._num_unread <= SHOWN_PROBLEMS else []
+            self._unread += [row] if self._num_unread <= keys.SHOWN_PROBLEMS else []
         elif not num_bytes:
             self.add_empty(row)
 
-    def add_empty(self, row: Shown) -> None:
+    def add_empty(self, row: own_pictures.Shown) -> None:
         """Note a row whose image has no byte, or that has none."""
         self._empty.add(row)
 
-    def end_table(self, table: ImageTable) -> None:
+    def end_table(self, table: image_tables.ImageTable) -> None:
         """Note the images of a table that do not exist."""
         if self._missing.count:
             self._lacking.append((table, self._missing, self._rows))
-        self._rows, self._missing = 0, Examples()
+        self._rows, self._missing = 0, own_pictures.Examples()
 
-    def refuse(self, splits: Mapping[str, tuple[Examples, int]], problems: Problems, *, are_final: bool) -> list[str]:
+    def refuse(
+        self, splits: Mapping[str, tuple[own_pictures.Examples, int]], problems: keys.Problems, *, are_final: bool
+    ) -> list[str]:
         """Return a line for each split with images that will be rejected; add problems if they are too many.
 
         Args:
@@ -199,17 +156,17 @@ class UnusableImages:
             option = f"`max_reject_ratio` {ratio:g}" if are_final else "`max_reject_ratio`"
             errors = self._mendable(f"or have them rejected and listed with {option}")
         for error in errors:
-            problems.add(SourceError(error))
+            problems.note(error)
         if not self._max_ratio:
             problems.count += self._num_unread - len(self._unread)
         return []
 
-    def _too_many(self, splits: Mapping[str, tuple[Examples, int]], remedy: str) -> Iterator[str]:
+    def _too_many(self, splits: Mapping[str, tuple[own_pictures.Examples, int]], remedy: str) -> Iterator[str]:
         """Yield an error for each split that has more of these images than the ratio allows."""
         for split, (examples, rows) in splits.items():
             yield (
                 f"{self._where}: {_what(split, examples, rows)}, more than `max_reject_ratio` {self._max_ratio:g} "
-                f"allows, so a build would end without a dataset: {examples}; mend the files, or remove the rows; "
+                f"allows, so a build would end without a dataset: {examples}; repair the files, or remove the rows; "
                 f"{remedy}"
             )
         yield from self._elsewhere()
@@ -218,8 +175,8 @@ class UnusableImages:
         """Yield errors about all images that cannot be used, each with what helps; `reject` is how to go without."""
         for table, number, image in self._unread:
             yield (
-                f"{row_name(table, number)}: {shown(image)}: a picture of type {_suffix(image)}, which is not read; "
-                f"convert such files to JPEG or PNG, {reject}"
+                f"{image_tables.row_name(table, number)}: {shown(image)}: a picture of type {_suffix(image)}, which is "
+                f"not read; convert such files to JPEG or PNG, {reject}"
             )
         for table, missing, rows in self._lacking:
             if 2 * missing.count < rows:
@@ -250,12 +207,14 @@ class UnusableImages:
         beside = sorted(path.name for path in Path(self._root.url).iterdir() if path.suffix.lower() in (".zip", ".tar"))
         if not beside:
             return ""
-        unpack = (unpack_command(self._root.url_of(name), self._root.url) for name in beside[:SHOWN_EXAMPLES])
+        unpack = (
+            unpack_command(self._root.url_of(name), self._root.url) for name in beside[: own_pictures.SHOWN_EXAMPLES]
+        )
         return f"; if they are in {shown(beside[0])}, unpack first: {' && '.join(unpack)}"
 
-    def _lack(self, table: ImageTable, missing: Examples, rows: int) -> str:
+    def _lack(self, table: image_tables.ImageTable, missing: own_pictures.Examples, rows: int) -> str:
         where = f"{table.url}: {missing.count:,} of {rows:,} images are not below {self._where}: {missing}"
-        return where + (" (its JSON lists all)" if missing.count > SHOWN_EXAMPLES else "")
+        return where + (" (its JSON lists all)" if missing.count > own_pictures.SHOWN_EXAMPLES else "")
 
 
 def is_read(image: str) -> bool:
@@ -287,7 +246,7 @@ class UnnamedPictures:
         verb, them = ("is", "it is") if len(unnamed) == 1 else ("are", "they are")
         return (
             f"note: {counted(len(unnamed), 'picture')} beside those of the table {verb} in no row, so {them} left out: "
-            f"{listed([*map(shown, unnamed)])}"
+            f"{own_pictures.listed([*map(shown, unnamed)])}"
         )
 
     def _entries(self) -> Iterator[str]:
@@ -297,16 +256,16 @@ class UnnamedPictures:
             with suppress(OSError), os.scandir(self._root.url_of(folder)) as entries:
                 for entry in entries:
                     suffix = entry.name.rpartition(".")[2].lower()
-                    is_picture = suffix in IMAGE_SUFFIXES | OTHER_PICTURES and not is_hidden((entry.name,))
+                    is_picture = suffix in keys.IMAGE_SUFFIXES | OTHER_PICTURES and not keys.is_hidden((entry.name,))
                     name = f"{folder}/{entry.name}" if folder else entry.name
                     yield name if is_picture and entry.is_file() else ""
 
 
 @dataclass(slots=True)
-class _Picture(Picture):
+class _Picture(own_pictures.Picture):
     """One row of a table."""
 
-    table: ImageTable
+    table: image_tables.ImageTable
     number: int
     """Number of the row, as messages name it."""
     source: str
@@ -323,14 +282,14 @@ class _Picture(Picture):
 
     @property
     def shown(self) -> str:
-        return row_name(self.table, self.number)
+        return image_tables.row_name(self.table, self.number)
 
     @property
     def place(self) -> tuple[str, int, int, int | None]:
         return self.source, self.offset, self.num_bytes, self.crc32c
 
 
-class _TableReader(PictureReader[_Picture]):
+class _TableReader(own_pictures.PictureReader[_Picture]):
     """Reads tables, one after the other."""
 
     columns_of = "the table"
@@ -339,8 +298,7 @@ class _TableReader(PictureReader[_Picture]):
         super().__init__(root, own, progress)
         self._unusable = UnusableImages(root, "", 0.0)
 
-    def opened(self, dataset: Table, reading: base.Reading) -> OpenedDataset:
-        """Return the dataset with everything that is found in the tables; images only of the wanted splits."""
+    def opened(self, dataset: Table, reading: base.Reading) -> own_pictures.OpenedDataset:
         try:
             with self._problems.together():
                 return self._opened(dataset, reading)
@@ -348,9 +306,9 @@ class _TableReader(PictureReader[_Picture]):
             error.missing = self._unusable.missing
             raise
 
-    def _opened(self, dataset: Table, reading: base.Reading) -> OpenedDataset:
+    def _opened(self, dataset: Table, reading: base.Reading) -> own_pictures.OpenedDataset:
         wanted = reading.splits
-        tables = tables_by_split(self._root, self._own.archive, self._notes)
+        tables = image_tables.tables_by_split(self._root, self._own.archive, self._notes)
         self._tables = {table.name: table for found in tables.values() for table in found}
         self._choose_columns(list(self._tables.values()))
         self._keys = _Keys(self._own, self._table_columns, self._image_column)
@@ -360,7 +318,7 @@ class _TableReader(PictureReader[_Picture]):
         self._sources: dict[str, list[SourceFile]] = {name: [] for name in tables}
         built = set(wanted) | ({"train"} if self._own.val_fraction else set()) if wanted else set(tables)
         self._unnamed = UnnamedPictures(self._root) if self._root.is_local and built >= set(tables) else None
-        splits: Mapping[str, Pictures[_Picture]] = {
+        splits: Mapping[str, own_pictures.Pictures[_Picture]] = {
             name: self._pictures(name, found, is_built=name in built) for name, found in tables.items()
         }
         self._take_columns()
@@ -389,7 +347,7 @@ class _TableReader(PictureReader[_Picture]):
 
     # Columns
 
-    def _choose_columns(self, tables: Sequence[ImageTable]) -> None:
+    def _choose_columns(self, tables: Sequence[image_tables.ImageTable]) -> None:
         """Find the column of the images; all tables must have the same columns."""
         first, own = tables[0], self._own
         self._table_columns = columns = columns_of(first)
@@ -397,12 +355,12 @@ class _TableReader(PictureReader[_Picture]):
             with self._problems.noted():
                 _refuse_other_columns(first, columns, table)
         self._problems.refuse()
-        self._image_column = choose_image_column(
+        self._image_column = image_tables.choose_image_column(
             first, columns, own.image_column, frozenset(own.drop), only=own.archive
         )
         kind = columns.kinds[self._image_column]
         if kind == "struct":
-            kind = "bytes" if any(any_bytes(table, self._image_column) for table in tables) else "path"
+            kind = "bytes" if any(image_tables.any_bytes(table, self._image_column) for table in tables) else "path"
         self._holds_bytes = kind == "bytes"
 
     # Rows
@@ -418,11 +376,13 @@ class _TableReader(PictureReader[_Picture]):
         table, number, place, key, row = _DECODER.decode(data)
         return _Picture(self._tables[table], number, *place, key, row=row)
 
-    def _pictures(self, split: str, tables: Sequence[ImageTable], *, is_built: bool) -> SpilledItems[_Picture]:
+    def _pictures(
+        self, split: str, tables: Sequence[image_tables.ImageTable], *, is_built: bool
+    ) -> SpilledItems[_Picture]:
         """Read all rows of a split."""
-        short, pictures = stems(tables), self._collected(())
+        short, pictures = image_tables.stems(tables), self._collected(())
         for table in tables:
-            source = packed_source(table, is_unpacked=self._holds_bytes)
+            source = image_tables.packed_source(table, is_unpacked=self._holds_bytes)
             self._sources[split].append(source)
             with self._problems.noted():
                 for ordinal, (row, picture) in enumerate(self._rows(table, source, is_built=is_built)):
@@ -441,7 +401,7 @@ class _TableReader(PictureReader[_Picture]):
                 self._sources[split].append(SourceFile(IMAGE_FILES, sum(each.num_bytes for each in pictures)))
         return pictures
 
-    def _has_key(self, row: TableRow, picture: _Picture, ordinal: str, *, is_built: bool) -> bool:
+    def _has_key(self, row: image_tables.TableRow, picture: _Picture, ordinal: str, *, is_built: bool) -> bool:
         """Take the values of a row, and its key if its split is built; return False if it can have none."""
         where = f"{picture.table.url} {numbered(picture.table.name, row.number)}"
         values = {name: value for name, value in row.values.items() if name != self._keys.reserved_column}
@@ -455,12 +415,14 @@ class _TableReader(PictureReader[_Picture]):
                 return False
         return True
 
-    def _rows(self, table: ImageTable, source: SourceFile, *, is_built: bool) -> Iterator[tuple[TableRow, _Picture]]:
+    def _rows(
+        self, table: image_tables.ImageTable, source: SourceFile, *, is_built: bool
+    ) -> Iterator[tuple[image_tables.TableRow, _Picture]]:
         if not is_built:
-            for row in table_rows(table, self._image_column, self._drop, only_paths=True):
+            for row in image_tables.table_rows(table, self._image_column, self._drop, only_paths=True):
                 yield row, _Picture(table, row.number, "", 0, 0)
         elif self._holds_bytes:
-            images = PackedImages(
+            images = image_tables.PackedImages(
                 image_column=self._image_column,
                 drop=self._drop,
                 unpack_to=self._unpack_to,
@@ -474,10 +436,10 @@ class _TableReader(PictureReader[_Picture]):
         else:
             yield from self._rows_with_files(table)
 
-    def _rows_with_files(self, table: ImageTable) -> Iterator[tuple[TableRow, _Picture]]:
+    def _rows_with_files(self, table: image_tables.ImageTable) -> Iterator[tuple[image_tables.TableRow, _Picture]]:
         """Yield the rows of a table with paths, with the sizes of the files."""
-        named = named_url(self._root, self._own.archive)
-        located, sizes = LocatedImages(self._root, table.name, named), dict[str, int]()
+        named = image_tables.named_url(self._root, self._own.archive)
+        located, sizes = image_tables.LocatedImages(self._root, table.name, named), dict[str, int]()
         if located.are_listed:
             found = self._named_rows(table, located, lambda _: None)  # refused below
             sizes |= located.sizes([name for _, name in found if name])
@@ -495,10 +457,14 @@ class _TableReader(PictureReader[_Picture]):
                 self._unnamed.add(name)
             yield row, picture
 
-    def _named_rows(self, table: ImageTable, located: LocatedImages, refuse: Refuse) -> Iterator[tuple[TableRow, str]]:
+    def _named_rows(
+        self, table: image_tables.ImageTable, located: image_tables.LocatedImages, refuse: keys.Refuse
+    ) -> Iterator[tuple[image_tables.TableRow, str]]:
         """Yield the rows of a table, each with the name of its file below the source; empty for a row without one."""
-        for row in table_rows(table, self._image_column, self._drop, progress=self._progress, refuse=refuse):
-            path = image_path(row)
+        for row in image_tables.table_rows(
+            table, self._image_column, self._drop, progress=self._progress, refuse=refuse
+        ):
+            path = image_tables.image_path(row)
             try:
                 name = "" if path is None else located.name_of(path)
             except SourceError as error:
@@ -506,36 +472,34 @@ class _TableReader(PictureReader[_Picture]):
                 continue
             yield row, name
 
-    def _refuse_same_keys(self, pictures: Pictures[_Picture]) -> None:
-        for first, second, _ in same_items(pictures, lambda picture: picture.key.lower()):
-            self._problems.add(
-                SourceError(
-                    f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
-                    "case; expected every image once: remove a row, or number the samples by `key_from` row"
-                )
+    def _refuse_same_keys(self, pictures: own_pictures.Pictures[_Picture]) -> None:
+        for first, second, _ in keys.same_items(pictures, lambda picture: picture.key.lower()):
+            self._problems.note(
+                f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
+                "case; expected every image once: remove a row, or number the samples by `key_from` row"
             )
 
-    def _refuse_unusable(self, splits: Mapping[str, Pictures[_Picture]]) -> None:
+    def _refuse_unusable(self, splits: Mapping[str, own_pictures.Pictures[_Picture]]) -> None:
         """Refuse images that cannot be used, or note that they will be rejected."""
         if not self._unusable.are_some:
             return
         found = {
-            name: (Examples(map(self._named, filter(_is_unusable, pictures))), len(pictures))
+            name: (own_pictures.Examples(map(self._named, filter(_is_unusable, pictures))), len(pictures))
             for name, pictures in splits.items()
         }
         self._notes += self._unusable.refuse(
             found, self._problems, are_final=self._are_typed or not self._own.val_fraction
         )
 
-    def _named(self, picture: _Picture) -> Shown:
+    def _named(self, picture: _Picture) -> own_pictures.Shown:
         return picture if self._holds_bytes else NamedRow(picture.table, picture.number, picture.source)
 
-    def _note_unpacked(self, splits: Mapping[str, Pictures[_Picture]]) -> None:
+    def _note_unpacked(self, splits: Mapping[str, own_pictures.Pictures[_Picture]]) -> None:
         if self._holds_bytes:
             num_bytes = sum(picture.num_bytes for pictures in splits.values() for picture in pictures)
             self._notes.append(
                 f"images are in parquet files: {human_bytes(num_bytes)} are unpacked below the output's _build/, and "
-                "removed when the dataset is whole"
+                "removed when the dataset is complete"
             )
 
     def _note_unnamed(self) -> None:
@@ -545,20 +509,22 @@ class _TableReader(PictureReader[_Picture]):
 
     # Labels
 
-    def _label(self, splits: Mapping[str, Pictures[_Picture]], built: set[str]) -> tuple[str, ...]:
+    def _label(self, splits: Mapping[str, own_pictures.Pictures[_Picture]], built: set[str]) -> tuple[str, ...]:
         """Find the source of the classes, remove its column from the features, and return the sorted classes."""
         if not self._are_typed:
             return ()
         column = self._own.label_from or self._label_source()
-        if column == FOLDER_LABELS:
+        if column == own_pictures.FOLDER_LABELS:
             raise UsageError("`label_from` folder: a table has its labels in a column; expected its name, or none")
         classes: tuple[str, ...] = ()
         with self._problems.noted():
             if column in self._table_columns.classes and column in self._features:
-                classes = self._label_by_position(column, Together(splits[name] for name in splits if name in built))
+                classes = self._label_by_position(
+                    column, own_pictures.AllSplits(splits[name] for name in splits if name in built)
+                )
             else:
-                pictures = Together(splits.values())
-                if column != NO_LABELS:
+                pictures = own_pictures.AllSplits(splits.values())
+                if column != own_pictures.NO_LABELS:
                     self._label_by_column(pictures, column)
                 classes = self._checked_classes(map(self._class_of, pictures))
             self._check_features()
@@ -567,16 +533,16 @@ class _TableReader(PictureReader[_Picture]):
     def _label_source(self) -> str:
         """Return the column of the labels if the user has not named one."""
         named = [name for name in self._table_columns.classes if name in self._features]
-        if LABEL_COLUMN in self._features or len(named) == 1:
-            column = LABEL_COLUMN if LABEL_COLUMN in self._features else named[0]
+        if own_pictures.LABEL_COLUMN in self._features or len(named) == 1:
+            column = own_pictures.LABEL_COLUMN if own_pictures.LABEL_COLUMN in self._features else named[0]
             self._notes.append(f"classes from the column {column} of the table")
             return column
         self._note_near_labels()
         if named:
             self._notes.append(f"warning: no labels: {', '.join(named)} have classes; choose one with `label_from`")
-        return NO_LABELS
+        return own_pictures.NO_LABELS
 
-    def _label_by_position(self, column: str, pictures: Pictures[_Picture]) -> tuple[str, ...]:
+    def _label_by_position(self, column: str, pictures: own_pictures.Pictures[_Picture]) -> tuple[str, ...]:
         """Take classes from a column of positions in a list of names, and return the sorted names."""
         del self._features[column]
         names = [name.replace("/", "-").replace("\\", "-").strip() for name in self._table_columns.classes[column]]
@@ -600,12 +566,10 @@ class _TableReader(PictureReader[_Picture]):
                 first = first or (picture.shown, position)
         if first is not None:
             more = f" (one of {odd:,} such rows)" if odd > 1 else ""
-            self._problems.add(
-                SourceError(
-                    f"{first[0]}: {column} is {first[1]!r}{more}, expected 0 to {len(names) - 1}, a position in the "
-                    "names of the classes; a split without labels is left out by naming the others, as in `split` "
-                    "train and val, or built by `label_from` none"
-                )
+            self._problems.note(
+                f"{first[0]}: {column} is {first[1]!r}{more}, expected 0 to {len(names) - 1}, a position in the "
+                "names of the classes; a split without labels is left out by naming the others, as in `split` "
+                "train and val, or built by `label_from` none"
             )
         self._class_of = lambda picture: names[self._values(picture)[column]]
         return classes
@@ -614,7 +578,7 @@ class _TableReader(PictureReader[_Picture]):
 class _Keys:
     """Makes the keys of samples: from paths if rows have them, or a column, or the numbers of rows."""
 
-    def __init__(self, own: base.OwnData, columns: TableColumns, image_column: str) -> None:
+    def __init__(self, own: base.OwnData, columns: image_tables.TableColumns, image_column: str) -> None:
         self._from = own.key_from
         self._column: str | None = None
         if own.key_from not in (None, FROM_PATH, FROM_ROW):
@@ -624,12 +588,16 @@ class _Keys:
                     f"`key_from` {self._column}: expected path, row, or a column of {', '.join(columns.kinds)}"
                 )
         elif columns.kinds[image_column] == "bytes" and own.key_from != FROM_ROW:
-            paths = [name for name, kind in columns.kinds.items() if kind == "path" and name.lower() in PATH_COLUMNS]
+            paths = [
+                name
+                for name, kind in columns.kinds.items()
+                if kind == "path" and name.lower() in image_tables.PATH_COLUMNS
+            ]
             self._column = paths[0] if len(paths) == 1 and paths[0] not in own.drop else None
         self.reserved_column = self._column if self._column in RESERVED else None
         """Column that is not a feature, because no feature may have its name; the key has its values."""
 
-    def key(self, row: TableRow, where: str, ordinal: str, file: str, *, is_missing: bool) -> str:
+    def key(self, row: image_tables.TableRow, where: str, ordinal: str, file: str, *, is_missing: bool) -> str:
         """Return the key of a row.
 
         Args:
@@ -642,25 +610,25 @@ class _Keys:
         if self._from is None and not has_neither:
             self._from = FROM_ROW if path is None else FROM_PATH
         if self._from == FROM_ROW or has_neither:
-            return key_of((*ordinal.split("/")[:-1], f"{ordinal.rpartition('/')[2]}.jpg"))
+            return keys.key_of((*ordinal.split("/")[:-1], f"{ordinal.rpartition('/')[2]}.jpg"))
         if path is None:
             raise SourceError(f"{where}: no path to make a key of, unlike in other rows; number them by `key_from` row")
         try:
-            return key_of(name_parts(_with_suffix(path)))
+            return keys.key_of(keys.name_parts(_with_suffix(path)))
         except SourceError as error:
             raise SourceError(f"{where}: {shown(path)}: {error}; number the samples by `key_from` row") from error
 
-    def _path(self, row: TableRow, file: str) -> str | None:
+    def _path(self, row: image_tables.TableRow, file: str) -> str | None:
         if self._column is not None:
             value = row.values.get(self._column)
             return None if value is None or value == "" else str(value)
-        return file or (image_path(row) if isinstance(row.image, dict) else None)
+        return file or (image_tables.image_path(row) if isinstance(row.image, dict) else None)
 
 
 def _with_suffix(path: str) -> str:
     """Return a path with a suffix, which a key leaves out."""
     suffix = path.rpartition(".")[2].lower()
-    return path if suffix in IMAGE_SUFFIXES | OTHER_PICTURES else f"{path}.jpg"
+    return path if suffix in keys.IMAGE_SUFFIXES | OTHER_PICTURES else f"{path}.jpg"
 
 
 def _is_unusable(picture: _Picture) -> bool:
@@ -676,13 +644,15 @@ def _refuse_large(picture: _Picture) -> None:
         )
 
 
-def _refuse_other_columns(first: ImageTable, columns: TableColumns, table: ImageTable) -> None:
+def _refuse_other_columns(
+    first: image_tables.ImageTable, columns: image_tables.TableColumns, table: image_tables.ImageTable
+) -> None:
     others = columns_of(table)
     if others.types == columns.types and others.classes == columns.classes:
         return
     odd = [f"{name} ({kind})" for name, kind in sorted(set(columns.types.items()) ^ set(others.types.items()))]
-    more = f" and {len(odd) - SHOWN_PROBLEMS:,} more" if len(odd) > SHOWN_PROBLEMS else ""
-    named = f"{', '.join(odd[:SHOWN_PROBLEMS])}{more} {'is' if len(odd) == 1 else 'are'} only in one"
+    more = f" and {len(odd) - keys.SHOWN_PROBLEMS:,} more" if len(odd) > keys.SHOWN_PROBLEMS else ""
+    named = f"{', '.join(odd[: keys.SHOWN_PROBLEMS])}{more} {'is' if len(odd) == 1 else 'are'} only in one"
     what = named if odd else "the names of their classes differ"
     raise SourceError(
         f"{first.url} and {table.url} have different columns: {what}; expected the same in all tables: name the table, "
@@ -690,7 +660,7 @@ def _refuse_other_columns(first: ImageTable, columns: TableColumns, table: Image
     )
 
 
-def _what(split: str, examples: Examples, rows: int) -> str:
+def _what(split: str, examples: own_pictures.Examples, rows: int) -> str:
     return (
         f"{split}: {examples.count:,} of {counted(rows, 'image')} cannot be used (missing, empty or of a type that is "
         "not read)"

@@ -121,7 +121,7 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
     """
     if not is_table(name):
         raise UsageError(
-            f"{storage.url_of(name)} is no table by its name; expected one of {', '.join(TABLES)}, uncompressed "
+            f"{storage.url_of(name)} is not a table by its name; expected one of {', '.join(TABLES)}, uncompressed "
             "(parquet is compressed inside)"
         )
     table = (
@@ -187,7 +187,7 @@ def parquet_errors(url: str, advice: str = "fetch it again") -> Iterator[None]:
         raise SourceError(f"{url} does not exist; check `source`") from error
     # Damaged thrift, pages, offsets and dictionaries raise any of these.
     except (pa.ArrowException, ValueError, OSError, IndexError, KeyError, MemoryError, OverflowError) as error:
-        raise SourceError(f"{url}: no readable parquet file ({one_line(error)}); {advice}") from error
+        raise SourceError(f"{url}: not a readable parquet file ({one_line(error)}); {advice}") from error
 
 
 def largest_group(metadata: Any) -> int:
@@ -268,7 +268,9 @@ def _footer(storage: Storage, name: str, num_bytes: int) -> bytes:
     tail = storage.read_range(name, max(0, num_bytes - FOOTER_TAIL_BYTES), min(num_bytes, FOOTER_TAIL_BYTES))
     footer_bytes = int.from_bytes(tail[:4], "little") + FOOTER_TAIL_BYTES
     if tail[4:] != b"PAR1" or footer_bytes > min(num_bytes, MAX_FOOTER_BYTES):
-        raise SourceError(f"{storage.url_of(name)} is no readable parquet file (no footer at its end); fetch it again")
+        raise SourceError(
+            f"{storage.url_of(name)} is not a readable parquet file (no footer at its end); fetch it again"
+        )
     return storage.read_range(name, num_bytes - footer_bytes, footer_bytes)
 
 
@@ -517,7 +519,7 @@ def _read_jsonl(storage: Storage, table: TableFile, part: int) -> list[tuple[Any
 def _object(line: str, number: int) -> JsonObject:
     values = json.loads(line)
     if not isinstance(values, dict):
-        raise ValueError(f"row {number:,} is no JSON object")
+        raise ValueError(f"row {number:,} is not a JSON object")
     return values
 
 

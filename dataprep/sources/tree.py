@@ -23,9 +23,9 @@ from dataprep.dataset.paths import OTHER_PICTURES, READABLE_SUFFIXES
 from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError
-from dataprep.formats.tars import damaged, tar_members
+from dataprep.formats.tars import damaged
 from dataprep.messages import shell_words, shown
-from dataprep.sources.archives import ArchiveReader, Progress, refuse_pointer, zip_members
+from dataprep.sources.archives import ArchiveReader, Progress, archive_members, refuse_pointer
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, SPLIT_FOLDERS, OwnData, member_parts
 from dataprep.sources.folders import tree_files
 from dataprep.sources.image_tables import other_data
@@ -174,11 +174,9 @@ class Tree:
 
     def _take_image(self, original: Original) -> None:
         if original.num_bytes > MAX_IMAGE_BYTES:
-            self.problems.add(
-                SourceError(
-                    f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))} has "
-                    f"{original.num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for one image: remove it"
-                )
+            self.problems.note(
+                f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))} has "
+                f"{original.num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for one image: remove it"
             )
             return
         try:
@@ -303,7 +301,7 @@ def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None
     with ArchiveReader(tree.root, name, progress=progress) as reader:
         if name.lower().rpartition(".")[2] in PACKED:
             raise SourceError(f"{reader.archive}: {_IS_PACKED}; unpack it, and give the folder as `source`")
-        members = zip_members(reader) if name.lower().endswith(".zip") else tar_members(reader)
+        members = archive_members(reader, name)
         stem, is_inside = name.rpartition(".")[0], True
         found = SpilledItems(ORIGINALS)
         for member in members:

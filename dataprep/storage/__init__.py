@@ -33,7 +33,7 @@ from dataprep.messages import did_you_mean, quoted
 from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.errors import disk_errors
 
-__all__ = ["ObjectInfo", "Storage", "absolute", "disk_errors", "open_originals", "open_storage"]
+__all__ = ["ObjectInfo", "Storage", "absolute", "disk_errors", "expected", "open_originals", "open_storage"]
 
 
 def open_storage(url: str) -> Storage:
@@ -71,11 +71,20 @@ def open_originals(url: str) -> Storage:
     return LocalStorage(Path(storage.url), links="in root") if storage.is_local else storage
 
 
+def expected(storage: Storage) -> Storage:
+    """Return a storage to which names can be given that are looked for: a bucket's, or any other as it is."""
+    if storage.is_local:
+        return storage
+    from dataprep.storage.gcs import ExpectedGCS, GCSStorage
+
+    return ExpectedGCS(storage.url) if type(storage) is GCSStorage else storage
+
+
 def _open_path(path: str) -> Storage:
     from dataprep.storage.local import LocalStorage
 
     if not path or "\0" in path:
-        raise UsageError(f"{quoted(path)} is no path; expected a folder, file:///path or gs://bucket/prefix")
+        raise UsageError(f"{quoted(path)} is not a path; expected a folder, file:///path or gs://bucket/prefix")
     return LocalStorage(Path(path))
 
 

@@ -66,7 +66,6 @@ class Storage(Protocol):
         """Iterate over all objects below a prefix (whole path components, e.g. `train/`), ordered by name.
 
         Args:
-            prefix: The prefix.
             first: Leave out objects whose names come before this one; in a bucket they cost no request.
         """
 
@@ -85,9 +84,6 @@ class Storage(Protocol):
         """Return exactly `num_bytes` bytes; many threads may call this.
 
         Args:
-            name: The object.
-            offset: First byte.
-            num_bytes: Number of bytes.
             version: The version to read; NO_VERSION reads any.
             file_bytes: Size that the object must have, where it is known.
 
@@ -98,17 +94,10 @@ class Storage(Protocol):
     def open(self, name: str) -> BinaryIO:
         """Open a sequential, buffered stream over the object, in bounded memory. Raises FileNotFoundError."""
 
-    def in_build(self, build: str) -> Storage:
-        """Return the same place for a build, which writes below a folder of its own.
-
-        On disk that folder must exist, and spool files are in its `tmp/`. If it is gone, nothing is written any more,
-        and StorageError says so.
-        """
-
     def spool_path(self, name: str) -> Path:
         """Create a local path on which to write a file that `publish` will later put in place as `name`.
 
-        On disk it is in `_build/tmp/`, or in that of `in_build`, on the same file system; for a bucket it is in the
+        On disk it is in `_build/tmp/`, or in that of `staged`, on the same file system; for a bucket it is in the
         machine's temporary folder.
         """
 
@@ -238,9 +227,6 @@ def read_bounded(
     """Read a small object that anyone may have written; None if it does not exist.
 
     Args:
-        storage: Where the object is.
-        name: Name of the object.
-        max_bytes: Maximum size of the object.
         advice: What the user can do about a larger object, for the error.
         error: The class of the error.
 

@@ -12,7 +12,7 @@ from dataprep.errors import AccessError, FullError, StorageError
 from dataprep.messages import counted, shortened
 from dataprep.storage.checksums import crc32c_hex
 
-GO_ON = "run the same command again: it goes on where it stopped"
+GO_ON = "run the same command again: it continues where it stopped"
 READ_LESS_AT_ONCE = (
     "run the command again; where the connection is slow, have fewer requests at a time (reads_in_flight), "
     "or wait longer for each (deadline_s)"
@@ -46,7 +46,6 @@ def missing(url: str) -> FileNotFoundError:
 
 
 def bad_range(url: str, offset: int, num_bytes: int) -> str:
-    """Return the text for a range that no object can have."""
     return f"{url}: a range must not be negative, got {num_bytes:,} bytes from {offset:,}"
 
 
@@ -80,7 +79,6 @@ def conflict(url: str, ours: tuple[int, str], theirs: tuple[int, str]) -> str:
 
 
 def too_large(url: str, num_bytes: int, max_bytes: int) -> str:
-    """Return the error text for an object that is larger than `max_bytes`."""
     return f"{url}: {num_bytes:,} bytes, expected at most {max_bytes:,}"
 
 

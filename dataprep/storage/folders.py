@@ -151,7 +151,7 @@ class Folders:
         """Open, like `opened`, the folder that contains a path below the root. Raises UsageError for another path."""
         folder = path.parent
         if ".." in path.parts or not folder.is_relative_to(self.root):
-            raise UsageError(f"{path} lies outside {self.root}; expected what was written below it")
+            raise UsageError(f"{path} is outside {self.root}; expected what was written below it")
         name = "" if folder == self.root else folder.relative_to(self.root).as_posix()
         return self.opened(name, make=make, required=required)
 
@@ -182,7 +182,10 @@ class Folders:
                 continue
             except OSError as error:
                 if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(leaf, outer):
-                    raise UsageError(through_link(self.root, path)) from None
+                    raise UsageError(
+                        f"{self.root / path} is a link, and nothing below {self.root} is written or removed through a "
+                        "link; pass the folder it points to instead, or remove the link"
+                    ) from None
                 raise
             break
         # An existing folder may have been made by a process that was killed before it synced the folder above.
@@ -221,14 +224,6 @@ def sync_file(name: str, folder: int) -> int:
         return os.fstat(descriptor).st_size
     finally:
         os.close(descriptor)
-
-
-def through_link(root: Path, path: str) -> str:
-    """Return the text of the error for a path that leads through a link."""
-    return (
-        f"{root / path} is a link, and nothing below {root} is written or removed through a link; "
-        "pass the folder it points to instead, or remove the link"
-    )
 
 
 def _sync_parent(path: Path) -> None:
@@ -294,11 +289,7 @@ class _OpenFile:
 
 
 class OpenFiles:
-    """Open descriptors by name. The least recently used is closed first; one in use is closed by its last reader.
-
-    Args:
-        folders: Opens the files.
-    """
+    """Open descriptors by name. The least recently used is closed first; one in use is closed by its last reader."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders

@@ -32,33 +32,10 @@ from uuid import uuid4
 from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
-from dataprep.storage import gcs_client, gcs_transfers
-from dataprep.storage.base import (
-    NO_VERSION,
-    ChangedError,
-    ObjectInfo,
-    OtherSizeError,
-    Storage,
-    TooLargeError,
-    check_name,
-    check_prefix,
-)
+from dataprep.storage import base, errors, gcs_client, gcs_transfers
 from dataprep.storage.checksums import crc32c_of_bytes
-from dataprep.storage.errors import (
-    GO_ON,
-    READ_LESS_AT_ONCE,
-    bad_range,
-    conflict,
-    disk_errors,
-    ends_before,
-    missing,
-    other_size,
-    spool_gone,
-    too_large,
-    unsettled,
-)
 from dataprep.storage.gcs_client import bucket_errors, is_missing_bucket
-from dataprep.storage.gcs_transfers import BeatingStream, Following, GrowingFile
+from dataprep.storage.gcs_transfers import BeatingStream, Following
 from dataprep.storage.ranges import RangeStream
 from dataprep.storage.spool import NAME_CHARACTERS, process_spools, remove_stale_spools
 
@@ -120,7 +97,7 @@ class GCSStorage:
 
     def __init__(self, url: str, deadlines: gcs_client.Deadlines | None = None) -> None:
         self._deadlines = deadlines
-        self._next_step = GO_ON if deadlines is None else READ_LESS_AT_ONCE
+        self._next_step = errors.GO_ON if deadlines is None else errors.READ_LESS_AT_ONCE
         self._timeout_s = gcs_client.request_timeout_s(deadlines)
         self.bucket, _, prefix = url.partition("://")[2].partition("/")
         if not _BUCKET.fullmatch(self.bucket):
@@ -128,7 +105,7 @@ class GCSStorage:
                 f"{quoted(url)} names no bucket; expected gs://bucket/prefix, the bucket's name of 3 to 63 characters "
                 "a-z 0-9 . _ -, the first and last a letter or digit (with dots up to 222)"
             )
-        self.prefix = check_prefix(prefix)
+        self.prefix = base.check_prefix(prefix)
         self.url = f"gs://{self.bucket}/{self.prefix}".rstrip("/")
         self._root = f"{self.prefix}/" if self.prefix else ""
         self._following: dict[Path, Following] = {}
@@ -137,10 +114,9 @@ class GCSStorage:
         return GCSStorage, (self.url, self._deadlines)
 
     def url_of(self, name: str) -> str:
-        """The object's gs:// URL."""
         return f"{self.url}/{name}"
 
-    def stat(self, name: str) -> ObjectInfo | None:
+    def stat(self, name: str) -> base.ObjectInfo | None:
         """Read the object's metadata with one request."""
         from google.api_core.exceptions import NotFound
 
@@ -154,7 +130,7 @@ class GCSStorage:
                 return None
         return _info(name, blob)
 
-    def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
+    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
         """Ask for a few objects at the same time; for more, list the folder that holds them all."""
         distinct = dict.fromkeys(names)
         if len(distinct) > MAX_STATS:
@@ -164,14 +140,13 @@ class GCSStorage:
             found = dict(zip(distinct, threads.map(self.stat, distinct), strict=True))
         return [found[name] for name in names]
 
-    def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", first: str = "") -> Iterator[base.ObjectInfo]:
         """List objects with one request for each thousand. Empty objects that only represent folders are left out."""
-        for blob in self._blobs(check_prefix(prefix), first):
+        for blob in self._blobs(base.check_prefix(prefix), first):
             if not blob.name.endswith("/"):
                 yield _info(blob.name[len(self._root) :], blob)
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
-        """Read the whole object with one request, and compare it with its CRC32C."""
         from google.api_core.exceptions import NotFound
 
         with bucket_errors(self.url_of(name), "storage.objects.get", self._next_step):
@@ -182,21 +157,21 @@ class GCSStorage:
             except _PastBoundError:
                 info = self.stat(name)
                 num_bytes = info.num_bytes if info is not None else sink.tell()
-                raise TooLargeError(too_large(self.url_of(name), num_bytes, sink.max_bytes)) from None
+                raise base.TooLargeError(errors.too_large(self.url_of(name), num_bytes, sink.max_bytes)) from None
             except NotFound as error:
                 if is_missing_bucket(error):
                     raise
-                raise missing(self.url_of(name)) from error
+                raise errors.missing(self.url_of(name)) from error
         beat()
         return sink.getvalue()
 
     def read_range(
-        self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION, file_bytes: int | None = None
+        self, name: str, offset: int, num_bytes: int, version: int = base.NO_VERSION, file_bytes: int | None = None
     ) -> bytes:
         """Read a range of a generation with one request, outside the interpreter lock."""
         url = self.url_of(name)
         if offset < 0 or num_bytes < 0:
-            raise UsageError(bad_range(url, offset, num_bytes))
+            raise UsageError(errors.bad_range(url, offset, num_bytes))
         data, size = b"", None
         with bucket_errors(url, "storage.objects.get", self._next_step):
             if num_bytes:
@@ -210,13 +185,13 @@ class GCSStorage:
             return data
         info = self.stat(name)
         if info is None:
-            raise missing(url)
+            raise errors.missing(url)
         if version and info.version != version:
-            raise ChangedError(url)
+            raise base.ChangedError(url)
         if file_bytes is not None and info.num_bytes != file_bytes:
-            raise OtherSizeError(other_size(url, info.num_bytes, file_bytes))
+            raise base.OtherSizeError(errors.other_size(url, info.num_bytes, file_bytes))
         if info.num_bytes < offset + num_bytes:
-            raise StorageError(ends_before(url, offset, num_bytes, info.num_bytes))
+            raise StorageError(errors.ends_before(url, offset, num_bytes, info.num_bytes))
         if len(data) < num_bytes:
             raise StorageError(f"{url}: got {len(data):,} of {num_bytes:,} bytes; {self._next_step}")
         return data
@@ -225,23 +200,19 @@ class GCSStorage:
         """Open a stream that reads 4 MiB at a time, and four of these ahead."""
         info = self.stat(name)
         if info is None:
-            raise missing(self.url_of(name))
+            raise errors.missing(self.url_of(name))
         stream = RangeStream(functools.partial(self.read_range, name), info.num_bytes)
         return cast(BinaryIO, io.BufferedReader(stream, STREAM_BUFFER_BYTES))
-
-    def in_build(self, build: str) -> GCSStorage:
-        """Return this storage itself: spool files are elsewhere, and a bucket has no folders."""
-        return self
 
     def spool_path(self, name: str) -> Path:
         """Create an empty file in a folder of this process, in the machine's temporary folder."""
         self._full(name)
-        with disk_errors(tempfile.gettempdir()):
+        with errors.disk_errors(tempfile.gettempdir()):
             return process_spools().create(name)
 
     def remove_stale_spools(self) -> int:
         """Remove spool files of processes that died on this machine, and return their number."""
-        with disk_errors(tempfile.gettempdir()):
+        with errors.disk_errors(tempfile.gettempdir()):
             return remove_stale_spools()
 
     @contextlib.contextmanager
@@ -249,7 +220,7 @@ class GCSStorage:
         """Send the file chunk by chunk, in a thread."""
         # A session that is opened while the first images are read costs no time; one for few bytes costs a request.
         min_bytes = 0 if expected_bytes > UPLOAD_CHUNK_BYTES // 2 else UPLOAD_CHUNK_BYTES
-        following = Following(spool, min_bytes, functools.partial(self._send_growing, name))
+        following = Following(spool, min_bytes, functools.partial(self._send_stream, name))
         try:
             yield following.stream.grown
         except BaseException:
@@ -272,10 +243,10 @@ class GCSStorage:
             with bucket_errors(self.url_of(name), "storage.objects.delete"):
                 blob.delete(if_generation_match=blob.generation, retry=gcs_client.retry_policy())
         try:
-            with disk_errors(spool), spool.open("rb") as stream:
+            with errors.disk_errors(spool), spool.open("rb") as stream:
                 self._upload(name, stream, spool.stat().st_size, crc32c)
         except FileNotFoundError:
-            raise StorageError(spool_gone(spool)) from None
+            raise StorageError(errors.spool_gone(spool)) from None
         except ConflictError:
             process_spools().discard(spool)
             raise
@@ -286,7 +257,6 @@ class GCSStorage:
         return self._upload(name, io.BytesIO(data), len(data), crc32c_of_bytes(data))
 
     def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
-        """Write after `before` has returned."""
         before()
         return self.create(name, data)
 
@@ -295,20 +265,14 @@ class GCSStorage:
 
         After a lost response this call may find its own bytes, and then returns False.
         """
-        from google.api_core.exceptions import NotFound, PreconditionFailed
+        from google.api_core.exceptions import PreconditionFailed
 
-        blob, generation = self._blob(name), 0
+        generation = 0
         if expected is not None:
-            with bucket_errors(self.url_of(name), "storage.objects.get", self._next_step):
-                try:
-                    blob.reload(retry=gcs_client.retry_policy(), timeout=self._timeout_s)
-                except NotFound as error:
-                    if is_missing_bucket(error):
-                        raise
-                    return False
-            if (blob.size, blob.crc32c) != (len(expected), crc32c_of_bytes(expected)):
+            info = self.stat(name)
+            if info is None or (info.num_bytes, info.crc32c) != (len(expected), crc32c_of_bytes(expected)):
                 return False
-            generation = blob.generation
+            generation = info.version
         try:
             with bucket_errors(self.url_of(name), "storage.objects.create"):
                 self._send(name, io.BytesIO(data), len(data), crc32c_of_bytes(data), generation)
@@ -316,23 +280,19 @@ class GCSStorage:
             return False
         return True
 
-    def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
+    def replace_file(self, spool: Path, name: str, crc32c: str, expected: base.ObjectInfo) -> bool:
         """Replace like `replace`; after a lost response this call recognises its own bytes and returns True."""
-        from google.api_core.exceptions import NotFound, PreconditionFailed
+        from google.api_core.exceptions import PreconditionFailed
 
-        blob = self._blob(name)
         try:
-            with disk_errors(spool), bucket_errors(self.url_of(name), "storage.objects.create"):
+            with errors.disk_errors(spool), bucket_errors(self.url_of(name), "storage.objects.create"):
                 ours = (spool.stat().st_size, crc32c)
-                try:
-                    blob.reload(retry=gcs_client.retry_policy(), timeout=self._timeout_s)
-                except NotFound as error:
-                    if is_missing_bucket(error):
-                        raise
+                theirs = self.stat(name)
+                if theirs is None:
                     return False
-                if (blob.size, blob.crc32c) == (expected.num_bytes, expected.crc32c) != ours:
+                if (theirs.num_bytes, theirs.crc32c) == (expected.num_bytes, expected.crc32c) != ours:
                     with contextlib.suppress(PreconditionFailed), spool.open("rb") as stream:
-                        self._send(name, stream, *ours, blob.generation)
+                        self._send(name, stream, *ours, theirs.version)
                         return True
             theirs = self.stat(name)
             return theirs is not None and (theirs.num_bytes, theirs.crc32c) == ours
@@ -341,7 +301,7 @@ class GCSStorage:
 
     def rewrite_from(
         self, source: GCSStorage, name: str, copied: Callable[[int], None], original_name: str | None = None
-    ) -> ObjectInfo | None:
+    ) -> base.ObjectInfo | None:
         """Let Cloud Storage copy an object of another bucket to a free name; no byte of it comes to this machine.
 
         Args:
@@ -369,15 +329,13 @@ class GCSStorage:
                         break
         except PreconditionFailed:
             return None
-        return ObjectInfo(name, blob.size, blob.crc32c)
+        return base.ObjectInfo(name, blob.size, blob.crc32c)
 
     def delete(self, name: str) -> None:
-        """Remove the object with one request."""
         with bucket_errors(self.url_of(name), "storage.objects.delete"):
             self._delete(self._blob(name))
 
-    def delete_exactly(self, info: ObjectInfo) -> bool:
-        """Remove the object by its generation."""
+    def delete_exactly(self, info: base.ObjectInfo) -> bool:
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         with bucket_errors(self.url_of(info.name), "storage.objects.delete"):
@@ -395,8 +353,7 @@ class GCSStorage:
         """Do nothing: a bucket has no folders."""
 
     def staged(self, root: str, still_ours: Callable[[], None]) -> GCSStorage:
-        """Return a storage that publishes through `root/tmp/`; dataprep/storage/gcs.py explains how."""
-
+        """Return a storage that publishes through `root/tmp/`; the module's docstring explains how."""
         return StagedGCS(self.url, root, still_ours, self._deadlines)
 
     @contextlib.contextmanager
@@ -406,7 +363,7 @@ class GCSStorage:
 
     def delete_tree(self, prefix: str) -> None:
         """Remove many objects at a time."""
-        blobs = self._blobs(check_name(check_prefix(prefix)))
+        blobs = self._blobs(base.check_name(base.check_prefix(prefix)))
         with ThreadPoolExecutor(DELETES_IN_FLIGHT) as threads:
             while page := list(itertools.islice(blobs, DELETE_BATCH)):
                 with bucket_errors(self.url_of(prefix), "storage.objects.delete"):
@@ -430,34 +387,34 @@ class GCSStorage:
                 theirs = self.stat(name)
             if theirs is not None and (theirs.num_bytes, theirs.crc32c) != (num_bytes, crc32c):
                 ours = (num_bytes, crc32c)
-                raise ConflictError(conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
+                raise ConflictError(errors.conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
             if theirs is not None:
                 return False
-        raise StorageError(unsettled(self.url_of(name)))
+        raise StorageError(errors.unsettled(self.url_of(name)))
 
     def _send(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str, generation: int = 0) -> None:
+        stream.seek(0)
+        self._send_stream(name, BeatingStream(stream), num_bytes, crc32c, generation)
+
+    def _send_stream(
+        self,
+        name: str,
+        stream: io.RawIOBase,
+        num_bytes: int | None = None,
+        crc32c: str | None = None,
+        generation: int = 0,
+    ) -> Blob:
         blob = self._blob(name)
         blob.chunk_size = UPLOAD_CHUNK_BYTES
         # Part of the object's metadata in every kind of upload; the library's `checksum` would compute it again and,
         # where the server disagrees, delete by name whatever exists there.
-        blob.crc32c = crc32c
-        stream.seek(0)
+        if crc32c is not None:
+            blob.crc32c = crc32c
         blob.upload_from_file(
-            BeatingStream(stream),
+            stream,
             size=num_bytes,
             content_type=_content_type(name),
             if_generation_match=generation,
-            checksum=None,
-            retry=gcs_client.retry_policy(),
-        )
-
-    def _send_growing(self, name: str, stream: GrowingFile) -> Blob:
-        blob = self._blob(name)
-        blob.chunk_size = UPLOAD_CHUNK_BYTES
-        blob.upload_from_file(
-            stream,
-            content_type=_content_type(name),
-            if_generation_match=0,
             checksum=None,
             retry=gcs_client.retry_policy(),
         )
@@ -482,11 +439,11 @@ class GCSStorage:
 
     def _full(self, name: str) -> str:
         """Return the object's name in its bucket."""
-        full = self._root + check_name(name)
+        full = self._root + base.check_name(name)
         try:
             num_bytes = len(full.encode())
         except UnicodeEncodeError:
-            raise UsageError(f"object name {quoted(name)} must be text, and has bytes that are no UTF-8") from None
+            raise UsageError(f"object name {quoted(name)} must be text, and has bytes that are not UTF-8") from None
         if num_bytes > MAX_NAME_BYTES:
             raise UsageError(
                 f"object name {quoted(full)} must have {MAX_NAME_BYTES:,} bytes at most, has {num_bytes:,}"
@@ -494,8 +451,8 @@ class GCSStorage:
         return full
 
 
-def _info(name: str, blob: Blob) -> ObjectInfo:
-    return ObjectInfo(name, blob.size, blob.crc32c, blob.generation, version=blob.generation)
+def _info(name: str, blob: Blob) -> base.ObjectInfo:
+    return base.ObjectInfo(name, blob.size, blob.crc32c, blob.generation, version=blob.generation)
 
 
 def _common_folder(names: Sequence[str]) -> str:
@@ -524,7 +481,7 @@ class ExpectedGCS(GCSStorage):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._known: dict[str, ObjectInfo | None] = {}
+        self._known: dict[str, base.ObjectInfo | None] = {}
         # 24 bytes for each object: with those of a million, the names would take 150 MB.
         self._listed = array("q"), array("q"), array("q")
         """Hash of the name, size and version of each listed object."""
@@ -538,11 +495,11 @@ class ExpectedGCS(GCSStorage):
             with ThreadPoolExecutor(len(new)) as threads:
                 self._known |= dict(zip(new, threads.map(super().stat, new), strict=True))
 
-    def stat(self, name: str) -> ObjectInfo | None:
+    def stat(self, name: str) -> base.ObjectInfo | None:
         """Return the object's metadata; with one request if it was not expected."""
         return self._known[name] if name in self._known else super().stat(name)
 
-    def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", first: str = "") -> Iterator[base.ObjectInfo]:
         """List objects, and remember their sizes and versions."""
         for info in super().list(prefix, first):
             for column, value in zip(self._listed, (hash(info.name), info.num_bytes, info.version), strict=True):
@@ -550,7 +507,7 @@ class ExpectedGCS(GCSStorage):
             self._order = None
             yield info
 
-    def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
+    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
         """Return what is known of each object, and ask for the others."""
         found = {name: self._known.get(name) or self._as_listed(name) for name in dict.fromkeys(names)}
         unknown = [name for name, info in found.items() if info is None]
@@ -560,7 +517,7 @@ class ExpectedGCS(GCSStorage):
             self._known |= asked
         return [found[name] for name in names]
 
-    def _as_listed(self, name: str) -> ObjectInfo | None:
+    def _as_listed(self, name: str) -> base.ObjectInfo | None:
         """Return an object as it was first listed, without its checksum; None if it was not."""
         hashes, sizes, versions = self._listed
         if not hashes:
@@ -572,12 +529,7 @@ class ExpectedGCS(GCSStorage):
         at = int(np.searchsorted(np.frombuffer(hashes, np.int64), hash(name), sorter=self._order))
         if at == len(self._order) or hashes[position := int(self._order[at])] != hash(name):
             return None
-        return ObjectInfo(name, sizes[position], None, version=versions[position])
-
-
-def expected(storage: Storage) -> Storage:
-    """Return a storage to which names can be given that are looked for: a bucket's, or any other as it is."""
-    return ExpectedGCS(storage.url) if type(storage) is GCSStorage else storage
+        return base.ObjectInfo(name, sizes[position], None, version=versions[position])
 
 
 class StagedGCS(GCSStorage):
@@ -591,7 +543,7 @@ class StagedGCS(GCSStorage):
         deadlines: gcs_client.Deadlines | None = None,
     ) -> None:
         super().__init__(url, deadlines)
-        self._staging, self._still_ours = check_name(root), still_ours
+        self._staging, self._still_ours = base.check_name(root), still_ours
 
     @contextlib.contextmanager
     def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> Iterator[Callable[[int], None]]:
@@ -609,7 +561,7 @@ class StagedGCS(GCSStorage):
         try:
             num_bytes = spool.stat().st_size
         except FileNotFoundError:
-            raise StorageError(spool_gone(spool)) from None
+            raise StorageError(errors.spool_gone(spool)) from None
         stage = self._stage(spool.name)
         super().publish(spool, stage, crc32c)
         self._copy(stage, name, (num_bytes, crc32c))
@@ -618,7 +570,7 @@ class StagedGCS(GCSStorage):
         """Write the object in the same steps as `publish`."""
         if self._is_staging(name):
             return super().create(name, data)
-        stage = self._stage(f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid4().hex}")
+        stage = self._new_stage(name)
         super().create(stage, data)
         return self._copy(stage, name, (len(data), crc32c_of_bytes(data)))
 
@@ -627,7 +579,7 @@ class StagedGCS(GCSStorage):
         to be, as it would be for a writer that is suspended before it copies."""
         if self._is_staging(name):
             return super().create_last(name, data, before)
-        stage = self._stage(f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid4().hex}")
+        stage = self._new_stage(name)
         with ThreadPoolExecutor(1) as threads:
             uploaded = threads.submit(self._upload_ours, stage, data)
             before()
@@ -660,10 +612,10 @@ class StagedGCS(GCSStorage):
         self._discard(stage)
         theirs = self.stat(name)
         if theirs is None:
-            raise StorageError(unsettled(self.url_of(name)))
+            raise StorageError(errors.unsettled(self.url_of(name)))
         if (theirs.num_bytes, theirs.crc32c) != ours:
             self._still_ours()
-            raise ConflictError(conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
+            raise ConflictError(errors.conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
         return False
 
     def _discard(self, stage: str) -> None:
@@ -672,6 +624,9 @@ class StagedGCS(GCSStorage):
 
     def _is_staging(self, name: str) -> bool:
         return name.startswith(f"{self._staging}/")
+
+    def _new_stage(self, name: str) -> str:
+        return self._stage(f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid4().hex}")
 
     def _stage(self, file: str) -> str:
         return f"{self._staging}/tmp/{file}"

@@ -159,32 +159,27 @@ class BeatingStream(io.RawIOBase):
         self._stream = stream
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True, because a request that failed is sent again."""
-        return True
+        return True  # a request that failed is sent again
 
     def read(self, size: int = -1) -> bytes:
-        """Read from the wrapped stream."""
         beat()
         return self._stream.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Seek in the wrapped stream."""
         return self._stream.seek(offset, whence)
 
     def tell(self) -> int:
-        """Return the position in the wrapped stream."""
         return self._stream.tell()
 
 
-class GrowingFile(io.RawIOBase):
+class GrowingFile(BeatingStream):
     """File that another thread appends to: a read waits until all requested bytes exist, or the end is known."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
+        super().__init__(path.open("rb"))
         self._changed = threading.Condition()
         self._num_bytes = 0
         self._ended = self._abandoned = False
@@ -218,31 +213,13 @@ class GrowingFile(io.RawIOBase):
                 raise OSError("the file will not be finished")
             return self._num_bytes >= num_bytes
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True, because a request that failed is sent again."""
-        return True
-
     def read(self, size: int = -1) -> bytes:
         """Return the next `size` bytes; fewer at the end of the file."""
-        self.wait_for(self._file.tell() + size)
-        beat()
-        return self._file.read(size)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Seek in the file."""
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Return the position in the file."""
-        return self._file.tell()
+        self.wait_for(self.tell() + size)
+        return super().read(size)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        self._stream.close()
         super().close()
 
 

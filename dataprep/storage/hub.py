@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -22,20 +21,9 @@ import msgspec
 from dataprep.errors import AccessError, StorageError, UsageError, install_hint
 from dataprep.host.heartbeat import beat
 from dataprep.messages import first_line, quoted
-from dataprep.storage.base import (
-    NO_VERSION,
-    ObjectInfo,
-    OtherSizeError,
-    Storage,
-    TooLargeError,
-    check_name,
-    check_prefix,
-)
+from dataprep.storage import base
 from dataprep.storage.errors import GO_ON, bad_range, ends_before, missing, other_size, too_large
 from dataprep.storage.ranges import RangeStream
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 SCHEME = "hf://"
 DATASETS = f"{SCHEME}datasets/"
@@ -103,7 +91,7 @@ def place_in(url: str) -> HubPlace:
         rest, revision = rest[1 + len(revision) :], unquote(revision)
     if not _REPOSITORY.fullmatch(f"{owner}/{name}") or not revision:
         raise UsageError(f"{quoted(url)} names no dataset of the Hugging Face Hub; {_EXPECTED}")
-    return HubPlace(f"{owner}/{name}", revision, check_prefix(rest.strip("/")))
+    return HubPlace(f"{owner}/{name}", revision, base.check_prefix(rest.strip("/")))
 
 
 def pinned(url: str) -> HubSource:
@@ -158,56 +146,11 @@ class ReadOnlyStorage:
 
     url: str
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_arguments: Any, **_options: Any) -> NoReturn:
         raise UsageError(f"{self.url}: originals are only read from there; choose a folder or gs://bucket/prefix")
 
-    def in_build(self, build: str) -> Storage:
-        self._refuse()
-
-    def spool_path(self, name: str) -> Path:
-        self._refuse()
-
-    def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> AbstractContextManager[Callable[[int], None]]:
-        self._refuse()
-
-    def publish(self, spool: Path, name: str, crc32c: str) -> None:
-        self._refuse()
-
-    def create(self, name: str, data: bytes) -> bool:
-        self._refuse()
-
-    def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
-        self._refuse()
-
-    def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
-        self._refuse()
-
-    def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
-        self._refuse()
-
-    def remove_stale_spools(self) -> int:
-        self._refuse()
-
-    def staged(self, root: str, still_ours: Callable[[], None]) -> Storage:
-        self._refuse()
-
-    def alone(self) -> AbstractContextManager[None]:
-        self._refuse()
-
-    def delete(self, name: str) -> None:
-        self._refuse()
-
-    def delete_tree(self, prefix: str) -> None:
-        self._refuse()
-
-    def delete_exactly(self, info: ObjectInfo) -> bool:
-        self._refuse()
-
-    def take_away(self, prefix: str) -> None:
-        self._refuse()
-
-    def prune(self, folders: Iterable[str]) -> None:
-        self._refuse()
+    spool_path = sending = publish = create = create_last = replace = replace_file = _refuse
+    remove_stale_spools = staged = alone = delete = delete_tree = delete_exactly = take_away = prune = _refuse
 
 
 class HubStorage(ReadOnlyStorage):
@@ -225,36 +168,31 @@ class HubStorage(ReadOnlyStorage):
         self.url = self._place.url
 
     def url_of(self, name: str) -> str:
-        """Return the file's URL."""
         return f"{self.url}/{name}"
 
-    def stat(self, name: str) -> ObjectInfo | None:
-        """Return the file's size."""
-        num_bytes = self._sizes.get(check_name(name))
-        return None if num_bytes is None else ObjectInfo(name, num_bytes, None)
+    def stat(self, name: str) -> base.ObjectInfo | None:
+        num_bytes = self._sizes.get(base.check_name(name))
+        return None if num_bytes is None else base.ObjectInfo(name, num_bytes, None)
 
-    def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
-        """List files by name."""
-        folder = f"{check_prefix(prefix)}/" if prefix else ""
+    def list(self, prefix: str = "", first: str = "") -> Iterator[base.ObjectInfo]:
+        folder = f"{base.check_prefix(prefix)}/" if prefix else ""
         for name in sorted(self._sizes):
             if name.startswith(folder) and name >= first:
-                yield ObjectInfo(name, self._sizes[name], None)
+                yield base.ObjectInfo(name, self._sizes[name], None)
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
-        """Read the whole file into memory."""
         info = self.stat(name)
         if info is None:
             raise missing(self.url_of(name))
         if max_bytes is not None and info.num_bytes > max_bytes:
-            raise TooLargeError(too_large(self.url_of(name), info.num_bytes, max_bytes))
+            raise base.TooLargeError(too_large(self.url_of(name), info.num_bytes, max_bytes))
         return self.read_range(name, 0, info.num_bytes)
 
-    def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
-        """Return the files' sizes."""
+    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
         return [self.stat(name) for name in names]
 
     def read_range(
-        self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION, file_bytes: int | None = None
+        self, name: str, offset: int, num_bytes: int, version: int = base.NO_VERSION, file_bytes: int | None = None
     ) -> bytes:
         """Read with one request; one that breaks off is sent again."""
         if offset < 0 or num_bytes < 0:
@@ -265,7 +203,7 @@ class HubStorage(ReadOnlyStorage):
         with _hub_errors(place, self.url_of(name)):
             from huggingface_hub import hf_hub_url
 
-            path = f"{place.path}/{check_name(name)}" if place.path else check_name(name)
+            path = f"{place.path}/{base.check_name(name)}" if place.path else base.check_name(name)
             url = hf_hub_url(place.repository, path, repo_type="dataset", revision=place.revision)
             wanted = {"Range": f"bytes={offset}-{offset + num_bytes - 1}", "Accept-Encoding": "identity"}
             response = _get(url, wanted)
@@ -275,12 +213,11 @@ class HubStorage(ReadOnlyStorage):
         if len(data) != num_bytes:
             raise StorageError(ends_before(self.url_of(name), offset, num_bytes, self._sizes.get(name, 0)))
         if file_bytes is not None and self._sizes.get(name, file_bytes) != file_bytes:
-            raise OtherSizeError(other_size(self.url_of(name), self._sizes[name], file_bytes))
+            raise base.OtherSizeError(other_size(self.url_of(name), self._sizes[name], file_bytes))
         beat()
         return data
 
     def open(self, name: str) -> BinaryIO:
-        """Stream the file by ranges."""
         info = self.stat(name)
         if info is None:
             raise missing(self.url_of(name))
@@ -296,7 +233,7 @@ class HubStorage(ReadOnlyStorage):
         inside = f"{place.path}/" if place.path else ""
         with _hub_errors(place):
             try:
-                for path, num_bytes in _files(_api(), place):
+                for path, num_bytes in _files(place):
                     if path.startswith(inside):
                         found[path.removeprefix(inside)] = num_bytes
                     if len(found) > MAX_FILES:
@@ -306,10 +243,11 @@ class HubStorage(ReadOnlyStorage):
         return found
 
 
-def _files(api: HfApi, place: HubPlace) -> Iterator[tuple[str, int]]:
+def _files(place: HubPlace) -> Iterator[tuple[str, int]]:
+    from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
-    tree = api.list_repo_tree(
+    tree = HfApi().list_repo_tree(
         place.repository, place.path or None, recursive=True, revision=place.revision, repo_type="dataset"
     )
     for item in tree:
@@ -318,17 +256,11 @@ def _files(api: HfApi, place: HubPlace) -> Iterator[tuple[str, int]]:
             yield item.path, int(item.size)
 
 
-def _api() -> HfApi:
-    from huggingface_hub import HfApi
-
-    return HfApi()
-
-
 def _network_errors() -> tuple[type[Exception], ...]:
     """Return the errors of the HTTP library that huggingface_hub uses, which depends on its version."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    return tuple(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+    return tuple(each for each in HfHubHTTPError.__mro__ if each.__name__ == "HTTPError")
 
 
 def _get(url: str, headers: Mapping[str, str]) -> Any:

@@ -21,29 +21,8 @@ from typing import Any, BinaryIO, TypeAlias
 from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
-from dataprep.storage.base import (
-    NO_VERSION,
-    ChangedError,
-    ObjectInfo,
-    OtherSizeError,
-    TooLargeError,
-    check_name,
-    check_prefix,
-    file_version,
-)
+from dataprep.storage import base, errors
 from dataprep.storage.checksums import crc32c_of_bytes, crc32c_of_file
-from dataprep.storage.errors import (
-    bad_range,
-    build_gone,
-    conflict,
-    disk_errors,
-    ends_before,
-    missing,
-    other_size,
-    spool_gone,
-    too_large,
-    unsettled,
-)
 from dataprep.storage.folders import Folders, Links, OpenFiles, sync_file, sync_folder
 from dataprep.storage.spool import NO_LOCKS, SpoolFolder
 
@@ -54,7 +33,7 @@ STREAM_BUFFER_BYTES = 128 * 2**10
 # Removing a large image folder takes a minute; a process that is suspended meanwhile would make others wait for ever.
 ALONE_WAIT_S = 120.0
 ALONE_POLL_S = 0.05
-_Walk: TypeAlias = "Iterator[ObjectInfo | _Walk]"
+_Walk: TypeAlias = "Iterator[base.ObjectInfo | _Walk]"
 # FAT, some network file systems and some containers refuse hard links.
 NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 # The file system or the kernel has no rename that keeps an existing file.
@@ -74,7 +53,6 @@ class LocalStorage:
     """A folder on disk, which need not exist yet. See `Storage` for what each call promises.
 
     Args:
-        root: The folder.
         links: Links that are followed when files are read. Users keep originals on other volumes that way; in a
             dataset, which may be a stranger's, a link must stay inside. Nothing is written or removed through a link.
         build: Folder of a build below the root, which must exist: without it nothing can be written any more. It holds
@@ -89,7 +67,7 @@ class LocalStorage:
     reads_in_flight = 1
 
     def __init__(self, root: Path, *, links: Links = "inside", build: str = "", advice: str = "") -> None:
-        self._build = check_prefix(build)
+        self._build = base.check_prefix(build)
         try:
             self.root = root.resolve()
             is_loop = os.path.islink(self.root)  # noqa: PTH114 - Python 3.13 resolves a loop to itself; a refusal is no loop
@@ -107,17 +85,12 @@ class LocalStorage:
         links, advice = self._folders.links, self._folders.advice
         return functools.partial(LocalStorage, self.root, links=links, build=self._build, advice=advice), ()
 
-    def in_build(self, build: str) -> LocalStorage:
-        """Return the same folder for a build."""
-        return LocalStorage(self.root, links=self._folders.links, build=build, advice=self._folders.advice)
-
     def url_of(self, name: str) -> str:
-        """Return the object's path."""
         return f"{self.url}/{name}"
 
-    def stat(self, name: str) -> ObjectInfo | None:
+    def stat(self, name: str) -> base.ObjectInfo | None:
         """Return the file's size; None also for a folder."""
-        with disk_errors(self._located(name)):
+        with errors.disk_errors(self._located(name)):
             try:
                 status = self._folders.status(name)
             except (FileNotFoundError, NotADirectoryError):
@@ -126,12 +99,12 @@ class LocalStorage:
             return None
         return _info(name, status)
 
-    def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
+    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
         """Ask for one file after the other."""
-        found: list[ObjectInfo | None] = []
+        found: list[base.ObjectInfo | None] = []
         for name in names:
             path = self._located(name)
-            with disk_errors(path):
+            with errors.disk_errors(path):
                 try:
                     status = os.stat(path)  # noqa: PTH116  a Path costs more than the call
                 except (FileNotFoundError, NotADirectoryError):
@@ -151,7 +124,7 @@ class LocalStorage:
         nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         for folder, wanted in by_folder.items():
             place = f"{folder}/" if folder else ""
-            with disk_errors(f"{self.url}/{place}"), nothing_there, self._listed(folder) as entries:
+            with errors.disk_errors(f"{self.url}/{place}"), nothing_there, self._listed(folder) as entries:
                 for entry in entries:
                     if entry.name in wanted:
                         for name, status in self._measured(entry, place):
@@ -159,29 +132,28 @@ class LocalStorage:
                                 found[f"{place}{name}"] = status.st_size
         return found
 
-    def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", first: str = "") -> Iterator[base.ObjectInfo]:
         """List files, following links as in reading; a loop of links is cut."""
-        pending = [self._entries(check_prefix(prefix), (), first)]
+        pending = [self._entries(base.check_prefix(prefix), (), first)]
         while pending:
             entry = next(pending[-1], None)
             if entry is None:
                 pending.pop()
-            elif isinstance(entry, ObjectInfo):
+            elif isinstance(entry, base.ObjectInfo):
                 yield entry
             else:
                 pending.append(entry)
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
-        """Read the whole file into memory."""
         with self.open(name) as file:
             num_bytes = os.fstat(file.fileno()).st_size
             if max_bytes is not None and num_bytes > max_bytes:
-                raise TooLargeError(too_large(self.url_of(name), num_bytes, max_bytes))
-            with disk_errors(self._located(name)):
+                raise base.TooLargeError(errors.too_large(self.url_of(name), num_bytes, max_bytes))
+            with errors.disk_errors(self._located(name)):
                 return file.read()
 
     def read_range(
-        self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION, file_bytes: int | None = None
+        self, name: str, offset: int, num_bytes: int, version: int = base.NO_VERSION, file_bytes: int | None = None
     ) -> bytes:
         """Read with one pread, if the system returns everything at once; the file stays open for the next read.
 
@@ -189,53 +161,52 @@ class LocalStorage:
         """
         path = self._located(name)
         if offset < 0 or num_bytes < 0:
-            raise UsageError(bad_range(path, offset, num_bytes))
-        with disk_errors(path), self._files.reading(name) as (descriptor, status):
+            raise UsageError(errors.bad_range(path, offset, num_bytes))
+        with errors.disk_errors(path), self._files.reading(name) as (descriptor, status):
             size = status.st_size
-            if version and file_version(status) != version:
-                raise ChangedError(path)
+            if version and base.file_version(status) != version:
+                raise base.ChangedError(path)
             # Checked before reading, which would allocate whatever a broken index requests.
             if file_bytes is not None and size != file_bytes:
-                raise OtherSizeError(other_size(path, size, file_bytes))
+                raise base.OtherSizeError(errors.other_size(path, size, file_bytes))
             if offset + num_bytes > size:
-                raise StorageError(ends_before(path, offset, num_bytes, size))
+                raise StorageError(errors.ends_before(path, offset, num_bytes, size))
             data = os.pread(descriptor, num_bytes, offset)
             while len(data) < num_bytes:
                 more = os.pread(descriptor, num_bytes - len(data), offset + len(data))
                 if not more:
-                    raise StorageError(ends_before(path, offset, num_bytes, offset + len(data)))
+                    raise StorageError(errors.ends_before(path, offset, num_bytes, offset + len(data)))
                 data += more
-            if version and file_version(os.fstat(descriptor)) != version:
-                raise ChangedError(path)
+            if version and base.file_version(os.fstat(descriptor)) != version:
+                raise base.ChangedError(path)
         beat()
         return data
 
     def open(self, name: str) -> BinaryIO:
-        """Open the file itself."""
         path = self._located(name)
-        with disk_errors(path):
+        with errors.disk_errors(path):
             try:
                 descriptor = self._folders.open_file(name)
             except (FileNotFoundError, NotADirectoryError):
-                raise missing(path) from None
+                raise errors.missing(path) from None
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 os.close(descriptor)
-                raise missing(path)
+                raise errors.missing(path)
             return io.BufferedReader(_BeatingFile(descriptor), STREAM_BUFFER_BYTES)
 
     def spool_path(self, name: str) -> Path:
         """Create an empty file in the build's `tmp/`, locked until it is published or this process ends."""
-        check_name(name)
+        base.check_name(name)
         try:
-            with disk_errors(self._spools.folder):
+            with errors.disk_errors(self._spools.folder):
                 return self._spools.create(name)
         except FileNotFoundError:
             self._still_ours()
-            raise StorageError(build_gone(f"{self.url}/{self._build}")) from None
+            raise StorageError(errors.build_gone(f"{self.url}/{self._build}")) from None
 
     def remove_stale_spools(self) -> int:
         """Remove spool files whose writers are dead, and folders that become empty; return the number of files."""
-        with disk_errors(self._spools.folder):
+        with errors.disk_errors(self._spools.folder):
             removed = self._spools.remove_stale()
         aside = self._spools.folder
         for folder in (aside, aside.parent):
@@ -245,14 +216,14 @@ class LocalStorage:
 
     def staged(self, root: str, still_ours: Callable[[], None]) -> LocalStorage:
         """Return a storage that links files from `root/tmp/`; once that folder is renamed, nothing can be linked."""
-        other = self.in_build(root)
+        other = LocalStorage(self.root, links=self._folders.links, build=root, advice=self._folders.advice)
         other._still_ours = still_ours
         return other
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Lock the root; on a file system without locks for folders no other process is excluded."""
-        with disk_errors(self.root), self._folders.opened("", make=True) as descriptor:
+        with errors.disk_errors(self.root), self._folders.opened("", make=True) as descriptor:
             until_s = time.monotonic() + ALONE_WAIT_S
             while not _locked_now(descriptor):
                 if time.monotonic() > until_s:
@@ -277,14 +248,12 @@ class LocalStorage:
             raise
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a spool file and publish it."""
         return self.create_last(name, data, _always)
 
     def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
-        """Write a spool file, and publish it once `before` has returned."""
         spool = self.spool_path(name)
         try:
-            with disk_errors(self._target(name)):
+            with errors.disk_errors(self._target(name)):
                 spool.write_bytes(data)
             before()
             return self._place(spool, name, crc32c_of_bytes(data))
@@ -296,7 +265,7 @@ class LocalStorage:
         target = self._target(name)
         spool = self.spool_path(name)
         try:
-            with disk_errors(target):
+            with errors.disk_errors(target):
                 spool.write_bytes(data)
                 self._sync(spool)
                 with self._opened_for(target) as folder, _locked(folder):
@@ -307,11 +276,10 @@ class LocalStorage:
         finally:
             self._spools.discard(spool)
 
-    def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
-        """Replace the file like `replace`."""
+    def replace_file(self, spool: Path, name: str, crc32c: str, expected: base.ObjectInfo) -> bool:
         target = self._target(name)
         try:
-            with disk_errors(target):
+            with errors.disk_errors(target):
                 ours = (self._sync(spool), crc32c)
                 if not target.exists():
                     return False
@@ -328,14 +296,14 @@ class LocalStorage:
         """Remove the file but not the folders above it; of a link, only the link."""
         path = self._target(name)
         nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
-        with disk_errors(path), nothing_there, self._folders.around(path) as folder:
+        with errors.disk_errors(path), nothing_there, self._folders.around(path) as folder:
             os.unlink(path.name, dir_fd=folder)
 
     def delete_tree(self, prefix: str) -> None:
         """Remove everything below the folder and the folder itself; of a link, only the link."""
-        path = self._target(check_prefix(prefix))
+        path = self._target(base.check_prefix(prefix))
         nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
-        with disk_errors(path), nothing_there, self._folders.around(path) as folder:
+        with errors.disk_errors(path), nothing_there, self._folders.around(path) as folder:
             if path.is_symlink():
                 os.unlink(path.name, dir_fd=folder)
             elif path.is_dir():
@@ -353,13 +321,13 @@ class LocalStorage:
         Raises:
             ConflictError: The name of a file is taken by another one.
         """
-        with disk_errors(self._target(aside)), contextlib.suppress(FileNotFoundError):
+        with errors.disk_errors(self._target(aside)), contextlib.suppress(FileNotFoundError):
             for name, leads_to in links:
                 link, taken = self._target(f"{aside}/{name}"), contextlib.suppress(FileExistsError)
                 with self._folders.around(link, make=True, required=aside) as folder, taken:
                     os.symlink(leads_to, link.name, dir_fd=folder)
             self._move_all(aside, "")
-        with disk_errors(self.root), self._folders.opened("") as root:
+        with errors.disk_errors(self.root), self._folders.opened("") as root:
             sync_folder(root)
 
     def _move_all(self, aside: str, place: str) -> None:
@@ -403,7 +371,7 @@ class LocalStorage:
                 "the same command again"
             )
 
-    def delete_exactly(self, info: ObjectInfo) -> bool:
+    def delete_exactly(self, info: base.ObjectInfo) -> bool:
         """Remove the file by its name: a disk keeps no generations, and callers use `alone`."""
         existed = self.stat(info.name) is not None
         self.delete(info.name)
@@ -415,10 +383,10 @@ class LocalStorage:
         An overlay refuses to rename a folder of its lower layer, such as one in a container's image; it is removed
         where it is.
         """
-        path = self._target(check_prefix(prefix))
+        path = self._target(base.check_prefix(prefix))
         gone = f"{prefix.rstrip('/')}-removed-{uuid.uuid4().hex}"
         nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
-        with disk_errors(path), nothing_there, self._folders.around(path) as folder:
+        with errors.disk_errors(path), nothing_there, self._folders.around(path) as folder:
             try:
                 os.rename(path.name, Path(gone).name, src_dir_fd=folder, dst_dir_fd=folder)
             except OSError as error:
@@ -437,7 +405,7 @@ class LocalStorage:
     def _place(self, spool: Path, name: str, crc32c: str) -> bool:
         """Give the spool file its name; False if an equal object has it already."""
         target = self._target(name)
-        with disk_errors(target):
+        with errors.disk_errors(target):
             for _ in range(PLACE_TRIES):
                 try:
                     num_bytes = self._sync(spool)
@@ -451,10 +419,9 @@ class LocalStorage:
                 except FileNotFoundError:
                     continue
         self._still_ours()
-        raise StorageError(unsettled(str(target)) if spool.exists() else spool_gone(spool))
+        raise StorageError(errors.unsettled(str(target)) if spool.exists() else errors.spool_gone(spool))
 
     def _opened_for(self, target: Path) -> contextlib.AbstractContextManager[int]:
-        """Open the folder that will contain an object, creating it if it is missing."""
         return self._folders.around(target, make=True, required=self._build)
 
     def _sync(self, spool: Path) -> int:
@@ -472,15 +439,14 @@ class LocalStorage:
 
     def _target(self, name: str) -> Path:
         """Return the path of a file to write or remove; `Folders` makes sure that no link is on the way."""
-        return self.root / check_name(name)
+        return self.root / base.check_name(name)
 
     def _located(self, name: str) -> str:
         """Return the object's path as text: a Path costs 20 us, as much as everything else in a range read."""
-        return f"{self.url}/{check_name(name)}"
+        return f"{self.url}/{base.check_name(name)}"
 
     @contextlib.contextmanager
     def _listed(self, folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-        """Open a folder, and yield its entries."""
         descriptor = self._folders.open_listing(folder)
         try:
             with os.scandir(descriptor) as entries:
@@ -495,7 +461,7 @@ class LocalStorage:
         """
         place = f"{folder}/" if folder else ""
         found: list[tuple[str, os.stat_result | None]] = []
-        with disk_errors(f"{self.url}/{place}"):
+        with errors.disk_errors(f"{self.url}/{place}"):
             try:
                 here = self._folders.status(folder)
                 if any(os.path.samestat(here, one) for one in above):
@@ -536,22 +502,21 @@ def _is_before(folder: str, first: str) -> bool:
     return folder < first[: len(folder)]
 
 
-def _info(name: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(
+def _info(name: str, status: os.stat_result) -> base.ObjectInfo:
+    return base.ObjectInfo(
         name,
         status.st_size,
         None,
         written_ns=status.st_mtime_ns,
         changed_ns=max(status.st_mtime_ns, status.st_ctime_ns),
-        version=file_version(status),
+        version=base.file_version(status),
     )
 
 
 def _check_same(target: Path, num_bytes: int, crc32c: str) -> None:
-    """Raise ConflictError if the existing object has other bytes."""
     theirs = (target.stat().st_size, crc32c_of_file(target))
     if theirs != (num_bytes, crc32c):
-        raise ConflictError(conflict(str(target), (num_bytes, crc32c), theirs))
+        raise ConflictError(errors.conflict(str(target), (num_bytes, crc32c), theirs))
 
 
 def _always() -> None:

@@ -131,7 +131,11 @@ class ParquetFile:
         schema = self.metadata.schema
         self._refuse_damaged(groups, columns)
         paths = [schema.column(leaf).path for leaf in range(self.metadata.num_columns)]
-        leaves = [leaf for leaf, path in enumerate(paths) if columns is None or _is_part_of(path, columns)]
+        leaves = [
+            leaf
+            for leaf, path in enumerate(paths)
+            if columns is None or path in columns or path.startswith(tuple(f"{column}." for column in columns))
+        ]
         known = range(self.metadata.num_row_groups)  # pyarrow has the error for others
         chunks = (self.metadata.row_group(group).column(leaf) for group in groups if group in known for leaf in leaves)
         return self._ranges.expecting(map(_range_of, chunks))
@@ -145,8 +149,6 @@ def open_parquet(
     In a bucket, one request reads the columns of a row group.
 
     Args:
-        storage: Where the file is.
-        name: The file.
         window_bytes: Minimum number of bytes of a request to a bucket; for reading many small row groups in order.
         buffer_bytes: Read the pages of each column when they are needed, this many bytes at a time; for row groups
             whose columns are too large for memory.
@@ -189,7 +191,7 @@ def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = No
         return table
     except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
         raise FormatError(
-            f"{storage.url_of(name)}: no readable parquet file ({one_line(error)}); restore it"
+            f"{storage.url_of(name)}: not a readable parquet file ({one_line(error)}); restore it"
         ) from error
 
 
@@ -205,8 +207,6 @@ def footer_metadata(storage: Storage, info: ObjectInfo, max_bytes: int) -> Mappi
     """Return the metadata of a parquet file from its footer: one request, a second one for a large footer.
 
     Args:
-        storage: Where the file is.
-        info: The file, as it was listed.
         max_bytes: Maximum size of the footer.
 
     Raises:
@@ -226,11 +226,6 @@ def footer_metadata(storage: Storage, info: ObjectInfo, max_bytes: int) -> Mappi
         return pq.read_metadata(pa.BufferReader(tail)).metadata or {}
     except (pa.ArrowException, OSError) as error:
         raise ValueError(one_line(error)) from error
-
-
-def _is_part_of(path: str, columns: Sequence[str]) -> bool:
-    """Return whether a leaf of the schema, such as `image.path`, is one of some columns or within one."""
-    return any(path == column or path.startswith(f"{column}.") for column in columns)
 
 
 def _range_of(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:

@@ -27,8 +27,6 @@ class RangeWindow:
     """Reads parts of an object; the bytes of the last request are kept, so that reads within them cost no request.
 
     Args:
-        storage: Where the object is.
-        name: The object.
         num_bytes: The object's size.
         window_bytes: Minimum number of bytes of a request; near the object's end a request starts earlier to have as
             many. With 0 each request reads exactly the wanted bytes.
@@ -64,8 +62,6 @@ class RangeFile(io.RawIOBase):
     """A stored object as a seekable file for reading; see `RangeWindow` and `expecting` for the requests.
 
     Args:
-        storage: Where the object is.
-        name: The object.
         window_bytes: Minimum number of bytes of a request.
         num_bytes: The object's size, if it is known: one request less.
 
@@ -161,7 +157,6 @@ class RangeStream(io.RawIOBase):
         self._block = memoryview(b"")
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -178,7 +173,6 @@ class RangeStream(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Drop the ranges in flight."""
         if not self.closed:
             self._threads.shutdown(wait=False, cancel_futures=True)
         super().close()

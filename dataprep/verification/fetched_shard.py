@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL, Manifest
 from dataprep.errors import FormatError
-from dataprep.fetched.collect import MAX_SIDECAR_BYTES
 from dataprep.fetched.plan import laion_options, sidecars_of
 from dataprep.fetched.shard import (
     MAX_RECORD_BYTES,
+    MAX_SIDECAR_BYTES,
     RENDERERS,
     SHARD_ENDS,
     Renderer,

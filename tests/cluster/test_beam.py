@@ -165,7 +165,7 @@ def lost(build_line: list[object], output: str, expected: dict[str, str], kill: 
     finally:
         process.kill()
     if process.returncode:
-        assert "Run the same command again: it goes on where it stopped" in errors, errors[-2000:]
+        assert "Run the same command again: it continues where it stopped" in errors, errors[-2000:]
         assert "Traceback" not in errors
         assert not is_finished(output)
         assert stood <= receipts_of(output)

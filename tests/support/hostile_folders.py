@@ -101,12 +101,12 @@ _BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "socket": (_socket, "device, pipe or socket"),
     "device": (_device, "device, pipe or socket"),
     "deep": (_deep, "unexpected folder"),
-    "name-no-utf8": (_no_utf8, "no UTF-8"),
+    "name-no-utf8": (_no_utf8, "not UTF-8"),
     "name-line-end": (_line_end, "line end"),
     "name-backslash": (_backslash, "backslash"),
     "other-case": (_other_case, "two images have the key"),
     "other-suffix": (_other_suffix, "two images have the key"),
-    "script": (_script, "no image by its name"),
+    "script": (_script, "by its name it is not an image"),
     "terabyte": (_large, "for one image"),
 }
 

@@ -25,7 +25,7 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataprep.fetched.encode import EncodeOptions, RowFilter, encode_image
+from dataprep.fetched.collect import EncodeOptions, RowFilter, encode_image
 from tests.support.picture_web import PictureWeb
 
 PYTHON = Path(__file__).parents[2] / ".bench-venv/img2dataset/bin/python"

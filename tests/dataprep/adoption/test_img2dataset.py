@@ -205,7 +205,7 @@ def test_without_sidecars_data_are_adopted_and_rows_are_not_counted(web, tmp_pat
     folder = write_img2dataset(web, tmp_path / "cc3m", "webdataset", ROWS)
     (folder / "00002.parquet").unlink()
     manifest, (line,) = adopt_here(folder)
-    assert "00002.parquet: no readable parquet file" in line
+    assert "00002.parquet: not a readable parquet file" in line
     assert line.endswith("without it rows are not counted")
     assert (manifest.splits[0].samples, manifest.splits[0].statuses) == (27, {})
 

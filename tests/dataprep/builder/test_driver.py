@@ -104,7 +104,7 @@ def test_rerun_after_a_failed_shard_builds_the_missing_ones(originals, tmp_path)
 
 def test_originals_inside_the_output_are_refused(originals, tmp_path):
     inside = dataclasses.replace(request(originals, tmp_path / "out"), source_url=str(tmp_path / "out/originals"))
-    with pytest.raises(UsageError, match="lie inside one another"):
+    with pytest.raises(UsageError, match="are inside one another"):
         whole(inside)
 
 
@@ -114,7 +114,7 @@ def test_an_output_inside_the_originals_is_refused(originals, tmp_path, overwrit
     shutil.copytree(originals["imagenet"], tmp_path / "originals")
     before = digests(tmp_path / "originals")
     asked = request({"imagenet": tmp_path / "originals"}, tmp_path / "originals/out", overwrite=overwrite)
-    with pytest.raises(UsageError, match="lie inside one another"):
+    with pytest.raises(UsageError, match="are inside one another"):
         whole(asked)
     assert digests(tmp_path / "originals") == before
 

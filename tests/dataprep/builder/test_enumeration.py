@@ -15,7 +15,6 @@ from dataprep.builder.enumeration import (
     publish_enumeration,
     splits_file,
     spool_enumeration,
-    store_splits,
 )
 from dataprep.builder.references import refs_table
 from dataprep.dataset.features import Feature
@@ -71,7 +70,7 @@ def test_annotations_and_names_of_splits_come_back(places):
     name = enumeration_file(source, folder, "train", None, allow_partial=False)
     assert loaded(output, source, name) == annotated
     assert load_splits(output, splits_file(source, folder)) == ()
-    store_splits(output, splits_file(source, folder), ("train", "val"))
+    output.create(splits_file(source, folder), b'["train", "val"]')
     assert load_splits(output, splits_file(source, folder)) == ("train", "val")
     for data in (b'["../x"]', b"{}", b"x", bytes(100_000)):
         output.create("other.json", data)
@@ -104,7 +103,9 @@ def digest_file(name):
 def keep(output, name, data):
     """Keep a file as an enumeration, with its digest."""
     output.create(name, data)
-    output.create(digest_file(name), json.dumps({"bytes": len(data), "crc32c": crc32c_of_bytes(data)}).encode())
+    output.create(
+        digest_file(name), json.dumps({"bytes": len(data), "crc32c": crc32c_of_bytes(data), "listed": "now"}).encode()
+    )
 
 
 def parquet(table):

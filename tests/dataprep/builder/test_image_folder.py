@@ -6,7 +6,7 @@ from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
 from dataprep.builder.output import claim_place, open_build
 from dataprep.builder.recipe import build_shard
-from dataprep.builder.shard import image_names, link_names, place_images
+from dataprep.builder.shard import image_names, place_images
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet, request, whole
 from tests.support.builds import digests
@@ -19,7 +19,6 @@ def test_names_are_class_and_key():
         "val/n01443537/a.JPEG",
         "val/n01440764/c.JPEG",
     ]
-    assert list(link_names({"b", "a"}, "train", 2)) == ["train/a_0", "train/a_1", "train/b_0", "train/b_1"]
 
 
 def test_formats_with_a_file_per_shard_have_no_images_to_place(storage_url):

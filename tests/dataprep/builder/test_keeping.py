@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataprep.builder.enumeration import Keeping, load_listing, load_splits
+from dataprep.builder.enumeration import Keeping, load_note, load_splits
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.storage import open_storage
@@ -19,11 +19,11 @@ def storage(request, tmp_path):
 
 def test_what_was_listed_is_there_once_it_is_waited_for(storage):
     keeping = Keeping(storage, is_empty=True)
-    keeping.keep_splits(NAME, ("train", "val"))
-    keeping.note(LISTING, FOUND)
+    keeping.note(NAME, b'["train", "val"]')
+    keeping.note(LISTING, FOUND.encode())
     keeping.wait()
     assert load_splits(storage, NAME) == ("train", "val")
-    assert load_listing(storage, LISTING) == FOUND
+    assert load_note(storage, LISTING) == FOUND.encode()
 
 
 def test_nothing_is_allowed_beside_a_finished_dataset(storage):
@@ -47,7 +47,7 @@ def test_an_empty_output_is_not_asked_for_earlier_lists(storage):
 
 def test_without_an_output_nothing_is_stored():
     keeping = Keeping(None)
-    keeping.keep_splits(NAME, ("train",))
-    keeping.note(LISTING, FOUND)
+    keeping.note(NAME, b'["train"]')
+    keeping.note(LISTING, FOUND.encode())
     keeping.wait()
     assert not keeping.is_allowed() and not keeping.is_under_way()

@@ -136,7 +136,7 @@ def test_references_are_not_made_of_a_plan_that_was_stored_already(claim, storag
 
 
 def test_references_without_a_digest_are_made_again_and_get_one(claim, storage_url):
-    """A build that an earlier version began has none; it keeps its folder, and so its receipts."""
+    """As where `plan.json` was edited; the build keeps its folder."""
     storage = open_storage(storage_url)
     document = json.loads(claim.pointer)
     del document["references"]

@@ -39,7 +39,7 @@ def test_what_is_said_of_the_pictures_is_in_the_json_result_too(tmp_path):
     (source / "emu").mkdir()
     lines = [
         "2 classes, one per folder: cat, dog (--label-from none for no labels)",
-        "warning: 1 folder beside the classes without an image, so no class: 'emu'",
+        "warning: 1 folder next to the classes without an image, so no class: 'emu'",
     ]
     for more in (["--dry-run"], ["--workers", 1]):
         run = succeeds(*command(source, tmp_path / "out", *more, "--json"))

@@ -23,7 +23,7 @@ def test_a_folder_of_the_hub(tmp_path):
     source, output = hub(tmp_path / "Dog Breeds"), tmp_path / "out"
     shown = succeeds(*command(source, output, "--dry-run"))
     assert "images are in parquet files: " in shown.stderr
-    assert "are unpacked below the output's _build/, and removed when the dataset is whole" in shown.stderr
+    assert "are unpacked below the output's _build/, and removed when the dataset is complete" in shown.stderr
     assert "train: 10 samples in 1 shard," in shown.stdout
     assert not output.exists()
     run = succeeds(*command(source, output, "--licence", "CC0-1.0", "--json"))

@@ -111,7 +111,7 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
     [
         (["{nothing}", "--output", "{out}", "--format", "tfrecord"], "no dataset there (no dataset.json); index what"),
         (["{pets}", "--output", "{pets}", "--format", "tfrecord"], "URL and --output are the same"),
-        (["{pets}", "--output", "{pets}/out", "--format", "tfrecord"], "lie inside one another"),
+        (["{pets}", "--output", "{pets}/out", "--format", "tfrecord"], "are inside one another"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--split", "test"], "--split test"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--field", "caption"], "are all kept (caption, "),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--no-fields"], "are all kept (caption, "),

@@ -15,8 +15,7 @@ import pytest
 from dataprep.demo.images import ODDITIES
 from dataprep.demo.make import REPORT, TABLE, write_demo, write_demo_laion
 from dataprep.errors import StorageError, UsageError
-from dataprep.fetched.collect import RowOptions, collect
-from dataprep.fetched.encode import RowFilter
+from dataprep.fetched.collect import RowFilter, RowOptions, collect
 from dataprep.fetched.fetching import web_fetch
 from dataprep.sources import dataset_named
 from dataprep.sources.laion import measure_tables, read_shard_rows

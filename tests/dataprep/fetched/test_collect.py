@@ -4,34 +4,52 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict
-from itertools import pairwise
+from pathlib import Path
 
+import cv2
 import msgspec
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from dataprep.errors import BuildError, UsageError
 from dataprep.fetched.collect import (
+    RESIZE_MODES,
     DuplicatePolicy,
+    EncodedImage,
+    EncodeOptions,
+    RejectedImageError,
+    RowFilter,
     RowOptions,
     collect,
     count_reasons,
     count_statuses,
+    dhash_of,
     duplicates_of,
-    find_duplicates,
+    encode_image,
+    filter_reason,
     read_image,
+    refuse_absent_columns,
+    resize,
+    size_reason,
 )
-from dataprep.fetched.encode import EncodeOptions, RowFilter
 from dataprep.fetched.shard import rows_parquet, schema_with, stats_json, write_samples
+from dataprep.formats.pictures import MAX_SCANS
 from dataprep.sources.laion import read_shard_rows
 from dataprep.storage import open_storage
 from dataprep.web.requests import Outcome, Status
 from tests.dataprep.fetched.laion_tables import answers, make_tables
-from tests.dataprep.fetched.pictures import encoded, photo
+from tests.dataprep.fetched.pictures import encoded, photo, png_cases
+from tests.support.img2dataset import PYTHON
 
 IMAGES = [encoded(photo(80, 60, seed), "JPEG") for seed in range(4)]
 BODIES = [
@@ -225,21 +243,257 @@ def test_impossible_policies_are_refused(options):
         DuplicatePolicy(**options)
 
 
-@given(
-    hashes=st.lists(st.integers(0, 12).map(lambda small: small * 2**60 + small), max_size=60),
-    cuts=st.lists(st.integers(0, 60), max_size=4),
-    rows_in_memory=st.integers(1, 70),
+GOLDEN = json.loads((Path(__file__).parent / "resizer.json").read_text())
+QUALITIES = {"jpg": 95, "png": 3, "webp": 90}
+
+
+def _encode(data: bytes, row_filter: RowFilter | None = None, **options) -> EncodedImage:
+    return encode_image(data, EncodeOptions(**options), row_filter or RowFilter())
+
+
+def _pixels(data: bytes) -> np.ndarray:
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+
+
+@pytest.mark.parametrize("mode", RESIZE_MODES)
+@pytest.mark.parametrize("bigger", [True, False])
+@pytest.mark.parametrize("file_format", ["jpg", "png", "webp"])
+def test_encoded_bytes_equal_those_of_img2dataset(mode, bigger, file_format):
+    for name, data in png_cases().items():
+        found = _encode(
+            data,
+            image_size=256,
+            resize_mode=mode,
+            resize_only_if_bigger=bigger,
+            skip_reencode=False,
+            encode_format=file_format,
+            encode_quality=QUALITIES[file_format],
+        )
+        sizes = [found.width, found.height, found.original_width, found.original_height]
+        digest = hashlib.sha256(found.data).hexdigest()[:16]
+        assert [digest, *sizes] == GOLDEN[f"{mode} {bigger} {file_format} {name}"], name
+
+
+@pytest.mark.parametrize("options", [{"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"progressive": True}])
+@pytest.mark.parametrize("size", [(400, 310), (301, 203), (1, 1), (7, 300)])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_our_jpeg_decoder_gives_opencvs_pixels(options, size, mode):
+    data = encoded(photo(*size).convert(mode), "JPEG", quality=88, **options)
+    ours = _encode(data, resize_mode="no", skip_reencode=False, encode_format="png", encode_quality=3)
+    assert np.array_equal(_pixels(ours.data), _pixels(data))
+
+
+@pytest.mark.long
+def test_the_golden_digests_are_reproduced_by_img2dataset():
+    script = Path(__file__).parent / "make_resizer_json.py"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "NO_ALBUMENTATIONS_UPDATE": "1"}
+    command = [PYTHON, "-W", "ignore", script]
+    made = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert json.loads(made.stdout) == GOLDEN
+
+
+def test_an_unchanged_jpeg_keeps_its_bytes():
+    small, large = (encoded(photo(side, side), "JPEG") for side in (256, 257))
+    assert _encode(small).data == small
+    assert _encode(large).data != large
+    assert _encode(small, skip_reencode=False).data != small
+    assert _encode(encoded(photo(40, 40), "PNG")).data.startswith(b"\xff\xd8\xff")
+    adobe = encoded(photo(40, 40), "JPEG", keep_rgb=True)
+    assert adobe[6:10] not in (b"JFIF", b"Exif")
+    assert _encode(adobe).data == adobe
+
+
+def test_cmyk_becomes_rgb():
+    data = encoded(photo(40, 40).convert("CMYK"), "JPEG")
+    found = _encode(data)
+    assert simplejpeg.decode_jpeg_header(found.data)[2] == "YCbCr"
+
+
+def test_16_bits_become_their_upper_8():
+    grey_HW = np.asarray(photo(60, 50).convert("L")).astype(np.uint16)
+    data = encoded(Image.fromarray(grey_HW * 256 + 255), "PNG")
+    found = _encode(data, encode_format="png", encode_quality=1)
+    assert np.array_equal(_pixels(found.data), grey_HW)
+
+
+def test_the_first_frame_of_an_animation_is_encoded():
+    frames = [photo(60, 50, seed).quantize(32) for seed in range(3)]
+    data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    found = _encode(data, encode_format="png", encode_quality=1)
+    first_HWC = np.asarray(frames[0].convert("RGB"))
+    assert np.array_equal(_pixels(found.data)[:, :, ::-1], first_HWC)
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "GIF", "WEBP", "BMP"])
+def test_every_truncation_is_rejected(file_format):
+    """At lengths all over the file; OpenCV alone takes most of the JPEGs, filled up with grey."""
+    image = photo(90, 70).quantize(64) if file_format == "GIF" else photo(90, 70)
+    data = encoded(image, file_format)
+    _encode(data)
+    for length in range(0, len(data) * 9 // 10, max(1, len(data) // 40)):
+        with pytest.raises(RejectedImageError):
+            _encode(data[:length])
+        if file_format in ("JPEG", "PNG", "GIF"):  # in the others zeros are pixels
+            with pytest.raises(RejectedImageError):
+                _encode(data[:length].ljust(len(data), b"\0"))  # as a download that stopped leaves it
+
+
+def _bomb(jpeg: bytes) -> bytes:
+    at = jpeg.index(b"\xff\xc0")
+    return jpeg[: at + 5] + b"\xff\xdc\xff\xdc" + jpeg[at + 9 :]
+
+
+def test_hostile_images_are_rejected_before_they_are_decoded():
+    jpeg = encoded(photo(90, 70), "JPEG")
+    tiff = encoded(photo(90, 70), "TIFF")
+    scans = encoded(photo(90, 70), "JPEG", progressive=True)[:-2] + b"\xff\xda\0\0" * MAX_SCANS + b"\xff\xd9"
+    for data, reason in ((_bomb(jpeg), "too large"), (tiff, "no image"), (b"", "empty"), (scans, "too many scans")):
+        with pytest.raises(RejectedImageError, match=reason):
+            _encode(data)
+    with pytest.raises(RejectedImageError, match="cannot be encoded"):
+        _encode(encoded(photo(640, 1), "PNG"), resize_only_if_bigger=False)
+
+
+def test_limits_are_measured_on_the_image():
+    data = encoded(photo(90, 70), "JPEG")
+    for limits, reason in (
+        (RowFilter(min_image_size=71), "image too small"),
+        (RowFilter(max_image_area=6299), "image area too large"),
+        (RowFilter(max_aspect_ratio=1.2), "aspect ratio too large"),
+    ):
+        with pytest.raises(RejectedImageError, match=reason):
+            _encode(data, limits)
+    assert _encode(data, RowFilter(min_image_size=70, max_image_area=6300, max_aspect_ratio=1.3)).width == 90
+
+
+def test_exif_is_recorded_as_img2dataset_records_it():
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = 6, "Maker\0"
+    exif.get_ifd(0x8769)[0x9003] = "2020:01:02 03:04:05"
+    data = encoded(photo(90, 70), "JPEG", exif=exif)
+    found = _encode(data)
+    assert json.loads(found.exif) == {
+        "EXIF DateTimeOriginal": "2020:01:02 03:04:05",
+        "Image ExifOffset": json.loads(found.exif).get("Image ExifOffset"),
+        "Image Make": "Maker",
+        "Image Orientation": "6",
+    }
+    assert (found.width, found.height) == (90, 70)  # as stored: its orientation is recorded, not applied
+    assert _encode(encoded(photo(90, 70), "JPEG")).exif == "{}"
+    damaged = data.replace(b"Exif\0\0II", b"Exif\0\0XX").replace(b"Exif\0\0MM", b"Exif\0\0XX")
+    assert _encode(damaged).exif == "{}"
+
+
+def test_dhash_is_alike_for_images_that_look_alike():
+    image = Image.open(io.BytesIO(encoded(photo(300, 200).resize((60, 40)).resize((300, 200)), "PNG")))
+    hashes = [
+        dhash_of(np.asarray(variant)[:, :, ::-1])
+        for variant in (image, image.resize((150, 100)), Image.open(io.BytesIO(encoded(image, "JPEG", quality=70))))
+    ]
+    other = dhash_of(np.asarray(photo(300, 200, 9).rotate(90))[:, :, ::-1])
+    near = [(one ^ two).bit_count() for one, two in itertools.combinations(hashes, 2)]
+    assert max(near) <= 4
+    assert all((one ^ other).bit_count() > 12 for one in hashes)
+    ramp = np.tile(np.arange(90, dtype=np.uint8), (80, 1))
+    assert dhash_of(ramp) == 2**64 - 1
+    assert dhash_of(ramp[:, ::-1]) == 0
+
+
+def test_every_resize_mode_gives_its_size():
+    pixels = np.zeros((300, 400, 3), np.uint8)
+    shapes = {mode: resize(pixels, EncodeOptions(image_size=100, resize_mode=mode)).shape[:2] for mode in RESIZE_MODES}
+    assert shapes == {
+        "no": (300, 400),
+        "keep_ratio": (100, 133),
+        "keep_ratio_largest": (75, 100),
+        "center_crop": (100, 100),
+        "border": (100, 100),
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"image_size": 0},
+        {"resize_mode": "stretch"},
+        {"encode_format": "gif"},
+        {"encode_quality": 0},
+        {"encode_format": "png", "encode_quality": 10},
+    ],
 )
+def test_impossible_options_are_refused(options):
+    with pytest.raises(UsageError, match=r"must be|expected one of|takes"):
+        EncodeOptions(**options)
+
+
+def test_importing_the_encoder_does_not_import_opencv():
+    code = "import sys, dataprep.fetched.shard; sys.exit('cv2' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+ROW = {
+    "url": "http://h/a.jpg",
+    "width": 640,
+    "height": 480,
+    "similarity": 0.31,
+    "punsafe": 0.1,
+    "pwatermark": 0.2,
+    "nsfw": "UNLIKELY",
+    "language": "en",
+}
+
+
+@pytest.mark.parametrize(
+    ("limits", "changes", "reason"),
+    [
+        ({}, {}, ""),
+        ({}, {"url": None}, "no url"),
+        ({}, {"url": "  "}, "no url"),
+        ({"min_image_size": 480}, {}, ""),
+        ({"min_image_size": 481}, {}, "image too small"),
+        ({"min_image_size": 481}, {"width": None}, ""),
+        ({"min_image_size": 481}, {"height": 0}, ""),
+        ({"max_image_area": 640 * 480}, {}, ""),
+        ({"max_image_area": 640 * 480 - 1}, {}, "image area too large"),
+        ({"max_aspect_ratio": 640 / 480}, {}, ""),
+        ({"max_aspect_ratio": 1.3}, {}, "aspect ratio too large"),
+        ({"min_similarity": 0.31}, {}, ""),
+        ({"min_similarity": 0.32}, {}, "similarity"),
+        ({"min_similarity": 0.3}, {"similarity": None}, "similarity"),
+        ({"max_punsafe": 0.1}, {}, ""),
+        ({"max_punsafe": 0.09}, {}, "punsafe"),
+        ({"max_punsafe": 0.5}, {"punsafe": None}, "punsafe"),
+        ({"max_pwatermark": 0.19}, {}, "pwatermark"),
+        ({"nsfw": ("unlikely",)}, {}, ""),
+        ({"nsfw": ("UNLIKELY", "UNSURE")}, {"nsfw": "NSFW"}, "nsfw"),
+        ({"nsfw": ("UNLIKELY",)}, {"nsfw": None}, "nsfw"),
+        ({"languages": ("de", "EN")}, {}, ""),
+        ({"languages": ("de",)}, {}, "language"),
+    ],
+)
+def test_each_filter_gives_its_reason(limits, changes, reason):
+    assert filter_reason(ROW | changes, RowFilter(**limits)) == reason
+
+
+def test_a_limit_on_an_absent_column_is_refused():
+    refuse_absent_columns(RowFilter(min_image_size=5), {"url": "URL"})
+    refuse_absent_columns(RowFilter(max_punsafe=0.0), {"url": "URL", "punsafe": "punsafe"})
+    with pytest.raises(UsageError, match="`max_punsafe` needs a column punsafe, the table has none"):
+        refuse_absent_columns(RowFilter(max_punsafe=0.0), {"url": "URL"})
+    with pytest.raises(UsageError, match="`nsfw` needs a column nsfw"):
+        refuse_absent_columns(RowFilter(nsfw=("UNLIKELY",)), {"url": "URL"})
+
+
+@given(width=st.integers(1, 10_000), height=st.integers(1, 10_000), least=st.integers(0, 10_000))
 @settings(deadline=None, derandomize=True)
-def test_the_report_over_all_shards_does_not_depend_on_the_cut(hashes, cuts, rows_in_memory):
-    words = np.array([value % 2**64 for value in hashes], np.uint64)
-    numbers = np.arange(len(words), dtype=np.int64)
-    bounds = sorted({0, len(words), *(cut for cut in cuts if cut < len(words))})
+def test_a_size_is_judged_whichever_side_is_longer(width, height, least):
+    limits = RowFilter(min_image_size=least, max_aspect_ratio=2)
+    assert size_reason(width, height, limits) == size_reason(height, width, limits)
+    kept = min(width, height) >= least and max(width, height) <= 2 * min(width, height)
+    assert (size_reason(width, height, limits) == "") == kept
 
-    def shards():
-        return ((numbers[start:stop], words[start:stop]) for start, stop in pairwise(bounds))
 
-    first: dict[int, int] = {}
-    ends = [(number, first.setdefault(word, number)) for number, word in enumerate(words.tolist())]
-    expected = [(number, before) for number, before in ends if number != before]
-    assert sorted(find_duplicates(shards, len(words), rows_in_memory)) == expected
+@pytest.mark.parametrize("limits", [{"min_image_size": -1}, {"max_image_area": 0}, {"max_aspect_ratio": 0.5}])
+def test_impossible_limits_are_refused(limits):
+    with pytest.raises(UsageError, match="must be"):
+        RowFilter(**limits)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import tempfile
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,18 +19,21 @@ from dataprep.errors import UsageError
 from dataprep.fetched.existing import (
     Choice,
     FetchedDataset,
-    Layout,
     Place,
-    RowPlaces,
-    built_layout,
     may_pass,
     open_fetched,
     rows_to_try,
 )
-from dataprep.fetched.shard import ShardNames, ShardSchema
+from dataprep.fetched.retry import row_tables, rows_schema
+from dataprep.fetched.shard import ShardNames
 from dataprep.sources.laion import measure_tables, read_shard_rows
 from dataprep.storage import open_storage
 from tests.support.fetched import ALL, DEFAULT, FAULTS, adopted
+
+
+def dataset_at(root):
+    storage = open_storage(str(root))
+    return FetchedDataset(storage, read_manifest(storage))
 
 
 def test_a_place_without_a_dataset_is_refused(tmp_path):
@@ -57,48 +61,46 @@ def test_adopted_output_of_img2dataset_is_refused_with_the_commands_that_help(we
 def test_a_dataset_is_identified_by_the_digest_of_its_manifest(finished):
     storage = open_storage(str(finished("imagenet-webdataset")))
     data = storage.read("dataset.json")
-    dataset = FetchedDataset(storage, data, None, None)  # type: ignore[arg-type]
+    dataset = FetchedDataset(storage, None, data)  # type: ignore[arg-type]
     assert dataset.sha256 == hashlib.sha256(data).hexdigest()
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])
 def test_rows_come_back_from_the_parquet_files_as_the_table_had_them(fetched, fmt):
     root = fetched(fmt)
-    layout = built_layout(read_manifest(open_storage(str(root))))
-    assert (len(layout.parquet_files), layout.key_digits, layout.shard_rows) == (4, 1, 10)
+    dataset = dataset_at(root)
+    assert (dataset.num_shards, dataset.key_digits) == (4, 1)
     originals = open_storage(str(root.parent))
     tables = measure_tables(originals, ["laion.parquet"], rows_per_shard=10)
-    for number, name in enumerate(layout.parquet_files):
-        rows = [layout.row_of(fields) for fields in pq.read_table(root / name).to_pylist()]
+    for number in range(4):
+        table = pq.read_table(root / dataset.names.parquet_file(number))
+        rows = [dataset.row_of(fields) for fields in table.to_pylist()]
         assert rows == read_shard_rows(originals, tables, number)
 
 
 def test_new_shards_have_the_next_names(fetched):
-    names = built_layout(read_manifest(open_storage(str(fetched("tfrecord"))))).names
+    names = dataset_at(fetched("tfrecord")).names
     assert names.samples_file(4) == "laion-train.tfrecord-00004"
     assert (names.parquet_file(4), names.stats_file(4)) == ("train/00004.parquet", "train/00004_stats.json")
 
 
 def test_the_description_grows_with_the_split(fetched):
     root = fetched("tfrecord")
-    manifest = read_manifest(open_storage(str(root)))
-    split = manifest.splits[0]
+    dataset = dataset_at(root)
+    split = dataset.manifest.splits[0]
     larger = replace(split, shards=(*split.shards, split.shards[0]), num_bytes=split.num_bytes + 7)
-    described = built_layout(manifest).described(larger)
-    assert {name: files.before for name, files in described.items()} == {
-        name: (root / name).read_bytes() for name in ("dataset_info.json", "features.json")
-    }
-    (entry,) = json.loads(described["dataset_info.json"].after)["splits"]
+    before, after = dataset.tfds_files(split), dataset.tfds_files(larger)
+    assert before == {name: (root / name).read_bytes() for name in ("dataset_info.json", "features.json")}
+    (entry,) = json.loads(after["dataset_info.json"])["splits"]
     assert entry["shardLengths"] == [str(shard["samples"]) for shard in larger.shards]
     assert entry["numBytes"] == str(larger.num_bytes)
-    assert described["features.json"].after == described["features.json"].before
-    plain = read_manifest(open_storage(str(fetched("webdataset"))))
-    assert built_layout(plain).described(plain.splits[0]) == {}
+    assert after["features.json"] == before["features.json"]
+    plain = dataset_at(fetched("webdataset"))
+    assert plain.tfds_files(plain.manifest.splits[0]) == {}
 
 
 def chosen(url, choice):
-    dataset = open_fetched(str(url))
-    return list(rows_to_try(dataset.storage, dataset.layout, choice))
+    return list(rows_to_try(open_fetched(str(url)), choice))
 
 
 def test_only_rows_with_the_chosen_reasons_are_retried(begun):
@@ -124,19 +126,6 @@ def test_transient_reasons_are_retryable(reason, passes):
     assert may_pass(reason) is passes
 
 
-def layout_of(parquet_files):
-    """A layout of which only what is asked here is told: two digits of a row in a key."""
-    return Layout(
-        parquet_files=parquet_files,
-        key_digits=2,
-        names=ShardNames(samples="{}.tar", sidecar="{}", digits=2),
-        shard_rows=100,
-        schema=ShardSchema(image_name="jpg", carried=(), duplicates=False),
-        row_of=lambda _: pytest.fail("no row is made"),
-        described=lambda _: {},
-    )
-
-
 attempts = st.lists(st.booleans(), min_size=4, max_size=4)
 
 
@@ -154,14 +143,19 @@ def test_the_last_shard_that_has_a_row_tells_how_it_ended(first, retries):
         if tried:
             shards.append(tried)
     with tempfile.TemporaryDirectory() as folder:
-        names = []
         for number, rows in enumerate(shards):
             keys, ends = [key for key, _ in rows], ["failed_to_download" if failed else "success" for _, failed in rows]
             messages = ["timeout" if failed else None for _, failed in rows]
             table = pa.table([keys, ends, pa.array(messages, pa.string())], ["key", "status", "error_message"])
-            names.append(f"{number:02d}.parquet")
-            pq.write_table(table, f"{folder}/{names[-1]}")
-        found = list(rows_to_try(open_storage(folder), layout_of(names), DEFAULT))
+            pq.write_table(table, f"{folder}/{number:02d}.parquet")
+        # what is asked of a dataset here: its shards, and two digits of a row in a key
+        dataset = SimpleNamespace(
+            storage=open_storage(folder),
+            names=ShardNames(samples="{}.tar", sidecar="{}", digits=2),
+            num_shards=len(shards),
+            key_digits=2,
+        )
+        found = list(rows_to_try(dataset, DEFAULT))
     expected = {}
     for number, rows in enumerate(shards):
         for row, (key, failed) in enumerate(rows):
@@ -171,8 +165,8 @@ def test_the_last_shard_that_has_a_row_tells_how_it_ended(first, retries):
 
 def test_places_are_cut_into_new_shards():
     places = [Place(shard, row, "timeout") for shard in range(2) for row in range(4)]
-    cut = RowPlaces(3)
-    tables = list(cut.tables(iter(places)))
-    assert cut.shard_rows == [3, 3, 2]
+    shard_rows = []
+    tables = list(row_tables(iter(places), 3, shard_rows))
+    assert shard_rows == [3, 3, 2]
     assert [tuple(row.values()) for table in tables for row in table.to_pylist()] == [place[:2] for place in places]
-    assert {table.schema for table in tables} == {RowPlaces.schema()}
+    assert {table.schema for table in tables} == {rows_schema()}

@@ -14,15 +14,13 @@ from dataprep.dataset.manifest import MAX_MANIFEST_BYTES, MAX_SHARDS, SCHEMA_VER
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import SourceError, UsageError
-from dataprep.fetched.collect import DuplicatePolicy, RowOptions
-from dataprep.fetched.encode import EncodeOptions, RowFilter
+from dataprep.fetched.collect import DuplicatePolicy, EncodeOptions, RowFilter, RowOptions
 from dataprep.fetched.plan import (
     LaionOptions,
     TableRequest,
     build_options,
     is_fetched,
     laion_of,
-    options_from,
     plan_tables,
 )
 from dataprep.fetched.shard import built_names, schema_with
@@ -58,7 +56,6 @@ def test_plan_comes_back_from_its_document(request_of):
     assert again.plan_hash == plan.plan_hash
     tables, options = laion_of(again)
     assert (tables, options) == laion_of(plan)
-    assert options_from(json.loads(json.dumps(options.document()))) == options
     assert options.schema == schema_with(tables.carried, options.rows)
 
 

@@ -19,7 +19,7 @@ from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.paths import CROISSANT, README, RETRY_JSON
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched.collect import RowOptions
-from dataprep.fetched.existing import MAY_PASS, Choice, RowPlaces, open_fetched
+from dataprep.fetched.existing import MAY_PASS, Choice, open_fetched
 from dataprep.fetched.retry import (
     HTTP_CODE,
     RetryPlan,
@@ -27,13 +27,14 @@ from dataprep.fetched.retry import (
     check_reasons,
     clean_up,
     id_of_plan,
-    open_rows,
     read_plan,
     retry_shard,
     rows_file,
+    rows_schema,
 )
 from dataprep.fetched.shard import built_names
 from dataprep.storage import open_storage
+from dataprep.storage.parquet import open_parquet
 from dataprep.verification.run import verify
 from loaders import open_loader
 from tests.support.builds import dataprep, dataprep_anew, digests
@@ -196,7 +197,7 @@ def test_a_conflict_remains_one_when_the_retry_runs_again(built, web):
     storage = open_storage(built)
     shard = max(name for name in found(built) - listed(built) if name.endswith(("00004.tar", "rd-00004")))
     other = bytes(len(storage.read(shard)))
-    clean_up(storage, read_plan(storage), open_fetched(built).layout.names)
+    clean_up(storage, read_plan(storage), open_fetched(built).names)
     storage.create(shard, other)
     for _ in range(2):
         with pytest.raises(ConflictError, match=rf"{shard}: another object exists"):
@@ -379,7 +380,7 @@ def test_only_its_own_plan_is_removed(storage):
 def test_rows_are_a_row_group_for_each_new_shard(begun):
     storage = open_storage(str(begun))
     plan = read_plan(storage)
-    rows = open_rows(storage, plan.root)
+    rows = open_parquet(storage, rows_file(plan.root))
     assert plan.shard_rows == (len(PASSING),)
     pairs = [tuple(row.values()) for row in rows.read_row_group(0).to_pylist()]
     assert pairs == [divmod(number, 10) for number in PASSING]
@@ -466,7 +467,7 @@ def test_a_retry_whose_plan_is_gone_publishes_nothing(job, root, plan):
 def test_rows_that_are_not_there_are_no_plan(job, root, shard, row, text):
     rows = root / rows_file(job.root)
     rows.unlink()
-    pq.write_table(pa.table({"shard": [shard], "row": [row]}, RowPlaces.schema()), rows)
+    pq.write_table(pa.table({"shard": [shard], "row": [row]}, rows_schema()), rows)
     with pytest.raises(FormatError, match=f"no plan of a retry: {text}; remove _retry/"):
         retry_shard(job, 0)
 

@@ -14,15 +14,14 @@ import pytest
 from dataprep.errors import UsageError
 from dataprep.fetched.collect import (
     DuplicatePolicy,
+    EncodeOptions,
+    RowFilter,
     RowOptions,
     collect,
     count_reasons,
     count_statuses,
-    find_duplicates,
     read_image,
-    sidecar_hashes,
 )
-from dataprep.fetched.encode import EncodeOptions, RowFilter
 from dataprep.fetched.shard import (
     ShardOptions,
     Streams,
@@ -86,18 +85,6 @@ def test_the_parquet_has_every_row_and_true_nulls(tmp_path):
     assert table.column("caption").to_pylist()[2] is None
     assert table.column_names[-2:] == ["dhash", "duplicate_of"]
     assert [len(dhash or "") for dhash in table.column("dhash").to_pylist()] == [16, 0, 16, 16]
-
-
-def test_duplicates_over_shards_are_found_from_the_sidecars(tmp_path):
-    found = collect_rows(tmp_path, duplicates=DuplicatePolicy(exact="report"))
-    storage = open_storage(str(tmp_path))
-    names = built_names("laion", "webdataset", "train", 5)
-    files = {index: names.parquet_file(index) for index in (0, 1, 2)}
-    for name in files.values():
-        storage.create(name, rows_parquet(found.rows, found.results, found.schema))
-    for column in ("sha256", "dhash"):
-        pairs = list(find_duplicates(lambda column=column: sidecar_hashes(storage, files, 10, column), 9, 4))
-        assert sorted(pairs) == [(10, 0), (12, 2), (13, 3), (20, 0), (22, 2), (23, 3)]
 
 
 def test_counts_in_the_stats_add_up(tmp_path):

@@ -117,7 +117,7 @@ def test_faults_of_what_a_class_lists_are_one_line(tmp_path, images, attributes,
         ({"facts": {}}, "facts {}, expected SplitFacts by split"),
         ({"facts": {"train": 9}}, "facts: 'train': 9"),
         ({"facts": {"a b": SplitFacts(samples=None)}}, "expected a name of letters"),
-        ({"facts": {"index": SplitFacts(samples=None)}}, "name 'index' of a split is that of another folder"),
+        ({"facts": {"index": SplitFacts(samples=None)}}, "name 'index' of a split is taken by another folder"),
         ({"features": {"caption": "text"}}, "expected Feature by name"),
         ({"features": {"label": Feature("text")}}, "the name 'label' is taken"),
         ({"classes": "cat"}, "expected a list of names"),
@@ -182,5 +182,5 @@ def test_entry_points_name_classes_of_installed_packages(monkeypatch):
     assert not is_custom("cats")
     with pytest.raises(UsageError, match=r"no module somebodys\.pets is installed"):
         custom_dataset("pets")
-    with pytest.raises(UsageError, match="'cats' is no dataset class"):
+    with pytest.raises(UsageError, match="'cats' is not a dataset class"):
         place_of("cats")

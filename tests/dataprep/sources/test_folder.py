@@ -161,7 +161,7 @@ def test_labels_that_the_user_asks_for(tmp_path):
     assert set(labels(opened(root, label_from="none")).values()) == {""}
     tree(root, "b/deep/1.jpg", "top.jpg")
     with pytest.raises(
-        SourceError, match=r"2 of 5 images do not lie directly in a class folder: 'b/deep/1.jpg', 'top.jpg'"
+        SourceError, match=r"2 of 5 images are not directly in a class folder: 'b/deep/1.jpg', 'top.jpg'"
     ):
         opened(root, label_from="folder")
 
@@ -263,7 +263,7 @@ def test_a_table_that_is_passed_over_is_answered_with_the_command_that_reads_it(
     assert passed_over == f"passed over: 1 .{name.rpartition('.')[2]}"
     source = f"{tmp_path} `table` {name}" if "/" in name else shlex.quote(f"{tmp_path}/{name}")
     command = f"dataprep build table `source` {source}"
-    assert note.startswith(f"{name!r} is no metadata by its name: {command} builds the pictures that it names")
+    assert note.startswith(f"{name!r} is not metadata by its name: {command} builds the pictures that it names")
     assert "metadata.csv" in note
     with pytest.raises(UsageError) as error:
         opened(tmp_path, label_from="caption")
@@ -276,7 +276,7 @@ def test_a_table_in_an_archive_is_answered_with_the_names_that_are_read(tmp_path
         archive.writestr("pets/labels.csv", "file,label\n1.jpg,cat\n")
         archive.writestr("pets/1.jpg", JPEG)
     note = opened(tmp_path).notes[1]
-    assert note.startswith("'pets/labels.csv' is no metadata by its name: unpacked, dataprep build table builds the")
+    assert note.startswith("'pets/labels.csv' is not metadata by its name: unpacked, dataprep build table builds the")
     with pytest.raises(UsageError, match=r"with columns; a table of another name is read by dataprep build table$"):
         opened(tmp_path, label_from="label")
 
@@ -385,7 +385,7 @@ def test_folders_beside_the_classes_without_an_image_are_named(tmp_path):
     source = tree(tmp_path, "train/cats/1.jpg", "train/dogs/1.jpg", "val/cats/2.jpg", "train/owls/notes.pdf")
     for name in ("train/birds", "val/dogs", "val/.thumbs", "notes"):
         (source / name).mkdir()
-    note = "warning: 2 folders beside the classes without an image, so no class: 'birds', 'owls'"
+    note = "warning: 2 folders next to the classes without an image, so no class: 'birds', 'owls'"
     assert note in opened(source).notes
 
 
@@ -440,7 +440,7 @@ def test_a_table_beside_an_archive_is_built_as_the_line_says(tmp_path, suffix):
             archive.writestr("1.jpg", JPEG)
             archive.writestr("a/2.jpg", JPEG)
     write_files(tmp_path / "s", {"captions.csv": "file,caption\n1.jpg,one\na/2.jpg,two\n"})
-    (line,) = (line for line in opened(tmp_path / "s").notes if "is no metadata" in line)
+    (line,) = (line for line in opened(tmp_path / "s").notes if "is not metadata" in line)
     commands = line.partition(": after ")[2].partition(" builds the pictures")[0]
     unpack, build = commands.split(", ")
     with pytest.raises(SourceError) as error:

@@ -180,7 +180,7 @@ def test_what_kaggle_has_gives_train_and_val_with_labels(tmp_path, source, label
 
 def test_labels_of_kaggle_above_the_source_are_named(tmp_path):
     images = put_kaggle(tmp_path) / "ILSVRC/Data/CLS-LOC"
-    with pytest.raises(SourceError, match=f"lie above, name the folder of all: `source` {tmp_path}$"):
+    with pytest.raises(SourceError, match=f"are above, name the folder of all: `source` {tmp_path}$"):
         found(open_storage(str(images)), "val")
     (tmp_path / "LOC_val_solution.csv").rename(images / "LOC_val_solution.csv")
     assert found(open_storage(str(images)), "val") == VAL_FOUND

@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataprep.dataset.documents import convert
 from dataprep.errors import SourceError, UsageError
 from dataprep.sources.laion import (
+    LaionTables,
     find_tables,
     key_of,
     measure_tables,
     open_tables,
     read_shard_rows,
     roles_of,
-    tables_from_document,
 )
 from dataprep.storage import open_storage
 
@@ -141,7 +142,8 @@ def test_a_plan_is_read_back_from_json(tmp_path):
     storage = open_storage(str(tmp_path))
     for name in ("a.parquet", "b.csv"):
         tables = measure_tables(storage, [name], rows_per_shard=10)
-        assert tables_from_document(json.loads(json.dumps(tables.document()))) == tables
+        document = json.loads(json.dumps(tables.document()))
+        assert convert(document, LaionTables, where="plan", advice="") == tables
 
 
 def test_text_is_converted_to_the_types_of_its_roles(tmp_path):

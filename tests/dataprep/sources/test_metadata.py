@@ -69,7 +69,7 @@ def test_parquet():
         ("metadata.jsonl", '{"file_name": 7}\n', "no file_name"),
         ("metadata.jsonl", '{"file_name": "1.jpg", "a": {"b": 1, "b": 2}}\n', "line 1: the field 'b' occurs twice"),
         ("metadata.jsonl", json.dumps({f"c{i}": 1 for i in range(MAX_FEATURES + 1)}), "expected at most 500"),
-        ("metadata.parquet", b"PAR1 no parquet", "no readable parquet file"),
+        ("metadata.parquet", b"PAR1 no parquet", "not a readable parquet file"),
         ("metadata.parquet", parquet({"path": ["1.jpg"]}), "no file_name"),
     ],
 )

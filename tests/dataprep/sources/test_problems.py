@@ -34,18 +34,8 @@ def test_several_are_lines_of_one_error_without_their_common_place_and_ten_at_mo
     with pytest.raises(SourceError) as raised, problems.together():
         raise SourceError("/other: gone")
     first, *lines = str(raised.value).split("\n")
-    assert first == "/data: 1,012 problems; mend them, and run the same command again:"
+    assert first == "/data: 1,012 problems; correct them, and run the same command again:"
     assert lines == [*(f"  {number} is damaged" for number in range(10)), "  and 1,002 more"]
-
-
-def test_problems_of_others_are_counted_with_those_that_they_did_not_keep():
-    problems, others = Problems("/data"), Problems("/data")
-    for number in range(12):
-        others.add(SourceError(f"/data: {number} is damaged"))
-    problems.add(SourceError("/data: first"))
-    problems.take(others)
-    with pytest.raises(SourceError, match=r"13 problems.*\n  first\n  0 is damaged(.|\n)*  and 3 more$"):
-        problems.refuse()
 
 
 def test_files_folders_rows_and_columns_are_refused_together(tmp_path):
@@ -61,13 +51,13 @@ def test_files_folders_rows_and_columns_are_refused_together(tmp_path):
     code, lines = build("folder", write_files(tmp_path / "in", files), "--label-from", "folder")
     assert code == 2
     (first,) = [at for at, line in enumerate(lines) if line.startswith("dataprep: ")]
-    assert lines[first] == f"dataprep: {tmp_path}/in: 9 problems; mend them, and run the same command again:"
+    assert lines[first] == f"dataprep: {tmp_path}/in: 9 problems; correct them, and run the same command again:"
     told = "\n".join(lines[first + 1 :])
     for words in (
         "a.heic': a picture of type heic", "b.tif': a picture of type tif", "line 4: file_name '../x.jpg'",
         "line 6: not JSON", "line 5: column 'mixed': a list with missing values", "'cats/9.jpg' does not exist",
         "line 2: column 'age' has no value", "column 'size': int64 in",
-        "1 of 5 images do not lie directly in a class folder",
+        "1 of 5 images are not directly in a class folder",
     ):  # fmt: skip
         assert words in told
 

@@ -280,7 +280,7 @@ def test_the_table_that_the_user_names(tmp_path):
     with pytest.raises(SourceError, match=r"have different columns: age .* are only in one"):
         opened(root)
     assert len(opened(root, archive="dogs.csv", label_from="none").found["train"].refs) == 4
-    with pytest.raises(UsageError, match=r"images/0.jpg is no table by its name"):
+    with pytest.raises(UsageError, match=r"images/0.jpg is not a table by its name"):
         opened(root, archive="images/0.jpg")
 
 

@@ -75,7 +75,7 @@ def test_the_user_names_a_table_or_a_folder(tmp_path):
     names = ["a/train.csv", "a/val.csv", "b/x.jsonl", "c.txt"]
     assert found(tmp_path, *names, only="a/val.csv") == ({"val": ["a/val.csv"]}, [])
     assert found(tmp_path, only="a") == ({"train": ["a/train.csv"], "val": ["a/val.csv"]}, [])
-    with pytest.raises(UsageError, match=r"c.txt is no table by its name"):
+    with pytest.raises(UsageError, match=r"c.txt is not a table by its name"):
         found(tmp_path, only="c.txt")
     with pytest.raises(SourceError, match=r"absent: no table"):
         found(tmp_path, only="absent")

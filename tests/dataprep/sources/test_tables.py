@@ -109,11 +109,11 @@ def test_parquet_values_are_text_integers_and_finite_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "text"),
     [
-        ("t.parquet", b"PAR1 no parquet at all PAR1", "no readable parquet file"),
+        ("t.parquet", b"PAR1 no parquet at all PAR1", "not a readable parquet file"),
         ("t.csv", b'URL,TEXT\n"a,b\n', "ends inside a quoted field"),
         ("t.csv", b"", "no columns"),
         ("t.csv", b"URL,URL\na,b\n", "the column 'URL' twice"),
-        ("t.jsonl", b"[1]\n", "row 0 is no JSON object"),
+        ("t.jsonl", b"[1]\n", "row 0 is not a JSON object"),
         ("missing.csv", None, "does not exist"),
         ("missing.parquet", None, "does not exist"),
     ],
@@ -173,7 +173,7 @@ def test_another_file_than_the_planned_one_is_refused(tmp_path):
 
 
 def test_a_compressed_table_is_refused_by_its_name(tmp_path):
-    with pytest.raises(UsageError, match=r"no table by its name; expected one of \.parquet"):
+    with pytest.raises(UsageError, match=r"not a table by its name; expected one of \.parquet"):
         measure_table(open_storage(str(tmp_path)), "t.csv.gz", 10)
 
 

@@ -92,8 +92,8 @@ def test_each_split_that_has_more_than_the_ratio_allows_is_a_problem(tmp_path):
     assert (lines, problems.count) == ([], 1)
     assert raised(problems) == (
         f"{tmp_path}: val: 1 of 40 images cannot be used (missing, empty or of a type that is not read), more than "
-        "`max_reject_ratio` 0.02 allows, so a build would end without a dataset: '199.tif' (line 201); mend the files, "
-        "or remove the rows; `max_reject_ratio` 0.025 suffices for these"
+        "`max_reject_ratio` 0.02 allows, so a build would end without a dataset: '199.tif' (line 201); repair the "
+        "files, or remove the rows; `max_reject_ratio` 0.025 suffices for these"
     )
     told = raised(counted(tmp_path, 0.02, 4, "tif")[1])
     assert "train: 4 of 160 images" in told and "val: 1 of 40 images" in told

@@ -43,7 +43,7 @@ def test_a_range_past_the_end_says_where_the_object_ends():
 def test_the_message_about_a_removed_file_says_to_run_the_same_command_again():
     for said in (errors.spool_gone(Path("/x")), errors.build_gone("/x"), errors.unsettled("/x")):
         assert said.startswith("/x: ")
-        assert said.endswith("run the same command again: it goes on where it stopped")
+        assert said.endswith("run the same command again: it continues where it stopped")
 
 
 NOBODY = 65534
@@ -65,7 +65,7 @@ def storage(tmp_path: Path) -> LocalStorage:
         (errno.ENAMETOOLONG, StorageError, "file name too long; most file systems take 255 bytes"),
         (errno.EFBIG, FullError, "file too large; the file system or a limit"),
         (errno.EISDIR, StorageError, "is a directory; a folder is where a file should be"),
-        (errno.EIO, StorageError, "input/output error; check the disk and run the same command again: it goes on"),
+        (errno.EIO, StorageError, "input/output error; check the disk and run the same command again: it continues"),
     ],
 )
 def test_each_error_of_the_disk_names_the_next_step(

@@ -12,15 +12,15 @@ from threading import Event
 import pytest
 
 from dataprep.errors import AccessError, ConflictError, StorageError, UsageError
-from dataprep.storage import gcs, gcs_client, open_storage
+from dataprep.storage import expected, gcs, gcs_client, open_storage
 from dataprep.storage.checksums import crc32c_of, crc32c_of_bytes, crc32c_text
-from dataprep.storage.gcs import ExpectedGCS, GCSStorage, expected
+from dataprep.storage.gcs import ExpectedGCS, GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.gcs_proxy import FAULTS, HALF_CHUNK, RESET_AFTER, RESET_BODY
 from tests.support.storages import LARGE_BYTES, all_calls, publish
 
 FAULT_RATE = 0.1
-GO_ON = "run the same command again: it goes on where it stopped"
+GO_ON = "run the same command again: it continues where it stopped"
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_bucket_without_a_prefix_is_a_storage(gcs: GCSEmulator) -> None:
     ("name", "wanted"),
     [
         ("é" * 513, "must have 1,024 bytes at most, has 1,0"),
-        ("\udce9", "must be text, and has bytes that are no UTF-8"),
+        ("\udce9", "must be text, and has bytes that are not UTF-8"),
     ],
 )
 def test_names_that_a_bucket_cannot_have_are_refused(storage: GCSStorage, name: str, wanted: str) -> None:

@@ -21,7 +21,7 @@ from dataprep.storage.gcs_client import Deadlines, retry_policy
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.virtual_time import RetryClock, retry_in_virtual_time
 
-GO_ON = "run the same command again: it goes on where it stopped"
+GO_ON = "run the same command again: it continues where it stopped"
 
 
 @pytest.fixture

@@ -50,9 +50,9 @@ def test_a_gs_url_is_a_bucket(url: str) -> None:
         ("files:///x", r"files:// is not known, .* did you mean file://\?"),
         ("://x", ":// is not known"),
         ("file://host/x", "names the host 'host'; expected file:///path, with three slashes"),
-        ("", "'' is no path; expected a folder, file:///path or gs://bucket/prefix"),
-        ("a\0b", "is no path"),
-        ("file://", "'' is no path"),
+        ("", "'' is not a path; expected a folder, file:///path or gs://bucket/prefix"),
+        ("a\0b", "is not a path"),
+        ("file://", "'' is not a path"),
     ],
 )
 def test_other_urls_are_refused(url: str, wanted: str) -> None:

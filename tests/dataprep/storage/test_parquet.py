@@ -144,7 +144,7 @@ def test_only_the_given_columns_are_read(stored):
 def test_absent_and_damaged_files_and_columns_are_named(stored):
     stored.create("damaged.parquet", b"PAR1 no table PAR1")
     for name, columns in (("none.parquet", None), ("damaged.parquet", None), ("t.parquet", ("status",))):
-        with pytest.raises(FormatError, match=rf"{name}: no readable parquet file \(.*\); restore it$"):
+        with pytest.raises(FormatError, match=rf"{name}: not a readable parquet file \(.*\); restore it$"):
             read_columns(stored, name, columns)
 
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.fetched.collect import RowOptions
-from dataprep.fetched.encode import EncodeOptions
+from dataprep.fetched.collect import EncodeOptions, RowOptions
 from tests.support.faults import Damaged, linked_copy
 from tests.support.fetched import FAULTS, ROWS, build_table
 from tests.support.finished import details, kinds, verify_here
@@ -79,7 +78,7 @@ def test_a_parquet_file_that_is_none_is_found(copy):
     copy.write(PARQUET, b"PAR1 no parquet at all PAR1")
     copy.sign()
     report = verify_here(copy.root)
-    assert f"format {PARQUET}: no readable parquet file (" in details(report)
+    assert f"format {PARQUET}: not a readable parquet file (" in details(report)
 
 
 def test_other_columns_are_found(copy):

@@ -46,7 +46,7 @@ def test_a_killed_beam_worker_ends_the_run_and_a_rerun_finishes(originals, tmp_p
     _, errors = process.communicate(timeout=800)
     assert process.returncode == 1
     assert "a worker died" in errors
-    assert "Run the same command again: it goes on where it stopped" in errors
+    assert "Run the same command again: it continues where it stopped" in errors
     assert "Traceback" not in errors
     again = dataprep(*arguments)
     assert again.returncode == 0, again.stderr

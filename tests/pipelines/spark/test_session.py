@@ -221,7 +221,7 @@ def test_workers_that_cannot_build_are_explained_with_what_to_set(text, message)
 def test_a_job_that_failed_is_told_by_the_line_that_names_the_cause(text, cause):
     error = explained(text)
     assert isinstance(error, BuildError)
-    with pytest.raises(BuildError, match=f"^`runner` spark: {cause}. Run the same command again: it goes on where"):
+    with pytest.raises(BuildError, match=f"^`runner` spark: {cause}. Run the same command again: it continues where"):
         raise error
 
 
