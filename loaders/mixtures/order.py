@@ -150,6 +150,11 @@ def _drift(units: tuple[int, ...]) -> int:
     rests = [rest for unit in units if (rest := WINDOW * unit % total)]
     if not rests:
         return 0  # all weights are whole thousandths: each window has exactly its share
+    # Three things must hold. Drift is at least 1, or the sequence would repeat after 1,000 positions and a weight of
+    # 1/3 would have 333/1000 for ever. It is at most the bound above, or some window would be two samples off. And A
+    # and M must be coprime, or only every n-th point of the circle would be visited, so that M positions would not have
+    # exactly the weights' shares: 703,000 * total is 0 modulo every prime factor of M, which are those of 10 * total,
+    # so A is the drift modulo each of them, and the drift alone decides. The search ends at 1 at the latest.
     # About 0.38, the golden ratio's square, spreads the windows that have one more as evenly as the limit allows.
     drift = min(min(rests), total - max(rests), max(1, round(0.382 * total)))
     while gcd(drift, 10 * total) > 1:
@@ -321,6 +326,13 @@ class MixedOrder(Order):
 
     def _after(self, change: Change, stop: int | None) -> Iterator[Segment]:
         """Yield the segments from a change until the next one."""
+        # A segment is a piece of the sequence that one `Proportions` describes, so that a position is found without
+        # those before it. It must end right behind the last sample of the first dataset that ends: one position later
+        # that dataset would be asked for a sample that it does not have, one earlier its last sample would be left to
+        # a segment without it. The next segment counts from its own start, with the indexes that the datasets have
+        # reached; so no sample is repeated or skipped where weights change. Each round ends a dataset for good and has
+        # at least one position, because whoever has ended is left out before: there are at most as many segments
+        # between two changes as datasets, and the loop ends.
         start, counts = change.start, change.counts
         while True:
             takes_part = [number for number, weight in enumerate(change.weights) if weight]
@@ -367,6 +379,12 @@ def shared_out(home_N: NDArray[np.int64], world_size: int, rows: int) -> NDArray
     """
     import numpy as np
 
+    # A rank has `rows` rows whatever the draw, because all devices run the same program, while the number of samples at
+    # home on it varies from batch to batch. The batch has at most world_size * rows positions, so the free rows are
+    # never fewer than the samples to move. Only what exceeds a rank's rows moves: a moved sample's block is read by a
+    # second rank, which costs its bytes once more. The stable sort decides which ones move and where to by position
+    # alone, so every rank computes the same without asking the others; with another order on some host, one sample
+    # would be trained on twice and another one not at all.
     by_rank = np.argsort(home_N, kind="stable")
     counts = np.bincount(home_N, minlength=world_size)
     place = np.empty_like(home_N)
