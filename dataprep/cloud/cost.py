@@ -17,13 +17,11 @@ from dataprep.cloud.region import (
     MULTI_REGION,
     PAID,
     RAPID_CACHE,
-    UNKNOWN,
     ZONE,
     Verdict,
     area_of,
     describe,
     placement,
-    region_of,
     verdict,
 )
 from dataprep.storage.gcs_location import BucketLocation
@@ -64,16 +62,6 @@ class Cost:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CopyCost:
-    """Costs of a copy in the reader's region, in USD."""
-
-    once: Cost
-    storage_per_month: float
-    epochs: int | None
-    """Number of epochs after which the copy is cheaper than remote reads, without its storage; None if it never is."""
-
-
 def reading_cost(amounts: Sequence[Amount], bucket: BucketLocation, found: Verdict, prices: Prices) -> Cost | None:
     """Return the cost of reading the amounts once; None if the price of the transfer is unknown.
 
@@ -104,43 +92,6 @@ def writing_cost(inserts: int, gets: int, bucket: BucketLocation, num_bytes: int
     written = prices.find("replication_per_gib", area, kind) or 0.0
     written += prices.find("write_per_gib", storage_class, kind) or 0.0
     return Cost(transfer=written * num_bytes / GIB, retrieval=0.0, operations=operations)
-
-
-def copy_cost(
-    amounts: Sequence[Amount], bucket: BucketLocation, where: str, epoch: Cost | None, found: Verdict, prices: Prices
-) -> CopyCost | None:
-    """Return the costs of a server-side copy into a bucket of class Standard in the reader's region.
-
-    Args:
-        amounts: One pass over the data, each object once.
-        bucket: Location of the data now.
-        where: The reader's zone or region.
-        epoch: Cost of reading one epoch from there.
-        found: Verdict on reading the bucket from the reader's zone or region.
-        prices: Prices to apply.
-
-    Returns:
-        The costs; None if a price is unknown.
-    """
-    if found.kind == UNKNOWN or found.usd_per_gib is None or epoch is None:
-        return None
-    beside = BucketLocation(location=region_of(where), location_type="region", storage_class=_STANDARD)
-    num_bytes = sum(amount.num_bytes for amount in amounts)
-    # Each rewritten object is one operation of class A.
-    rewrites = sum(amount.objects for amount in amounts) / 1000
-    once = Cost(
-        transfer=found.usd_per_gib * num_bytes / GIB,
-        retrieval=sum(_retrieval(amount, bucket, prices) for amount in amounts),
-        operations=rewrites * (prices.find("class_a_per_1000", _STANDARD, "region") or 0.0),
-    )
-    stored = prices.find("storage_per_gib_month", _STANDARD, "region") or 0.0
-    gets = sum(amount.gets for amount in amounts)
-    as_standard = Amount(storage_class=_STANDARD, num_bytes=num_bytes, objects=0, gets=gets)
-    near = reading_cost([as_standard], beside, Verdict("co-located", 0.0, ""), prices)
-    near = near or Cost(transfer=0.0, retrieval=0.0, operations=0.0)
-    return CopyCost(
-        once=once, storage_per_month=stored * num_bytes / GIB, epochs=epochs_to_pay(once, far=epoch, near=near)
-    )
 
 
 def epochs_to_pay(once: Cost, *, far: Cost, near: Cost) -> int | None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil
 
-from dataprep.cloud.cost import GIB, Amount, Cost, copy_cost, reading_cost
+from dataprep.cloud.cost import GIB, Amount, Cost, reading_cost
 from dataprep.cloud.prices import ANYWHERE, Prices
 from dataprep.cloud.region import CACHED, CO_LOCATED, RAPID_CACHE, UNKNOWN, Verdict, can_cache, region_of, verdict
 from dataprep.messages import command_line, counted, shell_words, usd
@@ -153,17 +153,11 @@ def offers(reading: Reading, places: Places) -> list[Offer]:
         return []
     read = once.times(places.passes)
     result = [Offer(kind=DIRECT, place=plain.location, once=once.times(0), ingest=0.0, read=read, kept=0.0)]
-    if cached := _cache(reading, replace(places, bucket=plain), once):
+    places = replace(places, bucket=plain)
+    if cached := _cache(reading, places, once):
         result.append(cached)
-    copied = copy_cost(amounts, plain, where, once, found, prices)
-    if copied is not None and found.kind not in (CO_LOCATED, UNKNOWN):
-        region = region_of(where)
-        beside = BucketLocation(location=region, location_type="region", storage_class="standard")
-        standard = [replace(amount, storage_class="standard") for amount in amounts]
-        near = reading_cost(standard, beside, Verdict(CO_LOCATED, 0.0, ""), prices) or once.times(0)
-        kept = copied.storage_per_month * places.months
-        read = near.times(places.passes)
-        result.append(Offer(kind=COPY, place=region, once=copied.once, ingest=0.0, read=read, kept=kept))
+    if found.kind not in (CO_LOCATED, UNKNOWN):
+        result.append(_copy(reading, places, once))
     return result
 
 
@@ -212,6 +206,32 @@ def gib(num_bytes: float) -> str:
         if num_bytes >= 0.1 * size:
             return f"{num_bytes / size:,.2f} {unit}"
     return counted(round(num_bytes), "byte")
+
+
+def _copy(reading: Reading, places: Places, direct: Cost) -> Offer:
+    """Return the costs of reading a server-side copy in a bucket of class Standard in the reader's region.
+
+    Args:
+        reading: One pass over the data, which the copying reads once.
+        places: The bucket and the reader.
+        direct: Cost of one pass over the bucket.
+    """
+    prices, region = places.prices, region_of(places.where)
+    beside = BucketLocation(location=region, location_type="region", storage_class="standard")
+    standard = [replace(amount, storage_class="standard") for amount in reading.amounts]
+    near = reading_cost(standard, beside, Verdict(CO_LOCATED, 0.0, ""), prices) or direct.times(0)
+    # Each rewritten object is one operation of class A.
+    rewrites = sum(amount.objects for amount in reading.amounts) / 1000
+    operations = rewrites * (prices.find("class_a_per_1000", "standard", "region") or 0.0)
+    stored = prices.find("storage_per_gib_month", "standard", "region") or 0.0
+    return Offer(
+        kind=COPY,
+        place=region,
+        once=replace(direct, operations=operations),
+        ingest=0.0,
+        read=near.times(places.passes),
+        kept=stored * reading.num_bytes / GIB * places.months,
+    )
 
 
 def _cache(reading: Reading, places: Places, once: Cost) -> Offer | None:

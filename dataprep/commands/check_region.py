@@ -24,9 +24,11 @@ from dataprep.arguments import (
     texts,
 )
 from dataprep.cloud.buckets import cache_command
-from dataprep.cloud.cost import Amount, CopyCost, Cost, copy_cost, reading_cost
+from dataprep.cloud.cost import Amount, Cost, epochs_to_pay, reading_cost
 from dataprep.cloud.offers import (
     CACHE,
+    COPY,
+    DIRECT,
     READ_BYTES,
     Offer,
     Places,
@@ -130,7 +132,10 @@ class RegionReport:
     reading: Reading | None = None
     one_pass: Cost | None = None
     training: Cost | None = None
-    copy: CopyCost | None = None
+    copy: Offer | None = None
+    """A new copy near the reader, read for one epoch and kept for a month."""
+    copy_epochs: int | None = None
+    """Number of epochs after which it is cheaper than remote reads, without its storage; None if it never is."""
     offers: list[Offer] = field(default_factory=list)
     """Ways to read the data as often as the training does, if the present one is charged by the GiB."""
     cache_command: str | None = None
@@ -273,13 +278,23 @@ def _json(report: RegionReport, unknown: Sequence[str]) -> dict[str, object]:
         else {**asdict(reading), "num_bytes": reading.num_bytes, "gets": reading.gets},
         "one_pass_usd": _cost(report.one_pass),
         "training_usd": _cost(report.training),
-        "copy": None if report.copy is None else {**asdict(report.copy), "once": _cost(report.copy.once)},
+        "copy": _copy_document(report),
         "ways": [each.document() for each in report.offers],
         "cache_command": report.cache_command,
         "readable": report.readable,
         "replica": None if report.replica is None else {"url": report.replica[0].url, **asdict(report.replica[1])},
         "commands": report.commands,
         "notes": [*report.notes, *unknown],
+    }
+
+
+def _copy_document(report: RegionReport) -> dict[str, object] | None:
+    if report.copy is None:
+        return None
+    return {
+        "once": _cost(report.copy.once),
+        "storage_per_month": report.copy.kept,
+        "epochs": report.copy_epochs,
     }
 
 
@@ -324,12 +339,12 @@ def _print_advice(report: RegionReport, training: Training) -> None:
         _line("do", f"read the copy at {replica.url}, as loaders do by themselves: {found.kind}, {found.reason}")
     if report.copy is None:
         return
-    epochs = report.copy.epochs
+    epochs = report.copy_epochs
     pays = f"it pays off after {epochs:,} epoch{'s' if epochs > 1 else ''}" if epochs else "it never pays off"
     _line(
         "do",
         f"copy it near the reader: {usd(report.copy.once.total)} once, then "
-        f"{usd(report.copy.storage_per_month)} a month to keep it; {pays}",
+        f"{usd(report.copy.kept)} a month to keep it; {pays}",
     )
     echo_commands(CheckRegion, report.commands)
     for offer in report.offers:
@@ -485,12 +500,13 @@ def _advise(report: RegionReport, training: Training, prices: Prices) -> None:
     if bucket is None or reading is None or where is None or report.one_pass is None:
         return
     url = report.placement.url
-    readers = training.hosts if training.hosts_read_all else 1
-    epoch = report.one_pass.times(reading.passes * readers)
-    report.copy = copy_cost(reading.amounts, bucket, where, epoch, report.placement.verdict, prices)
-    passes = reading.passes * training.epochs * readers
-    places = Places(bucket=bucket, where=where, prices=prices, passes=passes, months=training.months)
-    report.offers = offers(reading, places)
+    of_epoch = reading.passes * (training.hosts if training.hosts_read_all else 1)
+    places = Places(bucket=bucket, where=where, prices=prices, passes=of_epoch)
+    epoch = {each.kind: each for each in offers(reading, places)}
+    if COPY in epoch:
+        report.copy = epoch[COPY]
+        report.copy_epochs = epochs_to_pay(report.copy.once, far=epoch[DIRECT].read, near=report.copy.read)
+    report.offers = offers(reading, replace(places, passes=of_epoch * training.epochs, months=training.months))
     report.notes.extend(storage_notes(report.offers))
     if any(offer.kind == CACHE for offer in report.offers):
         report.cache_command = " ".join(cache_command(bucket_name(url), where.lower()))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.cloud.cost import GIB, Amount, Cost, copy_cost, epochs_to_pay, reading_cost, writing_cost
+from dataprep.cloud.cost import GIB, Amount, Cost, epochs_to_pay, reading_cost, writing_cost
+from dataprep.cloud.offers import COPY, DIRECT, Offer, Places, Reading, offers
 from dataprep.cloud.prices import published_prices
 from dataprep.cloud.region import verdict
 from dataprep.storage.gcs_location import BucketLocation
@@ -25,6 +26,15 @@ def read_usd(bucket: BucketLocation, where: str, *amounts: Amount) -> float:
     cost = reading_cost(amounts, bucket, verdict(bucket, where, PRICES), PRICES)
     assert cost is not None
     return cost.total
+
+
+def offered(bucket: BucketLocation, *amounts: Amount) -> dict[str, Offer]:
+    places = Places(bucket=bucket, where="us-central1-a", prices=PRICES)
+    return {each.kind: each for each in offers(Reading(amounts=amounts), places)}
+
+
+def epochs_of(found: dict[str, Offer]) -> int | None:
+    return epochs_to_pay(found[COPY].once, far=found[DIRECT].read, near=found[COPY].read)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +74,7 @@ def test_a_path_without_a_price_has_no_cost():
     mars = BucketLocation(location="mars-north1", location_type="region")
     found = verdict(mars, "us-central1-a", PRICES)
     assert reading_cost([amount(GIB)], mars, found, PRICES) is None
-    assert copy_cost([amount(GIB)], mars, "us-central1-a", None, found, PRICES) is None
+    assert offered(mars, amount(GIB)) == {}
 
 
 def test_writing_pays_for_replication_where_a_bucket_has_several_regions():
@@ -77,23 +87,17 @@ def test_writing_pays_for_replication_where_a_bucket_has_several_regions():
 @pytest.mark.parametrize(("storage_class", "epochs"), [("standard", 2), ("archive", 2)])
 def test_the_cost_of_a_copy_is_recovered_from_the_second_epoch_on(storage_class, epochs):
     """A copy reads everything once; so does the first epoch, which has no objects to write."""
-    amounts = [amount(100 * GIB, storage_class, objects=400)]
-    found = verdict(EUROPE, "us-central1-a", PRICES)
-    epoch = reading_cost(amounts, EUROPE, found, PRICES)
-    copied = copy_cost(amounts, EUROPE, "us-central1-a", epoch, found, PRICES)
+    found = offered(EUROPE, amount(100 * GIB, storage_class, objects=400))
     retrieval = 5.0 if storage_class == "archive" else 0.0
-    assert copied.once.total == pytest.approx(5.0 + retrieval + 0.4 * 0.005)
-    assert copied.storage_per_month == pytest.approx(2.0)
-    assert copied.epochs == epochs
+    assert found[COPY].once.total == pytest.approx(5.0 + retrieval + 0.4 * 0.005)
+    assert found[COPY].kept == pytest.approx(2.0)
+    assert epochs_of(found) == epochs
 
 
 def test_the_cost_of_copying_many_small_objects_is_recovered_later():
-    amounts = [amount(GIB, objects=1_281_167, gets=1_281_167)]
-    found = verdict(US, "us-central1-a", PRICES)
-    epoch = reading_cost(amounts, US, found, PRICES)
-    copied = copy_cost(amounts, US, "us-central1-a", epoch, found, PRICES)
-    assert copied.once.total == pytest.approx(0.02 + 1281.167 * 0.005)
-    assert copied.epochs == pytest.approx(copied.once.total / 0.02, abs=1)
+    found = offered(US, amount(GIB, objects=1_281_167, gets=1_281_167))
+    assert found[COPY].once.total == pytest.approx(0.02 + 1281.167 * 0.005)
+    assert epochs_of(found) == pytest.approx(found[COPY].once.total / 0.02, abs=1)
 
 
 @given(st.integers(0, 10**15), st.integers(0, 10**9), st.integers(1, 1000))
