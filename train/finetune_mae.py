@@ -12,7 +12,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Container, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -478,7 +478,6 @@ def _open_jax(flags: Flags, weights: Weights | None) -> Training[JaxBackend]:
     training = JaxRun(
         flags=flags,
         devices=devices,
-        is_orbax=flags.orbax,
         is_probe=flags.linear_probe,
         task=_jax_task(flags, model, devices, batch),
         tensors={name: each.numpy() for name, each in model.state_dict().items()},
@@ -493,7 +492,6 @@ def _open_jax(flags: Flags, weights: Weights | None) -> Training[JaxBackend]:
             seed=flags.seed,
         ),
         schedule=flags.schedule(batch),
-        config=flags.loop_config(),
         loader=loader,
         validation=validation,
     ).open()
@@ -541,34 +539,17 @@ def _open_torch(flags: Flags, weights: Weights | None) -> Training[TorchBackend]
         mix=mixer if mix.enabled else None,
         best=BestAccuracy(logs),
     )
-    return Training(
-        config=flags.loop_config(),
-        backend=TorchBackend(
-            runtime=runtime,
-            model=model,
-            optimizer=_open_optimizer(model, flags, schedule.lr),
-            task=task,
-            accum_iter=flags.accum_iter,
-            clip_grad_norm=flags.clip_grad,
-            agreement_steps=flags.log_interval_steps,
-        ),
-        schedule=schedule,
-        loader=loader,
-        logs=logs,
-        checkpoints=flags.open_checkpoints(),
-        description=asdict(flags),
+    optimizer = _open_optimizer(model, flags, schedule.lr)
+    return flags.torch_training(
+        task, optimizer, schedule=schedule, loader=loader, logs=logs, clip_grad_norm=flags.clip_grad
     )
 
 
 def _open_loaders(flags: Flags, data: Data, devices: Devices, batch: int) -> tuple[Loader, Loader | None]:
     settings = flags.loader_config(devices, batch_size=batch, image_size=flags.side)
-    loader = data.training_loader(
-        replace(settings, scale=(flags.min_crop, 1.0), transform=flags.transform(), processes=flags.processes)
-    )
+    training = replace(settings, scale=(flags.min_crop, 1.0), transform=flags.transform(), processes=flags.processes)
+    loader, validation = data.loaders(training, _validation_config(flags, settings), tells=not flags.eval)
     loader.set_epoch(flags.start_epoch)
-    validation = data.validation_loader(_validation_config(flags, settings))
-    if validation is None and not flags.eval:
-        data.tell_no_evaluation(settings)
     return loader, validation
 
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dataprep.arguments import IMAGES, request
@@ -124,7 +124,6 @@ def _open_jax(flags: Flags, config: MAEConfig) -> Training[JaxBackend]:
     return JaxRun(
         flags=flags,
         devices=devices,
-        is_orbax=flags.orbax,
         task=MAETask(
             model=MaskedAutoencoder(config, flags.computation(devices, flags.precision, remat=flags.grad_ckpt)),
             masks=_masks(flags, config),
@@ -139,7 +138,6 @@ def _open_jax(flags: Flags, config: MAEConfig) -> Training[JaxBackend]:
             seed=flags.seed,
         ),
         schedule=flags.schedule(batch),
-        config=flags.loop_config(),
         loader=_open_loader(flags, devices, batch, None),
     ).open()
 
@@ -147,7 +145,7 @@ def _open_jax(flags: Flags, config: MAEConfig) -> Training[JaxBackend]:
 def _open_torch(flags: Flags, config: MAEConfig) -> Training[TorchBackend]:
     import torch
 
-    from train.loops.torch import TorchBackend, compile_network
+    from train.loops.torch import compile_network
     from train.optim.optimizer import open_adamw
 
     runtime = flags.open_runtime()
@@ -163,22 +161,8 @@ def _open_torch(flags: Flags, config: MAEConfig) -> Training[TorchBackend]:
     )
     if flags.compile:
         compile_network(task.model, runtime.device)
-    return Training(
-        config=flags.loop_config(),
-        backend=TorchBackend(
-            runtime=runtime,
-            model=task.model,
-            optimizer=open_adamw(task.model, lr=schedule.lr, weight_decay=flags.weight_decay, betas=BETAS),
-            task=task,
-            accum_iter=flags.accum_iter,
-            agreement_steps=flags.log_interval_steps,
-        ),
-        schedule=schedule,
-        loader=loader,
-        logs=flags.open_logs(runtime),
-        checkpoints=flags.open_checkpoints(),
-        description=asdict(flags),
-    )
+    optimizer = open_adamw(task.model, lr=schedule.lr, weight_decay=flags.weight_decay, betas=BETAS)
+    return flags.torch_training(task, optimizer, schedule=schedule, loader=loader)
 
 
 def _open_loader(flags: Flags, devices: Devices, batch: int, packs: Packs | None) -> Loader:

@@ -8,7 +8,7 @@ Shapes: N images of this host, H x W pixels, C classes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,7 +16,6 @@ from dataprep.arguments import IMAGES, READ, request
 from dataprep.errors import DataprepError, UsageError
 from loaders.loader import Loader
 from train.batches.data import classes_of
-from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
 from train.flags.options import (
     COUNT,
     MODEL,
@@ -74,8 +73,6 @@ REFUSED = {
     "model_bucket": _CHECKPOINTS,
 }
 """Reasons why some options of gcspytorchimagenet are refused, by their names."""
-IMAGENET_CLASSES = 1000
-"""Number of classes of fake data."""
 EPILOG = """\b
 Examples:
   dataprep-train-resnet --datadir /data/imagenet --num-epochs 18 --batch-size 128 --test-set-batch-size 64 \\
@@ -220,22 +217,7 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
         logs=logs,
         shows_metrics=flags.metrics_debug,
     )
-    return Training(
-        config=flags.loop_config(),
-        backend=TorchBackend(
-            runtime=runtime,
-            model=model,
-            optimizer=optimizer,
-            task=task,
-            accum_iter=flags.accum_iter,
-            agreement_steps=flags.log_interval_steps,
-        ),
-        schedule=schedule,
-        loader=loader,
-        logs=logs,
-        checkpoints=flags.open_checkpoints(),
-        description=asdict(flags),
-    )
+    return flags.torch_training(task, optimizer, schedule=schedule, loader=loader, logs=logs)
 
 
 def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None, int]:
@@ -245,18 +227,9 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
     )
     training = replace(settings, interpolation="bilinear", scale=(flags.min_crop, 1.0))
     evaluation = replace(training, batch_size=flags.test_set_batch_size * runtime.num_devices)
-    if flags.fake_data:
-        return (
-            FakeLoader(training, TRAINING_IMAGES),
-            FakeLoader(replace(evaluation, shuffle=False, augment=False), VALIDATION_IMAGES),
-            flags.num_classes or IMAGENET_CLASSES,
-        )
     data = flags.open_data()
     num_classes = classes_of(data, flags.num_classes)
-    validation = data.validation_loader(evaluation)
-    if validation is None:
-        data.tell_no_evaluation(settings)
-    return data.training_loader(training), validation, num_classes
+    return *data.loaders(training, evaluation), num_classes
 
 
 def train(flags: Flags) -> int:

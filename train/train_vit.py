@@ -9,7 +9,7 @@ Shapes: N images of this host, H x W pixels.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,8 +21,7 @@ from dataprep.messages import human_bytes
 from loaders.loader import Loader
 from loaders.order import Order
 from train.batches.data import classes_of
-from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
-from train.checkpoints.checkpoint import CheckpointFolder
+from train.batches.fake_data import CLASSES
 from train.flags.jax import JaxFlags, JaxRun, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
@@ -65,8 +64,6 @@ if TYPE_CHECKING:
 
 BETAS = (0.9, 0.999)
 """PyTorch's default betas of AdamW, which vit_10b_fsdp_example uses."""
-IMAGENET_CLASSES = 1000
-"""Number of classes of fake data, and of the network of `plan`."""
 WARMUP_STEPS = 10_000
 """Updates while the learning rate of vit_10b_fsdp_example rises."""
 EPILOG = """\b
@@ -198,10 +195,16 @@ class Flags(JaxFlags, PackFlags, RunFlags):
                 dropout=self.mlp_dropout,
                 att_dropout=self.att_dropout,
             ),
-            num_classes=self.num_classes or IMAGENET_CLASSES,
+            num_classes=self.num_classes or CLASSES,
             pool="average_of_normed",
             class_token=False,
             pos_dropout=self.pos_dropout,
+        )
+
+    def loop_config(self) -> LoopConfig:
+        """Settings of the training loop."""
+        return replace(
+            super().loop_config(), eval_interval=self.test_epoch_interval, first_saved_epoch=self.ckpt_interval - 1
         )
 
     def fitted_to(self, order: Order, num_classes: int) -> Flags:
@@ -265,7 +268,6 @@ def _open_jax(flags: Flags) -> Training[JaxBackend]:
     return JaxRun(
         flags=flags,
         devices=devices,
-        is_orbax=flags.orbax,
         task=ClassifierTask(model=VisionTransformer(flags.model_config(), computation)),
         settings=Settings(
             weight_decay=flags.weight_decay,
@@ -278,22 +280,15 @@ def _open_jax(flags: Flags) -> Training[JaxBackend]:
             seed=flags.seed,
         ),
         schedule=flags.schedule(loader.order),
-        config=_loop_config(flags),
         loader=loader,
         validation=validation,
     ).open()
 
 
-def _loop_config(flags: Flags) -> LoopConfig:
-    return replace(
-        flags.loop_config(), eval_interval=flags.test_epoch_interval, first_saved_epoch=flags.ckpt_interval - 1
-    )
-
-
 def _open_torch(flags: Flags) -> Training[TorchBackend]:
     from train.loops.classify import ClassifierTask
     from train.loops.packed import PackedClassifierTask
-    from train.loops.torch import TorchBackend, compile_network
+    from train.loops.torch import compile_network
     from train.optim.optimizer import moments_of, open_adamw, start_moments
 
     runtime = flags.open_runtime()
@@ -316,23 +311,7 @@ def _open_torch(flags: Flags) -> Training[TorchBackend]:
         accum_iter=flags.accum_iter,
         validation=validation,
     )
-    return Training(
-        config=_loop_config(flags),
-        backend=TorchBackend(
-            runtime=runtime,
-            model=model,
-            optimizer=optimizer,
-            task=task,
-            accum_iter=flags.accum_iter,
-            clip_grad_norm=flags.clip_grad_norm,
-            agreement_steps=flags.log_interval_steps,
-        ),
-        schedule=schedule,
-        loader=loader,
-        logs=flags.open_logs(runtime),
-        checkpoints=_open_checkpoints(flags, runtime),
-        description=asdict(flags),
-    )
+    return flags.torch_training(task, optimizer, schedule=schedule, loader=loader, clip_grad_norm=flags.clip_grad_norm)
 
 
 def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
@@ -373,32 +352,13 @@ def _refuse_too_large(flags: Flags, runtime: Runtime) -> None:
 def _open_loaders(flags: Flags, devices: Devices) -> tuple[Loader, Loader | None, int]:
     """Open the loaders of training and validation; return them and the number of logits."""
     settings = flags.loader_config(devices, batch_size=flags.batch_size, image_size=flags.image_size)
-    evaluation = replace(settings, shuffle=False, augment=False)
-    if flags.fake_data:
-        return (
-            FakeLoader(settings, TRAINING_IMAGES),
-            FakeLoader(evaluation, VALIDATION_IMAGES),
-            flags.num_classes or IMAGENET_CLASSES,
-        )
     data = flags.open_data()
     num_classes = classes_of(data, flags.num_classes)
     packs = flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
     if packs is not None:
         check_packs(packs, flags.batch_size, devices, flags.accum_iter)
     training = replace(settings, scale=(flags.min_crop, 1.0), packs=packs)
-    validation = data.validation_loader(replace(evaluation, packs=packs))
-    if validation is None:
-        data.tell_no_evaluation(settings)
-    return data.training_loader(training), validation, num_classes
-
-
-def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None:
-    """Open the folder of checkpoints, which are saved in parts if every host has its own pieces of the weights."""
-    if not flags.output_dir or not runtime.is_sharded:
-        return flags.open_checkpoints()
-    from train.checkpoints.parts import PartFolder
-
-    return PartFolder(flags.output_dir, rank=runtime.rank, world_size=runtime.world_size, keep=flags.keep_checkpoints)
+    return *data.loaders(training, replace(settings, packs=packs)), num_classes
 
 
 def _resume_of(flags: Flags, training: Training[Any]) -> str:

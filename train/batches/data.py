@@ -70,6 +70,24 @@ class Data:
         split = self.evaluated_split()
         return None if split is None else self._loader(split, replace(config, shuffle=False, augment=False))
 
+    def loaders(
+        self, training: LoaderConfig, evaluation: LoaderConfig, *, tells: bool = True
+    ) -> tuple[Loader, Loader | None]:
+        """Open the loaders of training and evaluation; with `tells`, say in a line if there is no split for the latter.
+
+        Raises:
+            UsageError: See `training_loader`.
+        """
+        loader, validation = self.training_loader(training), self.validation_loader(evaluation)
+        if validation is None and tells:
+            self.tell_no_evaluation(training)
+        return loader, validation
+
+    @property
+    def fewest_classes(self) -> int | None:
+        """Smallest number of logits that a model needs; None where the data have no labels."""
+        return self.num_classes
+
     def trained_split(self) -> str | None:
         """Return the name of the split that is trained on; None if several could be meant."""
         return self.splits[0] if len(self.splits) == 1 else self._first_of(TRAIN)
@@ -133,7 +151,7 @@ def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -
     Raises:
         UsageError: The data have no labels, images without one, or more classes than logits.
     """
-    if data.num_classes is None:
+    if data.num_classes is None or data.fewest_classes is None:
         raise UsageError(f"{data.url}: no labels; a classifier needs an image folder, or a dataset with classes")
     for split in (data.trained_split(), data.evaluated_split() if evaluates else None):
         if split is not None and (without := data.unlabelled.get(split)):
@@ -142,7 +160,7 @@ def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -
                 "needs one of every image: leave the others out of the data, or name the field that holds it with "
                 "dataprep adopt --labels FIELD"
             )
-    if num_classes is not None and num_classes < data.num_classes:
+    if num_classes is not None and num_classes < data.fewest_classes:
         raise UsageError(f"`num_classes` {num_classes}, the data have {data.num_classes:,}; give that number, or more")
     return num_classes or data.num_classes
 

@@ -1,4 +1,4 @@
-"""Fake images, to try a model without data: a loader that reads nothing.
+"""Fake images, to try a model without data: loaders that read nothing.
 
 Shapes: N images of this host.
 """
@@ -14,10 +14,30 @@ from loaders.config import LoaderConfig
 from loaders.engine.batch import Batch
 from loaders.loader import Loader
 from loaders.order import Order, check_world
+from train.batches.data import TRAIN, VALIDATION, Data
 
 TRAINING_IMAGES = 1_281_167
 VALIDATION_IMAGES = 50_000
 """Numbers of images in ImageNet's splits (TRAINING_IMAGES, VALIDATION_IMAGES)."""
+CLASSES = 1000
+"""Number of a model's logits, unless another one is given."""
+
+
+class FakeData(Data):
+    """Data with the splits of ImageNet, whose images are all black."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("fake", (TRAIN[0], VALIDATION[0]), CLASSES)
+
+    @property
+    def fewest_classes(self) -> int:
+        """1: all images are of class 0."""
+        return 1
+
+    def _loader(self, split: str, config: LoaderConfig) -> Loader:
+        return FakeLoader(config, TRAINING_IMAGES if split == TRAIN[0] else VALIDATION_IMAGES)
 
 
 class FakeLoader(Loader):

@@ -6,14 +6,13 @@ import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from dataprep.arguments import Request, request
+from dataprep.arguments import request
 from dataprep.errors import UsageError, install_hint
 from loaders.loader import Loader
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import NUMPY
 from train.flags.options import COUNT, DEVICES, SAVE, SHARE_BELOW_1, TRAIN, flag, given_of
 from train.flags.shared import RunFlags
-from train.loops.backend import LoopConfig
 from train.optim.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _OF_TORCH = ("compile", "use_xla", "pin_mem", "pack_tokens", "plan", "fake_data"
 
 
 @request
-class JaxFlags(Request):
+class JaxFlags(RunFlags):
     """Framework that trains, and how it does; the options of one framework are refused with the other."""
 
     framework: Literal["torch", "jax"] = flag("torch", "Framework that trains.", DEVICES)
@@ -69,7 +68,7 @@ class JaxFlags(Request):
         super().__post_init__()
         refused, needed = (_OF_TORCH, "PyTorch") if self.is_jax else (_OF_JAX, "`framework` jax")
         given = [f"`{name}`" for name in given_of(self, refused)]
-        if self.is_jax and getattr(self, "device", None) == "xla":
+        if self.is_jax and self.device == "xla":
             given.append("`device` xla")
         if given:
             raise UsageError(f"{given[0]} is for {needed}; leave it out with `framework` {self.framework}")
@@ -164,15 +163,13 @@ def open_jax_devices(tensor_parallel: int) -> JaxDevices:
 class JaxRun:
     """What an entry's flags make of a run in JAX."""
 
-    flags: RunFlags
+    flags: JaxFlags
     devices: JaxDevices
     task: Task
     settings: Settings
     schedule: Schedule
-    config: LoopConfig
     loader: Loader
     validation: Loader | None = None
-    is_orbax: bool = False
     is_probe: bool = False
     """Whether only the head is trained."""
     tensors: Mapping[str, NDArray[Any]] | None = None
@@ -188,7 +185,7 @@ class JaxRun:
         if self.tensors is not None:
             values = steps.with_weights("first weights", values, self.tensors)
         return Training(
-            config=self.config,
+            config=flags.loop_config(),
             backend=JaxBackend(
                 mesh=self.devices.mesh,
                 steps=steps,
@@ -216,7 +213,7 @@ class JaxRun:
 
     @property
     def _saves_parts(self) -> bool:
-        return self.is_orbax or (self.settings.fsdp and self.devices.world_size > 1)
+        return self.flags.orbax or (self.settings.fsdp and self.devices.world_size > 1)
 
     def _open_checkpoints(self, values: Any) -> CheckpointFolder | None:
         flags = self.flags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +15,7 @@ from dataprep.arguments import IMAGES, OTHER, READ, Request, option, request, sp
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, OnError, RegionPolicy
 from loaders.diagnosis.findings import Option, Options
+from loaders.loader import Loader
 from loaders.packs import Packs
 from train.batches.data import Data, open_data
 from train.checkpoints.checkpoint import CheckpointFolder
@@ -37,12 +38,17 @@ from train.flags.options import (
 from train.loops.backend import AUTOMATIC, PRECISIONS, Devices, LoopConfig
 from train.loops.backend import DEVICES as DEVICE_NAMES
 from train.models.sizes import PositionKind
-from train.optim.schedule import HalfCosine, scaled_lr
+from train.optim.schedule import HalfCosine, Schedule, scaled_lr
 from train.telemetry.logs import Logs
 from train.telemetry.profiling import parse_steps
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from train.loops.loop import Training
     from train.loops.runtime import Runtime
+    from train.loops.torch import Task as TorchTask
+    from train.loops.torch import TorchBackend
 
 Recipe = TypeVar("Recipe", bound="RecipeFlags")
 _TPU_FILES = ("/dev/accel0", "/dev/vfio/0")
@@ -217,15 +223,67 @@ class RunFlags(Request):
 
     def open_data(self) -> Data:
         """Find the data, before the first image is read."""
+        if getattr(self, "fake_data", False):
+            from train.batches.fake_data import FakeData
+
+            return FakeData()
         return open_data(self.data_path, index_dir=self.index_dir, region_policy=self.region_policy)
 
     def open_logs(self, devices: Devices) -> Logs:
         """Open the logs, which only the first host writes."""
         return Logs(self.log_folder, enabled=devices.rank == 0, wandb=self.wandb, spell=partial(spelled, type(self)))
 
-    def open_checkpoints(self) -> CheckpointFolder | None:
-        """Open the folder of checkpoints; None if nothing is saved."""
-        return CheckpointFolder(self.output_dir, keep=self.keep_checkpoints) if self.output_dir else None
+    def open_checkpoints(self, runtime: Runtime) -> CheckpointFolder | None:
+        """Open the folder of checkpoints, saved in parts if every host has its own pieces of the weights; None if
+        nothing is saved."""
+        if not self.output_dir:
+            return None
+        if not runtime.is_sharded:
+            return CheckpointFolder(self.output_dir, keep=self.keep_checkpoints)
+        from train.checkpoints.parts import PartFolder
+
+        return PartFolder(self.output_dir, rank=runtime.rank, world_size=runtime.world_size, keep=self.keep_checkpoints)
+
+    def torch_training(
+        self,
+        task: TorchTask,
+        optimizer: Optimizer,
+        *,
+        schedule: Schedule,
+        loader: Loader,
+        logs: Logs | None = None,
+        clip_grad_norm: float = 0.0,
+    ) -> Training[TorchBackend]:
+        """Put a run in PyTorch together: a task with its model, on the task's devices.
+
+        Args:
+            task: What is trained.
+            optimizer: Optimiser of its model.
+            schedule: Learning rate.
+            loader: Loader of the training images.
+            logs: Logs of the run; None to open them.
+            clip_grad_norm: Largest norm of the gradient of all parameters; 0: no limit.
+        """
+        from train.loops.loop import Training
+        from train.loops.torch import TorchBackend
+
+        return Training(
+            config=self.loop_config(),
+            backend=TorchBackend(
+                runtime=task.runtime,
+                model=task.model,
+                optimizer=optimizer,
+                task=task,
+                accum_iter=self.accum_iter,
+                clip_grad_norm=clip_grad_norm,
+                agreement_steps=self.log_interval_steps,
+            ),
+            schedule=schedule,
+            loader=loader,
+            logs=logs or self.open_logs(task.runtime),
+            checkpoints=self.open_checkpoints(task.runtime),
+            description=asdict(self),
+        )
 
     def loader_config(self, devices: Devices, *, batch_size: int, image_size: int) -> LoaderConfig:
         """Settings of this host's loader that all entries share.

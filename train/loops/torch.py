@@ -41,6 +41,9 @@ _OVERFLOW = "without overflow"
 class Task(ABC):
     """Task that an entry trains: it computes the losses of a batch and the numbers of an evaluation."""
 
+    model: nn.Module
+    runtime: Runtime
+
     @abstractmethod
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
         """Yield the losses, scalars, of the `accum_iter` parts of this host's batch, one after the other.
