@@ -85,9 +85,14 @@ def copied(half_done, fmt, folder):
 
 
 @pytest.mark.parametrize(
-    ("fmt", "how"), [*(("webdataset", how) for how in DAMAGES), ("imagefolder", "pages"), ("imagefolder", "gone")]
+    ("fmt", "how", "more"),
+    [
+        *(("webdataset", how, ()) for how in DAMAGES),
+        ("webdataset", "pages", ("--overwrite",)),
+        ("imagefolder", "pages", ()),
+        ("imagefolder", "gone", ("--overwrite",)),
+    ],
 )
-@pytest.mark.parametrize("more", [(), ("--overwrite",)])
 def test_a_build_whose_plan_is_damaged_goes_on_and_loses_no_shard(fmt, how, more, stopper, half_done, source, tmp_path):
     output, expected = copied(half_done, fmt, tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
@@ -116,7 +121,7 @@ def test_a_build_with_other_options_is_refused_while_the_plan_is_damaged(how, st
     assert digests(output) == before
 
 
-@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("how", ["pages", "gone"])
 def test_a_build_with_other_options_may_overwrite_one_whose_plan_is_damaged(how, stopper, half_done, source, tmp_path):
     output, _ = copied(half_done, "webdataset", tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
@@ -145,15 +150,23 @@ def test_images_that_only_a_damaged_plan_names_are_not_overwritten_before_it_is_
     assert digests(output) == expected
 
 
-@pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_list_of_originals_is_made_again(how, stopper, source, tmp_path):
-    output = tmp_path / "out"
+@pytest.fixture(scope="module")
+def listed(stopper, source, tmp_path_factory):
+    """A build that was killed when its plan was made."""
+    output = tmp_path_factory.mktemp("listed") / "out"
     arguments = arguments_of(source, output, "webdataset")
     cut_off(stopper, arguments, lambda: list(output.glob("_build/*/*/plan.parquet")))
+    return output
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_list_of_originals_is_made_again(how, stopper, half_done, listed, source, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(listed, output, symlinks=True)
+    arguments = arguments_of(source, output, "webdataset")
     [kept] = output.glob("_build/source-train-*.parquet")
     damage(kept, how)
     run = stopper.run(arguments)
     assert run.code == 0, run.stderr
     assert ("source-train-" in run.stderr and "the originals are listed again" in run.stderr) == (how != "gone")
-    assert stopper.run(arguments_of(source, tmp_path / "alone", "webdataset")).code == 0
-    assert digests(output) == digests(tmp_path / "alone")
+    assert digests(output) == half_done["webdataset"][1]

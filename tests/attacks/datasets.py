@@ -127,7 +127,7 @@ def _described_by_tfds(folder: Path, *, file: str, count: int, seed: int) -> str
 ATTACKS = [
     Attack(
         "mutants of dataset.json, loaded",
-        partial(_mutated, file="dataset.json", readers=("loader",), fmt="webdataset", count=60, seed=1),
+        partial(_mutated, file="dataset.json", readers=("loader",), fmt="webdataset", count=24, seed=1),
         sampled=True,
     ),
     *(
@@ -144,7 +144,7 @@ ATTACKS = [
         )
         for seed, fmt in enumerate(("webdataset", "tfrecord", "imagefolder"))
     ),
-    Attack("flipped bits of the index", partial(_flipped_index, count=40, seed=2), sampled=True),
+    Attack("flipped bits of the index", partial(_flipped_index, count=16, seed=2), sampled=True),
     Attack("thousand flipped bits of the index", partial(_flipped_index, count=1000, seed=3)),
     *(
         Attack(f"mutants of {file} of a TFDS directory", partial(_described_by_tfds, file=file, count=500, seed=4))

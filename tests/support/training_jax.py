@@ -60,14 +60,16 @@ def arguments(folder: object, **keys: Any) -> list[str]:
     return [f"--workdir={folder}", *(f"--config.{name}={value}" for name, value in spelled.items())]
 
 
-def environment(cache: object, devices: int = 1) -> dict[str, str]:
-    """Return a process's environment: virtual devices on one thread each, and a folder that keeps compiled programs."""
-    return {
+def environment(cache: object = "", devices: int = 1) -> dict[str, str]:
+    """Return a process's environment: virtual devices on one thread each, and a folder that keeps compiled programs.
+
+    Without a folder that is the one of all tests (conftest.py).
+    """
+    kept = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"} if cache else {}
+    return kept | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices} "
         "--xla_cpu_multi_thread_eigen=false",
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
 
 

@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from tests.support import finetuning
+from tests.support.forked_transforms import forked_transforms  # noqa: F401
 from tests.support.training import SMALL, TINY_VIT, trace_of
 from train import finetune_mae, pretrain_mae, train_resnet, train_vit
 from train.models.registry import create_model
 
+pytestmark = pytest.mark.usefixtures("forked_transforms")
 RUN = {
     "min_crop": {"min_crop": 0.9},
     "max_steps": {"max_steps": 2},

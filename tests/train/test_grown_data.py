@@ -48,9 +48,8 @@ def builds(tmp_path_factory):
 
 
 @pytest.fixture
-def run(tmp_path, tmp_path_factory):
+def run(tmp_path):
     """Run an entry on `data`; its exit code and what it said."""
-    compiled = tmp_path_factory.getbasetemp() / "compiled"
 
     def ran(name: str, folder: str, **more: Any) -> tuple[int, str]:
         module, flags = ENTRIES[name]
@@ -60,7 +59,7 @@ def run(tmp_path, tmp_path_factory):
         else:
             device = [] if "JAX" in name else ["--device", "cpu"]
             words = flags_of(data_path=data, output_dir=out, **{**flags, **more}) + device
-        with start(module, *words, **(environment(compiled) if "JAX" in name else {})) as process:
+        with start(module, *words, **(environment() if "JAX" in name else {})) as process:
             _, errors = process.communicate(timeout=800)
         return process.returncode, errors
 

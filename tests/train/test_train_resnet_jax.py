@@ -53,16 +53,11 @@ def plain(originals, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="module")
-def found(dataset, plain, compiled, tmp_path_factory):
+def found(dataset, plain, tmp_path_factory):
     """Facts about many runs in one process, and where they wrote."""
     images, tfds = plain("imagefolder"), plain("tfrecord", "imagenet_fake", "1.0.0")
     folder = tmp_path_factory.mktemp("cases")
-    variables = {**environment(compiled), "XDG_CACHE_HOME": str(folder / "cache")}
+    variables = {**environment(), "XDG_CACHE_HOME": str(folder / "cache")}
     program = ("tests.support.training_jax_cases", dataset, str(images), str(tfds), str(folder))
     with start(*program, **variables) as process:
         output, errors = process.communicate(timeout=800)
@@ -93,15 +88,15 @@ def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(found, runs,
     assert runs["over"]["saved"] == []
 
 
-def in_two_processes(devices, compiled, *flags):
-    return [launch(*flags, **environment(compiled, devices), **each) for each in cluster(2)]
+def in_two_processes(devices, *flags):
+    return [launch(*flags, **environment(devices=devices), **each) for each in cluster(2)]
 
 
 @pytest.mark.long
-def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(dataset, compiled, expected, tmp_path):
+def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(dataset, expected, tmp_path):
     flags = arguments(tmp_path / "two", dataset_root=dataset, **SMALL)
-    pair = in_two_processes(2, compiled, *flags, "--config.profile_steps=2:4")
-    train(*arguments(tmp_path / "four", dataset_root=dataset, **SMALL), **environment(compiled, 4))
+    pair = in_two_processes(2, *flags, "--config.profile_steps=2:4")
+    train(*arguments(tmp_path / "four", dataset_root=dataset, **SMALL), **environment(devices=4))
     for process in pair:
         ended(process)
     two, four = numbers(tmp_path / "two"), numbers(tmp_path / "four")
@@ -115,11 +110,9 @@ def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(dat
 
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "ranks"), [(signal.SIGTERM, [1]), (signal.SIGINT, [1]), (signal.SIGINT, [0, 1])])
-def test_a_signal_to_one_or_both_of_two_processes_stops_both_after_the_same_step(
-    dataset, compiled, tmp_path, number, ranks
-):
+def test_a_signal_to_one_or_both_of_two_processes_stops_both_after_the_same_step(dataset, tmp_path, number, ranks):
     flags = arguments(tmp_path, dataset_root=dataset, **{**SMALL, "num_epochs": 500})
-    pair = first, second = in_two_processes(1, compiled, *flags)
+    pair = first, second = in_two_processes(1, *flags)
     for _ in range(3):
         first.stdout.readline()
     for rank in ranks:

@@ -179,7 +179,7 @@ def run_all(runs: dict[Path, tuple[str, list[str]]]) -> None:
 def in_jax(folder, data, processes=1, **flags):
     """Train in JAX, in one process or in several together; what the first one says."""
     given = flags_of(ckpt_dir=folder, data_path=data, framework="jax", device="cpu", **{**SMALL, **flags})
-    variables = {**environment(folder.parent / "compiled"), "PJRT_DEVICE": ""}
+    variables = {**environment(), "PJRT_DEVICE": ""}
     started = [start("train.train_vit", *given, **variables, **each) for each in cluster(processes)]
     first, *_ = [ended(each) for each in started]
     return first

@@ -12,7 +12,7 @@ from tests.support.training_jax import environment
 def found(dataset, tmp_path_factory) -> dict:
     """What the runs did; those in JAX continue PyTorch's first step."""
     folder = tmp_path_factory.mktemp("runs")
-    variables = environment(folder / "compiled", devices=2)
+    variables = environment(devices=2)
     with start("tests.support.jax_transformers", "runs", dataset, str(folder), **variables) as process:
         output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
