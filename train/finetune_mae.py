@@ -31,7 +31,7 @@ from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.encoder_weights import Weights, read_weights, weights_of
 from train.checkpoints.files import NUMPY
 from train.checkpoints.pretrained import DEFAULT_ENCODER, ClassifierConfig, load_whole, open_classifier, origin
-from train.flags.jax import JaxDevices, JaxRun, ShardingFlags, join_jax, open_jax_devices
+from train.flags.jax import JaxDevices, JaxRun, ShardingOptions, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     MODEL,
@@ -49,7 +49,7 @@ from train.flags.options import (
     run_entry,
 )
 from train.flags.shared import REFUSED as LAUNCHERS
-from train.flags.shared import RecipeFlags, fitted_warmup
+from train.flags.shared import RecipeOptions, fitted_warmup
 from train.loops.backend import AUTOMATIC, Devices
 from train.loops.classify import ClassifierTask
 from train.loops.loop import Training
@@ -263,7 +263,7 @@ def _probed(text: str, name: str) -> str:
 
 
 @request
-class Flags(ShardingFlags, RecipeFlags):
+class FinetuneMAE(ShardingOptions, RecipeOptions):
     """Fine-tune a pretrained vision transformer, or probe it (He et al., 2022)."""
 
     model: str | None = flag(
@@ -296,17 +296,19 @@ class Flags(ShardingFlags, RecipeFlags):
         SHARE_BELOW_1,
     )
 
-    epochs: int = redefined(RecipeFlags, "epochs", default=50, text=_probed("Epochs to train.", "epochs"))
+    epochs: int = redefined(RecipeOptions, "epochs", default=50, text=_probed("Epochs to train.", "epochs"))
     batch_size: int | None = redefined(
-        RecipeFlags,
+        RecipeOptions,
         "batch_size",
         text="Images per device and part of `accum_iter`; -1: from `effective_batch_size`; default: 64, or 512 with "
         "`linear_probe`.",
     )
-    blr: float = redefined(RecipeFlags, "blr", text=_probed("Base learning rate, for a batch of 256.", "blr"))
-    min_lr: float = redefined(RecipeFlags, "min_lr", default=1e-6, text=_probed("Learning rate at the end.", "min_lr"))
+    blr: float = redefined(RecipeOptions, "blr", text=_probed("Base learning rate, for a batch of 256.", "blr"))
+    min_lr: float = redefined(
+        RecipeOptions, "min_lr", default=1e-6, text=_probed("Learning rate at the end.", "min_lr")
+    )
     warmup_epochs: float = redefined(
-        RecipeFlags,
+        RecipeOptions,
         "warmup_epochs",
         default=5.0,
         text=_probed(
@@ -316,7 +318,9 @@ class Flags(ShardingFlags, RecipeFlags):
         ),
     )
     weight_decay: float = redefined(
-        RecipeFlags, "weight_decay", text=_probed("Weight decay of matrices; other weights have none.", "weight_decay")
+        RecipeOptions,
+        "weight_decay",
+        text=_probed("Weight decay of matrices; other weights have none.", "weight_decay"),
     )
     layer_decay: float = flag(0.75, "Learning rate of a layer, divided by the next layer's.", TRAIN, SHARE_ABOVE_0)
     clip_grad: float = flag(0.0, "Largest norm of the gradient of all parameters; 0: no limit.", TRAIN, NOT_NEGATIVE)
@@ -366,7 +370,7 @@ class Flags(ShardingFlags, RecipeFlags):
     recount: int = flag(1, "Largest number of erased boxes in an image.", IMAGES, COUNT, rare=True)
 
     num_workers: int | None = redefined(
-        RecipeFlags,
+        RecipeOptions,
         "num_workers",
         text="Processes that decode and augment; 0: threads of this process instead. Default: 0 if images are only "
         "cropped and flipped, else one per core, at most 16.",
@@ -393,7 +397,7 @@ class Flags(ShardingFlags, RecipeFlags):
         self.mix_config()
 
     @classmethod
-    def of_command_line(cls, given: Container[str], **values: Any) -> Flags:
+    def of_command_line(cls, given: Container[str], **values: Any) -> FinetuneMAE:
         """Make the flags of a command line, with the defaults of its recipe and a warm-up that fits a short run."""
         flags = recipe_flags(**{name: value for name, value in values.items() if name in given})
         return fitted_warmup(flags, given, LINEAR_PROBE["epochs"] if flags.linear_probe else cls.epochs)
@@ -439,12 +443,12 @@ class Flags(ShardingFlags, RecipeFlags):
         return min(MAX_THREADS, available_cores()) if self.aa or self.color_jitter or self.reprob else 0
 
 
-def recipe_flags(**given: Any) -> Flags:
+def recipe_flags(**given: Any) -> FinetuneMAE:
     """Make flags with the defaults of fine-tuning, or of linear probing if `linear_probe` is given."""
     defaults = LINEAR_PROBE if given.get("linear_probe") else {}
     if given.get("effective_batch_size"):
         defaults = {name: value for name, value in defaults.items() if name != "batch_size"}
-    return Flags(**{**defaults, **given})
+    return FinetuneMAE(**{**defaults, **given})
 
 
 @dataclass(kw_only=True)
@@ -459,7 +463,7 @@ class FinetuneTask(ClassifierTask):
         return self.best.judge(found) if found else found
 
 
-def open_training(flags: Flags) -> Training[Any]:
+def open_training(flags: FinetuneMAE) -> Training[Any]:
     """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
     weights = _weights(flags)
     if flags.input_size is None:
@@ -467,7 +471,7 @@ def open_training(flags: Flags) -> Training[Any]:
     return _open_jax(flags, weights) if flags.is_jax else _open_torch(flags, weights)
 
 
-def _open_jax(flags: Flags, weights: Weights | None) -> Training[JaxBackend]:
+def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBackend]:
     devices = open_jax_devices(flags.tensor_parallel)
 
     from train.loops.jax_transformer_steps import Settings
@@ -500,7 +504,7 @@ def _open_jax(flags: Flags, weights: Weights | None) -> Training[JaxBackend]:
     return training
 
 
-def _jax_task(flags: Flags, model: VisionTransformer, devices: JaxDevices, batch: int) -> JaxTask:
+def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices, batch: int) -> JaxTask:
     """Return what is trained: the network that PyTorch's model is, in JAX."""
     from train.loops.jax_finetune_steps import FinetuneTask as JaxFinetuneTask
     from train.models.jax_transformers import VisionTransformer as JaxVisionTransformer
@@ -515,7 +519,7 @@ def _jax_task(flags: Flags, model: VisionTransformer, devices: JaxDevices, batch
     )
 
 
-def _open_torch(flags: Flags, weights: Weights | None) -> Training[TorchBackend]:
+def _open_torch(flags: FinetuneMAE, weights: Weights | None) -> Training[TorchBackend]:
     runtime = flags.open_runtime()
     batch = flags.effective_batch(runtime)
     schedule = flags.schedule(batch)
@@ -545,7 +549,7 @@ def _open_torch(flags: Flags, weights: Weights | None) -> Training[TorchBackend]
     )
 
 
-def _open_loaders(flags: Flags, data: Data, devices: Devices, batch: int) -> tuple[Loader, Loader | None]:
+def _open_loaders(flags: FinetuneMAE, data: Data, devices: Devices, batch: int) -> tuple[Loader, Loader | None]:
     settings = flags.loader_config(devices, batch_size=batch, image_size=flags.side)
     training = replace(settings, scale=(flags.min_crop, 1.0), transform=flags.transform(), processes=flags.processes)
     loader, validation = data.loaders(training, _validation_config(flags, settings), tells=not flags.eval)
@@ -567,7 +571,7 @@ def evaluate(training: Training[Any]) -> int:
     return 0
 
 
-def _open_model(flags: Flags, weights: Weights | None, num_classes: int) -> VisionTransformer:
+def _open_model(flags: FinetuneMAE, weights: Weights | None, num_classes: int) -> VisionTransformer:
     """Make a classifier with pretrained weights or random ones of the seed; for `eval` with a checkpoint's."""
     torch.manual_seed(flags.seed)
     config = ClassifierConfig(
@@ -583,7 +587,7 @@ def _open_model(flags: Flags, weights: Weights | None, num_classes: int) -> Visi
     return model
 
 
-def _tell_first_weights(flags: Flags, weights: Weights | None, model: VisionTransformer, logs: Logs) -> None:
+def _tell_first_weights(flags: FinetuneMAE, weights: Weights | None, model: VisionTransformer, logs: Logs) -> None:
     """Say which model a run trains, and where its first weights are from; an evaluation says nothing."""
     if flags.eval:
         return
@@ -597,7 +601,7 @@ def _tell_first_weights(flags: Flags, weights: Weights | None, model: VisionTran
     logs.tell(f"{name}, images of {flags.side} pixels, {counted(model.config.num_classes, 'class')}; {first}")
 
 
-def _weights(flags: Flags) -> Weights | None:
+def _weights(flags: FinetuneMAE) -> Weights | None:
     """Read the weights to begin with, or to evaluate."""
     if not flags.eval:
         return read_weights(flags.finetune) if flags.finetune else None
@@ -610,13 +614,13 @@ def _weights(flags: Flags) -> Weights | None:
     return weights_of(f"{flags.output_dir}/{found[0].name}", found[1])
 
 
-def _open_optimizer(model: VisionTransformer, flags: Flags, lr: float) -> torch.optim.Optimizer:
+def _open_optimizer(model: VisionTransformer, flags: FinetuneMAE, lr: float) -> torch.optim.Optimizer:
     if flags.linear_probe:
         return LARS(model.head.parameters(), lr=lr, weight_decay=flags.weight_decay)
     return open_layered_adamw(model, lr=lr, weight_decay=flags.weight_decay, layer_decay=flags.layer_decay)
 
 
-def _validation_config(flags: Flags, settings: LoaderConfig) -> LoaderConfig:
+def _validation_config(flags: FinetuneMAE, settings: LoaderConfig) -> LoaderConfig:
     """Return settings of evaluations, whose batches have the size of one part, so that they fit into memory."""
     return replace(
         settings,
@@ -625,7 +629,7 @@ def _validation_config(flags: Flags, settings: LoaderConfig) -> LoaderConfig:
     )
 
 
-def train(flags: Flags) -> int:
+def train(flags: FinetuneMAE) -> int:
     """Train, evaluate a checkpoint, or measure what the training would wait for; return the exit code."""
     if flags.is_jax:
         join_jax(flags.device)
@@ -633,7 +637,7 @@ def train(flags: Flags) -> int:
     return evaluate(training) if flags.eval else run(training, flags, model=flags.model or "finetune_mae")
 
 
-command = entry_of(Flags, train, "dataprep-finetune-mae", epilog=EPILOG, refused=REFUSED)
+command = entry_of(FinetuneMAE, train, "dataprep-finetune-mae", epilog=EPILOG, refused=REFUSED)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from dataprep.arguments import IMAGES, request
 from loaders.loader import Loader
 from loaders.packs import Packs
 from train.batches.masks import MaskConfig, PackMaskConfig
-from train.flags.jax import JaxRun, ShardingFlags, join_jax, open_jax_devices
+from train.flags.jax import JaxRun, ShardingOptions, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     COUNT_OR_UNSET,
@@ -29,7 +29,7 @@ from train.flags.options import (
     run,
     run_entry,
 )
-from train.flags.shared import REFUSED, UNSET, PackFlags, RecipeFlags, check_packs, fitted_warmup
+from train.flags.shared import REFUSED, UNSET, PackOptions, RecipeOptions, check_packs, fitted_warmup
 from train.loops.backend import Devices
 from train.loops.loop import Training
 from train.models.sizes import MAEConfig, mae_config
@@ -61,7 +61,7 @@ with --diagnose; 143 stopped by a signal after a checkpoint: the same command wi
 
 
 @request
-class Flags(ShardingFlags, PackFlags, RecipeFlags):
+class PretrainMAE(ShardingOptions, PackOptions, RecipeOptions):
     """Pretrain a masked autoencoder (He et al., 2022; Hu et al., 2022)."""
 
     model: str = flag("mae_vit_large_patch16", "Name of encoder, patch and decoder.", MODEL)
@@ -76,7 +76,7 @@ class Flags(ShardingFlags, PackFlags, RecipeFlags):
     decoder_downsampling: int = flag(1, "Side, in patches, of one token of the decoder.", MODEL, COUNT, rare=True)
     pred_downsampling: int = flag(1, "Side, in patches, of one prediction.", MODEL, COUNT, rare=True)
 
-    min_crop: float = redefined(RecipeFlags, "min_crop", default=0.2)
+    min_crop: float = redefined(RecipeOptions, "min_crop", default=0.2)
     max_crop: float = flag(
         1.0, "Largest area of a crop, as a share of the image's area.", IMAGES, SHARE_ABOVE_0, rare=True
     )
@@ -88,7 +88,7 @@ class Flags(ShardingFlags, PackFlags, RecipeFlags):
     )
 
     @classmethod
-    def of_command_line(cls, given: Container[str], **values: Any) -> Flags:
+    def of_command_line(cls, given: Container[str], **values: Any) -> PretrainMAE:
         """Make the flags of a command line, with a warm-up that fits a short run."""
         return fitted_warmup(cls(**values), given, cls.epochs)
 
@@ -108,13 +108,13 @@ class Flags(ShardingFlags, PackFlags, RecipeFlags):
         }
 
 
-def open_training(flags: Flags) -> Training[Any]:
+def open_training(flags: PretrainMAE) -> Training[Any]:
     """Open all that a run needs: devices, loader, model, optimiser; nothing is trained yet."""
     config = mae_config(flags.model, image_size=flags.input_size, **flags.model_options())
     return _open_jax(flags, config) if flags.is_jax else _open_torch(flags, config)
 
 
-def _open_jax(flags: Flags, config: MAEConfig) -> Training[JaxBackend]:
+def _open_jax(flags: PretrainMAE, config: MAEConfig) -> Training[JaxBackend]:
     devices = open_jax_devices(flags.tensor_parallel)
 
     from train.loops.jax_transformer_steps import MAETask, Settings
@@ -142,7 +142,7 @@ def _open_jax(flags: Flags, config: MAEConfig) -> Training[JaxBackend]:
     ).open()
 
 
-def _open_torch(flags: Flags, config: MAEConfig) -> Training[TorchBackend]:
+def _open_torch(flags: PretrainMAE, config: MAEConfig) -> Training[TorchBackend]:
     import torch
 
     from train.loops.torch import compile_network
@@ -165,7 +165,7 @@ def _open_torch(flags: Flags, config: MAEConfig) -> Training[TorchBackend]:
     return flags.torch_training(task, optimizer, schedule=schedule, loader=loader)
 
 
-def _open_loader(flags: Flags, devices: Devices, batch: int, packs: Packs | None) -> Loader:
+def _open_loader(flags: PretrainMAE, devices: Devices, batch: int, packs: Packs | None) -> Loader:
     settings = flags.loader_config(devices, batch_size=batch, image_size=flags.input_size)
     loader = flags.open_data().training_loader(
         replace(settings, scale=(flags.min_crop, flags.max_crop), clip_crop=flags.use_byol_crop, packs=packs)
@@ -174,11 +174,11 @@ def _open_loader(flags: Flags, devices: Devices, batch: int, packs: Packs | None
     return loader
 
 
-def _masks(flags: Flags, config: MAEConfig) -> MaskConfig:
+def _masks(flags: PretrainMAE, config: MAEConfig) -> MaskConfig:
     return MaskConfig(grid=config.grid, ratio=flags.mask_ratio, unit=flags.mask_downsampling)
 
 
-def _squares_task(flags: Flags, config: MAEConfig, runtime: Runtime, loader: Loader) -> MAETask:
+def _squares_task(flags: PretrainMAE, config: MAEConfig, runtime: Runtime, loader: Loader) -> MAETask:
     from train.loops.mae import MAETask
     from train.models.mae import MaskedAutoencoder
 
@@ -193,7 +193,7 @@ def _squares_task(flags: Flags, config: MAEConfig, runtime: Runtime, loader: Loa
     )
 
 
-def _packs_task(flags: Flags, config: MAEConfig, runtime: Runtime, packs: Packs) -> PackedMAETask:
+def _packs_task(flags: PretrainMAE, config: MAEConfig, runtime: Runtime, packs: Packs) -> PackedMAETask:
     from train.loops.packed import PackedMAETask
     from train.models.packed import PackedMAE
 
@@ -207,14 +207,14 @@ def _packs_task(flags: Flags, config: MAEConfig, runtime: Runtime, packs: Packs)
     )
 
 
-def train(flags: Flags) -> int:
+def train(flags: PretrainMAE) -> int:
     """Train, or measure what the training would wait for; return the exit code."""
     if flags.is_jax:
         join_jax(flags.device)
     return run(open_training(flags), flags, model=flags.model)
 
 
-command = entry_of(Flags, train, "dataprep-pretrain-mae", epilog=EPILOG, refused=REFUSED)
+command = entry_of(PretrainMAE, train, "dataprep-pretrain-mae", epilog=EPILOG, refused=REFUSED)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ from train.flags.options import (
     run,
     run_entry,
 )
-from train.flags.shared import FAKE_DATA, RunFlags
+from train.flags.shared import FAKE_DATA, RunOptions
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.classify import ClassifierTask
 from train.loops.loop import Training
@@ -87,21 +87,21 @@ with --resume automatic continues.
 
 
 @request
-class Flags(RunFlags):
+class TrainResNet(RunOptions):
     """Train a classifier of torchvision (He et al., 2016), with gcspytorchimagenet's options and schedule."""
 
     data_path: str = redefined(
-        RunFlags,
+        RunOptions,
         "data_path",
         default="/tmp/imagenet",
         text="Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.",
         also=("--datadir",),
     )
     fake_data: bool = flag(False, FAKE_DATA, READ)
-    log_dir: str | None = redefined(RunFlags, "log_dir", also=("--logdir",))
-    epochs: int = redefined(RunFlags, "epochs", default=18, also=("--num-epochs",))
-    ckpt_interval: int = redefined(RunFlags, "ckpt_interval", default=1)
-    log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("--log-steps",))
+    log_dir: str | None = redefined(RunOptions, "log_dir", also=("--logdir",))
+    epochs: int = redefined(RunOptions, "epochs", default=18, also=("--num-epochs",))
+    ckpt_interval: int = redefined(RunOptions, "ckpt_interval", default=1)
+    log_interval_steps: int = redefined(RunOptions, "log_interval_steps", also=("--log-steps",))
     metrics_debug: bool = flag(
         False,
         "Print XLA's counters, including compilations, to stderr after every epoch; needs `device` xla.",
@@ -193,7 +193,7 @@ class ResNetTask(ClassifierTask):
             )
 
 
-def open_training(flags: Flags) -> Training[TorchBackend]:
+def open_training(flags: TrainResNet) -> Training[TorchBackend]:
     """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
     schedule = flags.schedule()
     runtime = flags.open_runtime()
@@ -220,7 +220,7 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
     return flags.torch_training(task, optimizer, schedule=schedule, loader=loader, logs=logs)
 
 
-def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None, int]:
+def _open_loaders(flags: TrainResNet, runtime: Runtime) -> tuple[Loader, Loader | None, int]:
     """Open the loaders of training and validation; return them and the number of classes."""
     settings = flags.loader_config(
         runtime, batch_size=flags.batch_size * runtime.num_devices * flags.accum_iter, image_size=flags.image_size
@@ -232,7 +232,7 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
     return *data.loaders(training, evaluation), num_classes
 
 
-def train(flags: Flags) -> int:
+def train(flags: TrainResNet) -> int:
     """Train, or measure what the training would wait for; return the exit code."""
     training = open_training(flags)
     code = run(training, flags, model=flags.model)
@@ -242,7 +242,7 @@ def train(flags: Flags) -> int:
     return code
 
 
-command = entry_of(Flags, train, "dataprep-train-resnet", epilog=EPILOG, refused=REFUSED)
+command = entry_of(TrainResNet, train, "dataprep-train-resnet", epilog=EPILOG, refused=REFUSED)
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ from train.flags.options import (
     redefined,
     run_entry,
 )
-from train.flags.shared import RunFlags
+from train.flags.shared import RunOptions
 from train.loops.backend import AUTOMATIC, LoopConfig
 from train.optim.schedule import HalfCosine, scaled_lr
 from train.telemetry.profiling import parse_steps
@@ -112,7 +112,7 @@ class Config(Request):
         "", "Checkpoint whose weights a new run begins with; it is not read where workdir has a checkpoint.", SAVE
     )
     seed: int = flag(0, "Seed of weights, order and crops.", TRAIN, SEED)
-    max_steps: int = redefined(RunFlags, "max_steps")
+    max_steps: int = redefined(RunOptions, "max_steps")
     prefetch: int = flag(2, "Batches sent to the devices ahead of the current one.", DEVICES, COUNT_OR_NONE, rare=True)
 
     log_per_step: int = flag(100, "Updates between log lines; -1: none.", SAVE, COUNT_OR_UNSET)
@@ -130,11 +130,11 @@ class Config(Request):
     checkpoint_per_minute: float = flag(
         float(NEVER), "Longest time between checkpoints, in minutes; -1: no limit.", SAVE, POSITIVE_OR_UNSET, rare=True
     )
-    keep_checkpoints: int = redefined(RunFlags, "keep_checkpoints")
-    profile_steps: str = redefined(RunFlags, "profile_steps")
-    metrics_port: int | None = redefined(RunFlags, "metrics_port")
-    metrics_address: str = redefined(RunFlags, "metrics_address")
-    wandb: str | None = redefined(RunFlags, "wandb")
+    keep_checkpoints: int = redefined(RunOptions, "keep_checkpoints")
+    profile_steps: str = redefined(RunOptions, "profile_steps")
+    metrics_port: int | None = redefined(RunOptions, "metrics_port")
+    metrics_address: str = redefined(RunOptions, "metrics_address")
+    wandb: str | None = redefined(RunOptions, "wandb")
 
     dataset_root: str = flag(
         "", "Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://; required.", READ
@@ -143,11 +143,11 @@ class Config(Request):
     dataset_use_tfds: bool = flag(
         False, "Read root as a folder of TFDS datasets; the newest version is taken.", READ, valued=True
     )
-    dataset_index_dir: str | None = redefined(RunFlags, "index_dir")
-    dataset_region_policy: RegionPolicy = redefined(RunFlags, "region_policy")
-    dataset_on_error: OnError = redefined(RunFlags, "on_error")
-    dataset_min_crop: float = redefined(RunFlags, "min_crop")
-    dataset_num_workers: int | None = redefined(RunFlags, "num_workers", low=0)
+    dataset_index_dir: str | None = redefined(RunOptions, "index_dir")
+    dataset_region_policy: RegionPolicy = redefined(RunOptions, "region_policy")
+    dataset_on_error: OnError = redefined(RunOptions, "on_error")
+    dataset_min_crop: float = redefined(RunOptions, "min_crop")
+    dataset_num_workers: int | None = redefined(RunOptions, "num_workers", low=0)
     dataset_prefetch_factor: int = flag(2, "Batches decoded ahead of the requested one.", READ, COUNT, rare=True)
     dataset_cache: bool = flag(
         False, "Keep what is read from a bucket in the user's cache on this disk, at most 100 GiB.", READ, valued=True

@@ -22,7 +22,7 @@ from loaders.loader import Loader
 from loaders.order import Order
 from train.batches.data import classes_of
 from train.batches.fake_data import CLASSES
-from train.flags.jax import JaxFlags, JaxRun, join_jax, open_jax_devices
+from train.flags.jax import JaxOptions, JaxRun, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     COUNT_OR_NONE,
@@ -43,8 +43,8 @@ from train.flags.options import (
 from train.flags.shared import (
     FAKE_DATA,
     WARMUP_SHARE,
-    PackFlags,
-    RunFlags,
+    PackOptions,
+    RunOptions,
     check_packs,
     check_shares,
     tell_warmup,
@@ -94,20 +94,20 @@ REFUSED = {
 
 
 @request
-class Flags(JaxFlags, PackFlags, RunFlags):
+class TrainViT(JaxOptions, PackOptions, RunOptions):
     """Train a vision transformer (Dosovitskiy et al., 2021) with weights sharded among all devices."""
 
     data_path: str = redefined(
-        RunFlags,
+        RunOptions,
         "data_path",
         default="/datasets/imagenet-1k",
         text="Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.",
         also=("--data-dir",),
     )
     fake_data: bool = flag(False, FAKE_DATA, READ)
-    num_workers: int | None = redefined(RunFlags, "num_workers", default=4, text="Threads that decode images.")
+    num_workers: int | None = redefined(RunOptions, "num_workers", default=4, text="Threads that decode images.")
     output_dir: str = redefined(
-        RunFlags,
+        RunOptions,
         "output_dir",
         default="/tmp/vit_fsdp",
         text="Folder for checkpoints, on a disk or gs://, the same for all hosts; '' saves nothing.",
@@ -115,7 +115,7 @@ class Flags(JaxFlags, PackFlags, RunFlags):
     )
     resume_epoch: int = flag(0, "Resume from the checkpoint after so many epochs; 0: do not.", SAVE, COUNT_OR_NONE)
     ckpt_interval: int = redefined(
-        RunFlags,
+        RunOptions,
         "ckpt_interval",
         default=10,
         text="Epochs between checkpoints; the end of the run is always saved.",
@@ -124,7 +124,7 @@ class Flags(JaxFlags, PackFlags, RunFlags):
     test_epoch_interval: int = flag(
         10, "Epochs between evaluations; there is always one after the last epoch.", SAVE, COUNT
     )
-    log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("--log-step-interval",))
+    log_interval_steps: int = redefined(RunOptions, "log_interval_steps", also=("--log-step-interval",))
 
     image_size: int = flag(224, "Side of the images, pixels.", IMAGES, SIDE)
     patch_size: int = flag(14, "Side of a patch, pixels.", MODEL, COUNT)
@@ -151,7 +151,7 @@ class Flags(JaxFlags, PackFlags, RunFlags):
     )
 
     batch_size: int = flag(1024, "Images of one update, of all devices together.", TRAIN, COUNT)
-    epochs: int = redefined(RunFlags, "epochs", default=300, also=("--num-epochs",))
+    epochs: int = redefined(RunOptions, "epochs", default=300, also=("--num-epochs",))
     lr: float = flag(1e-3, "Peak of the learning rate.", TRAIN, NOT_NEGATIVE)
     weight_decay: float = flag(0.1, "Weight decay of all weights.", TRAIN, NOT_NEGATIVE)
     clip_grad_norm: float = flag(1.0, "Largest norm of the gradient of all weights; 0: no limit.", TRAIN, NOT_NEGATIVE)
@@ -207,7 +207,7 @@ class Flags(JaxFlags, PackFlags, RunFlags):
             super().loop_config(), eval_interval=self.test_epoch_interval, first_saved_epoch=self.ckpt_interval - 1
         )
 
-    def fitted_to(self, order: Order, num_classes: int) -> Flags:
+    def fitted_to(self, order: Order, num_classes: int) -> TrainViT:
         """Return these flags with all that the data decide: the number of logits, and how long the learning rate rises.
 
         Args:
@@ -240,7 +240,7 @@ class Flags(JaxFlags, PackFlags, RunFlags):
         return HalfCosine(lr=self.lr, min_lr=0.0, warmup_epochs=min(warmup_epochs, self.epochs), epochs=self.epochs)
 
 
-def plan(flags: Flags) -> Plan:
+def plan(flags: TrainViT) -> Plan:
     """Plan what each of `plan_devices` would hold, without allocating any weights."""
     import torch
 
@@ -250,12 +250,12 @@ def plan(flags: Flags) -> Plan:
         return plan_of(VisionTransformer(flags.model_config()), flags.plan_devices)
 
 
-def open_training(flags: Flags) -> Training[Any]:
+def open_training(flags: TrainViT) -> Training[Any]:
     """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
     return _open_jax(flags) if flags.is_jax else _open_torch(flags)
 
 
-def _open_jax(flags: Flags) -> Training[JaxBackend]:
+def _open_jax(flags: TrainViT) -> Training[JaxBackend]:
     devices = open_jax_devices(flags.tensor_parallel)
 
     from train.loops.jax_transformer_steps import ClassifierTask, Settings
@@ -285,7 +285,7 @@ def _open_jax(flags: Flags) -> Training[JaxBackend]:
     ).open()
 
 
-def _open_torch(flags: Flags) -> Training[TorchBackend]:
+def _open_torch(flags: TrainViT) -> Training[TorchBackend]:
     from train.loops.classify import ClassifierTask
     from train.loops.packed import PackedClassifierTask
     from train.loops.torch import compile_network
@@ -314,7 +314,7 @@ def _open_torch(flags: Flags) -> Training[TorchBackend]:
     return flags.torch_training(task, optimizer, schedule=schedule, loader=loader, clip_grad_norm=flags.clip_grad_norm)
 
 
-def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
+def _open_model(flags: TrainViT, runtime: Runtime) -> torch.nn.Module:
     """Put the network on the devices, its weights drawn on the host."""
     from train.models.packed import PackedViT
     from train.models.vit import Block, VisionTransformer
@@ -329,7 +329,7 @@ def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
     return model.to(runtime.device) if flags.run_without_fsdp else runtime.shard_weights(model, Block)
 
 
-def _refuse_too_large(flags: Flags, runtime: Runtime) -> None:
+def _refuse_too_large(flags: TrainViT, runtime: Runtime) -> None:
     """Raise UsageError if the host's memory is too small: the system would end the program without a word."""
     import torch
 
@@ -349,7 +349,7 @@ def _refuse_too_large(flags: Flags, runtime: Runtime) -> None:
         )
 
 
-def _open_loaders(flags: Flags, devices: Devices) -> tuple[Loader, Loader | None, int]:
+def _open_loaders(flags: TrainViT, devices: Devices) -> tuple[Loader, Loader | None, int]:
     """Open the loaders of training and validation; return them and the number of logits."""
     settings = flags.loader_config(devices, batch_size=flags.batch_size, image_size=flags.image_size)
     data = flags.open_data()
@@ -361,7 +361,7 @@ def _open_loaders(flags: Flags, devices: Devices) -> tuple[Loader, Loader | None
     return *data.loaders(training, replace(settings, packs=packs)), num_classes
 
 
-def _resume_of(flags: Flags, training: Training[Any]) -> str:
+def _resume_of(flags: TrainViT, training: Training[Any]) -> str:
     """Return the value of `resume` that `resume_epoch` means."""
     if not flags.resume_epoch:
         return flags.resume
@@ -376,7 +376,7 @@ def _resume_of(flags: Flags, training: Training[Any]) -> str:
     return f"{folder.url}/{found[0].name}"
 
 
-def train(flags: Flags) -> int:
+def train(flags: TrainViT) -> int:
     """Train, measure what the training would wait for, or print the plan of the weights; return the exit code."""
     if flags.plan:
         found = plan(flags)
@@ -389,7 +389,7 @@ def train(flags: Flags) -> int:
     return run(training, flags, model=f"a ViT of {flags.num_blocks} blocks of {flags.embed_dim}")
 
 
-command = entry_of(Flags, train, "dataprep-train-vit", epilog=EPILOG, refused=REFUSED)
+command = entry_of(TrainViT, train, "dataprep-train-vit", epilog=EPILOG, refused=REFUSED)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.learning import known
 from tests.support.textures import FIT_IMAGES, write_textures
 from train import train_resnet
-from train.train_resnet import STEPS, Flags
+from train.train_resnet import STEPS, TrainResNet
 
 FIT = {
     "model": "resnet18",
@@ -42,7 +42,9 @@ EXACT = {
 def fit(folder: Path, device: str = "cpu") -> str:
     """How many it knows."""
     data = write_textures(folder / "textures", images=FIT_IMAGES)
-    training = train_resnet.open_training(Flags(**FIT, data_path=data, output_dir=str(folder / "run"), device=device))
+    training = train_resnet.open_training(
+        TrainResNet(**FIT, data_path=data, output_dir=str(folder / "run"), device=device)
+    )
     training.run()
     return known(training, data)
 

@@ -208,7 +208,7 @@ def run(entry: Any, folder: Path, **flags: Any) -> dict[str, Any]:
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-            training = entry.open_training(entry.Flags(output_dir=str(folder), **flags))
+            training = entry.open_training(entry.command.kind(output_dir=str(folder), **flags))
             training.resume(flags.get("resume", ""))
             training.run()
     except DataprepError as error:

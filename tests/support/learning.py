@@ -29,8 +29,8 @@ from train.loops.loop import Training
 from train.loops.mae import reconstruction_png
 from train.models.mae import MaskedAutoencoder
 from train.models.registry import mae_config
-from train.pretrain_mae import Flags as PretrainFlags
-from train.train_vit import Flags as ViTFlags
+from train.pretrain_mae import PretrainMAE as PretrainFlags
+from train.train_vit import TrainViT
 
 MODEL = "mae_vit_micro_patch8"
 """2 blocks, 64 wide; of these images 64 patches."""
@@ -109,7 +109,7 @@ def learns(folder: Path) -> str:
 def fits(folder: Path) -> str:
     """A small ViT knows 500 images after it was trained on them."""
     data = write_textures(folder / "textures", images=FIT_IMAGES)
-    training = train_vit.open_training(ViTFlags(**VIT, data_path=data, output_dir=str(folder / "run")))
+    training = train_vit.open_training(TrainViT(**VIT, data_path=data, output_dir=str(folder / "run")))
     training.run()
     return known(training, data)
 

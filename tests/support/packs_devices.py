@@ -82,7 +82,7 @@ def by_training(module: str, url: str, folder: str, flags: str) -> dict[str, Any
 
     entry = importlib.import_module(module)
     values = {"data_path": url, "device": "xla", "output_dir": folder, **json.loads(flags)}
-    training = entry.open_training(entry.Flags(**values))
+    training = entry.open_training(entry.command.kind(**values))
     compiled: list[int] = []
     end_step = training.backend.runtime.end_step
 

@@ -19,7 +19,7 @@ import pytest
 from tests.support.training import flags_of, losses, start
 
 if TYPE_CHECKING:
-    from train.train_vit import Flags
+    from train.train_vit import TrainViT
 
 SMALL = {
     "image_size": 16,
@@ -125,12 +125,12 @@ def exact(data: str, folder: Path, steps: int = 6) -> None:
     assert losses(folder / "stopped") == found
 
 
-def flags_here(**flags: Any) -> Flags:
+def flags_here(**flags: Any) -> TrainViT:
     """Return the flags of a small run on XLA in this process."""
-    from train.train_vit import Flags
+    from train.train_vit import TrainViT
 
     names = {"num_epochs": "epochs", "log_step_interval": "log_interval_steps"}
-    return Flags(**{names.get(name, name): value for name, value in SMALL.items()}, **flags, device="xla")
+    return TrainViT(**{names.get(name, name): value for name, value in SMALL.items()}, **flags, device="xla")
 
 
 def long_runs(data: str, folder: Path, *, steps: int = 50, devices: tuple[int, ...] = (4, 8)) -> float:

@@ -58,7 +58,7 @@ def pretrain(dataset) -> Callable[..., int]:
 
     def run(**flags: Any) -> int:
         values = {"data_path": dataset, "device": "cpu", **SMALL, **flags}
-        training = pretrain_mae.open_training(pretrain_mae.Flags(**values))
+        training = pretrain_mae.open_training(pretrain_mae.PretrainMAE(**values))
         training.resume(flags.get("resume", ""))
         return training.run()
 

@@ -224,7 +224,7 @@ def traces(program: Program, data: str, folder: Path, pretrained: str, **flags: 
         values = {
             name: value for name, value in values.items() if name not in finetune_mae.LINEAR_PROBE or name in flags
         }
-    make = getattr(program.entry, "recipe_flags", program.entry.Flags)
+    make = getattr(program.entry, "recipe_flags", program.entry.command.kind)
     program.entry.open_training(make(**values)).run()
     return trace_of(folder)
 
@@ -243,5 +243,5 @@ def test_each_flag_changes_losses_weights_or_files(dataset, pretrained, plain, t
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_every_flag_has_a_test(program):
-    fields = {each.name for each in dataclasses.fields(program.entry.Flags)}
+    fields = {each.name for each in dataclasses.fields(program.entry.command.kind)}
     assert fields - set(OF_ALL.split()) - set(program.elsewhere.split()) == program.changes.keys() - {"ckpt_interval"}

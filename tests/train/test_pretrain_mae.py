@@ -24,7 +24,7 @@ from train.flags.options import run
 from train.flags.shared import REFUSED
 from train.loops.mae import MAETask
 from train.optim.schedule import HalfCosine
-from train.pretrain_mae import Flags, command, main, open_training
+from train.pretrain_mae import PretrainMAE, command, main, open_training
 
 STEPS = 22
 
@@ -33,7 +33,7 @@ STEPS = 22
 def expected(dataset, tmp_path_factory):
     """Losses of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
-    flags = Flags(data_path=dataset, device="cpu", output_dir=str(folder), **SMALL)
+    flags = PretrainMAE(data_path=dataset, device="cpu", output_dir=str(folder), **SMALL)
     assert open_training(flags).run() == 0
     found = losses(folder)
     assert list(found) == list(range(1, STEPS + 1))
@@ -169,7 +169,7 @@ def on_xla(dataset: str, folder: Path) -> None:
     common = {"data_path": dataset, "device": "xla", **SMALL}
     for name, runs in (("0", [(10, "3:5")]), ("1", [(4, ""), (10, "")])):
         for max_steps, profile in runs:
-            flags = Flags(**common, output_dir=str(folder / name), max_steps=max_steps, profile_steps=profile)
+            flags = PretrainMAE(**common, output_dir=str(folder / name), max_steps=max_steps, profile_steps=profile)
             training = open_training(flags)
             training.resume("automatic")
             training.run()
@@ -199,7 +199,7 @@ def test_diagnose_tries_fewer_threads_of_a_model_that_computes_on_the_cores(data
         monkeypatch.setattr(diagnosing, doubt, lambda *_rates, **_cores: "")
     many, before = 4 * available_cores(), torch.get_num_threads()
     options = {"batch_size": Option("--batch_size")}
-    training = open_training(Flags(data_path=dataset, device="cpu", output_dir=str(tmp_path), **SMALL))
+    training = open_training(PretrainMAE(data_path=dataset, device="cpu", output_dir=str(tmp_path), **SMALL))
     torch.set_num_threads(many)
     try:
         assert training.diagnose("mae", options) == 0
@@ -248,7 +248,7 @@ def test_packs_train_resume_with_the_same_losses_and_compile_nothing_new_on_xla(
 
 def test_a_run_begun_with_init_is_continued_by_the_same_command(dataset, tmp_path, capsys):
     def run_flags(**more):
-        flags = Flags(**{"data_path": dataset, "device": "cpu", **SMALL, **more})
+        flags = PretrainMAE(**{"data_path": dataset, "device": "cpu", **SMALL, **more})
         assert run(open_training(flags), flags, model=flags.model) == 0
         return capsys.readouterr().err
 
@@ -269,7 +269,7 @@ def test_images_that_cannot_be_read_are_skipped_and_counted(photographs, tmp_pat
     shutil.copytree(photographs, tmp_path / "bad")
     (tmp_path / "bad/train/class0/2.jpg").write_bytes(b"no image")
     flags = {"data_path": str(tmp_path / "bad"), "index_dir": str(tmp_path / "index"), "accum_iter": accum_iter}
-    given = Flags(**{"device": "cpu", **SMALL, **flags, "epochs": 2, "output_dir": str(tmp_path / "raise")})
+    given = PretrainMAE(**{"device": "cpu", **SMALL, **flags, "epochs": 2, "output_dir": str(tmp_path / "raise")})
     with pytest.raises(DataprepError, match=r"2\.jpg.*cannot be decoded.*set `on_error` to skip"):
         run(open_training(given), given, model=given.model)
     given = replace(given, on_error="skip", output_dir=str(tmp_path / "skip"))

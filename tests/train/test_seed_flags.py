@@ -182,7 +182,7 @@ def test_the_resnet_in_jax_has_workdir_config_and_debug():
 OPENED: dict[str, tuple[ModuleType, Callable[..., Any], dict[str, Any]]] = {
     "pretrain_mae": (
         pretrain_mae,
-        pretrain_mae.Flags,
+        pretrain_mae.PretrainMAE,
         {"model": "mae_vit_micro_patch8", "input_size": 32, "batch_size": 8, "warmup_epochs": 0},
     ),
     "finetune_mae": (
@@ -192,10 +192,10 @@ OPENED: dict[str, tuple[ModuleType, Callable[..., Any], dict[str, Any]]] = {
     ),
     "train_vit": (
         train_vit,
-        train_vit.Flags,
+        train_vit.TrainViT,
         {"image_size": 16, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "batch_size": 8, "warmup_steps": 0},
     ),
-    "train_resnet": (train_resnet, train_resnet.Flags, {"model": "tiny_cnn", "image_size": 32, "batch_size": 8}),
+    "train_resnet": (train_resnet, train_resnet.TrainResNet, {"model": "tiny_cnn", "image_size": 32, "batch_size": 8}),
 }
 """Entries with flags that make them small."""
 

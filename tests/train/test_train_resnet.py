@@ -15,7 +15,7 @@ from tests.support.training import flags_of, losses, start
 from train import train_resnet
 from train.batches.data import open_data
 from train.checkpoints.files import load_file
-from train.train_resnet import REFUSED, Flags, command, open_training
+from train.train_resnet import REFUSED, TrainResNet, command, open_training
 
 SMALL = {
     "model": "shufflenet_v2_x0_5",
@@ -48,7 +48,7 @@ def train(dataset):
     """Train in this process; the exit code."""
 
     def run(**flags) -> int:
-        training = open_training(Flags(**{"data_path": dataset, "device": "cpu", **SMALL, **flags}))
+        training = open_training(TrainResNet(**{"data_path": dataset, "device": "cpu", **SMALL, **flags}))
         training.resume(flags.get("resume", ""))
         return training.run()
 
@@ -59,7 +59,7 @@ def train(dataset):
 def whole(dataset, tmp_path_factory):
     """The folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("whole")
-    flags = Flags(data_path=dataset, device="cpu", output_dir=str(folder), **SMALL)
+    flags = TrainResNet(data_path=dataset, device="cpu", output_dir=str(folder), **SMALL)
     assert open_training(flags).run() == 0
     assert list(losses(folder)) == list(range(1, 16))
     return folder
@@ -82,7 +82,7 @@ def assert_same_weights(folder: Path, expected: Path) -> None:
 
 
 def test_threads_and_region_policy_reach_both_loaders(dataset):
-    flags = Flags(
+    flags = TrainResNet(
         data_path=dataset, device="cpu", num_workers=3, region_policy="warn", test_set_batch_size=2, **TINY, epochs=1
     )
     training = open_training(flags)

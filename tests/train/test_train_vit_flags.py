@@ -7,7 +7,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from tests.support.training import TINY_VIT, losses
-from train.train_vit import REFUSED, Flags, command, open_training
+from train.train_vit import REFUSED, TrainViT, command, open_training
 
 SMALL: dict[str, Any] = {
     **TINY_VIT,
@@ -21,14 +21,14 @@ SMALL: dict[str, Any] = {
 
 def train(dataset, **flags: Any) -> int:
     """In this process; the exit code."""
-    return open_training(Flags(**{"data_path": dataset, "device": "cpu", "output_dir": "", **SMALL, **flags})).run()
+    return open_training(TrainViT(**{"data_path": dataset, "device": "cpu", "output_dir": "", **SMALL, **flags})).run()
 
 
 def test_blocks_are_recomputed_for_the_gradient_unless_no_grad_ckpt_is_given(dataset, tmp_path):
     calls = {}
     for kept in (False, True):
         training = open_training(
-            Flags(data_path=dataset, device="cpu", **SMALL, no_grad_ckpt=kept, output_dir=str(tmp_path / str(kept)))
+            TrainViT(data_path=dataset, device="cpu", **SMALL, no_grad_ckpt=kept, output_dir=str(tmp_path / str(kept)))
         )
         counted = calls.setdefault(kept, [])
         training.backend.model.blocks[0].attn.register_forward_hook(lambda *_, counted=counted: counted.append(1))
@@ -94,11 +94,11 @@ def test_flags_that_do_not_fit_the_data_or_each_other_are_refused(dataset, flags
 def test_there_are_as_many_logits_as_the_data_have_classes(dataset, tmp_path, framework):
     """A run of 1,000 logits, the former default, goes on with the flag that the error names."""
     flags = {"data_path": dataset, "device": "cpu", **SMALL, "framework": framework, "output_dir": str(tmp_path)}
-    assert open_training(Flags(**{**flags, "output_dir": ""})).description["num_classes"] == 3
-    open_training(Flags(**flags, num_classes=1000)).run()
+    assert open_training(TrainViT(**{**flags, "output_dir": ""})).description["num_classes"] == 3
+    open_training(TrainViT(**flags, num_classes=1000)).run()
     flags |= {"max_steps": 4}
     with pytest.raises(UsageError, match=r"its run had .*`num_classes` 1000"):
-        open_training(Flags(**flags)).resume("automatic")
-    again = open_training(Flags(**flags, num_classes=1000))
+        open_training(TrainViT(**flags)).resume("automatic")
+    again = open_training(TrainViT(**flags, num_classes=1000))
     again.resume("automatic")
     assert (again.step, again.run()) == (3, 0)

@@ -12,7 +12,7 @@ from loaders.loader import Loader
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import NUMPY
 from train.flags.options import COUNT, DEVICES, SAVE, SHARE_BELOW_1, TRAIN, flag, given_of
-from train.flags.shared import RunFlags
+from train.flags.shared import RunOptions
 from train.optim.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _OF_TORCH = ("compile", "use_xla", "pin_mem", "pack_tokens", "plan", "fake_data"
 
 
 @request
-class JaxFlags(RunFlags):
+class JaxOptions(RunOptions):
     """Framework that trains, and how it does; the options of one framework are refused with the other."""
 
     framework: Literal["torch", "jax"] = flag("torch", "Framework that trains.", DEVICES)
@@ -100,7 +100,7 @@ class JaxFlags(RunFlags):
 
 
 @request
-class ShardingFlags(JaxFlags):
+class ShardingOptions(JaxOptions):
     """How JAX saves memory, for programs that do not do it by default."""
 
     fsdp: bool = flag(False, "With JAX: shard weights and moments among the devices.", DEVICES)
@@ -163,7 +163,7 @@ def open_jax_devices(tensor_parallel: int) -> JaxDevices:
 class JaxRun:
     """What an entry's flags make of a run in JAX."""
 
-    flags: JaxFlags
+    flags: JaxOptions
     devices: JaxDevices
     task: Task
     settings: Settings

@@ -20,10 +20,10 @@ from dataprep.errors import DataprepError, UsageError
 from dataprep.host.program import leave_current_folder
 
 if TYPE_CHECKING:
-    from train.flags.shared import RunFlags
+    from train.flags.shared import RunOptions
     from train.loops.loop import Training
 
-Flags = TypeVar("Flags", bound=Request)
+Asked = TypeVar("Asked", bound=Request)
 Spec = Mapping[str, Any]
 MODEL, TRAIN, SAVE, DEVICES = "Model", "Training", "Checkpoints and logs", "Devices"
 HEADINGS = (READ, IMAGES, MODEL, TRAIN, SAVE, DEVICES, OTHER)
@@ -103,7 +103,7 @@ class EntryCommand(RequestCommand):
 
 
 def entry_of(
-    kind: type[Flags],
+    kind: type[Asked],
     run: Callable[..., int],
     name: str,
     *,
@@ -144,7 +144,7 @@ def _refuser(spelling: str, reason: str) -> Callable[[click.Context, click.Param
     return refuse
 
 
-def run(training: Training[Any], flags: RunFlags, *, model: str) -> int:
+def run(training: Training[Any], flags: RunOptions, *, model: str) -> int:
     """Train, or measure what the training would wait for; return the exit code.
 
     Args:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from train.loops.torch import Task as TorchTask
     from train.loops.torch import TorchBackend
 
-Recipe = TypeVar("Recipe", bound="RecipeFlags")
+Recipe = TypeVar("Recipe", bound="RecipeOptions")
 _TPU_FILES = ("/dev/accel0", "/dev/vfio/0")
 """Device files of the first chip of a Cloud TPU VM, of older and of newer ones."""
 _LAUNCHER = (
@@ -72,7 +72,7 @@ DEVICE_BATCH = 64
 
 
 @request
-class RunFlags(Request):
+class RunOptions(Request):
     """Options of every run in PyTorch."""
 
     headings = HEADINGS
@@ -320,7 +320,7 @@ class RunFlags(Request):
 
 
 @request
-class RecipeFlags(RunFlags):
+class RecipeOptions(RunOptions):
     """Options of MAE's recipes: the batch of all devices, and a learning rate that follows its size."""
 
     batch_size: int | None = flag(
@@ -411,7 +411,7 @@ def fitted_warmup(flags: Recipe, given: Container[str], recipe_epochs: int) -> R
     return fitted
 
 
-def tell_warmup(flags: RunFlags, rises: str, name: str, default: str) -> None:
+def tell_warmup(flags: RunOptions, rises: str, name: str, default: str) -> None:
     """Say in a line on stderr that the learning rate rises for less time than an option's default."""
     text = f"note: the learning rate rises for {rises}; the default of `{name}` is {default}"
     click.echo(spelled(type(flags), text), err=True)
@@ -439,7 +439,7 @@ def check_shares(batch_size: int, devices: Devices, accum_iter: int, *, name: st
 
 
 @request
-class PackFlags(Request):
+class PackOptions(Request):
     """Length and contents of the rows; without `pack_tokens` images are squares."""
 
     pack_tokens: int = flag(

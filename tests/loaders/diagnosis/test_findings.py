@@ -40,10 +40,13 @@ IMAGES = 128
 SETTINGS = {"threads", "processes", "decoder", "prefetch_batches", "reads_in_flight", "cache_dir", "batch_size"}
 COMMANDS = {
     "diagnose": (diagnose_command.command, DIAGNOSE),
-    "pretrain-mae": (pretrain_mae.command, pretrain_mae.Flags(data_path="x").diagnosed_options(IMAGES)),
-    "finetune-mae": (finetune_mae.command, finetune_mae.Flags(data_path="x").diagnosed_options(IMAGES)),
-    "train-vit": (train_vit.command, train_vit.Flags(data_path="x", batch_size=IMAGES).diagnosed_options(IMAGES)),
-    "train-resnet": (train_resnet.command, train_resnet.Flags(data_path="x", batch_size=64).diagnosed_options(IMAGES)),
+    "pretrain-mae": (pretrain_mae.command, pretrain_mae.PretrainMAE(data_path="x").diagnosed_options(IMAGES)),
+    "finetune-mae": (finetune_mae.command, finetune_mae.FinetuneMAE(data_path="x").diagnosed_options(IMAGES)),
+    "train-vit": (train_vit.command, train_vit.TrainViT(data_path="x", batch_size=IMAGES).diagnosed_options(IMAGES)),
+    "train-resnet": (
+        train_resnet.command,
+        train_resnet.TrainResNet(data_path="x", batch_size=64).diagnosed_options(IMAGES),
+    ),
     "train-resnet-jax": (train_resnet_jax.command, train_resnet_jax.DIAGNOSED_OPTIONS),
 }
 """Commands that print a diagnosis, with the options that it names."""
@@ -63,8 +66,8 @@ def test_options_of_trainings_set_what_their_names_say():
     ).loader_config()
     assert (config.threads, config.prefetch_batches, config.batch_size) == (3, 5, 8)
     assert config.cache_dir is not None
-    assert pretrain_mae.Flags(data_path="x", num_workers=3).decodes_in_threads
-    assert finetune_mae.Flags(data_path="x", num_workers=3).processes == 3
+    assert pretrain_mae.PretrainMAE(data_path="x", num_workers=3).decodes_in_threads
+    assert finetune_mae.FinetuneMAE(data_path="x", num_workers=3).processes == 3
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_a_larger_batch_is_typed_as_the_command_counts_it(name, typed):
 
 
 def test_a_batch_of_all_devices_is_typed_by_the_flag_that_was_given():
-    flags = pretrain_mae.Flags(data_path="x", batch_size=-1, effective_batch_size=IMAGES)
+    flags = pretrain_mae.PretrainMAE(data_path="x", batch_size=-1, effective_batch_size=IMAGES)
     assert flags.diagnosed_options(IMAGES)["batch_size"].text(4 * IMAGES) == "--effective-batch-size 512"
 
 

@@ -16,8 +16,8 @@ from train.checkpoints.files import load_file
 from train.loops.loop import Training
 from train.loops.mae import MAETask
 from train.models.registry import create_model
-from train.pretrain_mae import Flags
-from train.train_vit import Flags as ViTFlags
+from train.pretrain_mae import PretrainMAE
+from train.train_vit import TrainViT
 
 SMALL = {
     "model": "mae_vit_micro_patch8", "input_size": 16, "effective_batch_size": 8, "epochs": 3, "warmup_epochs": 0,
@@ -27,7 +27,7 @@ SMALL = {
 
 def opened(data: str, folder: Path, **flags: Any) -> Training:
     return pretrain_mae.open_training(
-        Flags(**{"data_path": data, "device": "cpu", "output_dir": str(folder), **SMALL, **flags})
+        PretrainMAE(**{"data_path": data, "device": "cpu", "output_dir": str(folder), **SMALL, **flags})
     )
 
 
@@ -128,7 +128,7 @@ def test_a_checkpoint_of_another_size_or_entry_is_refused_by_name_and_shape(data
     assert "blocks.0.attn.q_bias is only in this model" in refusal(checkpoint, no_k_bias_in_vit=True)
     flags = {"image_size": 16, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "num_blocks": 1, "batch_size": 8}
     vit = train_vit.open_training(
-        ViTFlags(data_path=dataset, device="cpu", output_dir=str(tmp_path), epochs=2, warmup_steps=0, **flags)
+        TrainViT(data_path=dataset, device="cpu", output_dir=str(tmp_path), epochs=2, warmup_steps=0, **flags)
     )
     with pytest.raises(UsageError, match=r"from another model: blocks\.1\.\S+ is only in the file"):
         vit.resume(str(checkpoint))

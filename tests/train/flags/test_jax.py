@@ -21,18 +21,18 @@ from train import finetune_mae, pretrain_mae, train_vit
 )
 def test_flags_of_the_other_framework_are_refused(entry, flags, message):
     with pytest.raises(UsageError, match=message):
-        entry.Flags(data_path="x", **flags)
+        entry.command.kind(data_path="x", **flags)
 
 
 @pytest.mark.parametrize("entry", [pretrain_mae, train_vit])
 def test_packs_are_refused_in_jax(entry):
     with pytest.raises(UsageError, match="`pack_tokens` is for PyTorch"):
-        entry.Flags(data_path="x", framework="jax", pack_tokens=64)
+        entry.command.kind(data_path="x", framework="jax", pack_tokens=64)
 
 
 @pytest.mark.parametrize("entry", [pretrain_mae, finetune_mae])
 @pytest.mark.parametrize("flags", [{"fsdp": True}, {"grad_ckpt": True}])
 def test_flags_for_jax_alone_are_refused_with_pytorch(entry, flags):
     with pytest.raises(UsageError, match="is for `framework` jax"):
-        entry.Flags(data_path="x", **flags)
-    assert entry.Flags(data_path="x", framework="jax", **flags).is_jax
+        entry.command.kind(data_path="x", **flags)
+    assert entry.command.kind(data_path="x", framework="jax", **flags).is_jax

@@ -15,10 +15,10 @@ from train import export, finetune_mae, pretrain_mae, train_resnet, train_resnet
 from train.optim.schedule import Steps
 
 REQUESTS = {
-    pretrain_mae.Flags: {"data_path": "x"},
-    finetune_mae.Flags: {"data_path": "x"},
-    train_vit.Flags: {},
-    train_resnet.Flags: {},
+    pretrain_mae.PretrainMAE: {"data_path": "x"},
+    finetune_mae.FinetuneMAE: {"data_path": "x"},
+    train_vit.TrainViT: {},
+    train_resnet.TrainResNet: {},
     train_resnet_jax.Config: {"workdir": "x"},
 }
 """Requests with what they need."""

@@ -4,9 +4,9 @@ import pytest
 
 from dataprep.errors import UsageError
 from loaders import Packs
-from train.flags.shared import PackFlags, check_packs
-from train.pretrain_mae import Flags as MAEFlags
-from train.train_vit import Flags as ViTFlags
+from train.flags.shared import PackOptions, check_packs
+from train.pretrain_mae import PretrainMAE
+from train.train_vit import TrainViT
 
 
 class Devices:
@@ -16,9 +16,9 @@ class Devices:
 
 
 def test_flags_become_what_the_loader_is_asked_for():
-    assert PackFlags().packs(16, crop=(0.2, 1.0)) is None
-    assert PackFlags(pack_tokens=512, pack_images=4).packs(16, crop=(1.0, 1.0)) == Packs(tokens=512, images=4)
-    given = PackFlags(pack_tokens=512, pack_images=4, pack_min_tokens=50, pack_max_tokens=400)
+    assert PackOptions().packs(16, crop=(0.2, 1.0)) is None
+    assert PackOptions(pack_tokens=512, pack_images=4).packs(16, crop=(1.0, 1.0)) == Packs(tokens=512, images=4)
+    given = PackOptions(pack_tokens=512, pack_images=4, pack_min_tokens=50, pack_max_tokens=400)
     assert given.packs(14, crop=(0.2, 1.0)) == Packs(
         tokens=512, images=4, patch=14, min_tokens=50, max_tokens=400, crop=(0.2, 1.0)
     )
@@ -35,10 +35,10 @@ def test_rows_that_devices_and_parts_cannot_share_are_refused():
 @pytest.mark.parametrize(
     ("kind", "flags", "name"),
     [
-        (MAEFlags, {"diagnose": True}, "diagnose"),
-        (MAEFlags, {"use_byol_crop": True}, "use_byol_crop"),
-        (MAEFlags, {"mask_downsampling": 2}, "mask_downsampling"),
-        (ViTFlags, {"fake_data": True}, "fake_data"),
+        (PretrainMAE, {"diagnose": True}, "diagnose"),
+        (PretrainMAE, {"use_byol_crop": True}, "use_byol_crop"),
+        (PretrainMAE, {"mask_downsampling": 2}, "mask_downsampling"),
+        (TrainViT, {"fake_data": True}, "fake_data"),
     ],
 )
 def test_flags_of_squares_are_refused(kind, flags, name):

@@ -6,44 +6,44 @@ from dataprep.errors import UsageError
 from train.finetune_mae import recipe_flags
 from train.flags.shared import check_shares
 from train.loops.runtime import open_runtime
-from train.pretrain_mae import Flags
-from train.train_vit import Flags as ViTFlags
+from train.pretrain_mae import PretrainMAE
+from train.train_vit import TrainViT
 
 
 def test_a_start_epoch_after_the_last_epoch_is_refused():
     with pytest.raises(UsageError, match="`start_epoch` 3 of 3 epochs; choose one before the last"):
-        Flags(data_path="x", epochs=3, start_epoch=3)
+        PretrainMAE(data_path="x", epochs=3, start_epoch=3)
 
 
 def test_both_batch_sizes_make_one_effective_batch():
     runtime = open_runtime("cpu")
     both = {"data_path": "x", "accum_iter": 2}
-    assert Flags(**both).effective_batch(runtime) == 128
-    assert Flags(**both, batch_size=-1, effective_batch_size=4096).effective_batch(runtime) == 4096
-    assert Flags(**both, batch_size=2048, effective_batch_size=4096).effective_batch(runtime) == 4096
+    assert PretrainMAE(**both).effective_batch(runtime) == 128
+    assert PretrainMAE(**both, batch_size=-1, effective_batch_size=4096).effective_batch(runtime) == 4096
+    assert PretrainMAE(**both, batch_size=2048, effective_batch_size=4096).effective_batch(runtime) == 4096
 
 
 def test_logs_are_written_beside_checkpoints_unless_those_are_in_a_bucket():
     folders = [({}, "./output_dir"), ({"output_dir": "gs://b/x"}, None), ({"output_dir": ""}, None)]
     folders += [({"output_dir": "gs://b/x", "log_dir": "logs"}, "logs"), ({"log_dir": ""}, None)]
     for given, expected in folders:
-        assert Flags(data_path="x", **given).log_folder == expected, given
+        assert PretrainMAE(data_path="x", **given).log_folder == expected, given
 
 
 def test_the_device_is_xla_where_the_environment_says_so(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("train.flags.shared._TPU_FILES", ())
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
-    assert Flags(data_path="x").device_name == "cpu"
+    assert PretrainMAE(data_path="x").device_name == "cpu"
     monkeypatch.setenv("PJRT_DEVICE", "CPU")
-    assert Flags(data_path="x").device_name == "xla"
-    assert Flags(data_path="x", device="cuda").device_name == "cuda"
-    assert Flags(data_path="x", use_xla=True).device_name == "xla"
+    assert PretrainMAE(data_path="x").device_name == "xla"
+    assert PretrainMAE(data_path="x", device="cuda").device_name == "cuda"
+    assert PretrainMAE(data_path="x", use_xla=True).device_name == "xla"
 
 
 def test_threads_decode_unless_processes_do():
     runtime = open_runtime("cpu")
-    config = Flags(data_path="x", num_workers=3, seed=5).loader_config(runtime, batch_size=8, image_size=32)
+    config = PretrainMAE(data_path="x", num_workers=3, seed=5).loader_config(runtime, batch_size=8, image_size=32)
     assert (config.threads, config.seed, config.batch_size, config.image_size) == (3, 5, 8, 32)
     flags = recipe_flags(data_path="x", num_workers=3)
     assert flags.loader_config(runtime, batch_size=8, image_size=32).threads is None
@@ -57,20 +57,20 @@ def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
 
 @pytest.mark.parametrize("given", [{"diagnose": True}, {"metrics_port": 9464}])
 def test_fake_data_are_neither_diagnosed_nor_served(given):
-    ViTFlags(**given)
+    TrainViT(**given)
     with pytest.raises(UsageError, match=f"^`{next(iter(given))}` .*`fake_data` has none, leave it out"):
-        ViTFlags(fake_data=True, **given)
+        TrainViT(fake_data=True, **given)
 
 
 def test_metrics_are_served_where_the_flags_say():
-    flags = Flags(data_path="x", metrics_port=9464, metrics_address="0.0.0.0")
+    flags = PretrainMAE(data_path="x", metrics_port=9464, metrics_address="0.0.0.0")
     config = flags.loader_config(open_runtime("cpu"), batch_size=8, image_size=32)
     assert (config.metrics_port, config.metrics_address) == (9464, "0.0.0.0")
     for port in (0, 65536):
         with pytest.raises(UsageError, match=f"`metrics_port` must be 1 to 65,535, got {port}"):
-            Flags(data_path="x", metrics_port=port)
+            PretrainMAE(data_path="x", metrics_port=port)
 
 
 def test_a_run_without_a_data_path_is_refused():
     with pytest.raises(UsageError, match="`data_path` is empty"):
-        Flags(data_path="")
+        PretrainMAE(data_path="")

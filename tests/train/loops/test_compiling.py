@@ -70,9 +70,9 @@ VIT = {
     "num_workers": 2,
 }
 ENTRIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "mae": (pretrain_mae, pretrain_mae.Flags, {**MAE, "norm_pix_loss": True}),
-    "vit": (train_vit, train_vit.Flags, VIT),
-    "vit that keeps what it computes": (train_vit, train_vit.Flags, {**VIT, "no_grad_ckpt": True}),
+    "mae": (pretrain_mae, pretrain_mae.PretrainMAE, {**MAE, "norm_pix_loss": True}),
+    "vit": (train_vit, train_vit.TrainViT, VIT),
+    "vit that keeps what it computes": (train_vit, train_vit.TrainViT, {**VIT, "no_grad_ckpt": True}),
     "fine-tuning": (finetune_mae, finetune_mae.recipe_flags, {**FINETUNE, "aa": "", "drop_path": 0.0}),
 }
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.memory_growth import MemoryGrowth
 from train.loops.backend import plan_of, sharded_dimension
 from train.models.vit import BlockConfig, VisionTransformer, ViTConfig
-from train.train_vit import Flags, command, plan
+from train.train_vit import TrainViT, command, plan
 
 
 @given(st.lists(st.integers(1, 4096), max_size=4), st.integers(1, 512))
@@ -22,7 +22,7 @@ def test_the_longest_dimension_that_all_devices_share_equally_is_sharded(shape, 
 
 def test_the_plan_of_ten_billion_parameters_has_the_expected_bytes_per_device(capsys):
     growth = MemoryGrowth()
-    found = plan(Flags())
+    found = plan(TrainViT())
     assert growth.bytes() < 2**30, "no weight is made"
     in_blocks = sum(share.bytes // 4 for share in found.shares if share.name.startswith("blocks."))
     assert (round(in_blocks / 1e9, 2), found.parameters) == (10.07, 10_077_917_160)

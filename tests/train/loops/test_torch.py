@@ -20,10 +20,9 @@ from train.finetune_mae import recipe_flags
 from train.loops.loop import Training
 from train.loops.runtime import Runtime
 from train.models.registry import create_model
-from train.pretrain_mae import Flags as MAEFlags
-from train.train_resnet import STEPS
-from train.train_resnet import Flags as ResNetFlags
-from train.train_vit import Flags as ViTFlags
+from train.pretrain_mae import PretrainMAE
+from train.train_resnet import STEPS, TrainResNet
+from train.train_vit import TrainViT
 
 IMAGES, BATCH = 60, 8
 """Images in the dataset's training split, and in an update."""
@@ -151,7 +150,7 @@ def test_pretraining_is_adamw_and_weights_alone_decay(dataset):
     """Betas 0.9 and 0.95, blr 0.3 for 256 images: He et al., 2022, table 8."""
     flags = {"model": "mae_vit_micro_patch8", "input_size": 16, "effective_batch_size": BATCH, "weight_decay": 0.5}
     flags |= {"blr": 0.3, "warmup_epochs": WARMUP, "min_lr": 1e-4}
-    watched = watch(pretrain_mae.open_training(MAEFlags(data_path=dataset, **COMMON, **flags)))
+    watched = watch(pretrain_mae.open_training(PretrainMAE(data_path=dataset, **COMMON, **flags)))
     blocks = (*BLOCKS, "decoder_blocks.0")
     linear = ("patch_embed.proj", "decoder_embed", "decoder_pred")
     decay = decays(
@@ -213,7 +212,7 @@ VIT = {"image_size": 16, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "num_
 def test_a_large_vit_is_trained_by_adamw_and_all_parameters_decay(dataset):
     """As vit_10b_fsdp_example: AdamW's own betas, a rise counted in steps, gradients of length 1 at most."""
     flags = {**VIT, "lr": 0.01, "weight_decay": 0.5, "warmup_steps": 3, "clip_grad_norm": 0.1}
-    watched = watch(train_vit.open_training(ViTFlags(data_path=dataset, **COMMON, **flags)))
+    watched = watch(train_vit.open_training(TrainViT(data_path=dataset, **COMMON, **flags)))
     assert {"pos_embed", "patch_embed.proj.bias", "norm.weight", "head.bias"} <= watched.rates[0].keys()
     rates = [half_cosine(step, peak=0.01, warmup=3 * BATCH / IMAGES) for step in range(22)]
     assert rates[3] == pytest.approx(0.01)
@@ -224,7 +223,7 @@ def test_gradients_are_clipped_by_their_norm_over_all_parameters(dataset):
     """Pascanu et al., ICML 2013. The first update has the rate 0, so that the second one has the same weights."""
     found = {}
     for longest in (0.0, 0.1, 1e6):
-        flags = ViTFlags(data_path=dataset, **COMMON, **VIT, warmup_steps=3, clip_grad_norm=longest, max_steps=2)
+        flags = TrainViT(data_path=dataset, **COMMON, **VIT, warmup_steps=3, clip_grad_norm=longest, max_steps=2)
         found[longest] = watch(train_vit.open_training(flags)).gradients
     for step in range(2):
         whole, cut, long = (found[longest][step] for longest in (0.0, 0.1, 1e6))
@@ -243,7 +242,7 @@ class AnotherHostSays(Runtime):
 
 
 def test_a_host_whose_weights_are_finite_ends_with_the_one_whose_are_not(dataset):
-    backend = train_vit.open_training(ViTFlags(data_path=dataset, **COMMON, **VIT)).backend
+    backend = train_vit.open_training(TrainViT(data_path=dataset, **COMMON, **VIT)).backend
     assert backend.not_finite() == []
     backend.runtime = AnotherHostSays("cpu", pin_memory=False)
     assert backend.not_finite() == ["weights of another host"]
@@ -257,7 +256,7 @@ def test_a_resnet_is_trained_by_sgd_and_its_rate_rises_then_falls_in_steps(datas
     flags = {"model": "tiny_cnn", "image_size": 32, "batch_size": BATCH, "lr": 0.5, "lr_scheduler_type": STEPS}
     flags |= {"lr_scheduler_divide_every_n_epochs": 1.0, "lr_scheduler_divisor": 4.0, "num_warmup_epochs": 0.5}
     flags |= {"momentum": momentum, "weight_decay": 0.1}
-    watched = watch(train_resnet.open_training(ResNetFlags(data_path=dataset, **COMMON, **flags)))
+    watched = watch(train_resnet.open_training(TrainResNet(data_path=dataset, **COMMON, **flags)))
     epochs = [step * BATCH / IMAGES for step in range(22)]
     rates = [min(1.0, epoch / 0.5) * 0.5 / 4 ** math.floor(epoch) for epoch in epochs]
     assert_updated(watched, lambda _: rates, lambda _, *given: sgd(*given, 0.1, momentum))
@@ -268,7 +267,7 @@ def test_the_gradient_of_a_batch_is_the_mean_of_its_parts(dataset):
     found = []
     for parts in (1, 4):
         flags = {**COMMON, **VIT, "warmup_steps": 3, "clip_grad_norm": 0.0, "accum_iter": parts, "max_steps": 2}
-        found.append(watch(train_vit.open_training(ViTFlags(data_path=dataset, **flags))).gradients)
+        found.append(watch(train_vit.open_training(TrainViT(data_path=dataset, **flags))).gradients)
     for whole, parts in zip(*found, strict=True):
         for name, gradient in whole.items():
             assert np.allclose(parts[name], gradient, rtol=1e-3, atol=1e-6), name
@@ -277,7 +276,7 @@ def test_the_gradient_of_a_batch_is_the_mean_of_its_parts(dataset):
 def test_an_epoch_of_several_passes_is_as_long_as_all_of_them(dataset):
     """A dataset whose images count five times, as COCO-dup5: the rate rises and falls five times as slowly."""
     training = train_vit.open_training(
-        ViTFlags(data_path=dataset, **COMMON, **VIT, warmup_steps=3, lr=0.01, max_steps=5)
+        TrainViT(data_path=dataset, **COMMON, **VIT, warmup_steps=3, lr=0.01, max_steps=5)
     )
     training.loader.order = replace(training.loader.order, passes=5)
     watched = watch(training)
