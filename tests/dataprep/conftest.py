@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from dataprep.cloud.tpu.fleet import worker_program
+from dataprep.storage import Storage, open_storage
 from tests.support.fake_gcloud import FakeCloud, fake_gcloud
 from tests.support.faults import Damaged, linked_copy
-from tests.support.fetched import fetched_dataset
+from tests.support.fetched import FAULTS, fetched_dataset
 from tests.support.finished import finished_dataset
+from tests.support.picture_web import PictureWeb, picture_web
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +56,17 @@ def pod(cloud: FakeCloud) -> FakeCloud:
     for worker in range(2):
         (cloud.home(worker) / name).write_bytes(source.read_bytes())
     return cloud
+
+
+@pytest.fixture
+def storage(storage_url: str) -> Storage:
+    """A folder, then a prefix of a bucket, to which nothing was written."""
+    return open_storage(storage_url)
+
+
+@pytest.fixture
+def web() -> Iterator[PictureWeb]:
+    """A server of pictures, some of which fail."""
+    with picture_web() as server:
+        server.faults = dict(FAULTS)
+        yield server

@@ -58,6 +58,13 @@ def invoked(command: click.Command, *arguments: object) -> Result:
     return result
 
 
+def printed(command: click.Command, *arguments: object) -> str:
+    """Call a command in this process, which must end well and have nothing to warn of; what it printed."""
+    result = CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
 def dataprep_anew(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in an interpreter of its own, whose hash seed is another each time."""
     variables = {**os.environ, **environment}

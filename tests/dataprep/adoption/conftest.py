@@ -1,7 +1,5 @@
 """Data of other tools, made once a test or once a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

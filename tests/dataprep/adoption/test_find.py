@@ -1,7 +1,5 @@
 """Descriptions that other tools wrote, or somebody damaged."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """img2dataset's output, adopted: its rows are counted, TFDS reads it, and nothing of it is changed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.adoption import AdoptRequest, adopt
-from dataprep.commands.adopt import AdoptProgress
-from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.formats.example import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, features_of
@@ -19,46 +15,21 @@ from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.tfds import DATASET_INFO, FEATURES
 from dataprep.storage import open_storage
 from loaders import open_loader
-from tests.support.builds import dataprep, digests
+from tests.support.adoption import upload
+from tests.support.builds import dataprep, digests, succeeds
 from tests.support.img2dataset import MADE, run_img2dataset, write_img2dataset
 from tests.support.interop import read_features_with_tfds
-from tests.support.picture_web import picture_web
+from tests.support.own_data import Notes
 
 ROWS = 34
-FAULTS = {2: 503, 5: 404, 11: 503, 12: 500, 13: 429, 25: 503, 30: 404}
 REASONS = {"http 404": 2, "http 429": 1, "http 500": 1, "http 503": 3, "success": 27}
-
-
-class Told(AdoptProgress):
-    """Keeps the lines."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def log(self, line):
-        self.lines.append(line)
-
-
-@pytest.fixture
-def web():
-    with picture_web() as server:
-        server.faults = dict(FAULTS)
-        yield server
 
 
 def adopt_here(url, index=None, **options):
     """The manifest, and the lines that were told."""
-    told = Told()
+    told = Notes()
     request = AdoptRequest(url=str(url), index_url=index and str(index), **options)
     return adopt(request, told).manifest, told.lines
-
-
-def upload(folder, url):
-    storage, here = open_storage(url), open_linked(str(folder))
-    for info in here.list():
-        storage.create(info.name, here.read(info.name))
-    return url
 
 
 def rows_of(folder):
@@ -213,8 +184,7 @@ def test_without_sidecars_data_are_adopted_and_rows_are_not_counted(web, tmp_pat
 def test_adopt_on_the_command_line_counts_rows_by_their_status(web, tmp_path):
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
     (folder / "00001_stats.json").write_text("[]")
-    run = dataprep("adopt", folder, "--workers", 2)
-    assert run.returncode == 0, run.stderr
+    run = succeeds("adopt", folder, "--workers", 2)
     assert "00001_stats.json: no stats of img2dataset" in run.stderr
     assert "27 images in 4 shards" in run.stdout
     (folder / "00001_stats.json").write_text("{}")

@@ -1,7 +1,5 @@
 """Labels of other tools: integers that are kept, or texts that become classes, but never both, and never captions."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Tars, adopted: the samples that webdataset yields."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

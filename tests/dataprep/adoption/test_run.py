@@ -1,7 +1,5 @@
 """Data made by other libraries, adopted: what is found, what is refused, and what a second run does."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +12,6 @@ from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.errors import ConflictError, DataprepError, UsageError
-from dataprep.inspection.contact_sheet import contact_sheet
-from dataprep.inspection.inspect import inspect_dataset
-from dataprep.pages import require_report_packages
 from dataprep.storage import open_storage
 from dataprep.storage.gcs import StagedGCS
 from dataprep.storage.local import LocalStorage
@@ -171,19 +166,3 @@ def test_a_dataset_of_a_build_is_not_adopted(finished, tmp_path):
     assert adopt_here(copy).already
     with pytest.raises(UsageError, match="a dataset of `dataprep build` exists there already"):
         adopt_here(copy, overwrite=True)
-
-
-def test_adopted_data_can_be_inspected_and_shown(folder, tars, tmp_path):
-    require_report_packages()
-    adopt_here(folder)
-    adopt_here(tars, tmp_path / "index")
-    inspection = inspect_dataset(str(folder))
-    assert (inspection.splits[0].samples, inspection.splits[0].unknown_sides) == (27, 27)
-    assert inspect_dataset(str(tmp_path / "index")).splits[0].width.smallest == 24
-    for url in (folder, tmp_path / "index"):
-        storage = open_storage(str(url))
-        manifest = read_manifest(storage)
-        pictures = contact_sheet(storage, manifest, manifest.splits[0])
-        shown = [picture for picture in pictures if picture.jpeg]
-        assert len(shown) > len(pictures) // 2
-        assert {picture.problem.partition(":")[0] for picture in pictures if not picture.jpeg} <= {"png", "webp"}

@@ -1,7 +1,5 @@
 """Annotations of an image folder: one line an image, as Hugging Face's ImageFolder reads them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

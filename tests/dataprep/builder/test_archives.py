@@ -12,14 +12,13 @@ from dataprep.builder.finished import dataset_names, readable_manifest
 from dataprep.builder.output import read_claim
 from dataprep.builder.plan import BuildOptions, BuildRequest, plan_from_document
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
-from dataprep.builder.recipe import build_shard
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.index import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError
 from dataprep.storage import open_storage
-from tests.support.build_here import Quiet
+from tests.support.build_here import Quiet, in_this_process
 from tests.support.finished import verify_here
 from tests.support.own_data import annotated, build_own, class_folders, planned
 from tests.support.own_data import request as own_request
@@ -45,7 +44,7 @@ def test_every_written_file_is_among_the_planned_names(originals, storage_url, f
     def engine(job, indexes):
         storage = open_storage(job.output_url)
         planned.extend(ARCHIVES.planned_files(storage, read_claim(storage)))
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
 
     run_build(request(originals, storage_url, fmt), engine, BuildProgress(quiet=True))
     storage = open_storage(storage_url)
@@ -101,7 +100,7 @@ def test_another_caption_is_another_plan(tmp_path):
 
 def test_a_receipt_with_other_annotations_is_refused(tmp_path):
     def engine(job, indexes):
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
         storage = open_storage(job.output_url)
         receipt, rows = read_receipt(storage, 0, job.root)
         changed = rows.set_column(
@@ -118,7 +117,7 @@ def test_a_receipt_with_other_annotations_is_refused(tmp_path):
 def test_own_data_is_overwritten_as_any_other(tmp_path, storage_url, fmt):
     build_own(annotated(tmp_path / "pets"), storage_url, fmt)
     asked = replace(own_request(class_folders(tmp_path / "others"), storage_url, "imagefolder"), overwrite=True)
-    run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), Quiet())
+    run_build(asked, in_this_process, Quiet())
     assert verify_here(storage_url).verdict == "whole"
     assert not [info.name for info in open_storage(storage_url).list() if "metadata" in info.name]
 

@@ -1,7 +1,5 @@
 """The cards of a dataset: pure functions of its manifest, which users may edit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

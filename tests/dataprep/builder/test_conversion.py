@@ -1,7 +1,5 @@
 """Conversions of finished datasets: what stays the same, what is refused, and what a killed one leaves."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial
@@ -17,7 +15,7 @@ from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.storage import open_storage
 from dataprep.verification.run import verify
 from tests.support.adoption import adopt_here
-from tests.support.build_here import Quiet
+from tests.support.build_here import Quiet, in_this_process
 from tests.support.builds import digests
 from tests.support.converting import content, converted, request, whole
 from tests.support.own_data import build_own
@@ -83,7 +81,7 @@ def physical(tmp_path_factory, originals):
     )
     path = tmp_path_factory.mktemp("physical")
     asked = BuildRequest(options=options, source_url=str(originals["coco"]), output_url=str(path), max_reject_ratio=1.0)
-    run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), Quiet())
+    run_build(asked, in_this_process, Quiet())
     return path
 
 

@@ -1,7 +1,5 @@
 """croissant.json is valid, and its records are those of the dataset."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,16 +3,10 @@
 import pytest
 
 from dataprep.builder.plan import FileDigest, digest_of, fault_of
-from dataprep.storage import open_storage
 from dataprep.storage.checksums import HashingWriter
 from tests.support.damage import flipped
 
 DATA = bytes(range(200)) * 3
-
-
-@pytest.fixture
-def storage(storage_url):
-    return open_storage(storage_url)
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from dataprep.builder.driver import run_build
 from dataprep.builder.output import OvertakenError, open_build
 from dataprep.builder.recipe import build_shard
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.errors import AccessError, BuildError, StorageError, UsageError
+from dataprep.errors import AccessError, BuildError, UsageError
 from dataprep.storage import open_storage
 from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.local import LocalStorage
 from dataprep.verification.run import verify
-from tests.support.build_here import Killed, Quiet, request, whole
+from tests.support.build_here import Quiet, in_this_process, interrupted, request, whole
 from tests.support.builds import digests
 
 
@@ -34,18 +34,13 @@ def test_repeated_command_does_nothing(originals, storage_url):
 
 
 def test_rerun_builds_what_is_missing(originals, storage_url):
-    def killed(job, indexes):
-        yield build_shard(job, 1)
-        raise Killed
-
-    with pytest.raises(Killed):
-        run_build(request(originals, storage_url), killed, Quiet())
+    interrupted(request(originals, storage_url), 1)
     assert open_storage(storage_url).stat(MANIFEST) is None
     built = []
 
     def engine(job, indexes):
         built.extend(indexes)
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
 
     assert run_build(request(originals, storage_url), engine, Quiet()).shards_built == 2
     assert built == [0, 2]
@@ -64,7 +59,7 @@ def test_where_nothing_may_be_deleted_the_dataset_is_complete(originals, storage
     progress = SimpleNamespace(**dict.fromkeys(("enumerating", "reading", "planned", "assembling"), Quiet().log))
     progress.shard_done, progress.log = Quiet().log, lines.append
     for assembled in (True, False):
-        found = run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), progress)
+        found = run_build(asked, in_this_process, progress)
         assert found.assembled is assembled
         assert "files of the build stay in _build/: permission storage.objects.delete is missing" in lines.pop()
     assert verify(str(storage_url), deep=True, workers=0, progress=Quiet()).samples
@@ -90,16 +85,6 @@ def test_place_with_other_files_is_refused(originals, storage_url):
     open_storage(storage_url).create("notes.txt", b"precious")
     with pytest.raises(UsageError, match=r"holds no dataset of ours \(found notes\.txt\)"):
         whole(request(originals, storage_url))
-
-
-def test_rerun_after_a_failed_shard_builds_the_missing_ones(originals, tmp_path):
-    def engine(job, indexes):
-        yield build_shard(job, 0)
-        raise StorageError("the disk is tired")
-
-    with pytest.raises(StorageError, match="the disk is tired"):
-        run_build(request(originals, tmp_path / "out"), engine, Quiet())
-    assert len(whole(request(originals, tmp_path / "out")).splits[0].shards) == 3
 
 
 def test_originals_inside_the_output_are_refused(originals, tmp_path):
@@ -129,19 +114,14 @@ def test_a_worker_with_other_codecs_refuses_naming_both_versions(originals, tmp_
         ):
             build_shard(job, 0)
         monkeypatch.undo()
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
 
     run_build(request(originals, tmp_path / "out"), engine, Quiet())
 
 
 def test_file_missing_because_of_an_overwriting_build_is_reported_as_overtaken(originals, tmp_path):
-    def killed(job, indexes):
-        yield build_shard(job, 0)
-        raise Killed
-
     def engine(job, indexes):
-        with pytest.raises(Killed):
-            run_build(request(originals, tmp_path / "out", seed=1, overwrite=True), killed, Quiet())
+        interrupted(request(originals, tmp_path / "out", seed=1, overwrite=True))
         raise FileNotFoundError("a spool file")
         yield
 
@@ -172,7 +152,7 @@ def test_workers_are_sent_a_plan_that_is_not_too_large(originals, tmp_path, monk
 
     def engine(job, indexes):
         pointers.append((job.pointer, (tmp_path / "out/_build/plan.json").read_bytes()))
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
 
     run_build(request(originals, tmp_path / "out"), engine, Quiet())
     [(sent, stored)] = pointers
@@ -182,13 +162,8 @@ def test_workers_are_sent_a_plan_that_is_not_too_large(originals, tmp_path, monk
 def test_a_worker_that_was_sent_an_overtaken_plan_builds_nothing(originals, storage_url):
     other = request(originals, storage_url, seed=1, overwrite=True)
 
-    def killed(job, indexes):
-        yield build_shard(job, 0)
-        raise Killed
-
     def engine(job, indexes):
-        with pytest.raises(Killed):
-            run_build(other, killed, Quiet())
+        interrupted(other)
         before = digests(storage_url)
         open_build.cache_clear()  # a worker is a process of its own
         with pytest.raises(OvertakenError, match="was overtaken"):
@@ -242,26 +217,17 @@ def test_a_dataset_that_another_build_finishes_meanwhile_is_left_unchanged(origi
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_build_that_begins_while_another_lists_the_originals_keeps_the_place(originals, storage_url, seed):
     first = request(originals, storage_url)
-
-    def begin():
-        def killed(job, indexes):
-            yield build_shard(job, 1)
-            raise Killed
-
-        with pytest.raises(Killed):
-            run_build(first, killed, Quiet())
-
     built = []
 
     def engine(job, indexes):
         built.extend(indexes)
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
 
     second = request(originals, storage_url, seed=seed)
     if seed:
         with pytest.raises(UsageError, match="a build with another plan is under way there"):
-            run_build(second, engine, Meanwhile(begin))
+            run_build(second, engine, Meanwhile(lambda: interrupted(first, 1)))
         assert whole(first).options["seed"] == 0
     else:
-        assert run_build(second, engine, Meanwhile(begin)).shards_built == 2
+        assert run_build(second, engine, Meanwhile(lambda: interrupted(first, 1))).shards_built == 2
     assert built == ([] if seed else [0, 2])

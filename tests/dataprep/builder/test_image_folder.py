@@ -8,7 +8,7 @@ from dataprep.builder.output import claim_place, open_build
 from dataprep.builder.recipe import build_shard
 from dataprep.builder.shard import image_names, place_images
 from dataprep.storage import open_storage
-from tests.support.build_here import Quiet, request, whole
+from tests.support.build_here import Quiet, in_this_process, request, whole
 from tests.support.builds import digests
 from tests.support.plans import planned, small_plan
 
@@ -56,7 +56,7 @@ def test_late_images_of_an_overwritten_build_in_a_bucket_are_replaced_or_removed
     def engine(job, indexes):
         for name in (*rejected, *repaired):
             assert storage.create(name, old[name])
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
 
     run_build(request(originals, bucket_url, "imagefolder", splits=("train",), overwrite=True), engine, Quiet())
     assert digests(bucket_url) == expected

@@ -1,20 +1,10 @@
 """Lists of originals are stored for a run that goes on, and never beside a finished dataset."""
 
-import pytest
-
 from dataprep.builder.enumeration import Keeping, load_note, load_splits
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.paths import PLAN_JSON
-from dataprep.storage import open_storage
 
 NAME, LISTING = "_build/splits-0123.json", "_build/listing-0123.json"
 FOUND = "ab" * 32
-
-
-@pytest.fixture(params=["disk", "bucket"])
-def storage(request, tmp_path):
-    url = request.getfixturevalue("bucket_url") if request.param == "bucket" else str(tmp_path / "out")
-    return open_storage(url)
 
 
 def test_what_was_listed_is_there_once_it_is_waited_for(storage):
@@ -31,18 +21,6 @@ def test_nothing_is_allowed_beside_a_finished_dataset(storage):
     assert keeping.is_allowed()
     storage.create(MANIFEST, b"{}")
     assert not keeping.is_allowed()
-
-
-def test_a_build_owns_the_output_from_its_plan_on(storage):
-    keeping = Keeping(storage)
-    assert not keeping.is_under_way()
-    storage.create(PLAN_JSON, b"{}")
-    assert keeping.is_under_way()
-
-
-def test_an_empty_output_is_not_asked_for_earlier_lists(storage):
-    assert Keeping(storage).earlier is storage
-    assert Keeping(storage, is_empty=True).earlier is None
 
 
 def test_without_an_output_nothing_is_stored():

@@ -3,21 +3,17 @@
 from dataclasses import replace
 
 from dataprep.builder.driver import run_build
-from dataprep.builder.recipe import build_shard
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.storage import open_storage
+from tests.support.build_here import in_this_process
 from tests.support.own_data import Notes, picture, request, write_files
-
-
-def build_here(job, indexes):
-    return (build_shard(job, index) for index in indexes)
 
 
 def test_a_build_warns_of_images_that_are_in_two_splits(tmp_path, storage_url):
     files = {f"train/{number}.jpg": picture(number) for number in range(6)}
     source = write_files(tmp_path / "in", files | {f"val/{number}.jpg": picture(number + 4) for number in range(5)})
     notes = Notes()
-    run_build(request(source, storage_url), build_here, notes)
+    run_build(request(source, storage_url), in_this_process, notes)
     [line] = [line for line in notes.lines if "also in" in line]
     url = open_storage(storage_url).url
     assert line == (
@@ -29,7 +25,7 @@ def test_a_build_warns_of_images_that_are_in_two_splits(tmp_path, storage_url):
 def test_a_build_of_splits_that_share_no_image_says_nothing_of_it(tmp_path):
     source = write_files(tmp_path / "in", {f"{('train', 'val')[n % 2]}/{n}.jpg": picture(n) for n in range(6)})
     notes = Notes()
-    run_build(request(source, tmp_path / "out"), build_here, notes)
+    run_build(request(source, tmp_path / "out"), in_this_process, notes)
     assert not [line for line in notes.lines if "also in" in line]
 
 
@@ -40,7 +36,7 @@ def test_a_build_names_the_files_of_rejected_images_while_it_knows_them(tmp_path
         tmp_path / "in", files | {f"test/dog/{number}.jpg": picture(9 + number) for number in range(3)}
     )
     notes = Notes()
-    run_build(replace(request(source, storage_url), max_reject_ratio=1.0), build_here, notes)
+    run_build(replace(request(source, storage_url), max_reject_ratio=1.0), in_this_process, notes)
     train, test = sorted((line for line in notes.lines if "rejected: " in line), reverse=True)
     assert test == "test: 1 image was rejected: test/dog/d.JPG (undecodable)"
     assert train.startswith("train: 2 images were rejected: ")
@@ -53,7 +49,7 @@ def test_only_the_first_rejected_images_are_named(tmp_path):
     files = {f"{number}.jpg": picture(number) if number < 3 else b"<html>" for number in range(15)}
     notes = Notes()
     asked = request(write_files(tmp_path / "in", files), tmp_path / "out")
-    run_build(replace(asked, max_reject_ratio=1.0), build_here, notes)
+    run_build(replace(asked, max_reject_ratio=1.0), in_this_process, notes)
     [line] = [line for line in notes.lines if "rejected: " in line]
     assert line.startswith("train: 12 images were rejected: ")
     assert line.count("(undecodable)") == 10

@@ -8,13 +8,7 @@ from dataprep import __version__
 from dataprep.builder.output import OvertakenError, claim_place, read_claim, refuse_overtaken, withdraw
 from dataprep.dataset.paths import BUILD, OVERWRITING, PLAN_JSON
 from dataprep.errors import FormatError, UsageError
-from dataprep.storage import open_storage
 from tests.support.plans import planned, small_plan
-
-
-@pytest.fixture
-def storage(storage_url):
-    return open_storage(storage_url)
 
 
 def test_second_build_of_a_plan_joins_the_first(storage):

@@ -1,7 +1,5 @@
 """`overwrite`: what it removes, and what a build that it has overwritten can still do."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -13,33 +11,25 @@ from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest
 from dataprep.dataset.paths import BUILD, OVERWRITING
 from dataprep.errors import BuildError, UsageError
 from dataprep.storage import open_storage
-from tests.support.build_here import Killed, Quiet, request, whole
+from tests.support.build_here import Killed, Quiet, interrupted, request, whole
 from tests.support.builds import digests
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
 def test_an_overwritten_build_can_no_longer_publish_anything(fmt, originals, storage_url):
     """A worker of the old build continues after the first shard of the new one, and after all of them."""
-    jobs = []
-
-    def late_one(job, indexes):
-        jobs.append(job)
-        yield build_shard(job, 0)
-        raise Killed
-
-    with pytest.raises(Killed):
-        run_build(request(originals, storage_url, fmt, seed=1), late_one, Quiet())
+    late = interrupted(request(originals, storage_url, fmt, seed=1))
 
     def other(job, indexes):
         yield build_shard(job, 0)
         with pytest.raises(OvertakenError, match=r"was overtaken: plan [0-9a-f]{12} owns the output"):
-            build_shard(jobs[0], 1)
+            build_shard(late, 1)
         yield from (build_shard(job, index) for index in indexes[1:])
 
     manifest = run_build(request(originals, storage_url, fmt, overwrite=True), other, Quiet()).manifest
     expected = digests(storage_url)
     with pytest.raises(OvertakenError):
-        build_shard(jobs[0], 2)
+        build_shard(late, 2)
     assert digests(storage_url) == expected
     assert manifest.options["seed"] == 0
     assert not [name for name in expected if name.startswith(f"{BUILD}/")]

@@ -1,7 +1,5 @@
 """What differs between plans, in the words of a command line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 

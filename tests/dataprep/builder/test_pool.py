@@ -282,11 +282,6 @@ def test_a_permanent_error_stops_the_run_at_once(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_unexpected_error_is_reported_with_its_location(tmp_path):
-    with pytest.raises(BuildError, match=r"shard 2: unexpected KeyError: 'disk is tired' \(fail:\d+\)"):
-        list(run(partial(fail, KeyError, tmp_path, 99), 1, print, range(4)))
-
-
 def test_workers_get_the_allocator_settings_and_the_parent_keeps_its_own():
     before = dict(os.environ)
     assert list(run(environment, 1, print, [0])) == [BUILD_ENVIRONMENT]

@@ -1,7 +1,5 @@
 """Before the manifest the output is what the receipts say: what differs is built again, foreign files are named."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
@@ -15,7 +13,7 @@ from dataprep.builder.recipe import build_shard
 from dataprep.errors import BuildError, StorageError
 from dataprep.storage import open_storage
 from dataprep.storage.local import LocalStorage
-from tests.support.build_here import Quiet, request, whole
+from tests.support.build_here import Quiet, in_this_process, request, whole
 from tests.support.builds import FORMATS, digests
 from tests.support.own_data import Notes
 
@@ -116,7 +114,7 @@ def test_an_image_changed_in_place_after_it_was_moved_alone(originals, tmp_path,
     """Where its folder exists already, an image is moved for itself; no second name of its file is left."""
 
     def engine(job, indexes):
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
         for folder in list(Path(job.output_url, job.root, "folder").glob("val/*")):
             Path(job.output_url, "val", folder.name).mkdir(parents=True)
             Path(job.output_url, "val", folder.name, "stranger.jpg").touch()
@@ -136,7 +134,7 @@ def test_files_of_nobody_in_the_dataset_are_named(originals, storage_url, expect
     name = "train/stranger.tar" if fmt != "tfrecord" else "stranger.tfrecord"
 
     def engine(job, indexes):
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
         open_storage(storage_url).create(name, b"x")
 
     asked = request(originals, storage_url, fmt)
@@ -152,7 +150,7 @@ def test_a_build_on_another_disk_keeps_its_shards(originals, tmp_path, expected)
     """A copy has other inodes and times: its shards are read, and none is built again."""
 
     def ends_early(job, indexes):
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
         raise InterruptedError
 
     with pytest.raises(InterruptedError):

@@ -17,9 +17,8 @@ SIZES = [0, 1, 70_000, 5, 300_000, 2, 2, 90_000] * 20
 
 
 @pytest.fixture
-def source(storage_url):
+def source(storage):
     """Objects of several sizes, and references to a range of each."""
-    storage = open_storage(storage_url)
     data = bytes(range(256)) * 2000
     storage.create("originals.tar", data)
     refs = tuple(SampleRef(str(i), "originals.tar", i, size) for i, size in enumerate(SIZES))
@@ -69,10 +68,9 @@ def test_a_bucket_has_128_reads_in_flight(bucket_url, monkeypatch):
         assert own.stats()["most_in_flight"] == 128
 
 
-def test_only_the_listed_version_of_an_original_is_read(storage_url, gcs):
+def test_only_the_listed_version_of_an_original_is_read(storage, gcs):
     """A longer one would be cut off, another archive has other images at the same places; no request more than before
     finds it."""
-    storage = open_storage(storage_url)
     storage.create("a.jpg", bytes(5))
     listed = storage.stat("a.jpg")
     refs = (SampleRef("a", "a.jpg", 0, 5, version=listed.version),)

@@ -17,7 +17,6 @@ from dataprep.builder.receipts import (
 from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import Event, Placement, ShardReceipt
 from dataprep.errors import ConflictError, FormatError
-from dataprep.storage import open_storage
 
 ROOT = "_build/0/1"
 
@@ -32,11 +31,6 @@ def rows(index: int):
     table = IndexRows(index)
     table.add("a", b"image", Placement(0, 9, 2, 5), label=0, height=4, width=3)
     return table.table()
-
-
-@pytest.fixture
-def storage(storage_url):
-    return open_storage(storage_url)
 
 
 def test_receipt_is_read_back_with_its_rows(storage):

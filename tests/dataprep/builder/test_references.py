@@ -8,7 +8,6 @@ import pytest
 from dataprep.builder.driver import run_build
 from dataprep.builder.output import OvertakenError, claim_place, open_build, read_claim
 from dataprep.builder.plan import BuildOptions, BuildRequest
-from dataprep.builder.recipe import build_shard
 from dataprep.builder.references import (
     original_names,
     plan_parquet,
@@ -22,7 +21,7 @@ from dataprep.dataset.paths import PLAN_JSON
 from dataprep.errors import BuildError, FormatError
 from dataprep.sources.base import OwnData
 from dataprep.storage import open_storage
-from tests.support.build_here import Quiet
+from tests.support.build_here import Quiet, in_this_process
 from tests.support.damage import flipped
 from tests.support.own_data import picture, write_files
 from tests.support.plans import planned, refs_of, small_plan
@@ -47,8 +46,7 @@ def test_shard_has_its_own_references(claim, storage_url):
         assert (shard.index, shard.split, shard.split_index, shard.split_shards) == (index, "val", index, 3)
 
 
-def test_removed_references_are_read_as_none(claim, storage_url):
-    storage = open_storage(storage_url)
+def test_removed_references_are_read_as_none(claim, storage):
     tables = list(read_references(storage, claim, [2, 0]))
     assert [table.num_rows for table in tables] == [3, 2]
     storage.delete(plan_parquet(claim.root))
@@ -135,9 +133,8 @@ def test_references_are_not_made_of_a_plan_that_was_stored_already(claim, storag
     assert storage.read(name) == b""
 
 
-def test_references_without_a_digest_are_made_again_and_get_one(claim, storage_url):
+def test_references_without_a_digest_are_made_again_and_get_one(claim, storage):
     """As where `plan.json` was edited; the build keeps its folder."""
-    storage = open_storage(storage_url)
     document = json.loads(claim.pointer)
     del document["references"]
     put(storage, PLAN_JSON, json.dumps(document).encode())
@@ -152,8 +149,7 @@ def test_references_without_a_digest_are_made_again_and_get_one(claim, storage_u
     assert [table.num_rows for table in read_references(storage, now, [2, 0])] == [3, 2]
 
 
-def test_references_of_an_overtaken_build_are_not_made_again(claim, storage_url):
-    storage = open_storage(storage_url)
+def test_references_of_an_overtaken_build_are_not_made_again(claim, storage):
     storage.delete(plan_parquet(claim.root))
     storage.delete(PLAN_JSON)
     with pytest.raises(OvertakenError):
@@ -164,7 +160,7 @@ def test_references_of_an_overtaken_build_are_not_made_again(claim, storage_url)
 def test_original_is_named_by_its_file_or_by_its_path_in_an_archive(tmp_path):
     def engine(job, indexes):
         found.update(named(open_build(job.output_url, job.root)))
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
 
     def named(build):
         keys = [ref.key for index in range(build.plan.num_shards) for ref in shard_plan(build, index).refs]

@@ -25,6 +25,14 @@ def left(originals, url, fmt="webdataset"):
     return before
 
 
+def damage_a_file(storage, fmt):
+    """Replace a shard of val, or an image of an image folder; its name."""
+    name = next(info.name for info in storage.list("val" if fmt != "tfrecord" else "") if info.num_bytes > 9_000)
+    storage.delete(name)
+    storage.create(name, b"damaged")
+    return name
+
+
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_build_goes_on_where_only_the_manifest_is_gone(originals, storage_url, fmt, overwrite):
@@ -33,24 +41,17 @@ def test_a_build_goes_on_where_only_the_manifest_is_gone(originals, storage_url,
     assert digests(storage_url) == before
 
 
-@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
-def test_overwrite_replaces_a_damaged_file_where_the_card_names_the_plan(originals, storage_url, fmt):
+@pytest.mark.parametrize(
+    ("fmt", "fails_first"),
+    [("webdataset", False), ("tfrecord", False), ("imagefolder", False), ("webdataset", True), ("tfrecord", True)],
+)
+def test_overwrite_replaces_a_damaged_file_where_the_card_names_the_plan(originals, storage_url, fmt, fails_first):
+    """Also after the same command without it has failed."""
     before, storage = left(originals, storage_url, fmt), open_storage(storage_url)
-    name = next(info.name for info in storage.list("val" if fmt != "tfrecord" else "") if info.num_bytes > 9_000)
-    storage.delete(name)
-    storage.create(name, b"damaged")
-    whole(request(originals, storage_url, fmt, overwrite=True))
-    assert digests(storage_url) == before
-
-
-@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])
-def test_overwrite_replaces_a_damaged_file_after_the_same_command_without_it_has_failed(originals, storage_url, fmt):
-    before, storage = left(originals, storage_url, fmt), open_storage(storage_url)
-    name = next(info.name for info in storage.list("val" if fmt != "tfrecord" else "") if info.num_bytes > 9_000)
-    storage.delete(name)
-    storage.create(name, b"damaged")
-    with pytest.raises(ConflictError, match="another object exists there already"):
-        whole(request(originals, storage_url, fmt))
+    damage_a_file(storage, fmt)
+    if fails_first:
+        with pytest.raises(ConflictError, match="another object exists there already"):
+            whole(request(originals, storage_url, fmt))
     whole(request(originals, storage_url, fmt, overwrite=True))
     assert digests(storage_url) == before
 
@@ -97,9 +98,7 @@ def test_files_made_with_other_codecs_are_named_and_replaced_by_overwrite_alone(
         left(originals, storage_url, fmt)
     storage = open_storage(storage_url)
     storage.create("notes.txt", b"mine")
-    name = next(info.name for info in storage.list("val" if fmt != "tfrecord" else "") if info.num_bytes > 9_000)
-    storage.delete(name)
-    storage.create(name, b"damaged")
+    name = damage_a_file(storage, fmt)
     before = digests(storage_url)
     with pytest.raises(UsageError) as refused:
         whole(request(originals, storage_url, fmt))

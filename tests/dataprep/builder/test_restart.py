@@ -1,7 +1,5 @@
 """JPEGs with restart markers: the same pixels in every decoder, the same segments, and odd files left alone."""
 
-from __future__ import annotations
-
 import io
 import struct
 import sys

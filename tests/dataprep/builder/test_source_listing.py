@@ -1,7 +1,5 @@
 """A build that goes on compares its source with what it listed: nothing that changed is passed over."""
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -12,11 +10,10 @@ import pytest
 
 from dataprep.builder.driver import prepare, refuse_output, run_build
 from dataprep.builder.plan import BuildOptions
-from dataprep.builder.recipe import build_shard
 from dataprep.errors import BuildError, SourceError, UsageError
 from dataprep.storage import open_storage
-from tests.support.build_here import Killed
-from tests.support.builds import dataprep
+from tests.support.build_here import in_this_process, interrupted
+from tests.support.builds import dataprep, refuses, succeeds
 from tests.support.own_data import Notes, picture, request, write_files
 
 FILES = {
@@ -26,20 +23,6 @@ FILES = {
 }
 """Eight pictures of two classes."""
 AGAIN = "The originals have changed since: choose another `output`, or begin again with `overwrite`"
-
-
-def in_this_process(job, indexes):
-    return (build_shard(job, index) for index in indexes)
-
-
-def killed_after_one(job, indexes):
-    yield build_shard(job, indexes[0])
-    raise Killed
-
-
-def interrupted(asked):
-    with pytest.raises(Killed):
-        run_build(asked, killed_after_one, Notes())
 
 
 def go_on(asked):
@@ -221,14 +204,12 @@ def test_the_advice_after_rejections_is_true(source, tmp_path):
     assert first.returncode == 1
     assert "Correct the originals, then build with --overwrite, or run the same command with" in first.stderr
     (source / "cat/broken.jpg").unlink()
-    again = dataprep(*command, "--workers", 1, "--max-reject-ratio", 0.2)
-    assert again.returncode == 2
+    again = refuses(*command, "--workers", 1, "--max-reject-ratio", 0.2)
     assert (
         "train has 9 images there, 8 here" in again.stderr
         and AGAIN.replace("`output`", "--output").replace("`overwrite`", "--overwrite") in again.stderr
     )
-    last = dataprep(*command, "--workers", 1, "--overwrite")
-    assert last.returncode == 0, last.stderr
+    last = succeeds(*command, "--workers", 1, "--overwrite")
     assert "is whole: 8 samples" in last.stdout
 
 

@@ -1,7 +1,5 @@
 """A machine in a zone, as its metadata server says, and the same dataset on disk and in buckets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

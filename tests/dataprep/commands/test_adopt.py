@@ -1,7 +1,5 @@
 """`dataprep adopt`: what it prints of data that are found, adopted, adopted already, changed or damaged."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """`dataprep build coco`: which annotations are taken, what is refused, and what a loader then reads."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """`dataprep build module:NAME`, and what is left of a dataset when its class is gone."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`dataprep build folder` as a newcomer uses it: odd trees, what is said of them, and what becomes of them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

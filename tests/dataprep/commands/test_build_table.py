@@ -1,7 +1,5 @@
 """`dataprep build table` as a newcomer uses it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

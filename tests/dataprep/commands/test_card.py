@@ -1,7 +1,5 @@
 """`dataprep card`, the cards that every build writes, and what verify and --overwrite do about them."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Buckets of every kind in the emulator: what the command says of them, and what the guards let through."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """`dataprep convert` as users call it."""
 
-from __future__ import annotations
-
 import json
 import re
 

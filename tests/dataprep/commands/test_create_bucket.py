@@ -1,7 +1,5 @@
 """Buckets in the emulator, accounts in the stand-in for gcloud."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

@@ -1,7 +1,5 @@
 """`dataprep demo-data`: archives, a table of URLs with what becomes of its rows, and the server that answers."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`dataprep diagnose`: its verdict on the terminal and on a page, and options that are refused in one line."""
 
-from __future__ import annotations
-
 import json
 import re
 

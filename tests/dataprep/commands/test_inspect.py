@@ -1,7 +1,5 @@
 """`dataprep inspect`: a dataset as text and as JSON, and what it refuses."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io
@@ -10,7 +8,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 from dataprep.builder.finished import readable_manifest
@@ -22,16 +19,14 @@ from dataprep.inspection.contact_sheet import Oddities, Picture, Sheet, open_she
 from dataprep.inspection.inspect import ClassSpread, Spread, Trouble, inspect_dataset
 from dataprep.storage import open_storage
 from tests.support.adoption import adopt_here
-from tests.support.builds import dataprep, succeeds
+from tests.support.builds import dataprep, printed, succeeds
 from tests.support.fetched import FAULTS
 from tests.support.own_data import annotated, build_own, class_folders, picture, write_files
 from tests.support.pages import HOSTILE, OUTSIDE, Page
 
 
 def inspected(*words: object) -> str:
-    result = CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
+    return printed(command, *words)
 
 
 def test_numbers_bars_and_troubles_are_printed(finished):

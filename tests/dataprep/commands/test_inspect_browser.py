@@ -1,7 +1,5 @@
 """The classes of an inspection in a real browser: searched and sorted, with hostile names as texts."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

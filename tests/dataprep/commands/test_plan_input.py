@@ -1,7 +1,5 @@
 """`dataprep plan-input` as it is called: output, exit codes, refusals."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

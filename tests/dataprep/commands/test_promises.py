@@ -1,7 +1,5 @@
 """What the documents promise of every command: --json is one object on stdout, and --dry-run writes nothing."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import threading

@@ -1,7 +1,5 @@
 """Places are told by --zone, --tpu or a Beam runner's own options."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What is found out about one URL: what a pass reads, what it costs, and which copy costs less."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

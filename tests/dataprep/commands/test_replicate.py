@@ -1,7 +1,5 @@
 """`dataprep replicate` as a user runs it; and who reads the copy beside the machine."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """What a copy costs before it is made: between buckets, to a bucket, from one, and where a price is not known."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,10 +1,7 @@
 """`dataprep retry-failed`: which rows it would try, what it says of those that it tried, and what it must be told."""
 
-from __future__ import annotations
-
 import json
 
-import pytest
 from click.testing import CliRunner
 
 from dataprep.builder.cards import cards_of, write_cards
@@ -14,14 +11,7 @@ from dataprep.dataset.paths import CROISSANT, README
 from dataprep.storage import open_storage
 from tests.support.builds import refuses, succeeds
 from tests.support.fetched import FAULTS, PASSING, build_table, check_built
-from tests.support.picture_web import WEB, picture_web
-
-
-@pytest.fixture
-def web():
-    with picture_web() as server:
-        server.faults = dict(FAULTS)
-        yield server
+from tests.support.picture_web import WEB
 
 
 def called(*words: object) -> str:

@@ -1,7 +1,5 @@
 """`dataprep tpu`: its commands as help lists them, and on machines of Compute Engine as well as of the TPU API."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

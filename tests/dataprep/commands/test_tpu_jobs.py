@@ -1,7 +1,5 @@
 """`dataprep tpu run`, `kill`, `status` and `exec` over real processes: what is started once, ended, and left alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`dataprep tpu plan`, `create` and `delete`: what is made is deleted, and every error of gcloud is one line."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

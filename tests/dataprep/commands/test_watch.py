@@ -4,20 +4,17 @@ import json
 import os
 
 import pytest
-from click.testing import CliRunner
 
 from dataprep.commands.watch import command
 from dataprep.errors import UsageError
-from tests.support.builds import build_arguments
+from tests.support.builds import build_arguments, printed
 from tests.support.stopping import STOPPED, shared_stopper
 
 LINE = {"step": 3, "epoch": 0.5, "loss": 0.25}
 
 
 def watched(*words):
-    result = CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
+    return printed(command, *words)
 
 
 @pytest.fixture

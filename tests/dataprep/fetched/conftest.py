@@ -1,21 +1,11 @@
 """A web whose pictures partly fail, and what exists after a retry was begun."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.fetched import FAULTS, begin_retry, build_table
-from tests.support.picture_web import PictureWeb, picture_web
-
-
-@pytest.fixture
-def web() -> Iterator[PictureWeb]:
-    with picture_web() as server:
-        server.faults = dict(FAULTS)
-        yield server
+from tests.support.picture_web import picture_web
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Tables and answers for the tests of LAION's pieces."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Pictures whose pixels are a formula, so that digests of them last. Needs Pillow and NumPy alone: img2dataset's own
 environment imports it, too."""
 
-from __future__ import annotations
-
 import io
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Every row ends with one status and one reason, the same whatever the order of the answers."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import itertools
@@ -39,7 +37,6 @@ from dataprep.fetched.collect import (
     filter_reason,
     read_image,
     refuse_absent_columns,
-    resize,
     size_reason,
 )
 from dataprep.fetched.shard import rows_parquet, schema_with, stats_json, write_samples
@@ -219,13 +216,6 @@ def test_perceptual_duplicates_are_measured_from_the_first_that_stays():
     assert not list(duplicates_of(["a", "b"], [0, 1], DuplicatePolicy(perceptual="drop")))
 
 
-def test_each_kind_of_duplicate_has_its_own_action():
-    policy = DuplicatePolicy(exact="drop", perceptual="report")
-    duplicates = list(duplicates_of(["a", "a", "b"], [7, 7, 7], policy))
-    assert [(duplicate.position, duplicate.action) for duplicate in duplicates] == [(1, "drop"), (2, "report")]
-    assert not DuplicatePolicy().looks
-
-
 def test_equal_files_are_dropped_also_where_they_look_like_an_image_that_is_only_reported():
     """`b` looks like `a` and stays; the second `b` has the bytes of an image that stays."""
     policy = DuplicatePolicy(exact="drop", perceptual="report")
@@ -397,18 +387,6 @@ def test_dhash_is_alike_for_images_that_look_alike():
     ramp = np.tile(np.arange(90, dtype=np.uint8), (80, 1))
     assert dhash_of(ramp) == 2**64 - 1
     assert dhash_of(ramp[:, ::-1]) == 0
-
-
-def test_every_resize_mode_gives_its_size():
-    pixels = np.zeros((300, 400, 3), np.uint8)
-    shapes = {mode: resize(pixels, EncodeOptions(image_size=100, resize_mode=mode)).shape[:2] for mode in RESIZE_MODES}
-    assert shapes == {
-        "no": (300, 400),
-        "keep_ratio": (100, 133),
-        "keep_ratio_largest": (75, 100),
-        "center_crop": (100, 100),
-        "border": (100, 100),
-    }
 
 
 @pytest.mark.parametrize(

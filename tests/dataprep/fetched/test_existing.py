@@ -1,8 +1,5 @@
 """Datasets whose failed rows can be tried again: what lacks something is refused, and says what was expected."""
 
-from __future__ import annotations
-
-import hashlib
 import json
 import tempfile
 from dataclasses import replace
@@ -56,13 +53,6 @@ def test_adopted_output_of_img2dataset_is_refused_with_the_commands_that_help(we
         match=r"was fetched by img2dataset; .* dataprep inspect '.*cc 3m' lists its failed rows with `rejected`",
     ):
         open_fetched(url)
-
-
-def test_a_dataset_is_identified_by_the_digest_of_its_manifest(finished):
-    storage = open_storage(str(finished("imagenet-webdataset")))
-    data = storage.read("dataset.json")
-    dataset = FetchedDataset(storage, None, data)  # type: ignore[arg-type]
-    assert dataset.sha256 == hashlib.sha256(data).hexdigest()
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])

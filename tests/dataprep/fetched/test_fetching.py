@@ -1,9 +1,6 @@
 """The web on a thread of its own, on uvloop: several shards at once, the same ends, the same refusals."""
 
-from __future__ import annotations
-
 import asyncio
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,14 +8,13 @@ import pytest
 
 from dataprep.errors import BuildError
 from dataprep.fetched.fetching import OUTCOMES_AHEAD, web_fetch
-from dataprep.web.client import CheckedResolver, Fetcher
+from dataprep.web.client import Fetcher
 from dataprep.web.requests import Limits, Request, Status
-from tests.support.fetching import QUICK, late_rows, loopback_limits
-from tests.support.hostile_urls import ADDRESSES
+from tests.support.fetching import loopback_limits
 from tests.support.name_server import name_server
 from tests.support.waiting import wait_for
 from tests.support.web_pages import DOMAIN
-from tests.support.web_server import addresses_of, mixture, web_server, web_server_process
+from tests.support.web_server import addresses_of, web_server
 
 
 def ended(fetch, urls):
@@ -44,18 +40,6 @@ KEPT: set[threading.Thread] = set()
 
 def web_threads():
     return list(all_web_threads() - KEPT)
-
-
-def test_each_row_of_a_mixed_table_ends_with_the_right_status():
-    with web_server_process(0.02) as web:
-        cases = mixture(web.port, 500, 100)
-        limits = loopback_limits(web.nameserver, **QUICK)
-        statuses = ended(web_fetch(limits), [case.url for case in cases])
-        for row in late_rows(cases, statuses):
-            (statuses[row],) = ended(web_fetch(limits), [cases[row].url])
-    assert [
-        (case.url, status) for case, status in zip(cases, statuses, strict=True) if status not in case.expected
-    ] == []
 
 
 def test_threads_share_the_limits_and_caches_of_a_host():
@@ -124,26 +108,6 @@ def test_an_error_at_the_start_is_raised_in_the_calling_thread():
     with pytest.raises(Exception, match="Misformatted"):
         next(web_fetch(limits)([Request(0, "http://example.org/a.jpg")]))
     assert web_threads() == []
-
-
-def test_no_address_that_is_not_public_is_connected_to():
-    with name_server(lambda name, before: [ADDRESSES[int(name.partition(".")[0])]]) as names:
-        fetch = web_fetch(Limits(contact="https://example.org/", nameservers=(names.address,)))
-        urls = [f"http://{number}.name.test/a.jpg" for number in range(len(ADDRESSES))]
-        assert set(ended(fetch, urls)) == {Status.REFUSED_ADDRESS}
-
-
-def test_no_socket_is_made_for_a_private_address_even_if_the_resolver_returns_it(monkeypatch):
-    async def lying(self, host, port=0, family=socket.AF_UNSPEC):
-        here = {"hostname": host, "host": "127.0.0.1", "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}
-        return [here]
-
-    monkeypatch.setattr(CheckedResolver, "resolve", lying)
-    with web_server() as web:
-        assert ended(web_fetch(Limits(contact="https://example.org/")), [web.url("/image/1")]) == [
-            Status.REFUSED_ADDRESS
-        ]
-        assert web.connections == 0
 
 
 @pytest.mark.parametrize("closing_s", [0.0, 0.5])

@@ -1,7 +1,5 @@
 """The plan of a table of URLs: what it holds, and what changes it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,12 +1,7 @@
 """The recipe of rows from the web: what it takes, and what it plans to write."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -24,18 +19,15 @@ from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.records import FileEntry, SplitManifest
 from dataprep.errors import BuildError, UsageError
-from dataprep.fetched.collect import EncodeOptions
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, metadata_files
 from dataprep.fetched.recipe import WEB, nothing_came, top_reasons
-from dataprep.fetched.shard import ShardSchema, built_names
-from dataprep.fetched.shards import FetchJob
+from dataprep.fetched.shard import ShardSchema
 from dataprep.sources.laion import LAION
 from dataprep.sources.tables import TABLE_WINDOW_BYTES, Column
 from dataprep.storage import open_storage
 from dataprep.web.requests import Limits
-from tests.dataprep.fetched.laion_tables import ROWS as TABLE_ROWS
-from tests.dataprep.fetched.laion_tables import collect_rows, make_tables
-from tests.support.build_here import Killed
+from tests.dataprep.fetched.laion_tables import make_tables
+from tests.support.build_here import Killed, in_this_process
 from tests.support.builds import digests
 from tests.support.fetched import FAULTS, ROWS, build_table, check_built, retry
 from tests.support.picture_web import LIMITS as PICTURE_LIMITS
@@ -67,13 +59,6 @@ def test_three_files_are_planned_for_each_shard(request_of, storage_url, fmt, me
     sidecars = {f"train/{index:05d}{end}" for index in range(3) for end in (".parquet", "_stats.json")}
     expected = metadata | sidecars | {samples.format(index) for index in range(3)}
     assert set(WEB.planned_files(storage, claim)) == expected
-
-
-def test_job_carries_the_limits_of_a_worker(request_of, tmp_path):
-    job = WEB.job(request_of("tfrecord", str(tmp_path / "out")), "_build/0/1", 3)
-    assert isinstance(job, FetchJob)
-    assert (job.recipe, job.limits) == ("web", LIMITS)
-    assert pickle.loads(pickle.dumps(job)) == job
 
 
 @pytest.mark.parametrize(
@@ -130,7 +115,7 @@ def test_a_process_asks_a_host_once_for_its_rules_and_keeps_its_connections(tmp_
     counts = {}
 
     def one_by_one(job, indexes):
-        yield from (build_shard(job, index) for index in indexes)
+        yield from in_this_process(job, indexes)
 
     def by_threads(job, indexes):
         with ThreadPoolExecutor(2) as threads:
@@ -284,39 +269,6 @@ def test_a_build_without_an_image_says_how_its_rows_ended():
         "are not public: if they are those of a network of your own, name it with `allow_network` CIDR, else check the "
         "table, and run the command again"
     )
-
-
-_TFDS = """
-import json, sys
-import tensorflow_datasets as tfds
-builder = tfds.builder_from_directory(sys.argv[1])
-found = []
-for sample in builder.as_dataset(split="train", shuffle_files=False).as_numpy_iterator():
-    image = sample.pop("jpg")
-    values = {name: v.decode() if isinstance(v, bytes) else v.item() for name, v in sample.items()}
-    found.append(values | {"shape": list(image.shape)})
-print(json.dumps([builder.info.splits["train"].num_examples, found]))
-"""
-
-
-@pytest.mark.long
-def test_tfds_reads_fetched_shards(tmp_path):
-    """Two shards whose names hold their numbers alone, and metadata from counts."""
-    found = collect_rows(tmp_path, encode=EncodeOptions(image_size=50))
-    data, places = found.write("tfrecord")
-    for index in range(2):
-        (tmp_path / built_names("laion", "tfrecord", "train", 5).samples_file(index)).write_bytes(data)
-    counts = {"train": [len(places)] * 2}
-    for name, content in metadata_files(LAION, found.schema, counts, {"train": 2 * len(data)}).items():
-        (tmp_path / name).write_bytes(content)
-    read = subprocess.run([sys.executable, "-W", "ignore", "-c", _TFDS, str(tmp_path)], capture_output=True, text=True)
-    assert read.returncode == 0, read.stderr[-2000:]
-    count, samples = json.loads(read.stdout.splitlines()[-1])
-    assert count == len(samples) == 6
-    assert [sample["key"] for sample in samples[:3]] == ["000000000", "000000002", "000000003"]
-    assert samples[0]["txt"] == samples[0]["caption"] == TABLE_ROWS[0]["TEXT"]
-    assert (samples[0]["SAMPLE_ID"], samples[0]["similarity"], samples[1]["similarity"]) == (10**17, 0.3125, -1.0)
-    assert [sample["shape"] for sample in samples[:3]] == [[50, 67, 3], [67, 50, 3], [9, 9, 3]]
 
 
 @pytest.mark.parametrize(("image_name", "encoding"), [("jpg", "jpeg"), ("png", "png")])

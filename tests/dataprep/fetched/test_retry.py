@@ -1,7 +1,5 @@
 """Failed rows tried again: new shards, old files untouched, every row with its newest status."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -37,11 +35,10 @@ from dataprep.storage import open_storage
 from dataprep.storage.parquet import open_parquet
 from dataprep.verification.run import verify
 from loaders import open_loader
-from tests.support.builds import dataprep, dataprep_anew, digests
+from tests.support.builds import digests
 from tests.support.fetched import ALL, FAULTS, PASSING, ROWS, Watcher, begin_retry, build_table, check_built, retry
 from tests.support.markdown import ROOT
-from tests.support.other_codecs import other_pillow
-from tests.support.picture_web import WEB, picture
+from tests.support.picture_web import picture
 
 
 @pytest.fixture(
@@ -257,13 +254,6 @@ def test_a_plan_that_begins_at_another_shard_is_refused(begun, tmp_path, first_s
     assert digests(tmp_path / "out") == before
 
 
-def test_a_dataset_that_was_not_fetched_has_no_rows_to_retry(finished, tmp_path):
-    with pytest.raises(UsageError, match=r"coco-dup5 was not fetched from the web; expected a dataset of laion"):
-        retry(str(finished("coco-tfrecord")))
-    with pytest.raises(UsageError, match="no dataset there"):
-        retry(str(tmp_path / "nothing"))
-
-
 def test_a_hash_of_the_table_is_compared_again(web, tmp_path):
     """The table's own column of it is kept beside the shards; `sha256` there is that of what came."""
     rows = [row | {"sha256": hashlib.sha256(picture(number)).hexdigest()} for number, row in enumerate(web.rows(12))]
@@ -475,18 +465,6 @@ def test_rows_that_are_not_there_are_no_plan(job, root, shard, row, text):
 def test_a_worker_with_other_codecs_is_refused(job):
     with pytest.raises(UsageError, match=r"this worker has pillow \d.*, the plan was made with pillow 0\.0\.1"):
         retry_shard(replace(job, codecs=job.codecs | {"pillow": "0.0.1"}), 0)
-
-
-@pytest.mark.long
-def test_a_worker_with_another_pillow_ends_the_command_and_names_both(root, web, tmp_path):
-    web.faults = {}
-    arguments = ("retry-failed", root, *WEB, "--workers", 1)
-    run = dataprep_anew(*arguments, **other_pillow(tmp_path))
-    assert run.returncode == 2, run.stderr
-    assert "this worker has pillow 0.0.1, the plan was made with pillow " in run.stderr
-    again = dataprep(*arguments)
-    assert again.returncode == 0, again.stderr
-    check_built(str(root))
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """A shard's files: what img2dataset's readers, webdataset, Hugging Face datasets and TFDS find in them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -39,7 +37,6 @@ from dataprep.sources.laion import read_shard_rows
 from dataprep.storage import open_storage
 from tests.dataprep.fetched.laion_tables import BODIES, ROWS, answers, collect_rows, make_tables
 from tests.dataprep.fetched.pictures import encoded, photo
-from tests.support.interop import NO_LABEL, read_with_hf_datasets, read_with_webdataset
 
 
 def test_members_and_fields_are_those_of_img2dataset(tmp_path):
@@ -111,17 +108,6 @@ def test_offsets_of_the_index_lead_to_images_and_fields(tmp_path, format_name):
         assert (fields["url"], fields["SAMPLE_ID"]) == (ROWS[position]["URL"], ROWS[position]["SAMPLE_ID"])
 
 
-def test_webdataset_and_hugging_face_read_a_fetched_shard(tmp_path):
-    """The second sample has columns without a value: a schema of the first ones holds for it too."""
-    data, places = collect_rows(tmp_path).write("webdataset")
-    (tmp_path / "00000.tar").write_bytes(data)
-    images = [data[place.image_offset : place.image_offset + place.image_bytes] for place in places]
-    keys = ("000000000", "000000002", "000000003")
-    expected = [(key, NO_LABEL, hashlib.sha256(image).hexdigest()) for key, image in zip(keys, images, strict=True)]
-    assert read_with_webdataset([str(tmp_path / "00000.tar")]) == expected
-    assert read_with_hf_datasets([str(tmp_path / "00000.tar")]) == expected
-
-
 def test_a_shard_in_which_every_row_failed_has_an_empty_tar_and_all_rows(tmp_path):
     tables = make_tables(tmp_path, ROWS)
     rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
@@ -132,13 +118,6 @@ def test_a_shard_in_which_every_row_failed_has_an_empty_tar_and_all_rows(tmp_pat
     assert stream.getvalue() == bytes(1024)
     assert index_table(0, rows, results, [], io.BytesIO()).num_rows == 0
     assert pq.read_table(io.BytesIO(rows_parquet(rows, results, schema))).num_rows == 4
-
-
-def test_files_have_the_names_of_img2datasets_layout():
-    assert built_names("laion", "webdataset", "train", 5).samples_file(12) == "train/00012.tar"
-    names = built_names("laion", "tfrecord", "train", 6)
-    assert names.samples_file(12) == "laion-train.tfrecord-000012"
-    assert (names.parquet_file(12), names.stats_file(12)) == ("train/000012.parquet", "train/000012_stats.json")
 
 
 def test_files_of_a_shard_are_named_by_its_number():

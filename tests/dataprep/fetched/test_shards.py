@@ -1,7 +1,5 @@
 """Shards of one worker: the next one is begun while late rows are waited for, and nothing else changes."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -125,11 +123,6 @@ SAMPLES, BESIDE, STATS = "train/00000.tar", "train/00000.parquet", "train/00000_
 FIRST, SECOND = f"00000-{'a' * 32}", f"00000-{'b' * 32}"
 PLACES = Places(root=BUILD, names=built_names("laion", "webdataset", "train", 5))
 ROWS = table_of([()] * len(index_schema()), index_schema())
-
-
-@pytest.fixture
-def storage(storage_url):
-    return open_storage(storage_url)
 
 
 def digested(data: bytes) -> HashingWriter:
