@@ -15,10 +15,6 @@ COCO = dataset_named("coco-dup5")
 DATA = b"archive" * 1_000_000
 
 
-def test_every_dataset_is_found_by_its_name():
-    assert all(dataset_named(name) is dataset and dataset.name == name for name, dataset in DATASETS.items())
-
-
 @pytest.mark.parametrize(
     ("name", "near"), [("coco_dup5", "coco-dup5"), ("imagnet", "imagenet"), ("ImageNet-Fake", "imagenet-fake")]
 )

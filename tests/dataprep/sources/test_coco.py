@@ -43,8 +43,7 @@ def expected(*names, in_order=True):
     return [(f"{name}/{number}", data) for name in names for number, data in images[name]]
 
 
-def test_images_keep_the_order_of_their_zip(storage_url):
-    storage = open_storage(storage_url)
+def test_images_keep_the_order_of_their_zip(storage):
     sizes = {name: put_zip(storage, name) for name in IMAGES}
     assert found(storage) == expected("train2017", "unlabeled2017")
     assert found(storage, "val") == expected("val2017")
@@ -54,8 +53,7 @@ def test_images_keep_the_order_of_their_zip(storage_url):
     ]
 
 
-def test_images_of_folders_are_sorted(storage_url):
-    storage = open_storage(storage_url)
+def test_images_of_folders_are_sorted(storage):
     for name in IMAGES:
         put_folder(storage, name)
     assert found(storage) == expected("train2017", "unlabeled2017", in_order=False)

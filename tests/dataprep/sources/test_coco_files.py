@@ -1,7 +1,5 @@
 """Annotation files of COCO in archives and unpacked, on disk and in a bucket."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 
@@ -29,8 +27,7 @@ def content(found) -> bytes:
         return stream.read()
 
 
-def test_a_file_is_found_in_its_archive_or_unpacked(storage_url):
-    storage = open_storage(storage_url)
+def test_a_file_is_found_in_its_archive_or_unpacked(storage):
     assert find_json(storage, "keypoints", "val2017") is None
     storage.create("annotations/person_keypoints_val2017.json", b"{1}")
     found = find_json(storage, "keypoints", "val2017")
@@ -53,8 +50,7 @@ def test_archives_by_kind():
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_panoptic_images_of_an_archive_in_an_archive(storage_url, method):
-    storage = open_storage(storage_url)
+def test_panoptic_images_of_an_archive_in_an_archive(storage, method):
     inner = zipped({"panoptic_val2017/7.png": PNG, "panoptic_val2017/": b""}, method)
     outer = zipped({"annotations/panoptic_val2017.zip": inner}, method)
     storage.create("panoptic_annotations_trainval2017.zip", outer)
@@ -65,8 +61,7 @@ def test_panoptic_images_of_an_archive_in_an_archive(storage_url, method):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_panoptic_images_that_were_unpacked(storage_url, packed):
-    storage = open_storage(storage_url)
+def test_panoptic_images_that_were_unpacked(storage, packed):
     if packed:
         storage.create("annotations/panoptic_val2017.zip", zipped({"panoptic_val2017/7.png": PNG}))
     else:

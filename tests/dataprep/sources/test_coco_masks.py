@@ -1,7 +1,5 @@
 """Segmentations stay as they are, and runs are added up without drawing a mask."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 

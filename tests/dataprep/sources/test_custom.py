@@ -1,7 +1,5 @@
 """Dataset classes of users: what they yield is checked, and every fault is one line."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from importlib.metadata import EntryPoint

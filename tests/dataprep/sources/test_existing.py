@@ -1,7 +1,5 @@
 """References into the shards of a finished dataset; its manifest and its index may be a stranger's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

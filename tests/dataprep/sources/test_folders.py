@@ -1,19 +1,16 @@
 """Unpacked folders: sorted by the bytes of their names, on disk and in a bucket, and links only where they may be."""
 
-import pickle
-
 import pytest
 
-from dataprep.errors import SourceError, UsageError
-from dataprep.sources.folders import FolderFile, folder_files, followed_links, tree_files
+from dataprep.errors import SourceError
+from dataprep.sources.folders import folder_files, followed_links, tree_files
 from dataprep.storage import open_originals, open_storage
 
 NAMES = ["b/2.jpg", "b/10.jpg", "a.jpg", "B/x.jpg", "é.jpg", "b.jpg", "b/é.jpg"]
 
 
 @pytest.fixture
-def filled(storage_url):
-    storage = open_storage(storage_url)
+def filled(storage):
     for i, name in enumerate([*NAMES, "c/.hidden/deep/er.jpg", "__MACOSX/a/b/c.jpg"]):
         storage.create(f"train/{name}", b"x" * i)
     storage.create("train2/other.jpg", b"x")
@@ -48,26 +45,6 @@ def outside(tmp_path):
     return tmp_path / "elsewhere"
 
 
-def test_a_folder_may_be_a_link_inside_the_root(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "1.jpg").write_bytes(b"one")
-    (tmp_path / "train").symlink_to("data")
-    storage = open_storage(str(tmp_path))
-    assert list(folder_files(storage, "train", depth=1)) == [FolderFile(("1.jpg",), 3)]
-    assert storage.read("train/1.jpg") == b"one"
-
-
-def test_a_folder_may_be_a_link_to_another_volume_where_users_put_it(tmp_path, outside):
-    (tmp_path / "root" / "train").symlink_to(outside)
-    with pytest.raises(UsageError, match=r"root/train is a link out of"):
-        folder_files(open_storage(str(tmp_path / "root")), "train", depth=1)
-    originals = open_originals(str(tmp_path / "root"))
-    names = ["/".join(("train", *file.parts)) for file in folder_files(originals, "train", depth=1)]
-    assert names
-    assert all(originals.read(name) for name in names)
-    assert pickle.loads(pickle.dumps(originals)).read(names[0]) == originals.read(names[0])
-
-
 def test_each_link_out_of_the_source_is_named(tmp_path, outside):
     root = tmp_path / "root"
     (root / "own").mkdir()
@@ -75,12 +52,6 @@ def test_each_link_out_of_the_source_is_named(tmp_path, outside):
         (root / name).symlink_to(target)
     line = f"warning: 'train' is a link to '{outside}', which is read as a part of the source"
     assert followed_links(open_originals(str(root))) == [line]
-
-
-def test_the_root_may_be_a_link(tmp_path, outside):
-    (tmp_path / "root").rmdir()
-    (tmp_path / "root").symlink_to(outside.parent)
-    assert list(folder_files(open_storage(str(tmp_path / "root")), "elsewhere", depth=1)) == [FolderFile(("1.jpg",), 3)]
 
 
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):

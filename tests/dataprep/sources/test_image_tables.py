@@ -1,7 +1,5 @@
 """One table: its columns, its rows, and the errors of those that are damaged or hostile."""
 
-from __future__ import annotations
-
 import random
 
 import pyarrow as pa

@@ -18,7 +18,6 @@ from dataprep.storage import open_storage
 from tests.support.hostile_labels import TRUTH
 from tests.support.own_data import write_files
 from tests.support.raw_tar import member, tar
-from tests.support.slow_storage import SlowStorage
 
 IMAGENET = dataset_named("imagenet")
 # In the order of the tar, which is not that of the class list.
@@ -93,8 +92,7 @@ TRAIN_FOUND = [(f"{wnid}/{name}", CLASSES.index(wnid), data) for wnid, images in
 VAL_FOUND = [(val_name(i), CLASSES.index(wnid), data) for i, (wnid, data) in enumerate(VAL, start=1)]
 
 
-def test_the_train_tar_keeps_its_order(storage_url):
-    storage = open_storage(storage_url)
+def test_the_train_tar_keeps_its_order(storage):
     num_bytes = put_train_tar(storage)
     assert found(storage, "train") == TRAIN_FOUND
     assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
@@ -130,8 +128,7 @@ def test_originals_are_read_once_for_classes_and_images(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("put", [put_train_folders, put_class_tars])
-def test_unpacked_train_images_have_the_labels_of_their_folders(storage_url, put):
-    storage = open_storage(storage_url)
+def test_unpacked_train_images_have_the_labels_of_their_folders(storage, put):
     put(storage)
     assert sorted(found(storage, "train")) == sorted(TRAIN_FOUND)
     assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
@@ -147,8 +144,7 @@ def test_folders_are_sorted_by_bytes_and_class_tars_by_class(tmp_path):
 
 @pytest.mark.parametrize("put", [put_val_tar, put_val_flat])
 @pytest.mark.parametrize("put_labels", [put_devkit, put_boxes])
-def test_val_images_get_their_labels_from_an_archive(storage_url, put, put_labels):
-    storage = open_storage(storage_url)
+def test_val_images_get_their_labels_from_an_archive(storage, put, put_labels):
     put(storage)
     put_labels(storage)
     assert found(storage, "val") == VAL_FOUND
@@ -201,8 +197,7 @@ def test_damaged_labels_of_kaggle_are_refused(tmp_path, text, message):
         found(open_storage(str(tmp_path)), "val")
 
 
-def test_val_in_class_folders_needs_no_labels(storage_url):
-    storage = open_storage(storage_url)
+def test_val_in_class_folders_needs_no_labels(storage):
     put_val_folders(storage)
     assert sorted(found(storage, "val")) == sorted(VAL_FOUND)
     assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
@@ -274,18 +269,3 @@ def test_the_published_classes_are_1000_sorted_wnids():
     assert len(set(classes)) == 1000
     assert list(classes) == sorted(classes)
     assert (classes[0], classes[1], classes[999]) == ("n01440764", "n01443537", "n15075141")
-
-
-def test_enumerating_a_bucket_takes_fewer_requests_than_members(tmp_path):
-    storage = SlowStorage(tmp_path)
-    put_train_tar(storage)
-    storage.requests.clear()
-    assert found(SlowStorage(tmp_path), "train") == TRAIN_FOUND
-    IMAGENET.enumerate(storage, "train", allow_partial=True)
-    assert len(storage.requests) == 1  # one block holds it
-
-
-def test_imagenet_has_its_published_splits_and_counts():
-    assert IMAGENET.default_splits == IMAGENET.splits == ("train", "val")
-    assert [IMAGENET.split_facts(split).samples for split in IMAGENET.splits] == [1_281_167, 50_000]
-    assert IMAGENET.repeats("train") == 1

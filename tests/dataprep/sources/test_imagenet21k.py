@@ -61,8 +61,7 @@ def found(storage, *, allow_partial=True):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_has_the_same_images(storage_url, layout):
-    storage = open_storage(storage_url)
+def test_every_layout_has_the_same_images(storage, layout):
     LAYOUTS[layout](storage)
     enumeration, images = found(storage)
     assert sorted(images) == sorted(FOUND)

@@ -1,7 +1,5 @@
 """Large JSON objects, read element by element: the same values as `json.load`, in bounded memory."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -1,18 +1,12 @@
 """LAION's tables: columns by their names, shards of row ranges, keys as img2dataset counts them."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dataprep.dataset.documents import convert
 from dataprep.errors import SourceError, UsageError
@@ -127,15 +121,6 @@ def test_keys_equal_those_of_img2dataset(tmp_path):
         assert key_of(12, 7 if rows_per_shard > 1 else 0, tables) == expected
 
 
-@given(shard=st.integers(0, 99_999), row=st.integers(0, 9_999))
-@settings(deadline=None, derandomize=True)
-def test_a_key_is_the_sum_that_img2dataset_makes(tmp_path_factory, shard, row):
-    folder = tmp_path_factory.mktemp("keys")
-    _write(folder / "a.parquet", 1)
-    tables = measure_tables(open_storage(str(folder)), ["a.parquet"])
-    assert key_of(shard, row, tables) == f"{10**4 * shard + row:09d}"
-
-
 def test_a_plan_is_read_back_from_json(tmp_path):
     _write(tmp_path / "a.parquet", 25)
     (tmp_path / "b.csv").write_text("SAMPLE_ID,URL,TEXT\n" + "1,u,t\n" * 25)
@@ -191,41 +176,3 @@ def test_sources_are_files_of_one_folder_or_the_folder(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="names no table"):
         open_tables([])
     assert open_tables(["gs://bucket/laion/a.parquet"])[0].url == "gs://bucket/laion"
-
-
-_PLAN = """
-import sys
-from pathlib import Path
-import pyarrow, pyarrow.parquet, numpy
-from dataprep.storage import open_storage
-from dataprep.sources.laion import find_tables, measure_tables
-def peak_kib():  # ru_maxrss is inherited from whoever started this process
-    status = Path("/proc/self/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
-storage = open_storage(sys.argv[1])
-before = peak_kib()
-tables = measure_tables(storage, find_tables(storage), rows_per_shard=10_000)
-tables.document()
-print(tables.rows, tables.num_shards, (peak_kib() - before) // 1024)
-"""
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
-def test_planning_memory_does_not_grow_with_the_table(tmp_path, suffix):
-    """1.5 million rows of 100 bytes: 150 MB as text, some megabytes to plan. 50 million: benchmarks/laion.py."""
-    count = 1_500_000
-    if suffix == "jsonl":
-        line = json.dumps({"URL": f"http://{'h' * 50}/a.jpg", "TEXT": "t" * 12}) + "\n"
-        with (tmp_path / "t.jsonl").open("w") as stream:
-            for _ in range(count // 10_000):
-                stream.write(line * 10_000)
-    else:
-        urls = pa.array([f"http://{'h' * 50}/{i}.jpg" for i in range(10_000)])
-        batch = pa.table({"URL": urls, "TEXT": urls})
-        with pq.ParquetWriter(tmp_path / "t.parquet", batch.schema) as writer:
-            for _ in range(count // 10_000):
-                writer.write_table(batch)
-    found = subprocess.run([sys.executable, "-c", _PLAN, str(tmp_path)], check=True, capture_output=True, text=True)
-    rows, shards, grown_mib = map(int, found.stdout.split())
-    assert (rows, shards) == (count, 150)
-    assert grown_mib < 40

@@ -1,7 +1,5 @@
 """Paths in a table lead below the source, and nowhere else."""
 
-from __future__ import annotations
-
 import pytest
 
 from dataprep.errors import SourceError

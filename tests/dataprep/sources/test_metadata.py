@@ -1,7 +1,5 @@
 """Files of metadata: rows as they are, and one clear error for each that is damaged or hostile."""
 
-from __future__ import annotations
-
 import io
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """What a user says of their own data."""
 
-from __future__ import annotations
-
 import pytest
 
 from dataprep.errors import UsageError

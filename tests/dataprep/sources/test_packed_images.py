@@ -1,7 +1,5 @@
 """Images in parquet files: measured, unpacked once, and bounded."""
 
-from __future__ import annotations
-
 import pytest
 
 from dataprep.errors import SourceError, StorageError

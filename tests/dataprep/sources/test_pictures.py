@@ -1,7 +1,5 @@
 """What becomes of a user's own pictures, however they were found: the share of train that becomes val."""
 
-from __future__ import annotations
-
 import json
 import math
 

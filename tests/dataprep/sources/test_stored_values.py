@@ -1,7 +1,5 @@
 """Fields of records become features: those that the user names, with types found over all samples."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """A user's own tables: keys, labels, features, splits, and what a newcomer is told."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import random
@@ -13,7 +11,7 @@ import pytest
 
 from dataprep.dataset.features import annotation_values
 from dataprep.dataset.records import MISSING
-from dataprep.errors import DataprepError, SourceError, UsageError
+from dataprep.errors import DataprepError, SourceError
 from dataprep.sources import configured
 from dataprep.sources.base import OwnData, Reading
 from dataprep.sources.unpacked import unpacked_name
@@ -274,16 +272,6 @@ def test_a_share_of_train_becomes_val(tmp_path):
     assert contents(only_val) == {"val": contents(dataset)["val"]}
 
 
-def test_the_table_that_the_user_names(tmp_path):
-    root = listed(tmp_path)
-    write_files(root, {"more/other.csv": "image\n0.jpg\n", "images/extra.csv": "x\n1\n"})
-    with pytest.raises(SourceError, match=r"have different columns: age .* are only in one"):
-        opened(root)
-    assert len(opened(root, archive="dogs.csv", label_from="none").found["train"].refs) == 4
-    with pytest.raises(UsageError, match=r"images/0.jpg is not a table by its name"):
-        opened(root, archive="images/0.jpg")
-
-
 def test_all_columns_whose_names_are_taken_are_named_at_once(tmp_path):
     write_parquet(tmp_path, [{"image": JPEG, "width": 24, "height": 16}])
     with pytest.raises(SourceError, match=r"'height' is taken.*'width' is taken.*with `drop` height `drop` width$"):
@@ -331,20 +319,6 @@ def test_images_that_a_bucket_lacks_are_rejected_up_to_the_ratio(bucket_url):
     )
     offsets = {ref.key: ref.offset for ref in dataset.found["train"].refs}
     assert offsets == {"0": 0, "1": 0, "2": 0, "absent": MISSING}
-
-
-def test_rows_of_a_table_without_a_byte_are_rejected_up_to_the_ratio(tmp_path):
-    rows = hub_rows(10)
-    rows[3]["image"]["bytes"] = b""
-    write_hub(tmp_path / "data/dogs.parquet", rows)
-    with pytest.raises(SourceError, match=r"1 image without a byte: .*row 4; replace it.* `max_reject_ratio` 0\.1$"):
-        opened(tmp_path)
-    dataset = configured("table", own=OwnData(name="dogs")).opened(
-        open_originals(str(tmp_path)), Reading(max_reject_ratio=0.1)
-    )
-    assert any(
-        note.startswith("warning: train: 1 of 10 images cannot be used (missing, empty") for note in dataset.notes
-    )
 
 
 @pytest.mark.parametrize("null", [None, {"bytes": None, "path": "x.jpg"}, {"bytes": None, "path": None}])

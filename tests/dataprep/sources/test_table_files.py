@@ -1,7 +1,5 @@
 """Which files are tables, and of which splits."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tables in four formats: the parts of a file together are its rows, whatever it holds and however it is cut."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

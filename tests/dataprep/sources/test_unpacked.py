@@ -1,7 +1,5 @@
 """Unpacked images: written whole or not at all, read back by range, and never those of another file."""
 
-from __future__ import annotations
-
 from array import array
 
 import pytest
