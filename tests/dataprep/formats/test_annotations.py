@@ -1,7 +1,5 @@
 """Annotations in records of both packed formats: read back exactly, with the same types, and damage is found."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

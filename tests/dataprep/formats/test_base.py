@@ -1,7 +1,5 @@
 """What every format promises, whichever it is: a new one that is in the table is held to it as well."""
 
-from __future__ import annotations
-
 import io
 import tracemalloc
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """tf.train.Example messages: what is written is what the reader of other people's records finds."""
 
-from __future__ import annotations
-
 import struct
 
 import google_crc32c

@@ -1,7 +1,5 @@
 """Columns beside the image, from records that tarfile and protobuf wrote."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

@@ -8,18 +8,6 @@ import pytest
 from dataprep.dataset.manifest import FORMAT_NAMES
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS, format_named
-from dataprep.formats.imagefolder import ImageFolderFormat
-from dataprep.formats.tfrecord import TFRecordFormat
-
-
-def test_each_format_has_its_own_name():
-    assert list(FORMATS) == ["imagefolder", "tfrecord", "webdataset"]
-    assert all(shard_format.name == name for name, shard_format in FORMATS.items())
-
-
-def test_a_format_is_found_by_its_name():
-    assert isinstance(format_named("tfrecord"), TFRecordFormat)
-    assert isinstance(format_named("imagefolder"), ImageFolderFormat)
 
 
 @pytest.mark.parametrize(

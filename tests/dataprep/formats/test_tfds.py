@@ -1,7 +1,5 @@
 """Metadata files by which TFDS serves TFRecord shards: TFDS itself reads them back."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

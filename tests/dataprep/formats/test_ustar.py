@@ -1,7 +1,5 @@
 """Headers as the standard library's tarfile reads them."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 

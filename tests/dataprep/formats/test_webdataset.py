@@ -6,15 +6,14 @@ import json
 import re
 import subprocess
 import tarfile
-import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.dataset.records import NO_LABEL, Placement, Sample
+from dataprep.dataset.records import NO_LABEL, Sample
 from dataprep.errors import FormatError
-from dataprep.formats.base import MAX_IMAGE_BYTES, DatasetInfo
+from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.formats.webdataset import WebDatasetFormat
 from tests.support.interop import read_with_hf_datasets, read_with_webdataset
 from tests.support.samples import CLASSES, accepted, examples, keys, mutations, read_samples, shards, write_shard
@@ -35,11 +34,6 @@ def write(*shard, has_classes=False):
 def test_a_shard_is_named_by_dataset_split_and_number():
     assert FORMAT.shard_file("coco-dup5", "train", 3, 256) == "train/coco-dup5-train-00003-of-00256.tar"
     assert FORMAT.shard_file("laion", "train", 3, 123456) == "train/laion-train-000003-of-123456.tar"
-
-
-def test_a_webdataset_has_no_metadata_files():
-    info = DatasetInfo(name="x", description="", citation="", licence="", classes=(), shard_samples={}, split_bytes={})
-    assert FORMAT.metadata_files(info) == {}
 
 
 @pytest.mark.parametrize(
@@ -266,24 +260,3 @@ def test_members_that_the_writer_would_not_write_are_named(data, classes, fault)
     assert text.startswith(fault)
     assert text.endswith("; the shard is damaged or was not written by a build: build it again")
     assert "\n" not in text
-
-
-def test_a_false_size_in_a_header_allocates_no_memory(tmp_path):
-    path = tmp_path / "lies.tar"
-    path.write_bytes(header("a.jpg", MAX_IMAGE_BYTES) + b"jpeg")
-    with path.open("rb") as file:
-        tracemalloc.start()
-        with pytest.raises(FormatError, match=r"offset 516: the end of the file, expected 268,435,452 more bytes"):
-            list(FORMAT.read_shard(file, classes=()))
-        _, peak_bytes = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    assert peak_bytes < 32 << 20
-
-
-def test_a_sample_that_no_shard_can_hold_is_refused_before_a_byte_is_written():
-    stream = io.BytesIO()
-    writer = FORMAT.open_writer(stream, has_classes=False)
-    with pytest.raises(FormatError, match=r"^key '../a', expected at most 200 bytes"):
-        writer.write(Sample("../a", b"jpeg", NO_LABEL, "", 1, 1, 1))
-    assert stream.getvalue() == b""
-    assert writer.write(PLAIN) == Placement(0, 2048, 512, len(PLAIN.image))

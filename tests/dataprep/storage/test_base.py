@@ -1,7 +1,5 @@
 """What every storage promises, run on a folder and on a bucket."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re
@@ -34,11 +32,6 @@ few_examples = settings(
 name_characters = st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], exclude_characters="/\\")
 name_parts = st.text(name_characters, min_size=1, max_size=12).filter(lambda part: part not in (".", ".."))
 names = st.lists(name_parts, min_size=1, max_size=3).map("/".join)
-
-
-@pytest.fixture
-def storage(storage_url: str) -> Storage:
-    return open_storage(storage_url)
 
 
 def spooled(storage: Storage, name: str, data: bytes) -> Path:
@@ -329,14 +322,6 @@ def test_delete_removes_one_object_and_may_be_repeated(storage: Storage) -> None
     assert names_in(storage) == ["a/y"]
     with pytest.raises(FileNotFoundError):
         storage.read_range("a/x", 0, 1)
-
-
-def test_a_name_may_be_used_again_after_its_deletion(storage: Storage) -> None:
-    storage.create("x", b"first")
-    assert storage.read_range("x", 0, 5) == b"first"
-    storage.delete("x")
-    storage.create("x", b"again")
-    assert storage.read_range("x", 0, 5) == b"again"
 
 
 def test_delete_tree_removes_a_folder_alone_and_may_be_repeated(storage: Storage) -> None:

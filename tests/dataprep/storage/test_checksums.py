@@ -1,7 +1,5 @@
 """CRC32C and SHA-256 of bytes, files and streams, however they are cut into pieces."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from pathlib import Path

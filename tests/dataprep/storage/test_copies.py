@@ -1,7 +1,5 @@
 """One object is copied whole or not at all, by the server or through this machine: its CRC32C decides, not its size."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """What is said to be written has reached the disk: errors of writing, short writes, and fsync of files and folders."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -1,7 +1,5 @@
 """What disks and buckets say in the same words: what was got, what was expected, and what to do next."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Folders are reached component by component, and never through a link."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

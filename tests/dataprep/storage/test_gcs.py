@@ -1,7 +1,5 @@
 """What only a bucket does: requests that fail, permissions that are missing, processes that fork or die."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """The client of a process, and the emulator in its place."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import socket

@@ -1,7 +1,5 @@
 """What Cloud Storage refuses is one line that names the permission, the bucket or the next step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

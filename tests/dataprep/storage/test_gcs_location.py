@@ -1,7 +1,5 @@
 """What a bucket tells of its place, and the classes of its objects, whatever the account may see."""
 
-from __future__ import annotations
-
 import pytest
 
 from dataprep.errors import AccessError, UndecidedError

@@ -1,7 +1,5 @@
 """Ranges of objects, read by many threads at once, over faults, and by forked processes."""
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """The Hub as a place of originals: by its own API over HTTP, with faults, tokens and pages."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """What only a folder on disk does: links, locks, crashes, and the system's refusals."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Names of objects: any relative path of plain parts, and nothing that leaves the root."""
 
-from __future__ import annotations
-
 from pathlib import PurePosixPath
 
 import pytest

@@ -1,7 +1,5 @@
 """Files stay open for the next range, but not too many, and never one that was replaced."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

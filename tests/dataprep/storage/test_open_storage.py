@@ -1,7 +1,5 @@
 """Which URL opens what, and what that costs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -17,8 +17,7 @@ TABLE = pa.table({"key": ["a", "b", "c", "d"], "size": [1, 2, 3, 4]})
 
 
 @pytest.fixture
-def stored(storage_url):
-    storage = open_storage(storage_url)
+def stored(storage):
     sink = io.BytesIO()
     pq.write_table(TABLE, sink, row_group_size=2)
     storage.create("t.parquet", sink.getvalue())

@@ -1,7 +1,5 @@
 """Stored objects read in parts: as a seekable file, and with a window around the last read."""
 
-from __future__ import annotations
-
 import io
 import threading
 from pathlib import Path
@@ -33,8 +31,7 @@ def test_range_file_reads_as_a_file(num_bytes, window_bytes, reads):
             assert file.tell() == expected.tell()
 
 
-def test_reads_within_the_window_are_one_request(storage_url, monkeypatch):
-    storage = open_storage(storage_url)
+def test_reads_within_the_window_are_one_request(storage, monkeypatch):
     storage.create("plan", bytes(300_000))
     requests = []
     read_range = type(storage).read_range
@@ -64,8 +61,7 @@ def test_expected_ranges_change_no_byte(num_bytes, expected, reads, gap_bytes):
                 assert (file.seek(offset), file.read(count)) == (plain.seek(offset), plain.read(count))
 
 
-def test_close_ranges_that_are_expected_are_one_request(storage_url, monkeypatch):
-    storage = open_storage(storage_url)
+def test_close_ranges_that_are_expected_are_one_request(storage, monkeypatch):
     storage.create("table", bytes(5_000_000))
     requests = []
     read_range = type(storage).read_range

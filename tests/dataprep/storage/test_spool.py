@@ -1,7 +1,5 @@
 """Files that are being written: locked by their writers, and removed when those are dead."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
