@@ -1,7 +1,5 @@
 """Adopted data lie where their manifest says, and their owner's links are followed; a build's lie beside it."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from dataclasses import replace
@@ -124,13 +122,6 @@ def test_data_that_only_the_manifest_names_are_not_read(adopted):
         contact_sheet(storage, manifest, manifest.splits[0])
 
 
-def test_a_command_shows_no_data_that_only_the_manifest_names(adopted):
-    shown = dataprep("inspect", adopted / "index", "--html", adopted / "page.html")
-    assert shown.returncode == 2
-    assert f"its manifest says that the data lie in {adopted}/data" in shown.stderr
-    assert not (adopted / "page.html").exists()
-
-
 def test_data_that_the_user_adopts_are_read_from_then_on(adopted):
     assert adopt_here(adopted).already
     adopted_module._named.clear()  # another process
@@ -189,18 +180,6 @@ def test_links_out_of_a_folder_that_the_user_did_not_adopt_are_not_followed(arch
     message = rf"{link} is a link out of {data}, to {target}; .*run .dataprep adopt {data}. once"
     with pytest.raises(UsageError, match=message):
         read_images(data, **settings)
-
-
-def test_a_page_shows_no_image_behind_a_link_out_of_a_folder_that_the_user_did_not_adopt(archive):
-    data, link, _ = archive
-    storage = open_storage(str(data))
-    manifest = read_manifest(storage)
-    pictures = contact_sheet(storage, manifest, manifest.splits[0])
-    assert len(pictures) > 1
-    for picture in pictures:
-        behind_link = link.is_dir() or picture.key == "a/0"
-        assert (not picture.jpeg) is behind_link
-        assert (f"{link} is a link out of {data}" in picture.problem) is behind_link
 
 
 def test_links_out_of_a_folder_that_the_user_adopts_are_followed_from_then_on(archive):

@@ -1,7 +1,5 @@
 """Features and the annotations of a sample: every value comes back as it was, and nothing else is taken."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

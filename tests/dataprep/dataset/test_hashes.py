@@ -1,7 +1,5 @@
 """Names as 64-bit hashes: the same on every machine, and enough to find repeated and known names."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

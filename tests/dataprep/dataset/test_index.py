@@ -245,11 +245,6 @@ def test_datasets_of_up_to_sixteen_million_rows_have_one_file():
     assert index_ranges([index.MAX_ROWS_IN_ONE * 2]) == [range(1)]
 
 
-def test_names_of_parts_tell_how_many_there_are():
-    assert index_names("train", 1) == ["index/train.parquet"]
-    assert index_names("train", 3)[2] == "index/train-00002-of-00003.parquet"
-
-
 @pytest.fixture
 def parted(finished, tmp_path):
     return in_parts(finished("imagenet-webdataset"), tmp_path / "parted", ROWS)
@@ -324,8 +319,7 @@ def tables(*sizes):
     return iter([pa.table({"number": list(range(size))}, schema=SCHEMA) for size in sizes])
 
 
-def test_each_table_is_a_row_group_and_empty_ones_are_kept(storage_url):
-    storage = open_storage(storage_url)
+def test_each_table_is_a_row_group_and_empty_ones_are_kept(storage):
     entry = publish_row_groups(storage, "index/train.parquet", tables(3, 0, 100_000), SCHEMA)
     file = open_parquet(storage, "index/train.parquet")
     assert [file.metadata.row_group(group).num_rows for group in range(3)] == [3, 0, 100_000]

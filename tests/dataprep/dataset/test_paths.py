@@ -1,7 +1,5 @@
 """Names below a dataset's root: which of them are hidden."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

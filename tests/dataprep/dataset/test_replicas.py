@@ -1,7 +1,5 @@
 """The list of a dataset's copies: read and written the same, by many at once, and never taken from another kind."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,8 +36,7 @@ def test_recorded_copies_are_read_back(tmp_path_factory: pytest.TempPathFactory,
     assert read_replicas(storage) == listed
 
 
-def test_a_copy_replaces_the_entry_of_its_place_and_missing_copies_are_dropped(storage_url):
-    storage = open_storage(storage_url)
+def test_a_copy_replaces_the_entry_of_its_place_and_missing_copies_are_dropped(storage):
     assert read_replicas(storage) == []
     record_replicas(storage, [replica("gs://b"), replica("gs://a")])
     assert [each.url for each in read_replicas(storage)] == ["gs://a", "gs://b"]

@@ -1,7 +1,5 @@
 """Runs of masks are those that pycocotools decodes, compressed or not; tests of sources hold what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Shards of fetched rows: every byte of samples, parquet file and stats is accounted for, and each lie is named."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """A caption or a box that was changed is found in every format, also where all digests were made to agree."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

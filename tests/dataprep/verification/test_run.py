@@ -1,7 +1,5 @@
 """One shard is checked for a worker: it is found by its number among all splits, and any bytes are only a finding."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -13,14 +13,24 @@ from tests.support.finished import SHARDED, change_cell, column_values, details,
 # Sizes and digests are made right again after each change, so that the content alone gives it away.
 
 
+@pytest.fixture
+def changed(damaged):
+    """Writes a shard of a copy again after a change of its samples; its name, its new samples, and what is found."""
+
+    def change(name, number, samples_of):
+        copy = damaged(name)
+        shard = copy.shards()[number]
+        samples = samples_of(copy, copy.read_shard(shard))
+        copy.write_shard(shard, samples)
+        copy.sign()
+        return shard, samples, verify_here(copy.root)
+
+    return change
+
+
 @pytest.mark.parametrize("name", SHARDED)
-def test_a_duplicate_sample_is_found(damaged, name):
-    copy = damaged(name)
-    shard = copy.shards()[0]
-    samples = copy.read_shard(shard)
-    copy.write_shard(shard, [samples[0], *samples])
-    copy.sign()
-    report = verify_here(copy.root)
+def test_a_duplicate_sample_is_found(changed, name):
+    _, samples, report = changed(name, 0, lambda _, samples: [samples[0], *samples])
     assert {"duplicate", "count"} <= kinds(report)
     assert f"duplicate train: {samples[0].key}: more than one sample has this key, ignoring case" in details(report)
 
@@ -42,43 +52,29 @@ def test_a_sample_replaced_by_one_of_the_same_size_is_found(damaged, name):
 
 
 @pytest.mark.parametrize("name", SHARDED)
-def test_swapped_samples_are_found(damaged, name):
-    copy = damaged(name)
-    shard = copy.shards()[1]
-    samples = copy.read_shard(shard)
-    samples[0], samples[1] = samples[1], samples[0]
-    copy.write_shard(shard, samples)
-    copy.sign()
-    report = verify_here(copy.root)
+def test_swapped_samples_are_found(changed, name):
+    shard, samples, report = changed(name, 1, lambda _, samples: [samples[1], samples[0], *samples[2:]])
     assert kinds(report) == {"record"}
     found, due = samples[0].key, samples[1].key
     assert f"record {shard} record 0 ({due}): key {found!r}, the index has {due!r}" in details(report)
 
 
 @pytest.mark.parametrize("name", ["imagenet-webdataset", "imagenet-tfrecord"])
-def test_a_changed_label_is_found(damaged, name):
-    copy = damaged(name)
-    shard = copy.shards()[2]
-    samples = copy.read_shard(shard)
-    label = (samples[5].label + 1) % 2
-    samples[5] = replace(samples[5], label=label, class_name=copy.classes[label])
-    copy.write_shard(shard, samples)
-    copy.sign()
-    report = verify_here(copy.root)
+def test_a_changed_label_is_found(changed, name):
+    def relabelled(copy, samples):
+        label = (samples[5].label + 1) % 2
+        return [*samples[:5], replace(samples[5], label=label, class_name=copy.classes[label]), *samples[6:]]
+
+    shard, samples, report = changed(name, 2, relabelled)
     assert {"record", "count"} <= kinds(report)
     assert f"{shard} record 5 ({samples[5].key}): " in details(report)
     assert "samples of label " in details(report)
 
 
 @pytest.mark.parametrize("name", SHARDED)
-def test_a_dropped_sample_is_found(damaged, name):
-    copy = damaged(name)
-    shard = copy.shards()[0]
-    samples = copy.read_shard(shard)
-    copy.write_shard(shard, samples[:-1])
-    copy.sign()
-    report = verify_here(copy.root)
-    assert f"count {shard}: {len(samples) - 1} records, the manifest has {len(samples)}" in details(report)
+def test_a_dropped_sample_is_found(changed, name):
+    shard, samples, report = changed(name, 0, lambda _, samples: samples[:-1])
+    assert f"count {shard}: {len(samples)} records, the manifest has {len(samples) + 1}" in details(report)
 
 
 @pytest.mark.parametrize("name", SHARDED)
@@ -104,15 +100,11 @@ def test_a_truncated_shard_is_found(finished, tmp_path_factory, data, name):
     assert kinds(verify_here(copy.root)) & {"format", "count"}
 
 
-def test_keys_that_differ_in_case_alone_are_found(damaged):
-    copy = damaged("imagenet-webdataset")
-    shard = copy.shards()[0]
-    samples = copy.read_shard(shard)
-    samples[1] = replace(samples[1], key=samples[0].key.upper())
-    copy.write_shard(shard, samples)
-    copy.sign()
-    report = verify_here(copy.root)
-    assert "duplicate" in kinds(report)
+def test_keys_that_differ_in_case_alone_are_found(changed):
+    def shouted(_, samples):
+        return [samples[0], replace(samples[1], key=samples[0].key.upper()), *samples[2:]]
+
+    assert "duplicate" in kinds(changed("imagenet-webdataset", 0, shouted)[2])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """One web on loopback for a test, and a way to fetch from it."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import ssl

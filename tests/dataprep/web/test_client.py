@@ -1,7 +1,5 @@
 """Every way in which a host answers, and the one outcome that each row ends with."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gzip
@@ -292,14 +290,6 @@ def test_an_error_while_reading_the_table_is_raised_to_the_caller(limits):
 
     with pytest.raises(OSError, match="the table ends here"):
         asyncio.run(read())
-
-
-def test_robots_and_addresses_of_a_host_are_requested_once(web, names, fetch):
-    known = Known()
-    for row in range(3):
-        assert fetch([web.url(f"/image/{row}")], known)[0].status is Status.SUCCESS
-    assert web.asked["host.images.test", "/robots.txt"] == 1
-    assert max(names.asked.values()) < 3, "a busy machine may answer so late that it is asked once more"
 
 
 def test_every_status_is_documented():

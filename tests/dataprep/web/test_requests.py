@@ -1,7 +1,5 @@
 """How a request ends: one status of a documented word, and failures that can be told again."""
 
-from __future__ import annotations
-
 import pickle
 import traceback
 
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from dataprep import __version__
 from dataprep.errors import UsageError
-from dataprep.web.requests import Failed, Limits, Outcome, Status
+from dataprep.web.requests import Failed, Limits, Status
 from tests.support.samples import examples
 
 
@@ -31,12 +29,6 @@ def test_a_cached_failure_is_raised_again_without_old_tracebacks():
     assert (again.status, again.reason, again.http_code) == (Status.HTTP, "robots.txt: the server said 404", 404)
     assert traceback.extract_tb(again.__traceback__) == []
     assert first.again().reason == first.reason
-
-
-def test_an_outcome_without_an_image_has_neither_body_nor_address():
-    outcome = Outcome(7, Status.DNS, "no such name")
-    assert (outcome.body, outcome.final_url, outcome.http_code) == (None, None, None)
-    assert pickle.loads(pickle.dumps(outcome)) == outcome
 
 
 CONTACT = "mailto:me@example.org"

@@ -4,8 +4,6 @@ A listener stands on loopback, at every address of this machine, and counts who 
 sees each address that a socket is connected to, reachable or not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress
