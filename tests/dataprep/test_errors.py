@@ -1,7 +1,5 @@
 """The exception tree: its exit codes, and the hint that names this project's distribution."""
 
-from __future__ import annotations
-
 import re
 
 from dataprep import errors

@@ -1,7 +1,5 @@
 """The Python functions: the same requests as the commands, typed, documented, with progress and clear errors."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """Names of TPUs: every example of Google's pages that the tables rest on, and what no TPU is called."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A bucket that is asked for: its lifecycle, what may be asked, and how an existing one differs."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

@@ -1,7 +1,5 @@
 """Capacity plans beside arithmetic by hand, beside published facts, and their properties."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Copies between every kind of bucket: what they cost, and when they have paid."""
 
-from __future__ import annotations
-
 import pytest
 
 from dataprep.cloud.cost import GIB, Amount, copy_verdict, copying_cost

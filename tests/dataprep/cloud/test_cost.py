@@ -1,7 +1,5 @@
 """Costs against sums made by hand from the price page."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """`gcloud` is run once for each command, and its errors become one line with the next step; a stand-in plays it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

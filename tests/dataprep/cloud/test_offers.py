@@ -1,7 +1,5 @@
 """Ways to read ImageNet's archive ninety times: the published figures, and what holds for all amounts."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The check before a bucket's first byte, with places that are given: nothing is asked of any server."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Plans as values: what is known of the data, requests to the bucket, packed pictures, all TPUs."""
 
-from __future__ import annotations
-
 import json
 
 import click

@@ -1,7 +1,5 @@
 """Prices of a contract replace published ones; a file of anything else is refused."""
 
-from __future__ import annotations
-
 from importlib import resources
 
 import pytest

@@ -1,7 +1,5 @@
 """Every kind of bucket against every zone that has TPUs, each verdict and price written by hand from the price page."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

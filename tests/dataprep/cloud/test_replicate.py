@@ -1,7 +1,5 @@
 """Copies of real datasets between emulated buckets and disks: whole or nothing, resumed, and never over other bytes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """Layouts: the archives of a demo have the names, order and label files of the real ones."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Demo originals: the report, the same bytes however they are made, and folders that are not touched."""
 
-from __future__ import annotations
-
 import functools
 import ipaddress
 import json

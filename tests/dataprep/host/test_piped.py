@@ -1,7 +1,5 @@
 """Tables that go to a file: no line is wrapped, and none ends in spaces."""
 
-from __future__ import annotations
-
 import io
 
 from rich.progress import Progress, TextColumn

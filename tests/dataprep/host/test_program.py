@@ -1,7 +1,5 @@
 """A machine on which dataprep does not run is refused in one line, before anything else can fail there."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

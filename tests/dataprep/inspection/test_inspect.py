@@ -1,7 +1,5 @@
 """What a dataset leaves out: rows of a table of URLs by their newest status, and originals from events."""
 
-from __future__ import annotations
-
 import io
 import statistics
 from collections import Counter

@@ -1,7 +1,5 @@
 """All workers are reached, each with its own answer; what did not arrive is not taken for an answer."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Runs on all workers: started once whatever the connections do, followed to their end, ended where one fails."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Manifests for GKE fit the published schemas, and say what has to happen when nodes are taken away."""
 
-from __future__ import annotations
-
 import pytest
 
 from dataprep.cloud.tpu.manifest import MODES, ManifestRequest, job_set, new_queue
