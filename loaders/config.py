@@ -192,6 +192,7 @@ class SharedSettings(TypedDict, total=False):
     decoder: Backend
     cache_dir: str | PathLike[str] | None
     cache_bytes: int
+    index: str | PathLike[str] | None
     region_policy: RegionPolicy
     metrics_port: int | None
     metrics_address: str
@@ -267,6 +268,11 @@ def _pair(name: str, value: Any) -> tuple[float, float]:
 def _folder(name: str, value: Any) -> str:
     _require(isinstance(value, str | PathLike) and str(value) != "", f"{name} must be a folder, got {value!r}")
     return str(Path.cwd() / value)
+
+
+def _place(name: str, value: Any) -> str:
+    _require(isinstance(value, str | PathLike) and str(value) != "", f"{name} must be a folder or URL, got {value!r}")
+    return str(value) if "://" in str(value) else str(Path.cwd() / value)
 
 
 def _address(name: str, value: Any) -> str:
@@ -370,6 +376,12 @@ class LoaderConfig:
     )
     cache_dir: str | None = _setting(None, "Folder on a local disk that keeps what was read from a bucket.", _folder)
     cache_bytes: int = _setting(100 * 2**30, "Maximum size of `cache_dir`.", _Int(1))
+    index: str | None = _setting(
+        None,
+        "Folder or gs:// URL that keeps the index of plain data, such as a folder of pictures; by default a folder in "
+        "the user's cache.",
+        _place,
+    )
     region_policy: RegionPolicy = _setting(
         "refuse",
         "`refuse` or `warn` of a bucket whose reading costs money from here; `off`: do not check.",

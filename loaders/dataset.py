@@ -275,9 +275,15 @@ class Dataset:
 
 
 def open_dataset(
-    url: str, split: str, region_policy: str = "refuse", *, deadline_s: float = DEADLINE_S, compare: bool = True
+    url: str,
+    split: str,
+    region_policy: str = "refuse",
+    *,
+    deadline_s: float = DEADLINE_S,
+    compare: bool = True,
+    index: str | None = None,
 ) -> Dataset:
-    """Read the manifest of a dataset; what reading a bucket costs is checked before it is read.
+    """Read the manifest of a dataset, or index plain data; what reading a bucket costs is checked before it is read.
 
     Where reading the URL would cost money, a copy that `replicas.json` lists is opened in its place if this machine
     reads that one for less.
@@ -289,6 +295,7 @@ def open_dataset(
         deadline_s: Seconds without an answer from the bucket after which opening fails.
         compare: Whether adopted data are compared with a listing, unless they are too many files; see
             `dataprep.dataset.adopted`.
+        index: Folder or gs:// URL that keeps the index of plain data; None: a folder in the user's cache.
 
     Raises:
         UsageError: There is no such dataset or split, its data are at a place that the user did not name or have
@@ -302,12 +309,16 @@ def open_dataset(
         url = url_to_read(url, region_policy)
     storage = with_deadline(open_storage(url), deadline_s)
     _guard(storage, region_policy)
-    manifest = read_manifest(storage, sidecars=False)
-    if manifest is not None and FORMATS[manifest.format].one_file_per_image:
-        manifest = read_manifest(storage)
+    manifest = None if index else _manifest(storage)
     if manifest is None:
         refuse_mixture(url)
-        raise no_dataset(storage)
+        from loaders.fetch.plain import indexed  # here, so that opening a dataset does not load what makes an index
+
+        url, compare = indexed(storage, index), False
+        storage = with_deadline(open_storage(url), deadline_s)
+        _guard(storage, region_policy)
+        if (manifest := _manifest(storage)) is None:
+            raise no_dataset(storage)
     found = {each.name: each for each in manifest.splits}
     if split not in found:
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")
@@ -321,6 +332,11 @@ def open_dataset(
         max_listed = MAX_LISTED_ON_DISK if dataset.storage.is_local else MAX_LISTED_IN_BUCKET
         refuse_changed(storage, with_deadline(dataset.storage, deadline_s), manifest, max_listed)
     return dataset
+
+
+def _manifest(storage: Storage) -> Manifest | None:
+    manifest = read_manifest(storage, sidecars=False)
+    return read_manifest(storage) if manifest and FORMATS[manifest.format].one_file_per_image else manifest
 
 
 def refuse_mixture(url: str) -> None:

@@ -155,7 +155,7 @@ def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: 
         return url.open_loader(split, config)
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
 
-    dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s)
+    dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s, index=config.index)
     return loader_of(dataset, config)
 
 

@@ -131,7 +131,7 @@ class Samples:
         config = LoaderConfig(batch_size=1, **settings)  # type: ignore[arg-type]  # the config checks and converts
         if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not config.shuffle):
             raise UsageError(f"epochs must be None, or 1 or more of what is shuffled, got {epochs!r}")
-        dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s)
+        dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s, index=config.index)
         return cls(dataset, config, images, epochs)
 
     def __len__(self) -> int:

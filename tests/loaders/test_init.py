@@ -176,6 +176,7 @@ def test_settings_of_open_loader_are_those_of_the_config():
         **dict.fromkeys(("scale", "ratio"), "tuple[float, float] | list[float]"),
         "fields": "tuple[str, ...] | list[str]",
         "cache_dir": "str | PathLike[str] | None",
+        "index": "str | PathLike[str] | None",
     }
     fields = LoaderConfig.__dataclass_fields__
     config = {name: field.type for name, field in fields.items() if name not in ("batch_size", "packs", "view_groups")}

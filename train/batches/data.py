@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from dataprep.adoption import AdoptRequest, adopt
 from dataprep.cloud.placement import guard, url_to_read
 from dataprep.dataset.adopted import is_adopted, open_named_data, refuse_changed
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import unlabelled
 from dataprep.errors import UsageError
-from dataprep.host.heartbeat import STALL_S
-from dataprep.messages import counted, human_bytes
+from dataprep.messages import counted
 from dataprep.storage import absolute, open_storage
 from loaders.config import LoaderConfig
 from loaders.dataset import MIXTURE_SUFFIX, open_dataset
 from loaders.fetch.index import DEADLINE_S, with_deadline
+from loaders.fetch.plain import indexed, say
 from loaders.loader import Loader, PackLoader
 from loaders.mixtures.loader import Mixture, MixtureLoader, mixture
 
@@ -99,7 +94,7 @@ class Data:
     def tell_no_evaluation(self, config: LoaderConfig) -> None:
         """Say in a line on stderr that the run does not evaluate, and how to get a split for that; rank 0 says it."""
         if config.rank == 0:
-            _Progress().log(
+            say(
                 f"{self.url}: no evaluation, because there is no split val (only {', '.join(self.splits)}); dataprep "
                 "convert, build folder and build table with --val-fraction 0.1 make one of a tenth of train"
             )
@@ -132,8 +127,14 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
         return _mixed(data_path, region_policy)
     data_path = url_to_read(data_path, region_policy)
     guard(data_path, region_policy)
-    url = absolute(_indexed(data_path, index_dir))
-    manifest = read_manifest(with_deadline(open_storage(url), DEADLINE_S))
+    url = absolute(data_path)
+    storage = with_deadline(open_storage(url), DEADLINE_S)
+    manifest = None if index_dir else read_manifest(storage)
+    if manifest is None:
+        url = indexed(storage, index_dir)
+        manifest = read_manifest(with_deadline(open_storage(url), DEADLINE_S))
+    elif is_adopted(manifest):
+        refuse_changed(storage, open_named_data(storage, manifest), manifest, None)
     if manifest is None:
         raise UsageError(f"{data_path}: no data found; give a dataset, an image folder, tars, or a TFDS directory")
     splits = tuple(split.name for split in manifest.splits)
@@ -180,47 +181,3 @@ def _mixed(data_path: str, region_policy: str) -> Data:
         found,
         unlabelled={split: without} if without else {},
     )
-
-
-def _indexed(data_path: str, index_dir: str | None) -> str:
-    """Index plain data, and return the URL of the index with its manifest."""
-    data = with_deadline(open_storage(data_path), DEADLINE_S)
-    if data.is_local and not Path(data.url).exists():
-        raise UsageError(
-            f"{data_path}: no such folder; expected a dataset of `dataprep build`, an image folder, tars or a TFDS "
-            "directory, on a disk or gs://, or the .json file of a mixture"
-        )
-    manifest = read_manifest(data) if index_dir is None else None
-    if manifest is not None:
-        if is_adopted(manifest):
-            refuse_changed(data, open_named_data(data, manifest), manifest, None)
-        return data_path
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep" / "adopted"
-    index_url = index_dir or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])
-    adoption = adopt(AdoptRequest(url=data_path, index_url=index_url), _Progress())
-    if adoption.changes:
-        _Progress().log(f"{data_path}: changed since it was indexed ({adoption.changes}); indexing it again")
-        adoption = adopt(AdoptRequest(url=data_path, index_url=index_url, overwrite=True), _Progress())
-    elif adoption.already:
-        _Progress().log(f"{data_path}: using the index in {index_url}; remove it if the data have changed")
-    return adoption.url
-
-
-class _Progress:
-    """Progress of indexing, as lines on stderr."""
-
-    stall_s = STALL_S
-
-    def step(self, what: str) -> None:
-        self.log(f"index: {what}")
-
-    def started(self, shards: int, num_bytes: int) -> None:
-        self.log(f"index: reading where each image is in {human_bytes(num_bytes)}, once; later runs use the index")
-
-    def shard_done(self, samples: int, num_bytes: int) -> None:
-        pass
-
-    def log(self, line: str) -> None:
-        print(line, file=sys.stderr)
-
-    warn = log

@@ -100,13 +100,6 @@ def test_a_classifier_refuses_a_mixture_with_images_without_a_label(tmp_path):
         classes_of(open_data(str(tmp_path / "mix.json")), None)
 
 
-def test_what_goes_on_while_plain_data_are_indexed_is_said(photographs, tmp_path, capsys):
-    open_data(photographs, index_dir=str(tmp_path / "index"))
-    listing, reading, writing = capsys.readouterr().err.splitlines()
-    assert (listing, writing) == ("index: listing", "index: writing index and manifest")
-    assert reading.startswith("index: reading where each image is in ")
-
-
 def test_data_that_are_not_there_are_refused_with_what_is_expected(tmp_path):
     with pytest.raises(UsageError, match=r"nothere: no such folder; expected a dataset of `dataprep build`, an image"):
         open_data(str(tmp_path / "nothere"))
