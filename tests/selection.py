@@ -45,6 +45,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/test_agents.py": DOCUMENTS,
     "tests/test_interop.py": READERS,
     "tests/test_laion_interop.py": (*READERS, "dataprep/fetched/"),
+    "tests/test_notebook.py": (*READERS, "dataprep/__init__.py", "dataprep/commands/", "dataprep/cli.py"),
     "tests/test_own_data.py::test_tfds_reads_images_and_annotations": READERS,
     "tests/test_own_data.py::test_torchvision_reads_the_images": READERS,
     "tests/test_own_data.py::test_webdataset_reads_images_and_annotations": READERS,

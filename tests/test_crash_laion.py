@@ -43,7 +43,7 @@ def test_a_build_killed_at_a_commit_boundary_is_finished_by_a_rerun(web, tmp_pat
     assert dataprep(*arguments).returncode == 0
     expected = digests(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
-    assert stop_everywhere(arguments, tmp_path / "out", expected, every=50) >= 4
+    assert stop_everywhere(arguments, tmp_path / "out", expected, every=100) >= 4
 
 
 def test_a_retry_killed_at_a_commit_boundary_is_finished_by_a_rerun(tmp_path):

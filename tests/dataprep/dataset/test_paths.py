@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.dataset.paths import is_hidden_name, named, path_of, readable
+from dataprep.dataset.paths import is_hidden_name, is_readable_image, named, path_of, readable
 from dataprep.sources.keys import key_of, name_parts
 from tests.support.samples import examples
 
@@ -50,3 +50,8 @@ def test_names_for_people_hold_no_character_that_moves_a_cursor_or_no_file_can_h
     assert readable("red=1B=5B31m") == "red\ufffd[31m"
     readable("raw=FF").encode()
     assert readable(f"{key_of(['猫' * 500])}").startswith("猫猫")
+
+
+def test_readable_images_are_known_by_their_suffix():
+    names = ("a.JPG", "b/c.png", "d.tiff", "jpg", "e.jpg.txt")
+    assert [name for name in names if is_readable_image(name)] == ["a.JPG", "b/c.png", "jpg"]

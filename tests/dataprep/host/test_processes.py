@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dataprep.host.processes import Threads
+from dataprep.host.processes import Threads, environment
 from tests.support.waiting import end_soon
 
 # Starts a child, says its number, and is killed: before the child asks whose child it is, or afterwards.
@@ -42,6 +42,15 @@ def test_a_child_ends_with_its_parent(early):
         if not ended:
             os.kill(child_pid, signal.SIGKILL)
         assert ended
+
+
+def test_a_variable_that_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv("OF_THE_USER", "1")
+    monkeypatch.delenv("OF_OURS", raising=False)
+    with environment({"OF_THE_USER": "2", "OF_OURS": "2"}):
+        assert (os.environ["OF_THE_USER"], os.environ["OF_OURS"]) == ("1", "2")
+    assert os.environ["OF_THE_USER"] == "1"
+    assert "OF_OURS" not in os.environ
 
 
 @pytest.fixture
