@@ -28,6 +28,8 @@ STORAGE_CLASSES = ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE")
 LIFECYCLES = ("delete", "nearline")
 ABANDONED_UPLOAD_DAYS = 7
 """Age at which parts of unfinished uploads are removed: they cost as much as objects, and no listing shows them."""
+PUBLIC_ACCESS = "enforced"
+"""Setting of Cloud Storage's public access prevention, for every bucket."""
 _DAY_S = 86_400
 _CREATE = "storage.buckets.create"
 CREATE_CACHE = "storage.anywhereCaches.create"
@@ -60,7 +62,7 @@ class LifecycleRule(TypedDict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BucketRequest:
-    """The settings of a bucket to create."""
+    """The settings of a bucket to create. Rights are granted on the bucket only, never on single objects or to all."""
 
     name: str
     location: str
@@ -73,10 +75,6 @@ class BucketRequest:
     """What happens at that age: one of LIFECYCLES."""
     soft_delete_days: int = 7
     """Number of days for which deleted objects can be restored and must be paid for; 0, or 7 to 90."""
-    uniform_access: bool = True
-    """Whether rights are granted on the bucket only, never on single objects."""
-    public_access: str = "enforced"
-    """Setting of Cloud Storage's public access prevention."""
     hierarchical: bool = False
     """Whether objects lie in folders; it cannot be changed later."""
     caches: tuple[str, ...] = ()
@@ -106,7 +104,8 @@ class BucketRequest:
 
     def document(self) -> dict[str, object]:
         """Return the request as JSON values."""
-        return {**asdict(self), "labels": dict(self.labels), "lifecycle_rules": self.rules}
+        access = {"uniform_access": True, "public_access": PUBLIC_ACCESS}
+        return {**asdict(self), "labels": dict(self.labels), **access, "lifecycle_rules": self.rules}
 
 
 def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, list[str]]:
@@ -178,8 +177,8 @@ def _create(client: Client, request: BucketRequest, project: str | None) -> None
         bucket.hierarchical_namespace_enabled = True
     bucket.labels = dict(request.labels)
     bucket.lifecycle_rules = request.rules
-    bucket.iam_configuration.uniform_bucket_level_access_enabled = request.uniform_access
-    bucket.iam_configuration.public_access_prevention = request.public_access
+    bucket.iam_configuration.uniform_bucket_level_access_enabled = True
+    bucket.iam_configuration.public_access_prevention = PUBLIC_ACCESS
     bucket.soft_delete_policy.retention_duration_seconds = request.soft_delete_days * _DAY_S
     try:
         with bucket_errors(f"gs://{request.name}", _CREATE):
@@ -230,8 +229,8 @@ def _differences(found: Bucket, request: BucketRequest) -> list[str]:
     soft_delete_s = found.soft_delete_policy.retention_duration_seconds
     pairs: list[tuple[str, object, object]] = [
         ("storage class", found.storage_class, request.storage_class),
-        ("uniform access", bool(found.iam_configuration.uniform_bucket_level_access_enabled), request.uniform_access),
-        ("public access prevention", found.iam_configuration.public_access_prevention, request.public_access),
+        ("uniform access", bool(found.iam_configuration.uniform_bucket_level_access_enabled), True),
+        ("public access prevention", found.iam_configuration.public_access_prevention, PUBLIC_ACCESS),
         ("soft delete, days", (soft_delete_s or 0) // _DAY_S, request.soft_delete_days),
         *((f"label {key}", found.labels.get(key), value) for key, value in request.labels.items()),
     ]

@@ -370,7 +370,6 @@ def shards_at_once(run: Run, urls: tuple[str, ...]) -> int:
         run: Options of the run; other parts are taken to have as many workers.
         urls: URLs of originals and output.
     """
-    pass
     return engine_module(run.runner).shards_at_once(run.choice(), urls)
 
 

@@ -188,10 +188,7 @@ def _training(plan: CapacityPlan, training: TrainingTime) -> str:
 
 
 def _resources(plan: CapacityPlan) -> Table:
-    table = Table(title="One host; the bucket is shared by all hosts", title_justify="left", box=None, padding=(0, 2))
-    table.add_column("")
-    for name in ("needed", "available", "headroom"):
-        table.add_column(name, justify="right")
+    table = _table("One host; the bucket is shared by all hosts", "", "needed", "available", "headroom")
     for resource in sorted(plan.resources, key=lambda resource: resource.headroom):
         sign = _sign(resource)
         table.add_row(
@@ -205,10 +202,7 @@ def _resources(plan: CapacityPlan) -> Table:
 
 def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table:
     title = "What if (each change alone): images/s that the hosts could deliver"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
-    table.add_column("change", overflow="fold")
-    for name in ("images/s", "of required", "limit"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _table(title, "change", "images/s", "of required", "limit")
     tightest = plan.tightest
     table.add_row(
         "as it is", f"{_sign(tightest)}{plan.images_per_s:,.0f}", f"{plan.utilisation:.0%}", tightest.name, style="bold"
@@ -216,6 +210,15 @@ def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table:
     for change in changes:
         sign = "" if change.certain else "≥ "
         table.add_row(change.change, f"{sign}{change.images_per_s:,.0f}", f"{change.utilisation:.0%}", change.limit)
+    return table
+
+
+def _table(title: str, first: str, *numbers: str) -> Table:
+    """Open a table whose first column has words, and all others numbers."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
+    table.add_column(first, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -270,10 +273,7 @@ def _print_places(console: Console, priced: PricedPlaces) -> None:
     often = "once" if places.passes == 1 else f"{places.passes:,.0f} times"
     what = f"Reading {gib(priced.reading.num_bytes)} {often} in {places.where}"
     title = f"{what}: {priced.verdict.kind}, {priced.verdict.reason}"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
-    table.add_column("USD", overflow="fold")
-    for name in ("once", f"kept {months_text(places.months)}", "read", "requests", "sum"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _table(title, "USD", "once", f"kept {months_text(places.months)}", "read", "requests", "sum")
     for offer in priced.offers:
         read = offer.read.transfer + offer.read.retrieval
         amounts = (offer.once.total + offer.ingest, offer.kept, read, offer.read.operations, offer.total)
