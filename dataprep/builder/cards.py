@@ -123,38 +123,21 @@ def _record_sets(manifest: Manifest, split: SplitManifest) -> Iterator[Json]:
         for name, kind in columns.items()
     ]
     yield _record_set(index, "where each sample lies, with its label", fields)
-    if _is_open(manifest):
-        yield _images(split)
-        yield _packed_annotations(split)
-    elif FORMATS[manifest.format].one_file_per_image and not is_adopted(manifest):
-        yield _images(split)
-        if manifest.features:
-            yield _listed_annotations(manifest, split)
+    single = FORMATS[manifest.format].one_file_per_image and not is_adopted(manifest)
+    if _is_open(manifest) or single:
+        yield _contents(split, "images", "files", "the images", ("image", "sc:ImageObject"))
+    if _is_open(manifest):  # readers of Croissant return the JSON next to each image as one text
+        description = "what is stored beside each image, as JSON"
+        yield _contents(split, "annotations", "json", description, ("json", "sc:Text"))
+    elif single and manifest.features:
+        yield _listed_annotations(manifest, split)
 
 
-def _images(split: SplitManifest) -> Node:
-    name, files = f"{split.name}-images", f"{split.name}-files"
-    return _record_set(
-        name,
-        "the images",
-        [
-            _field(name, "file", "sc:Text", _property(files, "fullpath")),
-            _field(name, "image", "sc:ImageObject", _property(files, "content")),
-        ],
-    )
-
-
-def _packed_annotations(split: SplitManifest) -> Node:
-    """Describe the JSON next to each image of a tar: readers of Croissant return it as one text."""
-    name, files = f"{split.name}-annotations", f"{split.name}-json"
-    return _record_set(
-        name,
-        "what is stored beside each image, as JSON",
-        [
-            _field(name, "file", "sc:Text", _property(files, "fullpath")),
-            _field(name, "json", "sc:Text", _property(files, "content")),
-        ],
-    )
+def _contents(split: SplitManifest, name: str, files: str, description: str, column: tuple[str, str]) -> Node:
+    """Describe the files of a file set: the path of each, and its content as a column of some type."""
+    name, files = f"{split.name}-{name}", f"{split.name}-{files}"
+    path = _field(name, "file", "sc:Text", _property(files, "fullpath"))
+    return _record_set(name, description, [path, _field(name, *column, _property(files, "content"))])
 
 
 def _listed_annotations(manifest: Manifest, split: SplitManifest) -> Node:

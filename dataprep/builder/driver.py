@@ -41,12 +41,11 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
     While `dataprep retry-failed` runs, or after it was interrupted, files are newer than the manifest: then nothing is
     compared.
     """
-    damaged = list(damaged_files(storage, manifest))
-    if not damaged or storage.stat(RETRY_JSON) is not None:
+    damage = _damage(storage, manifest)
+    if not damage or storage.stat(RETRY_JSON) is not None:
         return
     raise VerificationError(
-        f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: "
-        f"{first_faults(damaged)}. Build it again with `overwrite`; or remove the damaged files "
+        f"{damage}. Build it again with `overwrite`; or remove the damaged files "
         f"and {MANIFEST}, and run this command again, which builds what is missing; or remove the damaged files alone, "
         f"and replicate another copy to {storage.url}; then verify it"
     )
@@ -63,14 +62,19 @@ def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -
         UsageError: All files are there.
     """
     advice = "or build all of it again with `overwrite`"
-    damaged = list(damaged_files(storage, manifest))
-    if damaged:
+    if damage := _damage(storage, manifest):
         raise VerificationError(
-            f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: {first_faults(damaged)}. "
-            f"It was {versions}, and other versions may write other bytes: install those versions to repair it, "
-            f"replicate another copy to {storage.url}, {advice}"
+            f"{damage}. It was {versions}, and other versions may write other bytes: install those versions to repair "
+            f"it, replicate another copy to {storage.url}, {advice}"
         )
     raise UsageError(f"{storage.url}: the dataset is there already, {versions}; choose another `output`, {advice}")
+
+
+def _damage(storage: Storage, manifest: Manifest) -> str:
+    damaged = list(damaged_files(storage, manifest))
+    if not damaged:
+        return ""
+    return f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: {first_faults(damaged)}"
 
 
 def damaged_files(storage: Storage, manifest: Manifest) -> Iterator[str]:

@@ -23,7 +23,6 @@ from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import ByteReader, Member, damaged
 from dataprep.messages import quoted, shown
 from dataprep.sources.archives import ArchiveReader, Progress, archive_members
-from dataprep.sources.folders import FolderFile
 from dataprep.sources.keys import is_file_of_image, is_image, key_of, name_parts, refuse_duplicates
 from dataprep.storage.base import NO_VERSION, ObjectInfo, Storage
 
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from dataprep.sources.folders import FolderFile
 
 
 MAX_IMAGE_BYTES = 128 * 2**20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from dataprep.dataset.features import Features
 from dataprep.dataset.records import Enumeration, SourceFile
@@ -17,10 +17,12 @@ from dataprep.formats.tars import damaged
 from dataprep.messages import counted, not_one_of, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, SplitRequest
-from dataprep.sources.coco_annotations import KINDS, CocoAnnotations, category_names, coco_features
-from dataprep.sources.coco_files import archive_of, find_json
+from dataprep.sources.coco_files import KINDS, archive_of, find_json
 from dataprep.sources.folders import folder_files
 from dataprep.storage.base import Storage
+
+if TYPE_CHECKING:
+    from dataprep.sources.coco_annotations import CocoAnnotations
 
 PARTS = {"train": {"train2017": 118_287, "unlabeled2017": 123_403}, "val": {"val2017": 5_000}}
 """Number of images of each original archive of coco-dup5, by split."""
@@ -86,6 +88,8 @@ class AnnotatedCoco(Coco):
 
     @property
     def features(self) -> Features:
+        from dataprep.sources.coco_annotations import coco_features  # which the images alone do not need
+
         return coco_features(self.annotations)
 
     def with_annotations(self, kinds: Iterable[str]) -> Self:
@@ -97,6 +101,8 @@ class AnnotatedCoco(Coco):
         return replace(self, annotations=chosen)
 
     def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
+        from dataprep.sources.coco_annotations import CocoAnnotations
+
         split, allow_partial = wanted.split, wanted.allow_partial
         (folder,) = self.parts[split]
         kinds = self.annotations if split in LABELLED else ()
@@ -136,6 +142,8 @@ class AnnotatedCoco(Coco):
 
     def _refuse_other_categories(self, root: Storage, split: str, found: CocoAnnotations) -> None:
         """Refuse categories of two splits that differ, because a label is a position among them."""
+        from dataprep.sources.coco_annotations import category_names
+
         for kind, names in found.categories.items():
             for other in LABELLED:
                 (folder,) = self.parts[other]

@@ -25,7 +25,7 @@ from dataprep.dataset.records import SourceFile
 from dataprep.dataset.run_lengths import runs_of
 from dataprep.errors import FormatError, SourceError
 from dataprep.messages import quoted, shown
-from dataprep.sources.coco_files import AnnotationFile, PanopticImages, archive_of, find_json, top_level_items
+from dataprep.sources.coco_files import KINDS, AnnotationFile, PanopticImages, archive_of, find_json, top_level_items
 from dataprep.storage.base import Storage
 from dataprep.storage.spool import Extent, ScratchFile
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 MAX_COORDINATE = 1e9
 """Maximum absolute value of a coordinate."""
-KINDS = ("captions", "instances", "keypoints", "panoptic")
-"""Kinds of annotations; each is a file for each split."""
 _LIST = (None,)
 _OBJECT = {
     "area": Feature("float64", _LIST),

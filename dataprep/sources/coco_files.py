@@ -43,6 +43,8 @@ READ_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Ru
 """Errors of `zipfile` for damaged, encrypted and unknown members."""
 _REST_OF_NUMBER = re.compile(r"[0-9.eE+-]*\Z")
 _NOT_SPACE = re.compile(r"[^ \t\n\r]")
+KINDS = ("captions", "instances", "keypoints", "panoptic")
+"""Kinds of annotations; each is a file for each split."""
 FOLDER = "annotations"
 JSON_OF = {
     "captions": "captions",

@@ -33,7 +33,16 @@ from dataprep.messages import counted, shell_words, shown
 from dataprep.sources import pictures as own_pictures
 from dataprep.sources import tree as trees
 from dataprep.sources.base import READ_ALL, SPLIT_FOLDERS, SPLITS, OwnData, OwnDataset, Reading, SplitFacts
-from dataprep.sources.keys import IMAGE_SUFFIXES, SHOWN_PROBLEMS, Problems, is_hidden, key_of, name_bytes
+from dataprep.sources.keys import (
+    ARCHIVES,
+    IMAGE_SUFFIXES,
+    PACKED,
+    SHOWN_PROBLEMS,
+    Problems,
+    is_hidden,
+    key_of,
+    name_bytes,
+)
 from dataprep.sources.tables import FILE_COLUMN, rows_of
 from dataprep.storage.base import Storage
 from dataprep.storage.errors import disk_errors
@@ -48,7 +57,7 @@ MAX_TEXT_BYTES = MAX_ANNOTATION_BYTES
 SUFFIX = "txt"
 """Suffix of text files if the user names none."""
 _SUFFIX = re.compile(r"[a-z0-9_-]{1,32}")
-_OTHER_FILES = IMAGE_SUFFIXES | OTHER_PICTURES | trees.ARCHIVES | trees.PACKED
+_OTHER_FILES = IMAGE_SUFFIXES | OTHER_PICTURES | ARCHIVES | PACKED
 P = TypeVar("P", bound=own_pictures.Picture)
 
 

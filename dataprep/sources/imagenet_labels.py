@@ -56,10 +56,13 @@ class ValLabels:
     archive: str
     """File or folder from which the labels were read, relative to the source root."""
     num_bytes: int
-    classes: tuple[str, ...]
-    """All classes that the file names, sorted."""
     wnids: dict[str, str]
     """Class by image, e.g. `ILSVRC2012_val_00000001`."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """All classes that the file names, sorted."""
+        return tuple(sorted(set(self.wnids.values())))
 
 
 def read_val_labels(root: Storage) -> ValLabels | None:
@@ -99,7 +102,7 @@ def _from_csv(where: str, name: str, data: bytes) -> ValLabels:
             wnids[row[0]] = wnid
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{where}: no CSV that can be read: {error}; fetch it again") from error
-    return ValLabels(name, len(data), tuple(sorted(set(wnids.values()))), wnids)
+    return ValLabels(name, len(data), wnids)
 
 
 def _from_unpacked_boxes(root: Storage, folder: str) -> ValLabels | None:
@@ -111,7 +114,7 @@ def _from_unpacked_boxes(root: Storage, folder: str) -> ValLabels | None:
     with ThreadPoolExecutor(16) as threads:
         found = list(threads.map(partial(_class_in_file, root), names))
     wnids = {file.parts[0].removesuffix(".xml"): wnid for file, wnid in zip(files, found, strict=True)}
-    return ValLabels(folder, sum(file.num_bytes for file in files), tuple(sorted(set(found))), wnids)
+    return ValLabels(folder, sum(file.num_bytes for file in files), wnids)
 
 
 def _class_in_file(root: Storage, name: str) -> str:
@@ -145,7 +148,7 @@ def _from_devkit(root: Storage, num_bytes: int) -> ValLabels:
                 f"expected the ILSVRC2012_ID of one of {len(wnid_of_id):,} classes; fetch it again"
             )
         wnids[val_name(number)] = wnid
-    return ValLabels(DEVKIT, num_bytes, tuple(sorted(set(wnids.values()))), wnids)
+    return ValLabels(DEVKIT, num_bytes, wnids)
 
 
 def val_name(number: int) -> str:
@@ -172,7 +175,7 @@ def _from_boxes(root: Storage, num_bytes: int) -> ValLabels:
             raise damaged(reader, member.offset, f"{error}; use {DEVKIT}", member=member.name) from error
     if not wnids:
         raise SourceError(f"{reader.archive}: no annotation (.xml) in it; fetch it again")
-    return ValLabels(BBOX, num_bytes, tuple(sorted(set(wnids.values()))), wnids)
+    return ValLabels(BBOX, num_bytes, wnids)
 
 
 class _AnnotationError(Exception):

@@ -45,6 +45,10 @@ MAX_NAME_BYTES = 4096
 """Maximum length of an original name: no file system stores a longer path."""
 IMAGE_SUFFIXES = READABLE_SUFFIXES | {"tif", "tiff"}
 """Suffixes by which a name is an image's; the real format is decided by the file's content, so a TIFF is rejected."""
+ARCHIVES = frozenset({"tar", "zip"})
+"""Suffixes of archives in which images can be read in place."""
+PACKED = frozenset({"7z", "bz2", "gz", "rar", "tgz", "xz", "zst"})
+"""Suffixes of compressed archives: no range of their bytes is an image."""
 _HASH_DIGITS = 32
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
 _METADATA = re.compile(r"(?<![^/])_(?=_)")

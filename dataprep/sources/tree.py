@@ -29,13 +29,10 @@ from dataprep.sources.archives import ArchiveReader, Progress, archive_members, 
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, SPLIT_FOLDERS, OwnData, member_parts
 from dataprep.sources.folders import tree_files
 from dataprep.sources.image_tables import other_data
-from dataprep.sources.keys import PAPERS, Problems, is_hidden, name_bytes
+from dataprep.sources.keys import ARCHIVES, PACKED, PAPERS, Problems, is_hidden, name_bytes
 from dataprep.sources.tables import FILE_NAMES, MetadataFile
 from dataprep.storage.base import Storage
 
-ARCHIVES = frozenset({"tar", "zip"})
-PACKED = frozenset({"7z", "bz2", "gz", "rar", "tgz", "xz", "zst"})
-"""Suffixes of compressed archives: no range of their bytes is an image."""
 _HIDDEN = "hidden or of the system"
 _IS_PACKED = "a compressed archive, in which images cannot be read in place"
 _TEXTS = frozenset({"caption", "txt"})
