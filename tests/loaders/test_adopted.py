@@ -64,15 +64,6 @@ def test_adopted_data_in_a_bucket_with_an_index_elsewhere_load_as_the_original_d
     assert contents(tmp_path / "index", processes=1) == contents(dataset(fmt))
 
 
-def test_an_adopted_image_folder_of_linked_classes_loads_as_the_original(dataset, tmp_path):
-    real = foreign(dataset("imagefolder"), tmp_path / "elsewhere")
-    (tmp_path / "linked/train").mkdir(parents=True)
-    for folder in (real / "train").iterdir():
-        (tmp_path / "linked/train" / folder.name).symlink_to(folder)
-    adopt(tmp_path / "linked")
-    assert contents(tmp_path / "linked") == contents(dataset("imagefolder"))
-
-
 def test_a_sample_that_lacks_a_field_is_named_with_its_shard_and_key(tmp_path):
     members = [(f"{number}.jpg", image_of(number)) for number in range(8)]
     captions = [(f"{number}.txt", b"a cup") for number in range(8) if number != 5]

@@ -68,11 +68,6 @@ def test_a_url_or_split_of_another_type_is_refused(place):
         open_loader(**{"url": "nowhere", "batch_size": 8, **place})
 
 
-def test_an_unknown_setting_is_answered_with_the_nearest_name():
-    with pytest.raises(UsageError, match=r"^no setting proceses; did you mean processes\? There are augment, "):
-        open_loader("nowhere", batch_size=8, proceses=2)
-
-
 def test_numpy_numbers_lists_and_paths_are_accepted():
     config = LoaderConfig(
         batch_size=np.int64(8), flip=np.float32(0.5), scale=[0.5, 1], fields=["caption"], cache_dir=Path("cache")

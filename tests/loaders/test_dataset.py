@@ -148,13 +148,6 @@ def test_opening_a_bucket_that_never_answers_ends_at_the_deadline(silent_bucket,
         OPENED[what](silent_bucket, 1.0)
 
 
-@pytest.mark.parametrize("name", ["", "/mix.json"])
-def test_training_does_not_wait_longer_for_the_data_than_loaders_do(silent_bucket, monkeypatch, name):
-    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 36_000.0)
-    with pytest.raises(StorageError, match="gs://silent/imagenet/"):
-        open_data(silent_bucket + name)
-
-
 NAMES = ("caption", "indoor", "objects", "patient", "score", "tags", "year")
 
 

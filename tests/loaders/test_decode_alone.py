@@ -1,6 +1,5 @@
 """Every image is decoded as if it were the only one, whatever was decoded before it, and safely without its tables."""
 
-import contextlib
 import io
 import shutil
 
@@ -19,7 +18,6 @@ from tests.support.jpeg_parts import (
     HUFFMAN_TABLES,
     QUANTISATION_TABLES,
     RESTART_INTERVAL,
-    many_scans,
     with_empty_huffman_tables,
     without,
 )
@@ -101,25 +99,6 @@ def test_a_build_accepts_exactly_the_images_that_the_loader_decodes(backend, mis
             assert np.array_equal(found, simplejpeg.decode_jpeg(image))
 
 
-def test_other_decoders_of_the_toolkit_keep_nothing_of_the_previous_image():
-    """Pillow repairs, simplejpeg checks, OpenCV resizes downloads; none may keep tables of an earlier image."""
-    import cv2
-
-    def by_opencv(data):
-        return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-
-    def whole(data):
-        return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-
-    expected = whole(STANDARD)
-    for before in OTHERS.values():
-        for read in (whole, simplejpeg.decode_jpeg, by_opencv):
-            with contextlib.suppress(ValueError, OSError):  # the cut one
-                read(before)
-            found = read(MOTION_JPEG)
-            assert np.array_equal(found[..., ::-1] if read is by_opencv else found, expected)
-
-
 @needs_extension
 @pytest.mark.parametrize("number", range(4))
 def test_empty_huffman_tables_neither_crash_nor_make_a_picture_that_libjpeg_does_not(number):
@@ -199,14 +178,3 @@ def test_a_long_thin_image_is_scaled_by_every_decoder(backend, size):
             data = saved(image, kind, quality=100, subsampling=0)
             assert open_decoder(interpolation, backend).decode_many([data], [view], out, [0]) == [None]
             assert np.abs(out[0] - expected).max() <= most, (kind, interpolation)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_image_of_too_many_scans_is_refused_by_every_decoder(backend):
-    """Pillow is tried last, and would decode the image for minutes."""
-    side = 2_000
-    out = np.full((1, 32, 32, 3), 7, np.uint8)
-    view = View(0, 0, side, side, 32, 32, 0, 0, 0)
-    (reason,) = open_decoder("bicubic", backend).decode_many([many_scans(900, side)], [view], out, [0])
-    assert "900 scans over 2000x2000 pixels; at most 500" in reason
-    assert not out.any()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 
 import numpy as np
 import pytest
 from absl import flags
 
 from dataprep.errors import UsageError
-from loaders import mixture, open_loader
+from loaders import open_loader
 from tests.support.on_use import on_use
 
 grain = on_use("grain")
@@ -144,13 +143,6 @@ def test_batches_go_through_grains_own_transformations(dataset, batches):
     iterator.close()
 
 
-def test_an_evaluation_ends_after_one_pass(dataset):
-    dataset = open_batches(dataset("webdataset"), "val", batch_size=BATCH, image_size=32)
-    for _ in range(2):
-        found = list(dataset)
-        assert len({key for batch in found for key in batch["keys"] if key}) == sum(b["mask"].sum() for b in found)
-
-
 def test_an_evaluation_resumes_after_any_batch(dataset):
     dataset = open_batches(dataset("webdataset"), "val", batch_size=2, image_size=32)
     iterator = iter(dataset)
@@ -162,29 +154,6 @@ def test_an_evaluation_resumes_after_any_batch(dataset):
     for done, state in enumerate(states):
         iterator.set_state(state)
         assert [batch["keys"] for batch in iterator] == keys[done:]
-    iterator.close()
-
-
-@pytest.mark.filterwarnings("ignore:.*a batch of .* is larger than the split")
-@pytest.mark.parametrize("epochs", range(1, 6))
-def test_epochs_that_pass_within_a_batch_end_the_dataset(dataset, epochs):
-    with open_loader(str(dataset("webdataset")), batch_size=BATCH, **SMALL) as loader:
-        samples = loader.order.num_samples
-    batch_size = 2 * samples + samples // 2
-    iterator = iter(open_batches(dataset("webdataset"), batch_size=batch_size, epochs=epochs, **SMALL))
-    found = [len(batch["keys"]) for batch in islice(iterator, 10)]
-    assert found == [batch_size] * (epochs * samples // batch_size)
-    iterator.close()
-
-
-def test_a_mixture_ends_where_its_loader_does(dataset):
-    parts = mixture([(str(dataset("webdataset")), 1), (str(dataset("coco")), 1)], at_end="stop")
-    with open_loader(parts, batch_size=BATCH, **SMALL) as loader:
-        expected = [batch.keys for batch in loader]
-    found = open_batches(parts, batch_size=BATCH, **SMALL)
-    iterator = iter(found)
-    assert [batch["keys"] for batch in iterator][: len(expected)] == expected
-    assert next(iterator, None) is None
     iterator.close()
 
 
@@ -203,10 +172,3 @@ def test_wrong_use_is_one_line(dataset):
     with pytest.raises(UsageError, match="rank: no setting of single samples"):
         GrainSource.open(url, rank=1)
     assert "imagenet" in str(batches)
-
-
-def test_one_worker_process_may_take_the_batches(dataset, batches):
-    found = open_batches(dataset("webdataset"), batch_size=BATCH, **SMALL)
-    iterator = iter(found.mp_prefetch(grain.MultiprocessingOptions(num_workers=1)))
-    assert [batch["keys"] for batch in islice(iterator, 3)] == [keys for keys, _ in batches[:3]]
-    iterator.close()

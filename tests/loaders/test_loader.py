@@ -16,8 +16,7 @@ import pytest
 from dataprep.errors import StorageError, UsageError
 from dataprep.storage import gcs_client
 from dataprep.storage.gcs_client import Deadlines
-from loaders import LoaderConfig, Packs, Views, mixture, open_loader, open_packs, open_views
-from loaders.order import Order
+from loaders import Packs, Views, mixture, open_loader, open_packs, open_views
 from tests.loaders.conftest import FORMATS
 from tests.support.finished import build_here
 from tests.support.gcs_emulator import GCSEmulator
@@ -172,12 +171,6 @@ def test_the_documented_lines_save_and_load_a_state(reference, dataset, tmp_path
         assert next(iter(loader)).keys == reference[1][0]
 
 
-def test_epochs_of_the_documented_size_have_the_documented_steps():
-    order = Order(shard_samples=(59,), seed=0, global_batch=16, samples_per_block=1)
-    assert [order.steps(epoch) for epoch in range(2)] == [3, 4]
-    assert order.epoch_of(3) == 1
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -327,28 +320,6 @@ def test_closing_leaves_no_memory_descriptor_thread_or_process(dataset):
         assert all(last <= first for last, first in zip(after, before, strict=True)), (before, after)
         assert before[0] == 0
         assert set(multiprocessing.active_children()) <= others
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"batch_size": 0}, "batch_size must be 1 or more, got 0"),
-        ({"rank": 2, "world_size": 2}, "rank must be 0 to 1"),
-        ({"world_size": 5}, "a batch of 12 cannot be shared by 5 ranks"),
-        ({"on_error": "ignore"}, "on_error must be one of raise, skip"),
-        ({"worker": 3}, "no setting worker; there are"),
-        ({"split": "test"}, "no split 'test'; it has train, val"),
-        ({"scale": (0.5, 0.2)}, "scale must be a range within 0 to 1"),
-        ({"resize": 32}, "resize must be 64 or more, got 32"),
-    ],
-)
-def test_wrong_settings_are_refused(dataset, settings, message):
-    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
-        open_loader(str(dataset("webdataset")), **{**SMALL, **settings})
-
-
-def test_the_default_evaluation_resizes_to_256():
-    assert LoaderConfig(batch_size=4).short_side == 256
 
 
 def test_a_batch_larger_than_the_split_is_a_warning_with_both_numbers(dataset):

@@ -140,15 +140,6 @@ def test_the_stored_order_goes_on_from_any_position(counts, step, at_once, data)
         assert pick.of_piece == sum(other.piece == pick.piece for other in picks)
 
 
-def test_two_seeds_two_passes_and_two_streams_differ():
-    def order(seed):
-        return Order(shard_samples=(300, 300), seed=seed, global_batch=1, samples_per_block=2, num_streams=4)
-
-    first = [sample for _, sample in taken(order(1).picks(0), 1200)]
-    other = [sample for _, sample in taken(order(2).picks(0), 600)]
-    assert len({tuple(first[:600]), tuple(first[600:]), tuple(other)}) == 3
-
-
 def test_the_order_equals_the_golden_vectors():
     """These never change: a run resumed by a later version continues with the same samples."""
     order = Order(
@@ -174,13 +165,6 @@ def test_blocks_hold_about_block_bytes_unless_the_dataset_is_small():
     assert samples_per_block(10, 0.0) == 1
     assert samples_per_block(10**6, 5e6) == 1
     assert samples_per_block(400_000_000, 30_000) == 69
-
-
-def test_an_order_of_hundreds_of_millions_of_samples_starts_at_any_batch():
-    order = Order(shard_samples=(10_000,) * 40_000, seed=0, global_batch=4096, samples_per_block=70)
-    pick = next(order.picks(90_000, rank=5, world_size=32))
-    assert pick.position == 90_000 * 4096 + 5
-    assert pick.piece.first <= pick.sample < pick.piece.stop
 
 
 @pytest.mark.parametrize(
@@ -214,11 +198,3 @@ def test_the_numbers_of_ranks_that_can_share_a_batch_are_said(batch, ranks, coul
         f"a batch of {batch} cannot be shared by {ranks} ranks; give {could}, or a batch_size that {ranks} divides "
         "(a saved state keeps its batch_size)"
     )
-
-
-def test_ranks_that_cannot_share_a_batch_are_refused():
-    order = Order(shard_samples=(3,), seed=0, global_batch=6, samples_per_block=1)
-    with pytest.raises(UsageError, match="a batch of 6 cannot be shared by 4 ranks"):
-        next(order.picks(0, rank=0, world_size=4))
-    with pytest.raises(UsageError, match="rank must be 0 to 1 in a world of 2, got 2"):
-        next(order.picks(0, rank=2, world_size=2))

@@ -51,10 +51,6 @@ def test_batches_are_the_same_for_every_format_and_any_number_of_workers(referen
     assert load_rows(dataset(fmt), 10, **SMALL, processes=processes, threads=threads) == reference
 
 
-def test_batches_are_the_same_from_a_bucket(reference, bucket_dataset):
-    assert load_rows(bucket_dataset("webdataset"), 10, **SMALL) == reference
-
-
 @pytest.mark.parametrize("world_size", [2, 3, 6])
 def test_ranks_together_load_the_rows_of_a_single_rank(reference, dataset, world_size):
     ranks = [
@@ -88,23 +84,6 @@ def test_states_of_other_packs_and_of_squares_are_refused(dataset):
     with open_packs(url, batch_size=24, packs=Packs(tokens=64, images=4, patch=8)) as loader:
         with pytest.raises(UsageError, match="tokens"):
             loader.load_state_dict(state)
-
-
-def test_two_passes_have_every_sample_twice_and_padding_is_small(dataset):
-    packs = Packs(tokens=256, images=4, patch=2)
-    with open_packs(str(dataset("webdataset")), batch_size=12, packs=packs, threads=1) as loader:
-        count = loader.order.num_samples
-        batches = list(itertools.islice(itertools.chain(loader, loader, loader), -(-2 * count // 12)))
-    keys = [key for batch in batches for key in _by_position(batch)][: 2 * count]
-    assert len(set(keys[:count])) == len(set(keys[count:])) == count
-    used = sum(int(batch.token_mask.sum()) for batch in batches)
-    assert used >= 0.97 * sum(batch.token_mask.size for batch in batches)
-
-
-def _by_position(batch):
-    rows = len(batch.labels)
-    images = len(batch.keys) // rows
-    return [batch.keys[row * images + image] for image in range(images) for row in range(rows)]
 
 
 def test_patches_are_those_of_the_image_at_its_own_shape(dataset):
@@ -267,13 +246,6 @@ def test_in_jax_a_step_compiles_once_over_two_epochs_on_four_devices(dataset, tw
     assert report["compiled"] == 1
     assert list(zip(report["keys"], report["sums"], strict=True)) == two_epochs
     assert report["shapes"] == [[[8, 4], [8, 4, 2], 4]] * len(two_epochs)
-
-
-@pytest.mark.long
-def test_in_pytorch_xla_nothing_compiles_after_the_first_batches(dataset, two_epochs):
-    report = run_module("tests.support.packs_devices", "xla", dataset("webdataset"))
-    assert list(zip(report["keys"], report["sums"], strict=True)) == two_epochs
-    assert report["compilations"][-1] == report["compilations"][2]
 
 
 def test_random_configurations_are_those_of_the_slow_reference():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dataprep.errors import FormatError, UsageError
-from loaders import mixture, open_loader
+from loaders import open_loader
 from loaders.samples import PADDING, Samples, Steps
 from tests.loaders.conftest import FORMATS
 
@@ -106,13 +106,6 @@ def test_other_processes_open_what_they_need(dataset, start):
     samples.close()
 
 
-def test_the_text_names_the_sequence_and_no_place(dataset, bucket_dataset):
-    here = Samples.open(dataset("webdataset"), seed=3)
-    assert repr(here) == repr(Samples.open(bucket_dataset("webdataset"), seed=3))
-    others = [{"seed": 4}, {"seed": 3, "image_size": 64}, {"seed": 3, "images": "encoded"}, {"seed": 3, "epochs": 2}]
-    assert len({repr(here), *(repr(Samples.open(dataset("webdataset"), **other)) for other in others)}) == 5
-
-
 def test_lengths_and_padding(dataset):
     samples = Samples.open(dataset("coco"), epochs=3, image_size=32)
     stored = Samples.open(dataset("coco"), shuffle=False, image_size=32)
@@ -153,11 +146,6 @@ def test_an_image_that_cannot_be_decoded_is_an_error_or_masked(originals, tmp_pa
 def test_wrong_use_is_one_line(dataset, settings, message):
     with pytest.raises(UsageError, match=message):
         Samples.open(dataset("webdataset"), **settings)
-
-
-def test_several_datasets_are_no_samples_of_one(dataset):
-    with pytest.raises(UsageError, match="url must be a folder or gs:// URL of one dataset, got Mixture"):
-        Samples.open(mixture([(str(dataset("webdataset")), 1)]))
 
 
 @pytest.fixture(scope="module")
@@ -203,19 +191,6 @@ def test_states_go_from_one_number_of_ranks_to_another_and_to_a_loader(dataset, 
         assert sorted(next(iter(loader)).keys) == sorted(keys(samples, expected[5]))
 
 
-def test_an_evaluation_is_padded_and_begins_anew(dataset):
-    samples = Samples.open(dataset("webdataset"), "val", image_size=32)
-    ranks = [Steps(samples, batch_size=16, rank=rank, world_size=2) for rank in range(2)]
-    for _ in range(2):
-        found = [list(steps) for steps in ranks]
-        assert len(found[0]) == len(found[1]) == len(ranks[0])
-        assert {len(positions) for of_rank in found for positions in of_rank} == {8}
-        positions = sorted(each for of_rank in found for step in of_rank for each in step)
-        padding = -len(samples) % 16
-        assert positions == [PADDING] * padding + list(range(len(samples)))
-    samples.close()
-
-
 def test_the_state_of_an_evaluation_resumes_after_its_step(dataset):
     samples = Samples.open(dataset("webdataset"), "val", image_size=32)
     whole = list(Steps(samples, batch_size=2))
@@ -238,11 +213,3 @@ def test_an_epoch_can_be_chosen(samples):
     assert list(steps) == second
     steps.set_epoch(0)
     assert list(steps) == first
-
-
-def test_another_sequence_and_another_world_are_refused(dataset, samples):
-    other = Steps(Samples.open(dataset("webdataset"), image_size=32, seed=1), batch_size=12)
-    with pytest.raises(UsageError, match=r"the state is of another sequence: .*seed"):
-        Steps(samples, batch_size=12).load_state_dict(other.state_dict())
-    with pytest.raises(UsageError, match="a batch of 12 cannot be shared by 5 ranks"):
-        Steps(samples, batch_size=12, world_size=5)

@@ -27,12 +27,3 @@ def test_a_mixture_ends_where_its_loader_does(dataset, epochs):
         expected = [batch.keys for _ in range(9) for batch in loader]
     with open_loader(parts, **settings) as loader:
         assert [batch["keys"] for batch in tf._elements(loader, epochs)] == expected
-
-
-@pytest.mark.filterwarnings("ignore:.*a batch of .* is larger than the split")
-def test_epochs_that_pass_within_a_batch_are_counted(dataset):
-    with open_loader(str(dataset("webdataset")), batch_size=12, image_size=32) as loader:
-        samples = loader.order.num_samples
-    with open_loader(str(dataset("webdataset")), batch_size=2 * samples, image_size=32) as loader:
-        loader.set_epoch(2)
-        assert len(list(tf._elements(loader, 4))) == 2

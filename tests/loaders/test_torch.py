@@ -215,30 +215,3 @@ def test_evaluations_go_on_after_any_batch_in_whatever_takes_them(dataset, wrapp
         list(ended)
         after.load_state_dict(ended.state_dict())
         assert [batch.keys for batch in after] == whole
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_evaluations_of_samples_go_on_after_any_step(dataset, num_workers):
-    samples = adapter.TorchSamples.open(dataset("webdataset"), "val", image_size=32)
-
-    def evaluation():
-        sampler = adapter.OrderSampler(samples, batch_size=2)
-        return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=num_workers)
-
-    whole = [batch["key"] for batch in evaluation()]
-    for done in (1, len(whole) - 1, None):
-        before, after = evaluation(), evaluation()
-        list(islice(before, done))
-        after.load_state_dict(before.state_dict())
-        assert [batch["key"] for batch in after] == (whole if done is None else whole[done:])
-        assert [batch["key"] for batch in after] == whole
-    samples.close()
-
-
-def test_another_epoch_and_another_sequence(loader, dataset):
-    batches = adapter.TorchBatches(loader)
-    batches.set_epoch(1)
-    assert batches.state_dict()["epoch"] == 1
-    with open_loader(str(dataset("webdataset")), **{**SMALL, "image_size": 32}) as other:
-        with pytest.raises(UsageError, match=r"the state is of another sequence: .*image_size"):
-            batches.load_state_dict(adapter.TorchBatches(other).state_dict())

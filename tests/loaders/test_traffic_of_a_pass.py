@@ -20,11 +20,6 @@ def test_the_predicted_number_of_pieces_is_that_of_the_order(shard_samples, at_o
     assert num_pieces(shard_samples, at_once, 12) == pytest.approx(len(found), abs=12)
 
 
-@pytest.mark.parametrize(("world_size", "readers"), [(1, 1), (64, 1), (96, 1), (384, 2)])
-def test_ranks_that_divide_the_streams_read_every_byte_once(world_size, readers):
-    assert ranks_per_piece(world_size, 1000, NUM_STREAMS) == pytest.approx(readers)
-
-
 def test_ranks_that_do_not_divide_the_streams_read_some_pieces_several_times():
     assert ranks_per_piece(5, 18, NUM_STREAMS) == pytest.approx(5 * (1 - 0.8**18))
     assert ranks_per_piece(5, 1, NUM_STREAMS) == pytest.approx(1)

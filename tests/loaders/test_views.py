@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
 
 from dataprep.errors import FormatError, UsageError
 from loaders import (
@@ -14,18 +14,15 @@ from loaders import (
     AnnotationTransform,
     LoaderConfig,
     Packs,
-    PilTransform,
     Views,
     mixture,
     open_loader,
     open_packs,
     open_views,
 )
-from loaders.decode.crop import RandomCrop, train_views
-from loaders.decode.decoders import extension_available, open_decoder
+from loaders.decode.decoders import extension_available
 from loaders.loader import Loader
 from tests.support.adapters import run_module
-from tests.support.adoption import adopt_here
 from tests.support.crop_reference import reference_view
 from tests.support.view_batches import GROUPS, described, load_views, view_rows
 
@@ -92,27 +89,6 @@ def test_view_0_is_the_image_of_a_single_view_and_no_view_moves_another(dataset)
 @pytest.mark.parametrize(("fmt", "processes", "threads"), [("tfrecord", 0, 4), ("imagefolder", 3, 1)])
 def test_batches_are_the_same_for_every_format_and_any_number_of_workers(reference, dataset, fmt, processes, threads):
     assert load_views(dataset(fmt), 10, **SMALL, processes=processes, threads=threads) == reference
-
-
-def test_batches_are_the_same_from_a_bucket(reference, bucket_dataset):
-    assert load_views(bucket_dataset("webdataset"), 10, **SMALL) == reference
-
-
-def test_data_that_other_tools_wrote_have_views(dataset, tmp_path):
-    """An adopted folder's index knows no size of an image, so the size is read from each header."""
-    data = tmp_path / "data"
-    shutil.copytree(dataset("imagefolder"), data, symlinks=True)
-    (data / "dataset.json").unlink()
-    shutil.rmtree(data / "index")
-    adopt_here(data)
-    with open_views(str(data), **SMALL) as loader:
-        batch = next(iter(loader))
-        path = files_of(loader, data)[batch.keys[0]]
-    with Image.open(path) as image:
-        view = reference_view(0, 0, image.height, image.width, 24, (0.05, 0.4), (3 / 4, 4 / 3), 0.5, number=4)
-    out = np.zeros((1, 24, 24, 3), np.uint8)
-    assert open_decoder().decode_many([path.read_bytes()], [view], out, [0]) == [None]
-    assert np.array_equal(batch.images[1][0, 2], out[0])
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 8])
@@ -189,20 +165,6 @@ def test_a_transform_sees_each_view_with_a_generator_of_its_own(dataset):
     assert np.array_equal(images[0][:, :, 2:], plain_images[0][:, :, 2:])
     assert np.array_equal(mixed[0], images[0])
     assert np.array_equal(mixed[1], 255 - plain_images[1])
-
-
-def test_a_transform_of_a_library_sees_each_view(dataset):
-    plain = {**SMALL, "batch_size": 8}
-    with (
-        open_views(str(dataset("webdataset")), **plain) as without,
-        open_views(str(dataset("webdataset")), **plain, transform=PilTransform(ImageOps.mirror)) as mirrored,
-        open_views(str(dataset("webdataset")), **plain, transform=AnnotationTransform(None)) as carried,
-    ):
-        for group, turned, same in zip(
-            *(next(iter(each)).images for each in (without, mirrored, carried)), strict=True
-        ):
-            assert np.array_equal(group[:, :, :, ::-1], turned)
-            assert np.array_equal(group, same)
 
 
 def replaced(group, **values):
@@ -296,21 +258,6 @@ def test_views_and_single_images_have_doors_of_their_own(dataset):
             Loader(loader.dataset, loader.config)
         with pytest.raises(UsageError, match="several views of an image are loaded by a ViewLoader"):
             type(loader)(loader.dataset, LoaderConfig(batch_size=24))
-
-
-def test_a_view_that_is_larger_than_its_crop_is_enlarged_as_alone(dataset):
-    """Views are made at full resolution, so that a large view of a small crop beside others is exact, too."""
-    views = (Views(size=200, min_area=0.05, max_area=0.05), Views(size=8))
-    folder = dataset("imagefolder")
-    with open_views(str(folder), batch_size=4, views=views) as loader:
-        batch, paths = next(iter(loader)), files_of(loader, folder)
-    for row, key in enumerate(batch.keys):
-        with Image.open(paths[key]) as image:
-            crop = RandomCrop((0.05, 0.05))
-            (view,) = train_views(0, [row], [image.height], [image.width], size=200, crop=crop)
-        out = np.zeros((1, 200, 200, 3), np.uint8)
-        open_decoder().decode_many([paths[key].read_bytes()], [view], out, [0])
-        assert np.array_equal(out[0], batch.images[0][row, 0])
 
 
 @pytest.fixture(scope="module")

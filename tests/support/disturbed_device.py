@@ -27,23 +27,6 @@ class DisturbedDevice:
         self._device.step(resident)
 
 
-class LateDevice:
-    """Takes 400 images/s in a run, and 340 alone, as if another program ended when the run began."""
-
-    name = "late"
-
-    def __init__(self):
-        self._late, self._device = parse_simulated("simulated:340"), parse_simulated("simulated:400")
-        self._batches = 0
-
-    def put(self, images_NHWC, labels_N):
-        self._batches += 1
-        return self._device.put(images_NHWC, labels_N)
-
-    def step(self, resident):
-        (self._device if self._batches > 1 else self._late).step(resident)
-
-
 class CrowdedDevice:
     """Takes 400 images/s alone, and slow steps as soon as batches are sent while it works."""
 

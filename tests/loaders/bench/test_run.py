@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from loaders.bench.round import Round
 from loaders.bench.run import BenchRequest, expand_braces, grouped, open_data, run_bench, section_of, stage_shares
 from loaders.bench.table import to_document
 from loaders.dataset import open_dataset
-from tests.loaders.test_adopted import foreign
 
 QUIET = BenchProgress(quiet=True)
 RATES = st.floats(0.1, 1e6)
@@ -45,25 +43,6 @@ def test_a_section_has_rates_memory_and_stages(dataset, tmp_path):
     assert stages["decode"].busy_ms_per_image > 0
     assert json.loads(json.dumps(to_document(table)))["sections"][0]["layout"] == "webdataset"
     assert not list(tmp_path.iterdir())
-
-
-def test_data_without_a_manifest_are_indexed_elsewhere_and_read_in_place(dataset, tmp_path):
-    folder = foreign(dataset("imagefolder"), tmp_path / "images")
-    tars = foreign(dataset("webdataset"), tmp_path / "tars") / "train"
-    tfds = foreign(dataset("tfrecord"), tmp_path / "tfds")
-    before = sorted(tmp_path.rglob("*"))
-    name = next(tars.iterdir()).name
-    pattern = f"{tars}/{name.replace(name[-17:-13], '{0000..0002}')[: -len('-of-00003.tar')]}-of-00003.tar"
-    work = tmp_path / "work"
-
-    table = bench_of(folder, folder / "train", pattern, tfds, folder=work)
-
-    assert [each.layout for each in table.sections] == ["imagefolder", "imagefolder", "webdataset", "tfrecord"]
-    assert len({each.samples for each in table.sections}) == 1
-    assert table.sections[2].url == " ".join(str(tars / f"{name[:-18]}{n:05d}-of-00003.tar") for n in range(3))
-    sizes = [each.bytes_per_image for each in table.sections]
-    assert sizes == pytest.approx([sizes[0]] * 4, rel=1e-6)
-    assert sorted(path for path in tmp_path.rglob("*") if work not in (path, *path.parents)) == before
 
 
 def test_a_loader_that_fails_is_an_error(dataset, tmp_path):
@@ -136,22 +115,3 @@ def test_stage_shares_add_up(times):
     (share,) = stage_shares(rounds)
     assert share.busy_share + share.get_wait_share + share.put_wait_share == pytest.approx(1)
     assert share.busy_ms_per_image == pytest.approx(1e3 * sum(busy_s for busy_s, _, _ in times) / (10 * len(times)))
-
-
-def test_a_stage_that_did_nothing_has_no_shares():
-    nothing = dict.fromkeys(("items", "busy_s", "get_wait_s", "put_wait_s"), 0)
-    (share,) = stage_shares([measured(stages={"fetch": nothing})])
-    assert asdict(share) == {
-        "name": "fetch",
-        "busy_share": 0,
-        "get_wait_share": 0,
-        "put_wait_share": 0,
-        "busy_ms_per_image": 0,
-    }
-
-
-def test_threads_that_decode_wait_for_the_bytes_of_fetch():
-    nothing = {"items": 8, "busy_s": 0.0, "get_wait_s": 0.0, "put_wait_s": 0.0}
-    stages = {"fetch": nothing | {"get_wait_s": 3.0}, "decode": nothing | {"busy_s": 1.0}}
-    _, decode = stage_shares([measured(stages=stages)])
-    assert (decode.name, decode.busy_share, decode.get_wait_share) == ("decode", 0.25, 0.75)

@@ -1,6 +1,5 @@
 """The table as JSON, and next to an earlier one: verdicts by all rounds, and nothing that differed is silent."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
-from loaders.bench.table import compare, read_table, to_document, verdict
+from loaders.bench.table import compare, read_table, verdict
 from tests.support.findings import bench_table
 
 rounds = st.lists(st.floats(1, 1e6), min_size=1, max_size=7)
@@ -57,11 +56,6 @@ def test_everything_that_differs_is_said():
     found = compare(replace(other, sections=(elsewhere, section)), table)
     assert len(found["rows"]) == 1
     assert found["unmatched"] == ["gs://other/place train: only before"]
-
-
-def test_what_is_written_is_read_back(tmp_path):
-    (tmp_path / "bench.json").write_text(json.dumps(to_document(bench_table()) | {"comparison": {}}))
-    assert read_table(tmp_path / "bench.json") == bench_table()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 import re
@@ -11,9 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image, ImageDraw
+from PIL import Image
 from pycocotools import mask as masks
-from skimage.draw import polygon2mask
 
 from dataprep.builder.images import ImagePolicy
 from dataprep.errors import FormatError, UsageError
@@ -39,7 +37,7 @@ from loaders.decode.annotations import (
     transform_points,
     transform_polygons,
 )
-from loaders.decode.crop import RowView, View
+from loaders.decode.crop import RowView
 from loaders.samples import Samples
 from tests.support.forked_transforms import forked_transforms  # noqa: F401
 from tests.support.markdown import blocks
@@ -93,11 +91,6 @@ def test_annotations_are_carried_in_every_format(marked, fmt):
     assert found["corners"] >= 60
 
 
-def test_annotations_are_carried_through_an_evaluation(marked):
-    found = misplaced_in(marked(), transform=AnnotationTransform(PEOPLE), shuffle=False, epochs=1)
-    assert (found["objects"], found["corners"]) == (16, 64)
-
-
 def test_annotations_of_a_dataset_of_smaller_images_are_scaled(marked):
     small = marked(images={"short_side": 64})
     assert misplaced_in(small, transform=AnnotationTransform(PEOPLE), epochs=1, tolerance=3.0)["objects"] >= 12
@@ -133,15 +126,6 @@ def test_results_are_the_same_for_any_number_of_ranks_and_threads(marked):
 def test_worker_processes_deliver_the_same_annotations(marked):
     settings = {"image_size": 64, "fields": PEOPLE.names, "transform": AnnotationTransform(PEOPLE)}
     assert delivered(marked(), steps=3, processes=2, **settings) == delivered(marked(), steps=3, **settings)
-
-
-@pytest.mark.long
-def test_both_libraries_give_the_same_results_in_worker_processes(marked):
-    """Each process imports both libraries for seconds."""
-    settings = {"image_size": 64, "fields": PEOPLE.names, "transform": Both()}
-    one = delivered(marked(), steps=4, threads=1, **settings)
-    for processes in (1, 2):
-        assert delivered(marked(), steps=4, threads=2, processes=processes, **settings) == one
 
 
 def test_samples_and_mixtures_have_the_annotations_of_batches(marked):
@@ -331,20 +315,6 @@ def test_a_size_that_no_image_has_is_refused(height, words):
         carried({"objects": {"bbox": []}, "h": height, "w": 3}, AnnotationFields(size=("h", "w")), WHOLE)
 
 
-def test_boxes_of_pictures_that_a_build_has_shrunk_are_scaled_by_their_own_sizes(tmp_path):
-    row = {"file_name": "0.jpg", "objects": [{"bbox": [8, 16, 32, 16]}], "original_height": 64, "original_width": 64}
-    write_files(tmp_path / "in", {"0.jpg": picture(0, size=(64, 64)), "metadata.jsonl": json.dumps(row)})
-    build_own(tmp_path / "in", tmp_path / "out", options={"images": ImagePolicy(short_side=32), "num_shards": 1})
-    transform = AnnotationTransform(AnnotationFields())
-    settings = {"image_size": 32, "resize": 32, "shuffle": False, "transform": transform}
-    with open_loader(tmp_path / "out", batch_size=1, fields=transform.needed_fields, **settings) as loader:
-        (batch,) = loader
-    assert batch.fields["objects"][0]["bbox"].tolist() == [[4, 8, 16, 8]]
-
-
-WHOLE_BOXES = RowView(100, 200, 0, 0, 100, 200, 100, 200, 0, 0, False, 100)
-
-
 @st.composite
 def boxes(draw: st.DrawFn, view: RowView) -> list[float]:
     """A box somewhere around the image, with an area."""
@@ -401,30 +371,30 @@ def test_annotations_of_a_larger_image_are_scaled(data):
 def test_boxes_are_clipped_or_left_out():
     """The row shows the left half of the image."""
     found = [[10, 20, 30, 40], [80, 0, 40, 10], [150, 0, 10, 10], [99, 50, 10, 10], [5, 5, 0, 0], [150, 5, 0, 0]]
-    everything = transform_boxes(found, WHOLE_BOXES)
+    everything = transform_boxes(found, WHOLE)
     assert everything.boxes.tolist() == [
         [10, 20, 30, 40], [80, 0, 20, 10], [100, 0, 0, 10], [99, 50, 1, 10], [5, 5, 0, 0], [100, 5, 0, 0]
     ]  # fmt: skip
     assert everything.visibility.tolist() == [1, 0.5, 0, 0.1, 1, 0]
     assert everything.kept.tolist() == [0, 1, 2, 3, 4, 5]
-    visible = transform_boxes(found, WHOLE_BOXES, min_visibility=0.3, clip=False)
+    visible = transform_boxes(found, WHOLE, min_visibility=0.3, clip=False)
     assert (visible.kept.tolist(), visible.boxes[1].tolist()) == ([0, 1, 4], [80, 0, 40, 10])
-    assert transform_boxes(found, WHOLE_BOXES, min_visibility=1).kept.tolist() == [0, 4]
-    nothing = transform_boxes([], WHOLE_BOXES)
+    assert transform_boxes(found, WHOLE, min_visibility=1).kept.tolist() == [0, 4]
+    nothing = transform_boxes([], WHOLE)
     assert (nothing.boxes.shape, nothing.visibility.shape, nothing.kept.shape) == ((0, 4), (0,), (0,))
 
 
 def test_keypoints_move_and_change_sides():
     people = np.zeros((1, 17, 3))
     people[0, 0], people[0, 1], people[0, 2], people[0, 16] = [20, 10, 2], [30, 5, 1], [10, 5, 2], [150, 90, 2]
-    straight = transform_keypoints(people, WHOLE_BOXES)
+    straight = transform_keypoints(people, WHOLE)
     assert straight[0, :3].tolist() == people[0, :3].tolist()
     assert straight[0, 16].tolist() == [0, 0, 0]
-    mirrored = transform_keypoints(people, WHOLE_BOXES._replace(flip=True))
+    mirrored = transform_keypoints(people, WHOLE._replace(flip=True))
     assert mirrored[0, :3].tolist() == [[80, 10, 2], [90, 5, 2], [70, 5, 1]]
     assert mirrored[0, 5].tolist() == [0, 0, 0]
-    assert transform_keypoints([], WHOLE_BOXES).shape == (0, 0, 3)
-    assert transform_keypoints(np.zeros((0, 17, 3)), WHOLE_BOXES).shape == (0, 17, 3)
+    assert transform_keypoints([], WHOLE).shape == (0, 0, 3)
+    assert transform_keypoints(np.zeros((0, 17, 3)), WHOLE).shape == (0, 17, 3)
     assert [pair for pair in COCO_FLIP_PAIRS if 15 in pair or 1 in pair] == [(1, 2), (15, 16)]
     assert people[0, 0].tolist() == [20, 10, 2]
 
@@ -432,11 +402,11 @@ def test_keypoints_move_and_change_sides():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: transform_boxes([1, 2, 3, 4], WHOLE_BOXES), r"boxes must have the shape \(N, 4\)"),
-        (lambda: transform_boxes([[1, 2, 3]], WHOLE_BOXES), r"got \(1, 3\)"),
-        (lambda: transform_boxes([[1, 2, 3, 4]], WHOLE_BOXES, min_visibility=2), "a share from 0 to 1"),
-        (lambda: transform_points([1, 2, 3], WHOLE_BOXES), r"points must have the shape \(\.\.\., 2\)"),
-        (lambda: transform_keypoints([[1, 2, 3]], WHOLE_BOXES), r"keypoints must have the shape \(N, K, 3\)"),
+        (lambda: transform_boxes([1, 2, 3, 4], WHOLE), r"boxes must have the shape \(N, 4\)"),
+        (lambda: transform_boxes([[1, 2, 3]], WHOLE), r"got \(1, 3\)"),
+        (lambda: transform_boxes([[1, 2, 3, 4]], WHOLE, min_visibility=2), "a share from 0 to 1"),
+        (lambda: transform_points([1, 2, 3], WHOLE), r"points must have the shape \(\.\.\., 2\)"),
+        (lambda: transform_keypoints([[1, 2, 3]], WHOLE), r"keypoints must have the shape \(N, K, 3\)"),
     ],
 )
 def test_other_shapes_are_refused(call, words):
@@ -444,78 +414,24 @@ def test_other_shapes_are_refused(call, words):
         call()
 
 
-def test_a_view_has_the_fields_of_its_crop():
-    assert RowView._fields[2:-1] == View._fields
-
-
 # Through a loader
 
-SIZES = ((120, 90), (64, 64), (70, 150), (200, 120))
 
-
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
-    """Black pictures, each with a white rectangle, whose box is the feature `box`: as they are, and `resized`."""
-    folder = tmp_path_factory.mktemp("drawn")
-    files, lines = {}, []
-    for number in range(24):
-        width, height = SIZES[number % len(SIZES)]
-        x, y = width // 4 + number % 5, height // 3 - number % 7
-        box = [float(x), float(y), float(width // 3), float(height // 2)]
-        image = Image.new("RGB", (width, height))
-        ImageDraw.Draw(image).rectangle((x, y, x + box[2] - 1, y + box[3] - 1), fill="white")
-        stream = io.BytesIO()
-        image.save(stream, "JPEG", quality=100, subsampling=0)
-        files[f"{number}.jpg"] = stream.getvalue()
-        lines.append(json.dumps({"file_name": f"{number}.jpg", "box": box, "size": [height, width]}))
-    files["metadata.jsonl"] = "\n".join(lines)
-    source = write_files(folder / "source", files)
-    build_own(source, folder / "out")
-    build_own(source, folder / "resized", options={"images": ImagePolicy(short_side=48)})
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("dataset", "processes", "augment", "tolerance"),
-    [("out", 0, True, 1.5), ("out", 2, True, 1.5), ("out", 0, False, 1.5), ("resized", 0, True, 3.0)],
-)
-def test_rectangles_of_batches_lie_where_the_boxes_say(drawn, dataset, processes, augment, tolerance):
-    """Edges of pictures that were made smaller are less sharp."""
-    seen = 0
-    settings = {"image_size": 96, "fields": ("box", "size"), "views": True, "augment": augment, "shuffle": augment}
-    with open_loader(drawn / dataset, batch_size=8, processes=processes, **settings) as loader:
-        for batch in loader:
-            for row, view in enumerate(batch.views):
-                size = tuple(batch.fields["size"][row])
-                assert dataset == "resized" or size == (view.image_height, view.image_width)
-                found = transform_boxes([batch.fields["box"][row]], view, annotated_size=size)
-                (x, y, width, height), white = found.boxes[0], batch.images[row, :, :, 0] > 127
-                columns, rows = np.flatnonzero(white.any(axis=0)), np.flatnonzero(white.any(axis=1))
-                if width < 3 or height < 3:
-                    assert len(columns) <= 4 or len(rows) <= 4
-                    continue
-                assert [columns[0], columns[-1] + 1] == pytest.approx([x, x + width], abs=tolerance)
-                assert [rows[0], rows[-1] + 1] == pytest.approx([y, y + height], abs=tolerance)
-                seen += 1
-    assert seen >= 12
-
-
-def test_views_are_delivered_on_request_only(drawn):
-    with open_loader(drawn / "out", batch_size=8, image_size=32) as loader:
+def test_views_are_delivered_on_request_only(marked):
+    with open_loader(marked(), batch_size=8, image_size=32) as loader:
         plain = next(iter(loader))
-    with open_loader(drawn / "out", batch_size=8, image_size=32, views=True) as loader:
+    with open_loader(marked(), batch_size=8, image_size=32, views=True) as loader:
         with_views = next(iter(loader))
     assert plain.views is None
     assert (plain.images == with_views.images).all()
     assert plain.state == with_views.state
-    with open_loader(drawn / "out", batch_size=7, image_size=32, views=True, shuffle=False) as loader:
+    with open_loader(marked(), batch_size=7, image_size=32, views=True, shuffle=False) as loader:
         last = list(loader)[-1]
     assert [view is None for view in last.views] == [not there for there in last.mask]
     with pytest.raises(UsageError, match="views must be True or False"):
-        open_loader(drawn / "out", batch_size=8, views="yes")
+        open_loader(marked(), batch_size=8, views="yes")
 
 
-WHOLE_MASKS = RowView(100, 200, 0, 0, 100, 200, 100, 200, 0, 0, False, 100)
 NEAR = 1e-6
 """Distance from an edge, pixels, at which rounding decides on which side a pixel is."""
 
@@ -576,18 +492,6 @@ def test_clipped_polygons_have_the_same_mask(data):
         )
 
 
-@given(st.data())
-def test_masks_are_those_of_scikit_image(data):
-    """scikit-image counts pixels by their middles, too; it takes points on an edge as inside."""
-    size = data.draw(st.integers(1, 40))
-    view = RowView(size, size, 0, 0, size, size, size, size, 0, 0, False, size)
-    (polygon,) = data.draw(polygons(view))[:1]
-    (mask,) = transform_masks([[polygon]], view)
-    points = np.array(polygon).reshape(-1, 2)[:, ::-1] - 0.5
-    for y, x in np.argwhere(polygon2mask((size, size), points) != mask):
-        assert is_inside(polygon, x + 0.5, y + 0.5) is None
-
-
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools with NumPy 2
 @given(st.data())
 def test_run_length_encodings_are_cropped_and_scaled_as_pillow_does(data):
@@ -633,35 +537,35 @@ def _encoded(drawn: np.ndarray) -> dict:
 def test_a_square_on_the_edges_of_pixels_is_half_open():
     """Two neighbours share an edge and no pixel; a polygon through middles has its upper left ones."""
     left, right = [10.0, 5, 20, 5, 20, 15, 10, 15], [20.0, 5, 30, 5, 30, 15, 20, 15]
-    first, second = transform_masks([[left], [right]], WHOLE_MASKS)
+    first, second = transform_masks([[left], [right]], WHOLE)
     assert np.argwhere(first)[[0, -1]].tolist() == [[5, 10], [14, 19]]
     assert (int(first.sum()), int(second.sum()), int((first & second).sum())) == (100, 100, 0)
-    (middles,) = transform_masks([[[0.5, 0.5, 2.5, 0.5, 2.5, 2.5, 0.5, 2.5]]], WHOLE_MASKS)
+    (middles,) = transform_masks([[[0.5, 0.5, 2.5, 0.5, 2.5, 2.5, 0.5, 2.5]]], WHOLE)
     assert np.argwhere(middles).tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    mirrored = WHOLE_MASKS._replace(flip=True)
+    mirrored = WHOLE._replace(flip=True)
     assert (transform_masks([[left]], mirrored) == first[None, :, ::-1]).all()
 
 
 def test_polygons_are_cut_to_the_row():
     """The row shows the left half of the image."""
-    assert transform_polygons([[90, 10, 110, 10, 110, 20, 90, 20], [150, 0, 160, 0, 160, 9]], WHOLE_MASKS) == [
+    assert transform_polygons([[90, 10, 110, 10, 110, 20, 90, 20], [150, 0, 160, 0, 160, 9]], WHOLE) == [
         [90, 10, 100, 10, 100, 20, 90, 20]
     ]
-    assert transform_polygons("", WHOLE_MASKS) == []
-    assert transform_polygons([[5, 5, 6, 6], []], WHOLE_MASKS) == []
+    assert transform_polygons("", WHOLE) == []
+    assert transform_polygons([[5, 5, 6, 6], []], WHOLE) == []
 
 
 def test_odd_segmentations_have_empty_masks():
     odd = ["", "[]", [[]], [[1.0, 2.0]], [[1.0, 2.0, 50.0, 60.0]], {"size": [0, 0], "counts": []}]
-    found = transform_masks(odd, WHOLE_MASKS)
+    found = transform_masks(odd, WHOLE)
     assert (found.shape, int(found.sum())) == ((6, 100, 100), 0)
-    assert transform_masks([], WHOLE_MASKS).shape == (0, 100, 100)
+    assert transform_masks([], WHOLE).shape == (0, 100, 100)
 
 
 def test_a_large_polygon_of_many_points_is_drawn_in_parts():
     angles = np.linspace(0, 2 * np.pi, 10_000, endpoint=False)
     circle = np.stack([50 + 40 * np.cos(angles), 50 + 40 * np.sin(angles)], axis=1)
-    (mask,) = transform_masks([[circle.ravel().tolist()]], WHOLE_MASKS)
+    (mask,) = transform_masks([[circle.ravel().tolist()]], WHOLE)
     rows, columns = np.mgrid[:100, :100] + 0.5
     assert (mask == (np.hypot(rows - 50, columns - 50) < 40)).all()
 
@@ -684,11 +588,11 @@ def test_a_large_polygon_of_many_points_is_drawn_in_parts():
 )
 def test_what_is_no_segmentation_is_refused(segmentation, words):
     with pytest.raises(FormatError, match=words):
-        transform_masks([segmentation], WHOLE_MASKS)
+        transform_masks([segmentation], WHOLE)
 
 
 def test_runs_have_no_polygons_and_masks_are_bounded():
     with pytest.raises(UsageError, match=r"no polygons; use loaders\.transform_masks"):
-        transform_polygons({"size": [1, 1], "counts": [1]}, WHOLE_MASKS)
+        transform_polygons({"size": [1, 1], "counts": [1]}, WHOLE)
     with pytest.raises(FormatError, match="107,375 masks of 100x100 pixels, expected at most 1,073,741,824 bytes"):
-        transform_masks([""] * (MAX_MASKS_BYTES // 100**2 + 1), WHOLE_MASKS)
+        transform_masks([""] * (MAX_MASKS_BYTES // 100**2 + 1), WHOLE)

@@ -71,16 +71,6 @@ def test_several_views_are_those_of_torchvisions_algorithm_each_with_draws_of_it
         ]
 
 
-@given(st.integers(0, 10**9), st.sampled_from([1, 2, 4, 8]), st.integers(1, 40))
-def test_a_view_depends_on_seed_and_position_alone(first, world_size, batch):
-    positions = range(first, first + batch)
-    whole = train_views(5, positions, [300] * batch, [400] * batch, size=96)
-    for rank in range(min(world_size, batch)):
-        of_rank = positions[rank::world_size]
-        views = train_views(5, of_rank, [300] * len(of_rank), [400] * len(of_rank), size=96)
-        assert views == whole[rank::world_size]
-
-
 def test_golden_views():
     """Golden views are part of the contract: a change of them is a new order_version."""
     views = train_views(7, [0, 1, 2, 10**12], [375, 100, 1, 640], [500, 2000, 9, 480], size=224)
@@ -101,14 +91,6 @@ def test_golden_views_of_one_image():
         View(30, 98, 226, 270, 96, 96, 0, 0, False),
     ]
     assert views[:1] == train_views(7, [5], [375], [500], size=224)
-
-
-def test_views_do_not_depend_on_the_order_of_positions():
-    positions = [7, 3, 3, 10**9, 4]
-    sides = [200] * 5
-    views = train_views(1, positions, sides, sides, size=64)
-    assert views == [train_views(1, [p], [200], [200], size=64)[0] for p in positions]
-    assert train_views(1, [], [], [], size=64) == []
 
 
 def test_areas_ratios_and_flips_have_the_requested_distributions():

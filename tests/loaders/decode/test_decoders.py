@@ -23,7 +23,7 @@ from loaders.decode import decoders as decode
 from loaders.decode.crop import View, evaluation_view, train_views
 from loaders.decode.decoders import extension_available, open_decoder, without_lower_rows
 from tests.support.jpeg_crops import compare_crops
-from tests.support.jpeg_forms import by_pillow, encoded, jpegs, picture
+from tests.support.jpeg_forms import by_pillow, jpegs, picture
 from tests.support.jpeg_parts import HUFFMAN_TABLES, without
 
 needs_extension = pytest.mark.skipif(not extension_available(), reason="loaders.decode._jpeg was not built")
@@ -273,15 +273,6 @@ def test_a_jpeg_with_a_marker_that_none_has_there_is_refused(at, inserted, reaso
     assert not found.any()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_patches_of_a_jpeg_whose_data_end_early_are_black(backend):
-    whole = simplejpeg.encode_jpeg(picture(np.random.default_rng(8), 32, 32), 90)
-    out, view = np.full((1, 8, 3 * 16 * 16), 7, np.uint8), View(0, 0, 32, 32, 32, 32, 0, 0, False)
-    reasons = open_decoder("bicubic", backend).decode_patches([whole, whole[:-40]], [view, view], out, [0, 4])
-    assert reasons[0] is None and reasons[1].startswith("its data end early: it has no end marker")
-    assert out[0, :4].any() and not out[0, 4:].any()
-
-
 @needs_extension
 def test_corrupt_jpegs_are_decoded_as_libjpeg_does():
     """Codes that the extension's own reader refuses are read again by libjpeg's."""
@@ -321,18 +312,6 @@ def test_a_corner_is_the_same_after_images_with_the_same_tables_or_others(qualit
     assert open_decoder().decode_many(images, [view] * len(images), found, range(len(images))) == [None] * len(images)
     for data, each in zip(images, found, strict=True):
         assert np.array_equal(each, np.asarray(Image.open(io.BytesIO(data)))[120:129, 160:169])
-
-
-@needs_extension
-@pytest.mark.parametrize("width", [33, 34, 35])
-def test_a_crop_at_the_right_edge_has_the_chroma_of_the_full_decode(width):
-    """The last MCU has one to three columns; libjpeg would smooth no chroma of an image that is so narrow."""
-    data = by_pillow(picture(np.random.default_rng(40), 19, width), quality=97)
-    full = np.asarray(Image.open(io.BytesIO(data)))
-    for left in range(30, width):
-        found, reason = decode_one(open_decoder(), data, View(11, left, 1, 1, 1, 1, 0, 0, False), 1)
-        assert reason is None
-        assert np.array_equal(found, full[11:12, left : left + 1]), left
 
 
 def with_odd_restarts(rng, data):
@@ -604,26 +583,6 @@ def test_rows_are_those_of_the_full_decode_in_every_form(seed):
                 assert np.array_equal(image[:rows], full[:rows]), (kind, height, width, rows)
                 shorter += len(image) < height
     assert shorter > 100
-
-
-def test_damaged_files_show_the_same_rows():
-    rng = np.random.default_rng(5)
-    originals = [data for kind, data in encoded(rng, 90, 70) if "progressive" not in kind]
-    compared = 0
-    for _ in range(300):
-        data = bytearray(originals[rng.integers(len(originals))])
-        start = data.index(b"\xff\xda") + 14
-        for at in rng.integers(start, len(data), rng.integers(1, 4)):
-            data[at] = rng.integers(256)
-        rows = int(rng.integers(1, 70))
-        try:
-            image = simplejpeg.decode_jpeg(bytes(without_lower_rows(bytes(data), rows)), strict=False)
-            full = simplejpeg.decode_jpeg(bytes(data), strict=False)
-        except ValueError:
-            continue
-        assert np.array_equal(image[:rows], full[:rows])
-        compared += 1
-    assert compared > 200
 
 
 def test_only_the_height_in_the_header_changes_and_only_where_rows_are_saved():

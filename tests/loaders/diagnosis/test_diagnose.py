@@ -5,7 +5,6 @@ which agree with each other only while it is otherwise idle.
 """
 
 import re
-import time
 from dataclasses import replace
 from typing import get_args
 
@@ -17,9 +16,8 @@ from loaders.diagnosis import diagnose as diagnosing
 from loaders.diagnosis.diagnose import MOST_TRIED, _try_leading, apply_best, diagnose
 from loaders.diagnosis.findings import STAGES, Fix, Limit, TransformCost
 from loaders.diagnosis.observed_run import RunSetup, compute_threads, parse_simulated, using_threads
-from loaders.fetch.cache import DiskCache
 from loaders.report.terminal import limiting_stages
-from tests.support.disturbed_device import SLOW_STEP_S, CrowdedDevice, DisturbedDevice, LateDevice
+from tests.support.disturbed_device import SLOW_STEP_S, CrowdedDevice, DisturbedDevice
 from tests.support.on_use import on_use
 from tests.support.slow_transforms import computing, one_at_a_time
 from train.loops.workload import training_workload
@@ -103,53 +101,6 @@ def crowded(url, rates, monkeypatch, *, other_cores, compute_threads=0):
     monkeypatch.setattr(diagnosing, "background_cores", lambda: other_cores)
     setup = RunSetup(url=str(url), split="train", config=LoaderConfig(**SMALL))
     return diagnose(setup, CrowdedDevice(compute_threads), seconds=SECONDS)
-
-
-@pytest.mark.usefixtures("_undisturbed")
-def test_a_run_that_is_faster_than_its_device_alone_shows_what_the_device_takes(dataset, rates):
-    """The rate alone is a lower bound, and so is that of the run's own steps: the higher one counts."""
-    rates(step_s=lambda device, images: images / 340, step_in_run_s=lambda device, images: images / 400)
-    setup = RunSetup(url=str(dataset("webdataset")), split="train", config=LoaderConfig(**SMALL))
-    found = diagnose(setup, LateDevice(), seconds=SECONDS)
-
-    compute = next(stage for stage in found.stages if stage.name == "compute")
-    assert found.compute_alone_images_per_s < compute.images_per_s
-    assert found.observed_images_per_s <= compute.images_per_s
-    assert found.utilisation == found.observed_images_per_s / compute.images_per_s <= 1
-
-
-def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(dataset, rates, monkeypatch):
-    found = crowded(dataset("webdataset"), rates, monkeypatch, other_cores=0.0)
-    assert (found.undecided, found.other_cores) == ("", 0.0)
-    assert found.contention
-    assert found.limit in ("contention", "cores")  # beside other tests the cores themselves may be the limit
-    assert found.wait_share + found.transfer_share < 0.05
-    assert "but a step takes" in found.verdict
-    slowed = starts(found, "Your training step is slowed down by what runs beside it")
-    assert slowed == (found.limit == "contention")
-
-
-def test_a_slow_run_is_undecided_where_other_programs_kept_the_cores_busy(dataset, rates, monkeypatch):
-    found = crowded(dataset("webdataset"), rates, monkeypatch, other_cores=float(available_cores()))
-    assert "which may be the reason. Run it again" in found.undecided
-    assert found.verdict == f"Undecided: {found.undecided}"
-    assert (found.fixes, found.other_cores) == ((), available_cores())
-
-
-def test_an_undecided_diagnosis_of_a_model_with_several_threads_names_fewer(dataset, rates, monkeypatch):
-    busy = float(available_cores())
-    found = crowded(dataset("webdataset"), rates, monkeypatch, other_cores=busy, compute_threads=3)
-    hint = "The model computes with 3 threads on these cores; fewer may help: OMP_NUM_THREADS=1."
-    assert found.verdict == f"Undecided: {found.undecided}"
-    assert found.undecided.endswith(f"Run it again while nothing else runs. {hint}")
-
-
-@pytest.mark.usefixtures("_undisturbed")
-def test_a_decided_diagnosis_begins_with_what_other_programs_use(dataset, rates, monkeypatch):
-    found = crowded(dataset("webdataset"), rates, monkeypatch, other_cores=float(available_cores()))
-    assert found.undecided == ""
-    load = f", while other programs use {available_cores():.1f} of {available_cores()} cores: "
-    assert load in found.verdict.split(" images/s")[0]
 
 
 @pytest.mark.usefixtures("_undisturbed")
@@ -274,48 +225,6 @@ def test_a_slow_transform_is_named_and_a_run_without_it_is_a_bound_and_no_fix(da
         assert cost.without.gain > 1.5
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("_undisturbed")
-def test_slow_requests_to_a_bucket_are_lifted_by_prefetching_a_cache_or_a_nearer_bucket(bucket_dataset, gcs):
-    url = bucket_dataset("webdataset")
-    gcs.set_latency(150)
-    try:
-        found = run(url, "simulated:1000", prefetch_batches=1)
-    finally:
-        gcs.set_latency(0)
-
-    assert found.wait_share > 0.5
-    assert {fix.name for fix in found.fixes} >= {"prefetch", "cache", "location"}
-    assert found.fixes[0].needs == "restart"
-    assert found.applied.measured_images_per_s > 1.8 * found.observed_images_per_s
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_undisturbed")
-def test_a_cache_is_judged_by_its_rate_once_filled_and_not_while_it_fills_slowly(bucket_dataset, gcs, monkeypatch):
-    """Three batches of 8 are fetched at once: 48 images/s while the cache fills, which is not what it gives later."""
-    write = DiskCache.put
-
-    def write_slowly(*words):
-        time.sleep(0.5)
-        write(*words)
-
-    monkeypatch.setattr(DiskCache, "put", write_slowly)
-    gcs.set_bandwidth(BYTES_PER_S)
-    try:
-        found = run(bucket_dataset("imagefolder"), "simulated:150")
-    finally:
-        gcs.set_bandwidth(None)
-
-    assert found.limit == "fetch"
-    predicted = {fix.name: fix.predicted_images_per_s for fix in found.fixes}
-    assert predicted["cache"] == pytest.approx(150, rel=CLOSE)
-    tried = {fix.name: fix.images_per_s for fix in found.fixes if fix.is_tried}
-    assert tried["cache"] == pytest.approx(150, rel=CLOSE)
-    assert tried["resize"] == pytest.approx(150, rel=CLOSE), "images of a few kilobytes come by the same link"
-    assert 2 * found.observed_images_per_s < 150
-
-
 def fix_of(name, rate, needs="restart"):
     return Fix(
         name=name,
@@ -392,10 +301,6 @@ def test_a_change_that_cannot_be_tried_keeps_its_prediction():
     assert left[0] == ("location", 300.0, False)
 
 
-def test_a_change_is_not_tried_twice():
-    assert tried_with({}, [replace(FIXES[1], is_tried=True), FIXES[0]])[1] == []
-
-
 @pytest.mark.parametrize("count", [MOST_TRIED, MOST_TRIED + 2])
 def test_the_number_of_trials_is_bounded(count):
     fixes = [fix_of(f"change-{number}", 200.0 - number) for number in range(count)]
@@ -411,27 +316,7 @@ def test_settings_of_one_change_are_tried_one_after_the_other():
     assert [fix[1] for fix in left] == [110.0]
 
 
-def test_a_change_predicted_near_an_untriable_one_is_tried():
-    fixes = [fix_of("resize", 300.0, "rebuild"), fix_of("cache", 280.0), fix_of("workers", 200.0)]
-    left, tried = tried_with({"cache": 275.0, "workers": 290.0}, fixes)
-    assert tried == ["resize", "cache"]
-    assert [fix[0] for fix in left] == ["cache", "resize", "workers"], "a rate that was seen, and less effort"
-
-
 def test_a_tried_change_is_ranked_after_a_much_higher_prediction():
     fixes = [fix_of("resize", 300.0, "rebuild"), fix_of("cache", 280.0)]
     left, _ = tried_with({"cache": 250.0}, fixes)
     assert [fix[0] for fix in left] == ["resize", "cache"]
-
-
-def test_a_cache_behind_a_narrow_link_that_is_predicted_too_low_is_tried_and_found_the_best():
-    fixes = [fix_of("resize", 900.0, "rebuild"), fix_of("cache", 454.0)]
-    left, tried = tried_with({"cache": 1232.0, "resize": 900.0}, fixes, "fetch")
-    assert tried == ["cache"], "more than smaller images may bring"
-    assert left[0] == ("cache", 1232.0, True)
-
-
-def test_a_change_without_a_predicted_or_measured_gain_is_not_named():
-    fixes = [fix_of("cache", 90.0)]
-    assert tried_with({"cache": 101.0}, fixes, "fetch") == ([], ["cache"])
-    assert tried_with({}, fixes, "fetch") == ([], ["cache"])

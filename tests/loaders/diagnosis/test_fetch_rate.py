@@ -1,6 +1,5 @@
 """The rate of fetching alone."""
 
-import re
 import time
 from dataclasses import replace
 from functools import partial
@@ -13,10 +12,10 @@ import pytest
 from dataprep.errors import UnansweredError
 from loaders.config import LoaderConfig
 from loaders.diagnosis import fetch_rate
-from loaders.diagnosis.diagnose import apply_best, diagnose
+from loaders.diagnosis.diagnose import diagnose
 from loaders.diagnosis.fetch_rate import Attempt, fetch_rate_alone, gentler, wait_for_reads_left_behind, with_full_cache
 from loaders.diagnosis.findings import Option
-from loaders.diagnosis.observed_run import RunSetup, observe, parse_simulated
+from loaders.diagnosis.observed_run import RunSetup, parse_simulated
 from loaders.diagnosis.prediction import predict
 from loaders.fetch.cache import HEADER
 from tests.loaders.diagnosis.test_stages import opened
@@ -43,43 +42,12 @@ def test_a_share_of_the_bytes_of_every_image_is_read(bucket_dataset, gcs):
     assert short < 0.5 * whole
 
 
-@pytest.mark.long
-def test_reading_a_share_of_the_bytes_takes_that_share_of_the_time(bucket_dataset, gcs):
-    setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=CONFIG)
-    with setup.open() as loader:
-        gcs.set_bandwidth(BYTES_PER_S)
-        try:
-            whole = fetch_rate_alone(loader, CONFIG, 0.5, 0.0)
-            short = fetch_rate_alone(loader, CONFIG, 0.5, 0.0, share=0.1)
-        finally:
-            gcs.set_bandwidth(None)
-
-    assert short.rate.images_per_s > 3 * whole.rate.images_per_s
-    assert short.bytes_per_image == pytest.approx(whole.bytes_per_image, rel=0.5), "filled up with zeros"
-
-
 def test_requests_of_all_processes_are_in_flight(bucket_dataset):
     config = replace(CONFIG, batch_size=8, prefetch_batches=4, reads_in_flight=8)
     with RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config).open() as loader:
         one = fetch_rate_alone(loader, config, 0.1, 0.0)
         two = fetch_rate_alone(loader, replace(config, processes=2), 0.1, 0.0)
     assert one.in_flight == two.in_flight == 8
-
-
-@pytest.mark.long
-def test_worker_processes_have_all_their_requests_in_flight(bucket_dataset, gcs):
-    """Eight reads at a time of 100 ms each: 80 images/s, whether one process makes them or two make four each."""
-    config = replace(CONFIG, batch_size=8, prefetch_batches=4, reads_in_flight=8)
-    with RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config).open() as loader:
-        gcs.set_latency(100)
-        try:
-            one = fetch_rate_alone(loader, config, 0.5, 0.0)
-            two = fetch_rate_alone(loader, replace(config, processes=2), 0.5, 0.0)
-        finally:
-            gcs.set_latency(0)
-
-    assert one.in_flight == two.in_flight == 8
-    assert two.rate.images_per_s == pytest.approx(one.rate.images_per_s, rel=0.3)
 
 
 SLOW_CONFIG = LoaderConfig(batch_size=8, image_size=32, threads=2, prefetch_batches=2, deadline_s=0.5)
@@ -90,45 +58,6 @@ READS = 16
 LINK_BYTES_PER_S, TURN_BYTES = 3e6, 75_000
 """A turn takes 25 ms: with 16 reads each pauses for 0.4 s, with 4 for 0.1 s; a run waits 0.2 s."""
 DEVICE = parse_simulated("simulated:1000")
-
-
-@pytest.fixture
-def slow_url(bucket_dataset, gcs):
-    """A dataset behind a narrow link with a long queue."""
-    url = bucket_dataset("imagefolder")
-    gcs.set_bandwidth(LINK_BYTES_PER_S, TURN_BYTES)
-    yield url
-    gcs.set_bandwidth(None)
-
-
-@pytest.mark.long
-def test_a_link_too_slow_for_the_reads_in_flight_is_diagnosed_with_fewer_of_them(slow_url):
-    setup = RunSetup(url=slow_url, split="train", config=SLOW_CONFIG)
-    with pytest.raises(UnansweredError):
-        observe(setup, DEVICE, 0.5)
-
-    asked: list[str] = []
-    found = diagnose(setup, DEVICE, seconds=0.3, progress=asked.append)
-
-    assert "the run over a slow link" in asked
-    reads = found.settings["reads_in_flight"]
-    assert reads in (8, 4, 2, 1)
-    batch_size = found.settings["batch_size"]
-    batches = f", in batches of {batch_size} images" if batch_size < SLOW_CONFIG.batch_size else ""
-    assert found.slow_link == (
-        f"With {READS} reads in flight some get no answer within 0.5 s, which ends the run: it was measured with "
-        f"{reads} (--reads-in-flight {reads}){batches}."
-    )
-    assert SLOW_CONFIG.prefetch_batches * batch_size >= 2 * reads, "room for the reads, twice"
-    assert found.slow_link in found.verdict
-    if not found.undecided:  # other tests may keep the machine busy
-        assert found.limit == "fetch"
-        assert found.verdict.startswith("The link to the bucket is the limit")
-    fetch = next(stage for stage in found.stages if stage.name == "fetch")
-    assert fetch.images_per_s * found.bytes_per_image == pytest.approx(LINK_BYTES_PER_S, rel=0.4)
-    assert {"prefetch", "batch"}.isdisjoint(fix.name for fix in found.fixes)
-    applied = apply_best(setup, DEVICE, replace(found, fixes=found.fixes[:1]), seconds=0.5).applied
-    assert applied is None or applied.measured_images_per_s > 0
 
 
 def test_a_read_that_is_too_slow_alone_gets_a_longer_deadline(bucket_dataset, gcs, monkeypatch):
@@ -232,14 +161,6 @@ def test_a_run_with_an_empty_cache_is_measured_from_a_full_one(far_url, gcs, tmp
     assert {"cache", "location"}.isdisjoint(fix.name for fix in found.fixes)
 
 
-@pytest.mark.long
-def test_a_run_with_a_cache_is_as_fast_as_epochs_after_the_first(far_url, tmp_path):
-    setup = RunSetup(url=far_url, split="train", config=replace(CACHED_CONFIG, cache_dir=str(tmp_path / "cache")))
-    found = diagnose(setup, parse_simulated("simulated:120"), seconds=0.4)
-    assert found.observed_images_per_s > 2 * FIRST_EPOCH
-    assert found.predicted_images_per_s > 2 * FIRST_EPOCH
-
-
 def test_fetching_from_a_full_cache_has_no_latency(far_url, gcs, tmp_path, rates):
     """More images in flight than reads, as in most runs: then the latency of a read counts."""
     is_given = rates()
@@ -322,17 +243,6 @@ def test_of_a_run_whose_cache_is_left_out_no_cache_is_advised(far_url, tmp_path,
     found = diagnose(setup, device, seconds=0.1)
     assert found.cache in found.verdict and "in 2 s it got 8 of " in found.cache
     assert "cache" not in {fix.name for fix in found.fixes}
-
-
-def test_a_cache_that_is_advised_but_not_full_in_time_is_not_tried(far_url, monkeypatch, time_for_two_batches):
-    give_rates(monkeypatch, FAR)
-    setup, device = RunSetup(url=far_url, split="train", config=CACHED_CONFIG), parse_simulated("simulated:120")
-    found = diagnose(setup, device, seconds=0.1)
-    (advised,) = [fix for fix in found.fixes if fix.name == "cache"]
-    time_for_two_batches()
-    tried = apply_best(setup, device, replace(found, fixes=(advised,)), seconds=0.1, fill_s=TWO_BATCHES_S)
-    assert tried.applied is None
-    assert re.search(r" The cache was not tried: in 2 s it got 8 of \d+ images\.$", tried.verdict)
 
 
 def test_a_run_without_a_cache_or_from_a_disk_stays_as_it_is(bucket_dataset, dataset, tmp_path):

@@ -1,7 +1,6 @@
 """The document of a diagnosis."""
 
 import json
-import re
 from dataclasses import replace
 
 import click
@@ -10,7 +9,7 @@ import pytest
 from dataprep.commands import diagnose as diagnose_command
 from loaders.config import LoaderConfig
 from loaders.diagnosis.diagnose import apply_best, diagnose
-from loaders.diagnosis.findings import DIAGNOSE, Option, to_document
+from loaders.diagnosis.findings import DIAGNOSE, to_document
 from loaders.diagnosis.observed_run import RunSetup, parse_simulated
 from train import finetune_mae, pretrain_mae, train_resnet, train_resnet_jax, train_vit
 
@@ -94,20 +93,6 @@ def setup(name, **settings):
     return RunSetup(url="x", split="train", config=config, transfer_ahead=0, options=COMMANDS[name][1])
 
 
-def test_a_training_without_processes_names_its_threads_alone():
-    run = setup("pretrain-mae", threads=4)
-    assert run.can_set({"threads": 1, "processes": 0})
-    assert run.typed({"threads": 1, "processes": 0}) == "--num-workers 1"
-    assert not run.can_set({"threads": 1, "processes": 2})
-    assert not run.can_set({"transfer_ahead": 2})
-
-
-def test_a_setting_that_does_not_differ_is_not_typed():
-    run = setup("diagnose", threads=4, processes=2)
-    assert run.typed({"threads": 4, "processes": 0}) == "--processes 0"
-    assert run.typed({"threads": 1, "processes": 0}) == "--threads 1 --processes 0"
-
-
 def test_threads_that_follow_from_the_processes_are_not_typed():
     run = setup("finetune-mae", processes=2)
     threads = replace(run.config, processes=0).num_threads
@@ -119,8 +104,3 @@ def test_only_settings_with_an_option_are_kept():
     run = setup("train-resnet-jax")
     assert run.settable({"prefetch_batches": 12, "reads_in_flight": 512}) == {"prefetch_batches": 12}
     assert run.typed({"cache_dir": "/tmp/x"}) == "--config.dataset.cache True"
-
-
-def test_an_option_shows_its_value():
-    assert Option("--decoder").text("extension") == "--decoder extension"
-    assert re.fullmatch("--cache-dir DIR", DIAGNOSE["cache_dir"].text("/tmp/x"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loaders.config import LoaderConfig
 from loaders.dataset import open_dataset
-from loaders.diagnosis.fixes import TIE, TRUSTED, advice_to_shrink, conversion, ranked
+from loaders.diagnosis.fixes import TIE, advice_to_shrink, conversion, ranked
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep
 from tests.support.findings import diagnosis
@@ -35,11 +35,6 @@ def test_changes_are_ranked_by_rate_and_the_best_of_each_name_stays():
 def test_among_the_best_the_least_effort_comes_first():
     assert names(fix("resize", 1000, "rebuild"), fix("workers", 1000 * TIE + 1)) == ["workers", "resize"]
     assert names(fix("resize", 1000, "rebuild"), fix("workers", 1000 * TIE - 1)) == ["resize", "workers"]
-
-
-def test_a_tried_change_is_ranked_before_a_slightly_higher_prediction():
-    tried = fix("workers", 1000 * TRUSTED + 1, is_tried=True)
-    assert names(fix("resize", 1000, "rebuild"), tried) == ["workers", "resize"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
-from loaders.diagnosis.fetch_rate import fetch_rate_alone
 from loaders.diagnosis.findings import StepTimes
 from loaders.diagnosis.observed_run import (
     MAX_LONGER,
@@ -20,7 +19,6 @@ from loaders.diagnosis.observed_run import (
     _observe,
     endless,
     feed,
-    observe,
     parse_simulated,
     reads_in_flight,
 )
@@ -52,24 +50,6 @@ def test_a_run_of_few_steps_is_watched_for_longer_but_not_for_ever():
     rare = _observe(steps_at(3.0 * number for number in range(100)), 2, 1.0, 1).steps
     assert rare[-1].ended_s - 6.0 == pytest.approx(6.0)
     assert rare[-1].ended_s - 6.0 > MAX_LONGER
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("reads_in_flight", [16, 32])
-def test_the_measured_rate_is_that_of_the_link_even_if_batches_arrive_in_bursts(bucket_dataset, gcs, reads_in_flight):
-    config = replace(CONFIG, batch_size=8, reads_in_flight=reads_in_flight, prefetch_batches=4)
-    setup = RunSetup(url=bucket_dataset("webdataset"), split="train", config=config)
-    with setup.open() as loader:
-        gcs.set_bandwidth(BYTES_PER_S)
-        try:
-            found = fetch_rate_alone(loader, config, 1.0, 0.0)
-            whole = observe(setup, FAST, 1.0).images_per_s
-        finally:
-            gcs.set_bandwidth(None)
-
-    carried = BYTES_PER_S / found.bytes_per_image
-    assert found.rate.images_per_s == pytest.approx(carried, rel=0.25)
-    assert whole == pytest.approx(carried, rel=0.25)
 
 
 def test_processes_share_a_number_of_requests_that_is_set_and_have_the_usual_one_each(bucket_dataset):

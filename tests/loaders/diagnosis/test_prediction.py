@@ -12,11 +12,9 @@ from loaders.diagnosis.findings import STAGES, Fix
 from loaders.diagnosis.prediction import (
     BEYOND,
     BUSY_INTERPRETER,
-    LARGER,
     MORE_AHEAD,
     MOST_READS,
     ROOM,
-    USUAL,
     Batches,
     Rates,
     allocate,
@@ -24,7 +22,6 @@ from loaders.diagnosis.prediction import (
     error_range,
     highest_rate,
     lowest_rate,
-    may_gain,
     next_to_try,
     predict,
     predict_fetched,
@@ -154,22 +151,12 @@ def test_sixteen_slow_requests_become_as_many_as_are_usual_and_those_of_a_farthe
     assert batches_needed(READS, 32) == 8
 
 
-def test_a_device_without_a_limit_asks_for_no_more_than_the_most():
-    assert reads_needed(16, 500, math.inf, READS) == MOST_READS
-    assert reads_needed(MOST_READS, 500, math.inf, READS) == MORE_AHEAD * MOST_READS
-
-
 @given(in_flight=counts, fetch=ahead_speeds, beyond=ahead_speeds, usual=counts)
 def test_fetching_gets_beyond_the_next_limit_in_one_step_or_has_the_most_requests(in_flight, fetch, beyond, usual):
     reads = reads_needed(in_flight, fetch, beyond, usual)
     assert reads >= max(usual, MORE_AHEAD * in_flight)
     assert reads >= MOST_READS or fetch / in_flight * reads >= BEYOND * beyond * (1 - 1e-9)
     assert reads <= max(usual, MORE_AHEAD * in_flight, MOST_READS)
-
-
-@given(in_flight=counts, fetch=ahead_speeds, beyond=ahead_speeds, factor=st.floats(1, 100))
-def test_a_higher_next_limit_never_asks_for_fewer_requests(in_flight, fetch, beyond, factor):
-    assert reads_needed(in_flight, fetch, factor * beyond, READS) >= reads_needed(in_flight, fetch, beyond, READS)
 
 
 @given(reads=counts, rows=counts)
@@ -229,17 +216,6 @@ def test_a_cache_behind_a_narrow_link_is_tried_though_another_change_is_predicte
     assert next_to_try(fixes, "prepare") is None, "elsewhere no such error is known"
 
 
-def test_a_cache_behind_a_narrow_link_is_considered_without_a_predicted_gain():
-    assert may_gain(fix_of("cache", 60.0), "fetch", 1.05)
-    assert not may_gain(fix_of("cache", 60.0), "prepare", 1.05)
-    assert not may_gain(fix_of("prefetch", 104.0), "fetch", 1.05)
-
-
-def test_every_range_holds_the_prediction_itself():
-    for known in (USUAL, *LARGER.values()):
-        assert 0 < known.least <= 1 <= known.most
-
-
 @given(changes, limits, st.sets(st.sampled_from(NAMES)))
 def test_a_change_is_left_out_only_if_its_upper_bound_is_below_the_lower_bound_of_another(fixes, limit, untriable):
     leading = next_to_try(fixes, limit, untriable)
@@ -270,12 +246,3 @@ def test_the_best_change_is_found_if_all_errors_are_within_the_known_ranges(fixe
     if rates:
         best_tried = max((fix.images_per_s for fix in found if fix.is_tried), default=0.0)
         assert best_tried == max(rates.values())
-
-
-@given(changes, limits)
-def test_bounds_of_a_tried_change_are_its_measured_rate(fixes, limit):
-    for fix in fixes:
-        if fix.is_tried:
-            assert lowest_rate(fix, limit) == highest_rate(fix, limit) == fix.images_per_s
-        else:
-            assert lowest_rate(fix, limit) <= fix.images_per_s <= highest_rate(fix, limit)

@@ -32,7 +32,6 @@ from loaders.diagnosis.stages import (
     transfer_rate,
     transform_cost,
     waits_for_no_core,
-    without_transforms,
 )
 from loaders.diagnosis.verdict import Measured
 from loaders.engine.stats import StageTimes
@@ -41,7 +40,6 @@ from tests.support.given_rates import FAST as FAST_RATE
 from tests.support.given_rates import GivenRates
 from tests.support.own_data import class_folders
 from tests.support.slow_storage import SlowStorage
-from tests.support.slow_transforms import computing
 from tests.support.virtual_time import measure_in_virtual_time
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
@@ -150,19 +148,6 @@ def test_smaller_images_are_not_offered_where_they_would_be_no_smaller(tmp_path,
             stages = opened(setup, loader, tmp_path / f"stages-{image_size}", seconds=0.1)
             disk.pace(loader.dataset.storage.url, lambda num_bytes: num_bytes / 1e5)
             assert ("resize" in measured(stages)[1]) == is_offered, image_size
-
-
-def test_smaller_images_are_not_offered_on_a_disk_that_answers_too_few_requests(dataset, tmp_path, disk):
-    setup = RunSetup(url=str(dataset("imagefolder")), split="train", config=CONFIG)
-    with setup.open() as loader:
-        stages = opened(setup, loader, tmp_path / "stages", disk.seconds)
-        disk.pace(loader.dataset.storage.url, lambda num_bytes: 1 / DISK_READS_PER_S)
-        predicted, fixes = measured(stages)
-        tried = stages.tried_smaller(CONFIG.short_side)
-
-    assert predicted.limit == "fetch"
-    assert "resize" not in fixes
-    assert tried == pytest.approx(DISK_READS_PER_S, rel=CLOSE)
 
 
 def measured(stages):
@@ -362,18 +347,6 @@ def test_the_cost_is_that_of_the_images_between_two_looks():
     assert (cost.s_per_image, cost.cpu_s_per_image, cost.prepare_s_per_image) == pytest.approx((0.2, 0.1, 0.3))
 
 
-def test_without_images_or_a_transform_there_is_no_cost():
-    config = LoaderConfig(batch_size=8)
-    assert transform_cost(config, {}, {"decode": looked(10, 1.0)}) is None
-    assert transform_cost(config, {}, {}) is None
-
-
-def test_the_same_settings_without_a_transform():
-    config = LoaderConfig(batch_size=8, image_size=64, transform=Slow())
-    assert not any(without_transforms(config).transforms)
-    assert without_transforms(config).image_size == 64
-
-
 def cost(s_per_image: float, cpu_s_per_image: float) -> TransformCost:
     return TransformCost(
         name="mytrans:slow",
@@ -426,11 +399,3 @@ def test_a_transform_waits_for_something_else_if_its_cpu_time_does_not_explain_i
 def test_the_time_of_a_transform_is_measured_with_preparing(dataset):
     found = prepare_rate(str(dataset("webdataset")), LoaderConfig(batch_size=8, transform=Slow()), 0.3, 0.0)
     assert found.transform.s_per_image >= 0.001
-
-
-@pytest.mark.long
-def test_a_loop_in_python_is_measured_as_one_that_holds_the_lock(dataset):
-    config = LoaderConfig(batch_size=8, image_size=32, threads=2, transform=computing)
-    found = prepare_rate(str(dataset("webdataset")), config, 0.5, 0.0)
-    if found.other_cores < 0.3:  # beside other programs no core is idle
-        assert found.transform.holds_lock

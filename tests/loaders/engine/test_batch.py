@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import loaders
 from dataprep.errors import UsageError
 from loaders import LoaderConfig, Packs, Views, open_loader, open_packs, open_views
 from loaders.engine.batch import BatchPlan, ViewBatch, array_dimensions, arrays_of, image_groups, rows_per_part
@@ -40,11 +39,6 @@ def test_the_groups_of_views_are_found_again_among_the_arrays(dataset):
     groups = image_groups(arrays_of(batch))
     assert [group.shape for group in groups] == [(12, 2, 32, 32, 3), (12, 3, 16, 16, 3)]
     assert all(ours is theirs for ours, theirs in zip(groups, batch.images, strict=True))
-
-
-@pytest.mark.parametrize("name", ["Batch", "PackBatch", "ViewBatch"])
-def test_batches_are_public(name):
-    assert getattr(loaders, name).__module__ == "loaders.engine.batch"
 
 
 COUNTS = st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any)
@@ -136,13 +130,6 @@ def test_rows_of_several_images_are_the_same_for_any_ranks_and_processes(counts,
 
 
 MESH = {"data": 4, "fsdp": 2, "model": 3}
-
-
-@pytest.mark.parametrize(
-    ("axes", "rows"), [(("data",), 6), (("data", "fsdp"), 3), (("fsdp", "model"), 4), (("model",), 8)]
-)
-def test_a_part_of_the_mesh_gets_its_share_of_the_rows(axes, rows):
-    assert rows_per_part(LoaderConfig(batch_size=24), MESH, axes, (0, 1)) == rows
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,6 @@ def test_datasets_of_a_mixture_are_compared_by_name():
     assert other_builds(ours, {"datasets": {}}) == []
 
 
-@pytest.mark.parametrize("state", [{}, {"dataset": None}, {"dataset": {"plan": 3}}, {"dataset": "fake"}])
-def test_a_malformed_state_is_left_to_the_other_checks(state):
-    assert other_builds(OURS, state) == other_builds({"datasets": {"pets": OURS}}, {"datasets": {"pets": state}}) == []
-
-
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_loader_refuses_the_state_of_another_build_and_says_what_to_do(dataset, mixed):
     url = str(dataset("webdataset"))

@@ -11,7 +11,6 @@ import threading
 import numpy as np
 import pytest
 
-from dataprep.builder.images import ImagePolicy
 from dataprep.errors import DataprepError, FormatError, StorageError
 from loaders import Loader, LoaderConfig, Packs, Views, open_loader, open_packs, open_views
 from loaders.dataset import open_dataset
@@ -21,7 +20,6 @@ from loaders.order import Order
 from tests.support.adoption import adopt_here, image_of, tar_of
 from tests.support.loading import REPOSITORY
 from tests.support.markdown import ROOT
-from tests.support.own_data import build_own, picture, write_files
 from tests.support.slow_transforms import computing, failing, without_end
 
 SMALL = {"batch_size": 12, "image_size": 64}
@@ -113,18 +111,6 @@ def test_a_time_that_no_stage_measures_is_null_without_percentiles_as_the_docume
     sentence = "A time of which a stage measured nothing is None and has no entry in its `percentiles`"
     assert sentence in " ".join(OWN_LOOP.split())
     assert sentence in " ".join((Loader.stats.__doc__ or "").split())
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_counted_without_a_transform(dataset, way):
-    assert "transform" not in stages_after(WAYS[way](str(dataset("webdataset"))))
-
-
-def test_a_stage_that_did_nothing_is_absent_as_the_documents_say(dataset):
-    with open_loader(str(dataset("webdataset")), batch_size=4, image_size=32) as loader:
-        assert loader.stats()["stages"] == {}
-    sentence = "A stage that did nothing yet is left out, and so is `transform` of a loader that has none"
-    assert sentence in " ".join(OWN_LOOP.split())
 
 
 # What goes wrong in the middle of an epoch
@@ -247,16 +233,6 @@ def test_an_adopted_shard_that_has_grown_ends_the_run(tmp_path):
 
     with pytest.raises(StorageError, match=r"00000\.tar: .* bytes, the index says"):
         masks(tmp_path, grow, on_error="skip")
-
-
-def test_an_error_names_a_sample_as_its_file_was_called(tmp_path):
-    write_files(tmp_path / "in", {"süß 1.jpg": picture(1)[:200]})
-    build_own(tmp_path / "in", tmp_path / "out", options={"images": ImagePolicy(check="none"), "num_shards": 1})
-    with (
-        open_loader(tmp_path / "out", batch_size=1, image_size=16) as loader,
-        pytest.raises(DataprepError, match=r"\.tar: s=C3=BC=C3=9F=201 = 'süß 1': "),
-    ):
-        next(iter(loader))
 
 
 PACKS = Packs(tokens=40, images=4, patch=2)

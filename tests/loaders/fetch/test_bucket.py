@@ -35,12 +35,6 @@ HOURS_S = 36_000.0
 """Longer than any machine takes for a read, so that none is made a second time."""
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_images_from_a_bucket_are_the_right_ones(bucket_dataset, fetching, fmt):
-    opened = fetching(bucket_dataset(fmt))
-    assert fetch(opened, itertools.islice(opened.order().picks(0), 150)) == 150
-
-
 # One request a piece
 
 
@@ -178,14 +172,6 @@ def test_few_reads_are_hedged_if_all_reads_are_slow(dataset, fetching):
 # Failures
 
 
-def test_transient_faults_are_retried(gcs, bucket_url, dataset, fetching):
-    build_copy(dataset("tfrecord"), bucket_url)
-    opened = fetching(bucket_url)
-    gcs.set_faults(0.2, seed=1, kinds=["429", "503", "reset_before", "reset_body"])
-    assert fetch(opened, itertools.islice(opened.order().picks(0), 200)) == 200
-    assert opened.fetcher.stats()["retries"] > 0
-
-
 @pytest.fixture
 def otherwise_patient(monkeypatch):
     """Every limit of waiting for a bucket is years, but for the one that a reader sets for a server that is gone."""
@@ -218,19 +204,6 @@ def build_copy(source: Path, url: str) -> None:
     files = [path for path in source.rglob("*") if path.is_file()]
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda path: storage.create(path.relative_to(source).as_posix(), path.read_bytes()), files))
-
-
-def test_a_missing_object_of_a_bucket_is_not_retried(gcs, bucket_url, dataset, fetching):
-    build_copy(dataset("webdataset"), bucket_url)
-    opened = fetching(bucket_url, hedge_after_s=HOURS_S)
-    pick = next(opened.order().picks(0))
-    file = opened.index.file(pick.piece.shard, pick.sample)
-    opened.storage.delete(file)
-    opened.index.shard(pick.piece.shard)
-    before = gcs.stats()["requests"]
-    with pytest.raises(StorageError, match=f"^{bucket_url}/{file}: missing"):
-        opened.fetcher.request(pick).wait()
-    assert gcs.stats()["requests"] - before == 2  # the read, and whether the object is there
 
 
 def test_a_truncated_object_is_an_error(gcs, bucket_url, dataset, fetching):
@@ -328,15 +301,6 @@ def test_close_ends_everything_while_reads_hang(dataset, fetching):
     assert all("not read, the loader was closed" in str(error) for error in errors)
     storage.free.set()
     opened.fetcher.close()
-
-
-def test_close_leaves_no_thread(dataset, fetching):
-    others = set(threading.enumerate())  # reads that other tests have left hanging among them
-    opened = fetching(SlowStorage(dataset("webdataset")))
-    fetch(opened, itertools.islice(opened.order().picks(0), 50))
-    assert any(thread.name.startswith("loader-read") for thread in set(threading.enumerate()) - others)
-    opened.fetcher.close()
-    assert not any(thread.name.startswith("loader-") for thread in set(threading.enumerate()) - others)
 
 
 # The cache

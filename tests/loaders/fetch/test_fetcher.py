@@ -10,7 +10,7 @@ import pytest
 from dataprep.errors import FormatError, StorageError, UsageError
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
-from loaders.fetch.fetcher import BucketFetcher, DiskFetcher, FetchSettings, Record
+from loaders.fetch.fetcher import BucketFetcher, DiskFetcher, Record
 from loaders.order import Order, check_budget
 from tests.loaders.fetch.conftest import fetch
 from tests.support.faults import linked_copy
@@ -58,12 +58,6 @@ def test_only_pieces_not_yet_known_need_their_shards_index(dataset, fetching):
     opened.fetcher.request(picks[0]).done()
     later = next(pick for pick in picks[1:] if pick.piece == picks[0].piece)
     assert opened.fetcher.shards_needed([later]) == set()
-
-
-@pytest.mark.parametrize("name", ["prefetch_bytes", "threads", "hedge_after_s", "deadline_s"])
-def test_settings_out_of_range_are_refused(name):
-    with pytest.raises(UsageError, match=f"{name} must be above 0, got 0"):
-        FetchSettings(**{name: 0})
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

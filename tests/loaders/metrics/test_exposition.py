@@ -20,10 +20,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as families_of
 
 from dataprep.errors import UsageError
-from loaders import open_loader, open_packs
-from loaders.engine.stats import BOUNDS_S
-from loaders.metrics.exposition import BUCKETS_S, LOADER_LABELS, METRICS, PREFIX
-from loaders.packs import Packs
+from loaders import open_loader
+from loaders.metrics.exposition import LOADER_LABELS, METRICS, PREFIX
 from tests.support.markdown import ROOT
 
 SMALL = {"batch_size": 12, "image_size": 32, "threads": 1}
@@ -102,15 +100,6 @@ def test_every_scrape_during_loading_is_whole_and_no_counter_falls(dataset):
         assert [key for key in counters if after.get(key, 0) < before.get(key, 0)] == []
 
 
-def test_every_metric_is_served_with_its_help(dataset):
-    with open_loader(dataset("webdataset"), **SMALL, on_error="skip", metrics_port=0) as loader:
-        next(iter(loader))
-        found = {
-            family.name: (family.type, family.documentation) for family in families_of(scraped(loader.metrics_url))
-        }
-        assert found == {PREFIX + metric.name: (metric.kind, metric.text) for metric in METRICS}
-
-
 def test_no_label_has_a_path_or_key(dataset):
     url = dataset("webdataset")
     with open_loader(url, **SMALL, metrics_port=0) as loader:
@@ -128,14 +117,6 @@ def test_ready_batches_are_those_that_are_finished(dataset):
         while samples_of(loader.metrics_url)["ready_batches", "train"] < 3 and time.monotonic() < until_s:
             time.sleep(0.01)
         assert samples_of(loader.metrics_url)["ready_batches", "train"] == 3
-
-
-def test_packs_count_their_images(dataset):
-    packs = Packs(tokens=64, images=2, patch=16)
-    settings = {"batch_size": 12, "packs": packs, "metrics_port": 0}
-    with open_packs(dataset("webdataset"), **settings) as loader:
-        batch = next(iter(loader))
-        assert samples_of(loader.metrics_url)["images_total", "train"] == batch.mask.sum()
 
 
 def test_loaders_of_a_process_share_a_port_until_the_last_is_closed(dataset):
@@ -252,18 +233,6 @@ def test_names_follow_the_conventions_of_prometheus():
         assert metric.shown_name.endswith("_total") == (metric.kind == "counter")
         assert metric.shown_name.endswith("_seconds") == (metric.kind == "histogram")
         assert not set(metric.labels) & set(LOADER_LABELS)
-
-
-def test_every_text_says_more_than_the_name():
-    for metric in METRICS:
-        assert len(re.findall(r"[.:]( |$)", metric.text)) >= 1
-        assert "\n" not in metric.text
-        assert len(metric.text) > 60
-
-
-def test_buckets_are_counted_exactly():
-    assert set(BUCKETS_S) < set(BOUNDS_S)
-    assert sorted(BUCKETS_S) == list(BUCKETS_S)
 
 
 def test_the_document_queries_metrics_that_exist():

@@ -12,7 +12,6 @@ from dataprep.dataset.features import Feature
 from dataprep.errors import FormatError, UsageError
 from dataprep.storage import open_storage
 from loaders import mixture
-from loaders.dataset import Origin
 from loaders.fetch.fetcher import FetchSettings
 from loaders.mixtures import dataset
 from loaders.mixtures.dataset import (
@@ -100,12 +99,6 @@ def test_classes_of_one_name_are_joined(mixed):
         origins[2].label_of(2)
     classes, origins = joined_labels(parts, "own")
     assert (classes, [origin.labels for origin in origins]) == ((), [None, None, None])
-
-
-def test_equal_classes_stay_as_they_are(mixed):
-    assert mixed.manifest.classes == mixed.parts[0].dataset.manifest.classes
-    assert all(origin.labels is None for origin in mixed.origins)
-    assert Origin("a", None).label_of(7) == 7
 
 
 DATASETS = [{"url": "imagenet", "weight": 3}, {"url": "gs://other/coco", "weight": 0.5, "split": "val"}]
@@ -209,14 +202,6 @@ def test_a_list_has_tuples_and_sources(tmp_path):
     assert [source.split for source in found] == [None, "val", None]
 
 
-@pytest.mark.parametrize("entry", ["a", ("a",), (7, 1), ("a", 1, "train", 2), {"url": "a"}, None], ids=str)
-def test_other_entries_of_a_list_are_refused(entry):
-    with pytest.raises(
-        UsageError, match=r"dataset 0 of the mixture must be \(url, weight\), \(url, weight, split\) or"
-    ):
-        listed_sources([entry], "repeat")
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -255,11 +240,6 @@ def test_wrong_values_of_a_dataset_are_refused(values, message):
 )
 def test_weights_become_whole_numbers(weights, expected):
     assert spec(*weights).weights == expected
-
-
-def test_weights_of_too_many_digits_are_refused():
-    with pytest.raises(UsageError, match=r"as whole numbers the weights have the sum .* fewer digits"):
-        _ = spec(math.pi, math.e)
 
 
 def test_wrong_settings_of_a_mixture_are_refused():

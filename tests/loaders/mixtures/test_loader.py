@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
 from loaders import MixtureSource, Packs, mixture, open_loader, open_packs
-from loaders.engine.batch import BatchPlan
 from loaders.mixtures.loader import MAX_CHANGES, MixedPlan
 from tests.loaders.mixtures.test_order import mixed
 from tests.support.loading import digest, load, mixture_killed_and_resumed
@@ -58,11 +57,6 @@ def test_batches_are_the_same_from_every_format_and_place_and_any_workers(
     url = dataset(fmt) if place == "disk" else bucket_dataset(fmt)
     cache = {"cache_dir": tmp_path} if place == "bucket" else {}
     assert load(splits_of(url), 12, **SMALL, fields=("height",), **settings, **cache) == expected
-
-
-def test_an_image_folder_has_the_same_images(expected, dataset):
-    found = load(splits_of(dataset("imagefolder")), 12, **SMALL)
-    assert [keys for keys, _ in found] == [keys for keys, _ in expected]
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -282,14 +276,6 @@ def test_a_damaged_state_is_refused(dataset, changes):
             loader.load_state_dict(state)
 
 
-def test_weights_change_a_bounded_number_of_times(dataset):
-    with open_loader(splits_of(dataset("webdataset")), **SMALL) as loader:
-        state = loader.state_dict()
-        changes = [{"start": 12 * n, "weights": [1 + n, 1], "counts": [0, 0]} for n in range(MAX_CHANGES)]
-        with pytest.raises(UsageError, match="the weights would change for the 64th time; a state holds 63 changes"):
-            loader.load_state_dict({**state, "position": 12 * MAX_CHANGES, "mixture": changes})
-
-
 def test_datasets_with_the_same_images_are_refused(dataset):
     url = dataset("webdataset")
     with pytest.raises(UsageError, match="mixture: imagenet-webdataset and again have the same images"):
@@ -316,22 +302,12 @@ def test_what_is_no_mixture_is_refused(arguments, message):
         mixture(*arguments)
 
 
-def test_settings_beside_a_file_are_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"mix.json: the file says at_end, labels and epoch_samples; set them there"):
-        mixture(tmp_path / "mix.json", at_end="stop")
-
-
 def test_splits_that_all_datasets_have(dataset):
     assert with_coco(dataset).split_names() == ("train",)
     assert mixture([(dataset("webdataset"), 1), (dataset("tfrecord"), 1)]).split_names() == ("train", "val")
     assert splits_of(dataset("webdataset")).split_names() == ("train",)
     with pytest.raises(UsageError, match=r"no dataset there"):
         mixture([("nowhere", 1)]).split_names()
-
-
-def test_views_belong_to_positions(dataset):
-    mix = splits_of(dataset("webdataset"))
-    assert load(mix, 3, **SMALL, views=True) == load(mix, 3, **SMALL, views=True, processes=2)
 
 
 PACKS = Packs(tokens=48, images=4, patch=8)
@@ -406,22 +382,6 @@ def test_packs_of_a_mixture_that_stops_end_with_rows_without_images(dataset):
 @settings(max_examples=25, deadline=None)
 def test_lives_with_other_ranks_and_weights_have_no_sample_twice_or_lost(rng):
     compare_lives(rng)
-
-
-@pytest.mark.parametrize("seed", range(15))
-def test_lives_of_the_soak(seed):
-    """A sample of `make soak SHOW=mixtures`."""
-    compare_lives(random.Random(seed))
-
-
-def test_a_mixture_of_one_dataset_has_the_rows_of_the_dataset_alone():
-    order = mixed([50], (7,))
-    for rank, part in itertools.product(range(3), range(2)):
-        ours = MixedPlan(order=order, shuffle=True, rank=rank, world_size=3, first_batch=2, part=part, parts=2)
-        alone = BatchPlan(
-            order=order.members[0].order, shuffle=True, rank=rank, world_size=3, first_batch=2, part=part, parts=2
-        )
-        assert list(itertools.islice(ours, 9)) == list(itertools.islice(alone, 9))
 
 
 def test_pieces_are_read_by_one_rank_and_few_samples_are_read_elsewhere():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
-from loaders.mixtures.order import MAX_TOTAL, Change, Member, MixedOrder, Proportions, shared_out, whole_weights
+from loaders.mixtures.order import MAX_TOTAL, Change, Member, MixedOrder, Proportions, shared_out
 from loaders.order import Order
 from tests.support.mixing import Circle, Walk, compare_windows, random_order, random_weights
 
@@ -118,13 +118,6 @@ def test_the_same_weights_are_no_change_and_a_second_one_at_a_position_replaces_
     assert again.changed(12, (1, 1)) == order.changes
 
 
-def test_every_yields_the_samples_one_by_one():
-    order = mixed([5, 7], (1, 2), "drop")
-    picks = list(order.every(1, 0))
-    assert [pick.position for pick in picks] == list(range(12))
-    assert len({(pick.piece.shard, pick.sample) for pick in picks}) == 12
-
-
 @given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 1000), st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_a_batch_is_shared_out_evenly_and_most_rows_stay_at_home(world_size, rows, seed, is_full):
@@ -139,14 +132,6 @@ def test_a_batch_is_shared_out_evenly_and_most_rows_stay_at_home(world_size, row
     assert int((taken_by == home).sum()) >= int(np.minimum(at_home, rows).sum())
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6, 12])
-def test_one_dataset_alone_has_every_row_at_home(world_size):
-    order = mixed([30], (1,))
-    _, _, indexes = order.origins(24, 36)
-    home = indexes % world_size
-    assert (shared_out(home, world_size, 12 // world_size) == home).all()
-
-
 WEIGHTS = st.lists(st.integers(1, 5) | st.integers(1, 10**8), min_size=1, max_size=12).map(tuple)
 STARTS = st.integers(0, 3000) | st.integers(0, 10**15)
 
@@ -155,19 +140,6 @@ STARTS = st.integers(0, 3000) | st.integers(0, 10**15)
 @settings(max_examples=20, deadline=None)
 def test_every_window_of_a_thousand_positions_has_each_share_to_within_one_sample(rng):
     compare_windows(rng)
-
-
-def test_shares_of_whole_thousandths_are_met_in_every_window_without_any_difference():
-    chosen = Proportions((700, 250, 50)).between(10**9, 10**9 + 3000)
-    for start in range(0, 2001, 7):
-        assert np.bincount(chosen[start : start + 1000]).tolist() == [700, 250, 50]
-
-
-@pytest.mark.parametrize("weights", [(1, 1, 1), (2, 3, 5, 7), (999, 1), (1, 2500), (1, 1, 3000)])
-def test_shares_are_exact_in_the_long_run(weights):
-    total = sum(weights)
-    positions = 10**6 * total  # a turn of the circle
-    assert Proportions(weights).counts(positions) == tuple(10**6 * weight for weight in weights)
 
 
 @given(WEIGHTS, STARTS, st.integers(0, 60))
@@ -215,13 +187,6 @@ def test_the_proportions_equal_the_golden_vectors():
 
 GOLDEN = "0100110210010021021001002102100100210010"
 GOLDEN_LARGE = "5e01107cc9ec8fdcfaf4ff01221f8b56"
-
-
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=5).filter(any))
-def test_whole_weights_keep_their_ratios(weights):
-    whole = whole_weights(weights)
-    assert [Fraction(each, sum(whole)) for each in whole] == [Fraction(each, sum(weights)) for each in weights]
-    assert np.gcd.reduce(whole) == 1
 
 
 @pytest.mark.parametrize(

@@ -77,14 +77,6 @@ def test_padding_of_photographs_is_small_and_their_shape_is_kept(tokens, images)
     assert areas.std() > 0.15 * areas.mean()  # resolutions differ
 
 
-def test_resolutions_follow_their_draws():
-    packs = Packs(tokens=1024, images=8)
-    sizes = np.full((1, 8), 400)
-    areas = plan_rows(packs, sizes, sizes, np.linspace(0, 0.9, 8)[None])[0].prod(axis=-1)
-    assert list(areas) == sorted(areas)
-    assert areas[-1] > 2 * areas[0]
-
-
 def test_an_image_smaller_than_a_patch_and_a_long_thin_one_have_grids():
     packs = Packs(tokens=64, images=2, min_tokens=8)
     grids = plan_rows(packs, np.array([[1, 1]]), np.array([[1, 5000]]), np.zeros((1, 2)))

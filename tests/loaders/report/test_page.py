@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loaders.diagnosis.findings import StepTimes
 from loaders.report.page import diagnosis_page
-from loaders.report.terminal import attainable_sentence, diagnosis_text, limiting_stages
+from loaders.report.terminal import diagnosis_text
 from tests.support.findings import diagnosis
 from tests.support.pages import HOSTILE, OUTSIDE, Page
 
@@ -47,18 +47,6 @@ def test_page_shows_every_part_of_the_diagnosis(full):
         assert text in page.text
     assert [text for text in page.texts if "images/s alone" in text].__len__() == 4
     assert page.tags.count("mark") == 1
-
-
-def test_stages_are_listed_in_the_order_of_an_image():
-    found = replace(diagnosis(), stages=diagnosis().stages[::-1])
-    assert re.findall(r"<h3>(\w+)</h3>", diagnosis_page(found)) == ["fetch", "prepare", "transfer", "compute"]
-    lines = [line.split()[0] for line in printed(found).splitlines() if line.strip()]
-    assert lines[lines.index("stage") + 1 :][:4] == ["fetch", "prepare", "transfer", "compute"]
-
-
-def test_the_best_change_comes_first(full):
-    names = re.findall(r'<td class="whole"><b>(\w+)</b>', full)
-    assert names == [fix.name for fix in diagnosis().fixes]
 
 
 def test_nothing_is_fetched_and_no_script_runs():
@@ -119,27 +107,6 @@ def test_a_compute_bound_run_without_changes_has_a_page():
     assert "Contention: cores are short." in Page(html).text
     assert "Loaders compared" not in Page(html).text
     assert "No single change helps." in printed(found)
-
-
-def test_infinite_rates_and_shared_cores_have_a_page():
-    stages = tuple(
-        replace(stage, images_per_s=math.inf) if stage.name in ("transfer", "compute") else stage
-        for stage in diagnosis().stages
-    )
-    found = replace(diagnosis(), stages=stages, limit="cores", attainable_images_per_s=0.0)
-    page = Page(diagnosis_page(found))
-    assert "no limit images/s alone 0 % busy" in page.text
-    assert page.text.count("shares the cores") == 1
-    assert limiting_stages(found) == {"prepare"}
-    assert attainable_sentence(found) == ""
-    assert "shares the cores" in printed(found)
-
-
-def test_a_single_slow_step_does_not_flatten_the_others():
-    steps = [StepTimes(started_s=i * 0.1, wait_s=0.0, transfer_s=0.0, compute_s=0.1) for i in range(20)]
-    steps[-1] = replace(steps[-1], wait_s=9.9)
-    page = Page(diagnosis_page(replace(diagnosis(), timeline=tuple(steps))))
-    assert "20 steps, median 100.0 ms; 1 longer than the plot is high, up to 10,000 ms" in page.text
 
 
 RATES = st.floats(1e-3, 1e7) | st.just(math.inf)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,9 @@ from dataprep.errors import UsageError
 from loaders.diagnosis.findings import to_document
 from loaders.report.page import diagnosis_page
 from loaders.report.terminal import (
-    change_rates,
     compare_diagnoses,
     comparison_text,
     diagnosis_text,
-    rate,
     read_diagnosis,
 )
 from tests.support.findings import diagnosis, transform_cost
@@ -93,11 +90,6 @@ def test_the_first_line_and_the_headline_say_what_other_programs_use_and_nothing
         assert len(re.findall("other programs", report, re.IGNORECASE)) <= (1 if report == printed(busy) else 2)
 
 
-def test_no_stage_is_marked_where_the_stages_slow_each_other_down():
-    text = printed(replace(diagnosis(), limit="contention"))
-    assert not [line for line in text.splitlines() if line.endswith("the limit")]
-
-
 def test_escape_sequences_do_not_reach_the_terminal():
     assert "\x1b" not in printed(replace(diagnosis(), url="gs://\x1b[2Jbucket", device="\x1b]0;x\x07"))
 
@@ -131,21 +123,6 @@ def test_a_transform_is_a_part_of_preparing_and_a_run_without_it_is_marked_as_a_
     assert "Without it" not in printed(alone)
     assert "No single change helps." in printed(replace(alone, limit="fetch"))
     assert "No setting helps." in printed(replace(alone, limit="prepare"))
-
-
-def test_a_change_has_the_rates_that_are_known_of_it():
-    found = diagnosis()
-    workers, resize, _ = found.fixes
-    assert change_rates(found, workers) == {"predicted": "1,830", "tried": "1,790", "applied": "1,738"}
-    assert change_rates(found, resize) == {"predicted": "1,240"}
-    assert change_rates(replace(found, applied=None), workers) == {"predicted": "1,830", "tried": "1,790"}
-
-
-@pytest.mark.parametrize(
-    ("images_per_s", "text"), [(1840.4, "1,840"), (10, "10"), (3.21, "3.2"), (0.034, "0.034"), (math.inf, "no limit")]
-)
-def test_rates_are_written_with_separators(images_per_s, text):
-    assert rate(images_per_s) == text
 
 
 def written(folder: Path, found) -> Path:
