@@ -31,7 +31,7 @@ from tests.attacks import all_attacks
 from tests.conftest import BUCKET, ENVIRONMENT
 from tests.fuzz.run import TARGETS, fuzz
 from tests.support import changed_builds
-from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests
+from tests.support.builds import FORMATS, build, build_arguments, dataprep, digests
 from tests.support.crashes import Reader, kill_often, stop_everywhere
 from tests.support.crashes_laion import crash_cases
 from tests.support.faults import linked_copy, plant
@@ -186,8 +186,6 @@ def crashes() -> Iterator[Case]:
     for number in range(KILL_ROUNDS):
         yield f"random kills, round {number}", partial(_random_kills, number)
     for number in range(10):
-        yield f"two builds at once, round {number}", partial(_two_builds, number)
-    for number in range(10):
         yield f"one request in ten fails, round {number}", partial(_failing_requests, number)
 
 
@@ -225,20 +223,6 @@ def _random_kills(number: int, folder: Path) -> str:
         finished, redone = kill_often(rng, arguments, folder / "out", expected, workers=2, kills=KILLS_A_ROUND)
     assert reader.wrong == [], reader.wrong
     return f"{KILLS_A_ROUND} kills, {finished} builds finished, at most {redone} shards redone after a kill"
-
-
-def _two_builds(number: int, folder: Path) -> str:
-    fmt, shards = FORMATS[number % len(FORMATS)], ("--num-shards", 12)
-    expected = reference("imagenet", fmt, *shards)
-    arguments = build_arguments("imagenet", originals("imagenet", 600), folder / "out", fmt, *shards)
-    both = []
-    for _ in range(2):
-        both.append(subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
-        time.sleep(random.Random(number).uniform(0, 1.5))
-    errors = [process.communicate(timeout=300)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], errors
-    assert digests(folder / "out") == expected
-    return "one dataset"
 
 
 def _failing_requests(number: int, folder: Path) -> str:

@@ -4,7 +4,6 @@ original files, field by field."""
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zipfile
 
@@ -15,9 +14,7 @@ from dataprep.storage import open_storage
 from tests.support.builds import FORMATS
 from tests.support.coco import as_pycocotools, build_coco, differences, pycocotools_view, unpacked
 from tests.support.interop import (
-    read_annotations_with_hf_datasets,
     read_annotations_with_webdataset,
-    read_features_with_tfds,
     read_with_coco_detection,
     read_with_webdataset,
 )
@@ -71,45 +68,6 @@ def test_webdataset_reads_what_pycocotools_has(roots, annotations, pictures):
     for sample in found:
         assert sample["key"] == f"train2017/{sample['image_id']:012d}"
         assert base64.b64decode(sample["panoptic_image"]) == pictures[sample["panoptic_filename"]]
-
-
-def test_hugging_face_datasets_reads_the_shards(roots, annotations):
-    found = read_annotations_with_hf_datasets("webdataset", shards_of(roots))
-    assert len(found) > 30
-    assert differences(annotations, "train", [row["json"] for row in found]) == []
-
-
-def test_hugging_face_datasets_reads_the_image_folder(roots, annotations):
-    """The root of the dataset is given: in the folder of the split, `train2017` would pass for the split."""
-    found = read_annotations_with_hf_datasets("imagefolder", str(roots["imagefolder"]))
-    assert len(found) > 30
-    assert differences(annotations, "train", found) == []
-    files = {row["filename"]: row["sha256"] for row in found}
-    assert files == {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in (roots["imagefolder"] / "train").glob("train2017/*")
-    }
-
-
-def test_tfds_reads_what_pycocotools_has(roots, annotations, pictures):
-    found = read_features_with_tfds(roots["tfrecord"])
-    assert len(found) > 30
-    for example in found:
-        assert example["panoptic_image"] == pictures[example["panoptic_filename"].decode()]
-    texts = [_texts({name: value for name, value in example.items() if name not in _BYTES}) for example in found]
-    assert differences(annotations, "train", texts) == []
-
-
-_BYTES = ("image", "panoptic_image")
-
-
-def _texts(value):
-    """Bytes of TFDS as the texts that they are."""
-    if isinstance(value, dict):
-        return {name: _texts(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_texts(inner) for inner in value]
-    return value.decode() if isinstance(value, bytes) else value
 
 
 @pytest.mark.parametrize(("kind", "file"), [("instances", "instances"), ("keypoints", "person_keypoints")])

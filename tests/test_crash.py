@@ -60,16 +60,6 @@ def test_a_reader_never_sees_a_partial_dataset_of_a_build_that_is_killed_at_rand
     assert reader.wrong == []
 
 
-@formats()
-def test_two_concurrent_builds_make_one_dataset(fmt, originals, reference, tmp_path):
-    output = tmp_path / "out"
-    arguments = build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY, "--workers", 2)
-    both = [subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
-    errors = [process.communicate(timeout=800)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], errors
-    assert digests(output) == reference(fmt, MANY)
-
-
 def test_another_plan_is_refused_while_a_build_is_running(originals, tmp_path):
     output = tmp_path / "out"
     arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL)

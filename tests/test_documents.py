@@ -16,7 +16,7 @@ from dataprep.commands.train import ENTRIES
 from dataprep.sources import DATASETS
 from dataprep.sources.coco import PARTS
 from pipelines.engines import EngineChoice, engine_module
-from tests.support.markdown import DOCUMENTS, ROOT, blocks, commands, links, shows, words_of
+from tests.support.markdown import DOCUMENTS, ROOT, blocks, commands, links, words_of
 
 DATA = (ROOT / "DATA.md").read_text()
 SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", DATA, re.MULTILINE | re.DOTALL))
@@ -45,10 +45,6 @@ def archive_rows(section: str) -> dict[str, list[str]]:
         if line.startswith("| `") and len(cells) == 5:
             rows[cells[0]] = cells[1:]
     return rows
-
-
-def test_the_main_documents_are_among_those_tested():
-    assert {"README.md", "DATA.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"} <= set(DOCUMENTS)
 
 
 def test_every_dataset_has_a_section_in_data_md():
@@ -234,40 +230,9 @@ def test_docstrings_of_rooms_name_only_files_that_exist(package):
     assert missing == []
 
 
-def test_a_missing_file_in_a_map_is_detected():
-    text = "`dataprep/sources/coco.py`, `archives.py`, `nothing.py`\n`zips.py`, `nowhere/`"
-    assert missing_files(text) == ["nothing.py", "zips.py", "nowhere/"]
-
-
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_no_document_has_notes_or_paths_of_its_authors(document):
     assert NOT_FOR_READERS.findall((ROOT / document).read_text()) == []
-
-
-def test_notes_and_paths_of_authors_are_detected():
-    text = "TODO /tmp/x and (/work/y), not _build/tmp/ nor <url>/work"
-    assert NOT_FOR_READERS.findall(text) == ["TODO", "/tmp", "/work", "/work"]
-
-
-SHOWN = """\
-demo/x.zip  22.1 MB
-…
-done in 1.2 s: … files
-"""
-
-
-@pytest.mark.parametrize(
-    ("output", "same"),
-    [
-        ("demo/x.zip  22.1 MB\nanything\n\nat all\ndone in 12.3 s: 17 files\n", True),
-        ("demo/x.zip  22.1 MB\ndone in 1.2 s: 17 files  \n", True),
-        ("demo/x.zip  22.2 MB\ndone in 1.2 s: 17 files\n", False),
-        ("demo/x.zip  22.1 MB\ndone in a second: 17 files\n", False),
-        ("demo/x.zip  22.1 MB\ndone in 1.2 s: 17 files\nand more\n", False),
-    ],
-)
-def test_output_is_compared_with_a_document_but_for_what_varies(output, same):
-    assert shows(SHOWN, output) is same
 
 
 def test_lines_about_what_is_missing_are_those_of_the_programs():

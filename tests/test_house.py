@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import ast
-import re
 
 import pytest
 
 from scripts import house
 from scripts.house import (
-    FORMAT_WORDS,
     ROWS,
-    WEB_WORDS,
-    conditions,
     cycles,
-    documented,
-    names_for_any_object,
     sorted_out,
     unquoted,
-    untyped,
 )
 
 
@@ -42,53 +35,6 @@ def test_imports_in_functions_and_for_types_count_as_imports():
     program = "import a.b\nif TYPE_CHECKING:\n    from c import d\ndef late():\n    from e.f import g\n"
     module = house.Module("a", house.ROOT, ast.parse(program))
     assert house.imported_by(module, ["a.b", "c", "c.d", "e.f", "x"]) == {"a.b", "c", "c.d", "e.f"}
-
-
-@pytest.mark.parametrize(
-    ("words", "condition"),
-    [
-        (FORMAT_WORDS, "FORMATS[plan.format] is None"),
-        (FORMAT_WORDS, "shard_format is not None"),
-        (FORMAT_WORDS, "rows.is_folder"),
-        (FORMAT_WORDS, "name == 'imagefolder'"),
-        (WEB_WORDS, "plan.laion is None"),
-        (WEB_WORDS, "is_laion(manifest)"),
-        (WEB_WORDS, "receipt.fetched is not None"),
-    ],
-)
-@pytest.mark.parametrize("program", ["if {}: pass", "x = 1 if {} else 2", "y = [z for z in z if {}]", "w = {} or v"])
-def test_conditions_about_one_dataset_or_format_are_detected(words: re.Pattern[str], condition: str, program: str):
-    (found,) = conditions(ast.parse(program.format(condition)))
-    assert words.search(ast.unparse(found))
-
-
-def test_documents_without_a_type_are_found_by_every_name_that_they_have():
-    program = "from x import Object\nfrom y import Object as Other\nState = Object\n"
-    program += "def f(a: Object, b: list[dict[str, Any]], c: Other) -> dict[str, object]: ...\n"
-    module = house.Module("z", house.ROOT, ast.parse(program))
-    names = names_for_any_object(module, [("x", "Object"), ("z", "State")])
-    assert names == {"Object", "State"}
-    assert list(untyped(module.tree, names)) == [3, 4, 4]
-
-
-def test_docstrings_of_modules_functions_and_constants_are_read():
-    program = '"""Module."""\nX = 1\n"""Constant."""\ndef f():\n    """Function."""\nclass C:\n    """Class."""\n'
-    assert [text for _, text in documented(ast.parse(program))] == ["Module.", "Constant.", "Function.", "Class."]
-
-
-@pytest.mark.parametrize(
-    ("program", "is_command"),
-    [
-        ("@click.command()\ndef f(a): pass", True),
-        ("@stall_option\ndef f(a): pass", True),
-        ("@group.command('x')\ndef f(a): pass", True),
-        ("@cache\ndef f(a): pass", False),
-        ("def f(a): pass", False),
-    ],
-)
-def test_functions_whose_parameters_are_options_are_recognised(program: str, is_command: bool):
-    (function,) = ast.parse(program).body
-    assert house._is_command(function) is is_command
 
 
 @pytest.mark.parametrize(

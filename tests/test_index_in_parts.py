@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.builder.cards import write_cards
 from dataprep.builder.driver import run_build
 from dataprep.builder.finished import dataset_names
 from dataprep.builder.output import planned_names, read_claim
 from dataprep.builder.recipe import build_shard
-from dataprep.cloud.replicate import copy_dataset, dataset_phases, plan_copy
 from dataprep.dataset.index import index_files, joined_entry, open_index
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import FormatError
@@ -20,7 +18,6 @@ from dataprep.inspection.contact_sheet import contact_sheet
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.storage import open_storage
 from loaders import open_loader
-from tests.dataprep.builder.test_croissant import read
 from tests.support.adoption import adopt_here, read_all
 from tests.support.build_here import Quiet, request, whole
 from tests.support.converting import content, converted
@@ -140,23 +137,6 @@ def test_a_retry_replaces_the_last_part(tmp_path):
     assert after.samples == before.samples + 2
     assert open_index(storage, after, compare=True).group_rows == [shard["samples"] for shard in after.shards]
     assert verify_here(tmp_path / "out", deep=True).verdict == "whole"
-
-
-def test_copies_have_every_part(parted, tmp_path):
-    source = open_storage(str(parted["webdataset"]))
-    phases = dataset_phases(source, lambda manifest: ())
-    copying = plan_copy(source.url, str(tmp_path / "copy"), phases)
-    copy_dataset(copying, workers=2, copied=lambda objects, num_bytes: None)
-    assert verify_here(tmp_path / "copy").verdict == "whole"
-
-
-def test_croissant_names_the_parts_as_one_set(parted, tmp_path, damaged):
-    storage = open_storage(str(damaged.root))
-    write_cards(storage, read_manifest(storage))
-    found = read(damaged.root, tmp_path / "cache")
-    assert found["errors"] == []
-    keys = [key for key, *_ in read_all(damaged.root)[0]]
-    assert sorted(row["key"] for row in found["records"]["train-index"]) == sorted(keys)
 
 
 def test_damage_of_a_part_is_found(damaged):

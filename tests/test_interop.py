@@ -82,13 +82,3 @@ def test_tfds_reads_the_samples_of_a_build(dataset):
 def test_torchvision_reads_the_samples_of_a_build(dataset):
     expected, classes, roots = dataset
     assert sorted(read_with_torchvision(roots["imagefolder"] / "train", has_classes=bool(classes))) == expected
-
-
-def test_tars_and_tfrecords_have_the_same_order(dataset):
-    _, _, roots = dataset
-    assert read_with_webdataset(shards_of(roots["webdataset"])) == read_with_tfds(roots["tfrecord"])
-
-
-def test_all_samples_are_different_photographs(dataset):
-    expected, _, _ = dataset
-    assert len({key for key, _, _ in expected}) == len({sha256 for _, _, sha256 in expected}) == IMAGES

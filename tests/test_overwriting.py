@@ -213,26 +213,6 @@ def test_a_build_killed_before_its_plan_exists_may_continue_with_other_options(m
     assert found == alone("--seed", 1)
 
 
-def test_a_build_killed_before_its_plan_exists_accepts_replaced_originals(stopper, sources, tmp_path):
-    source, output = tmp_path / "coco", tmp_path / "out"
-    shutil.copytree(sources["coco-dup5"], source)
-    run = stopper.start(build_arguments("coco-dup5", source, output, "webdataset"), EVERYWHERE)
-    kill(go_on(run, lambda: list((output / "_build").glob("source-train*"))))
-    shutil.rmtree(source)
-    write_demo("coco", source, images=15, odd=False)
-    found = whole(stopper, "coco-dup5", source, output, "webdataset")
-    assert found == whole(stopper, "coco-dup5", source, tmp_path / "alone", "webdataset")
-
-
-def test_a_build_killed_before_its_plan_exists_may_later_allow_fewer_images(stopper, sources, tmp_path):
-    output, generated = tmp_path / "out", tmp_path / "generated"
-    fake = ("imagenet-fake", generated, output, "webdataset", "--images", 40)
-    arguments = [word for word in build_arguments(*fake) if word != "--allow-partial"]
-    run = stopper.start(arguments, EVERYWHERE)
-    kill(go_on(run, lambda: list((output / "_build").rglob("plan.parquet"))))
-    whole(stopper, *fake)
-
-
 def test_a_worker_with_another_pillow_ends_the_build_and_names_both(sources, tmp_path):
     arguments = build_arguments("coco-dup5", sources["coco-dup5"], tmp_path / "out", "webdataset", "--workers", 1)
     run = dataprep_anew(*arguments, **other_pillow(tmp_path))

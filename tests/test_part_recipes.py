@@ -17,7 +17,7 @@ from google.protobuf import json_format
 from dataprep.commands.build import command as build_command
 from dataprep.commands.tpu_jobs import run_command
 from pipelines.engines import Part, part_of
-from tests.support.kubernetes import fields, fits_kubernetes, misspelt
+from tests.support.kubernetes import fits_kubernetes
 from tests.support.markdown import ROOT, blocks, commands, words_of
 from tests.support.on_use import on_use
 
@@ -72,33 +72,6 @@ def test_every_recipe_is_checked():
 @pytest.mark.parametrize("name", FITS)
 def test_a_recipe_fits_the_published_schema(name):
     assert FITS[name](recipe(name))
-
-
-@pytest.mark.parametrize("name", FITS)
-def test_a_misspelt_field_does_not_fit(name):
-    document = recipe(name)
-    places = list(fields(document))
-    assert len(places) > 15
-    assert [place for place in places if FITS[name](misspelt(document, place))] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "value"),
-    [
-        (JOB, ("spec", "completions"), "8"),
-        (JOB, ("spec", "template", "spec", "containers"), {}),
-        (JOB_SET, ("spec", "failurePolicy"), 3),
-        (BATCH, ("logsPolicy", "destination"), "CLOUD_LOG"),
-        (BATCH, ("taskGroups",), {}),
-    ],
-)
-def test_a_value_of_another_kind_does_not_fit(name, place, value):
-    document = recipe(name)
-    inner = document
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
-    assert not FITS[name](document)
 
 
 @pytest.mark.parametrize(

@@ -90,29 +90,6 @@ def test_no_text_needs_a_second_reading(pattern):
     assert len(found) <= LEFT.get(pattern, 0), "\n".join([f"{len(found)} texts, this one {pattern}:", *lines])
 
 
-MISREAD = {
-    'begins with "Of"': '"""Of the budget: for what is read twice."""',
-    'begins with "So long", "So many" or the like': "X = 1  # So long a server is asked again",
-    'begins with "Nobody"': '"""Nobody works on a ticket for so long."""',
-    'begins with "Times the"': '"""Times the batches ahead, and the requests under way."""',
-    'begins with "That" or "Those"': '"""That more batches ahead may take."""',
-    "begins with a pronoun for something that is not on the line": '"""Its bytes stay taken after its end."""',
-    "refers to another docstring": '"""Likewise."""',
-    "counts without its noun": "option(help='At most so many are copied.')",
-    "says twins for duplicates": "def test_of_a_twin(): ...",
-    "says standing for existing": "# the standing dataset",
-    "says impatience for a deadline": '"""\nArgs:\n    first: The first.\n    impatience: An impatient read."""',
-    "puts the maximum last": '"""Size of a list, at most; a hostile one could be larger."""',
-    'says "Tell whether" for "Return whether"': '"""Tell whether a name is hidden."""',
-    "is a test of something unnamed": "def test_one_that_keeps_its_promise(): ...",
-}
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_misread_texts_are_found(pattern):
-    assert found_by(pattern, list(texts_of("x.py", MISREAD[pattern])))
-
-
 def test_arguments_of_a_docstring_are_read_one_by_one():
     source = '"""Do it.\n\nArgs:\n    first: The first of two\n        lines.\n    second: Of --workers.\n"""'
     assert [text.text for text in texts_of("x.py", source)] == [
@@ -140,10 +117,3 @@ def with_conflicts(folder: Path) -> list[str]:
 
 def test_no_file_holds_an_undecided_merge():
     assert with_conflicts(ROOT) == []
-
-
-@pytest.mark.parametrize("line", ["<" * 7 + " HEAD", "|" * 7 + " 1a2b3c4", "=" * 7, ">" * 7 + " 1a2b3c4 (Subject)"])
-def test_each_line_of_an_undecided_merge_is_found(tmp_path, line):
-    (tmp_path / "decided.md").write_text("text\n========\n")
-    (tmp_path / "undecided.md").write_text(f"text\n{line}\nother text\n")
-    assert with_conflicts(tmp_path) == ["undecided.md"]

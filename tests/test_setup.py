@@ -166,11 +166,6 @@ def test_codecs_have_the_same_version_in_every_environment(file: str, python: st
     assert {name: theirs[name] for name in shared} == {name: ours[name] for name in shared}
 
 
-def test_codecs_have_the_same_version_on_every_python():
-    versions = [{name: pins_of("constraints.txt", python)[name] for name in CODECS} for python in SUPPORTED]
-    assert versions[1:] == versions[:-1]
-
-
 def test_no_file_holds_the_address_of_an_index():
     for path in [ROOT / "constraints.txt", *ROOT.glob("benchmarks/*.txt"), *ROOT.glob("dataprep/data/tpu-*.txt")]:
         assert "://" not in path.read_text(), path
@@ -208,21 +203,6 @@ def test_no_text_names_a_foreign_distribution():
             ]
     assert found == []
     assert SETUP["metadata"]["name"] == DISTRIBUTION
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "pip install 'dataprep[laion]'",
-        'pip install "dataprep"',
-        "pip install --upgrade dataprep",
-        "needs dataprep>=0.2",
-        'version("dataprep")',
-    ],
-)
-def test_the_name_of_a_foreign_distribution_is_found(text):
-    assert FOREIGN.search(text)
-    assert not FOREIGN.search(text.replace("dataprep", "tpu-dataprep"))
 
 
 def test_every_install_hint_names_an_extra():

@@ -17,7 +17,7 @@ import pytest
 import ray
 
 from dataprep.builder.recipe import BuildJob
-from dataprep.errors import BuildError, StorageError, UsageError
+from dataprep.errors import BuildError
 from pipelines.ray.cluster import connect, ray_options
 from pipelines.ray.engine import ADVICE, Run
 from pipelines.task import NodeTask, ShardTask, receipts_in
@@ -27,7 +27,7 @@ from tests.support.crashes import receipts_of
 from tests.support.other_environment import OTHER_PILLOW, other_environment
 from tests.support.picture_web import laion_arguments, picture_web
 from tests.support.ray_cluster import ray_cluster
-from tests.support.ray_shards import FAILING, POISONOUS, hanging, numbered, refused, slow, tired
+from tests.support.ray_shards import POISONOUS, numbered, slow
 
 KILLS = int(os.environ.get("KILLS", "1"))
 SHARDS = ("--split", "train", "--num-shards", 12)
@@ -260,25 +260,6 @@ def test_a_shard_whose_workers_ray_kills_for_want_of_memory_is_set_aside(cluster
     cluster.nodes.insert(0, cluster.nodes.pop())
     cluster.kill_node()
     assert sum("due to oom" in line for line in connected) == 2
-
-
-def test_an_error_that_may_pass_is_tried_again_and_then_ends_the_build(connected):
-    with pytest.raises(StorageError, match="the disk is tired"):
-        indexes_of(run_of(shard_task(tired), range(4)), connected)
-    assert [line.rpartition("; ")[2] for line in connected if line.startswith(f"shard {FAILING}:")] == [
-        "tried again after 0.5 s", "tried again after 1 s", "tried again after 2 s",
-    ]  # fmt: skip
-
-
-def test_an_error_of_the_user_is_not_tried_again(connected, tmp_path):
-    with pytest.raises(UsageError, match="the images are damaged"):
-        indexes_of(run_of(shard_task(refused, tmp_path), range(4)), connected)
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_shard_that_hangs_is_set_aside(connected):
-    with pytest.raises(BuildError, match="shard 0: lost its worker 3 times"):
-        indexes_of(run_of(shard_task(hanging, stall_s=2.0), range(4)), connected)
 
 
 def test_a_build_of_many_shards_has_few_tasks_in_flight(connected, monkeypatch):

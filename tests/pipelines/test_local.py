@@ -11,8 +11,7 @@ from dataprep.errors import UsageError
 from pipelines.engines import EngineChoice, EngineWork, Part, part_of
 from pipelines.local import Helper, check, open_engine, shards_at_once
 from tests.support.build_here import Quiet, request
-from tests.support.builds import build_arguments, build_warm, dataprep, digests
-from tests.support.parts import parts_of_a_build
+from tests.support.builds import build_arguments, dataprep, digests
 from tests.support.parts_simulation import Conditions, simulate
 
 
@@ -154,18 +153,6 @@ def test_parts_of_two_numbers_share_the_work(seed, groups, workers):
     assert together.missing == set()
     assert together.begun.total() <= 1.3 * len(shard_s)
     assert together.makespan_s < alone.makespan_s
-
-
-@pytest.mark.long
-def test_parts_of_which_one_is_killed_for_good_make_the_same_dataset(originals, tmp_path):
-    arguments = ("imagenet", originals["imagenet"], tmp_path / "out", "webdataset", "--num-shards", 6)
-    build_warm("imagenet", originals["imagenet"], tmp_path / "plain", "webdataset", "--num-shards", 6)
-    words = build_arguments(*arguments, "--workers", 1)
-    built = parts_of_a_build(words, tmp_path / "out", (3,), {2}, random.Random(0))
-    assert digests(tmp_path / "out") == digests(tmp_path / "plain")
-    assert built <= 1.3 * 12
-    again = dataprep(*words, "--part", "2/3", "--json")
-    assert '"shards_built": 0' in again.stdout
 
 
 @pytest.mark.parametrize(

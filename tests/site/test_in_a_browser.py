@@ -139,14 +139,6 @@ def test_the_page_of_a_diagnosis_has_no_serious_fault(browser, width):
     assert found == []
 
 
-def test_faults_are_detected(browser):
-    watched = Watched(browser)
-    watched.page.set_content('<html lang="en"><title>x</title><main><p style="color: #bbb">pale</p><img src=""></main>')
-    found = faults(watched.page)
-    watched.close()
-    assert [each.partition(":")[0] for each in found] == ["color-contrast", "image-alt"]
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 def test_search_finds_pages_without_a_network(browser, address, width):
     watched = Watched(browser, width=width)
@@ -155,16 +147,6 @@ def test_search_finds_pages_without_a_network(browser, address, width):
         watched.page.wait_for_selector(f'ul.search li a[href*="{page}"]')
     watched.close()
     assert (watched.elsewhere(address), watched.complaints) == ([], [])
-
-
-def test_search_works_by_keyboard(browser, address):
-    watched = Watched(browser)
-    watched.page.goto(f"{address}/index.html")
-    watched.page.focus("input[name=q]")
-    watched.page.keyboard.type("retry-failed")
-    watched.page.keyboard.press("Enter")
-    watched.page.wait_for_selector("ul.search li a")
-    watched.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

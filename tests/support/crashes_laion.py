@@ -104,18 +104,6 @@ def reader_faults(output: Path) -> list[str]:
     return faults
 
 
-def kill_retries(rng: random.Random, web: PictureWeb, arguments: list[object], output: Path, kills: int) -> int:
-    """Kill `retry-failed` at random; after each kill a reader finds a whole dataset. Returns the kills that hit."""
-    hit = 0
-    for _ in range(kills):
-        hit += _run_and_kill(rng, command(*arguments))
-        assert reader_faults(output) == []
-    run = dataprep(*arguments)
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert reader_faults(output) == []
-    return hit
-
-
 def stop_retries(arguments: list[object], output: Path, expected: dict[str, str], every: int = 1) -> int:
     """Stop `retry-failed` before and after every n-th commit boundary; a reader finds a whole dataset each time, and
     the same command goes on to the same end. Returns the stops made."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import google.cloud.storage as gcs_library
 import pytest
-from google.api_core.exceptions import Forbidden
 from google.auth.credentials import AnonymousCredentials
 
 from tests.support.gcs_emulator import GCSEmulator
@@ -42,31 +41,6 @@ def test_a_bucket_is_what_it_was_created_as(emulator, client, name, created, loc
     assert bucket.data_locations == created.get("data_locations")
     assert bucket.storage_class == created.get("storage_class", "STANDARD")
     assert bucket.autoclass_enabled == created.get("autoclass", False)
-
-
-def test_a_bucket_created_by_a_client_keeps_its_data_locations(client):
-    client.create_bucket("by-client", location="US", data_locations=["US-EAST1", "US-WEST1"])
-    assert client.get_bucket("by-client").data_locations == ["US-EAST1", "US-WEST1"]
-
-
-def test_a_bucket_created_without_a_location_is_standard(emulator, client):
-    emulator.create_bucket("plain")
-    assert client.get_bucket("plain").storage_class == "STANDARD"
-
-
-def test_a_denied_permission_is_refused_and_others_are_granted(emulator, client):
-    emulator.create_bucket("denied", location="us-east1", deny=["storage.buckets.get"])
-    with pytest.raises(Forbidden, match=r"storage\.buckets\.get"):
-        client.get_bucket("denied")
-    assert list(client.list_blobs("denied")) == []
-
-
-def test_objects_have_their_own_storage_class_or_that_of_the_bucket(emulator, client):
-    emulator.create_bucket("cold", location="us-east1", storage_class="COLDLINE")
-    for name in ("a", "b"):
-        client.bucket("cold").blob(name).upload_from_string(b"x")
-    emulator.set_storage_class("cold/b", "ARCHIVE")
-    assert [blob.storage_class for blob in client.list_blobs("cold")] == ["COLDLINE", "ARCHIVE"]
 
 
 def settled(emulator) -> dict:

@@ -29,10 +29,6 @@ def test_memory_that_was_freed_again_counts():
     assert 90 << 20 < growth_of(300 << 20, 100 << 20) < 110 << 20
 
 
-def test_memory_freed_before_does_not_count():
-    assert growth_of(300 << 20, 0) < 8 << 20
-
-
 def test_the_memory_of_the_process_that_started_this_one_does_not_count():
     ballast = bytearray(b"x") * (200 << 20)
     assert growth_of(0, 0) < 8 << 20

@@ -6,9 +6,7 @@ python -m tests.support.training_jax_cases DATASET FOLDER                      w
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import sys
 from pathlib import Path
@@ -16,31 +14,15 @@ from typing import Any
 from unittest import mock
 
 import jax
-import jax.numpy as jnp
 
 from dataprep.errors import DataprepError
 from tests.support.training_jax import SMALL, arguments, config_of, series
 from train.loops.jax_steps import Batch, all_devices
-from train.models.jax_resnet import ARCHITECTURES, Architecture, create_resnet
-from train.train_resnet_jax import DIAGNOSED_OPTIONS, command, open_steps, open_training
+from train.models.jax_resnet import ARCHITECTURES, Architecture
+from train.train_resnet_jax import command, open_steps, open_training
 
 GRAPH = {"model": "ResNet18", "image_size": 64, "half_precision": True, "momentum": 0.5, "weight_decay": 0.0}
 """Keys that change what is compiled, and other values of them."""
-
-
-COUNTED = ("ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152", "ResNet200")
-
-
-def counts() -> dict[str, int]:
-    """Parameters of models with ImageNet's classes."""
-    found = {}
-    for name in COUNTED:
-        model = create_resnet(name, num_classes=1000, dtype=jnp.bfloat16)
-        shapes = jax.eval_shape(
-            lambda model=model: model.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=True)
-        )
-        found[name] = sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
-    return found
 
 
 def graphs() -> dict[str, str]:
@@ -108,13 +90,6 @@ def other_model(data: str, folder: Path) -> str:
         return error_of(*arguments(folder, **{**SMALL, "model": "_ResNet2"}, dataset_root=data))
 
 
-def overflow(data: str, folder: Path) -> str:
-    """Train two steps, and a third one whose rate makes infinite weights of finite ones; the error."""
-    keys = {**SMALL, "warmup_epochs": 0, "dataset_root": data}
-    open_training(config_of(**keys, max_steps=2, workdir=str(folder))).run()
-    return error_of(*arguments(folder, **keys, max_steps=3, learning_rate=1e41))
-
-
 def is_debugged(*flags: str) -> bool:
     """Whether nothing is compiled where a run would be: to do all of it so takes half a minute."""
 
@@ -155,26 +130,11 @@ def runs(data: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def diagnosis(data: str, folder: Path) -> dict[str, Any]:
-    """What `--diagnose` leaves behind."""
-    said = io.StringIO()
-    with mock.patch("train.telemetry.diagnosis.RUN_S", 0.3), contextlib.redirect_stdout(said):
-        training = open_training(config_of(**SMALL, dataset_root=data, workdir=str(folder)))
-        code = training.diagnose("_ResNet1", DIAGNOSED_OPTIONS)
-    return {
-        "code": code,
-        "said": " ".join(said.getvalue().split()),
-        "found": json.loads((folder / "diagnosis.json").read_text()),
-        "files": sorted(path.name for path in folder.iterdir()),
-    }
-
-
 def main(data: str, images: str, tfds: str, folder: Path) -> dict[str, Any]:
-    """All facts but the diagnosis."""
+    """All facts."""
     small = {**SMALL, "max_steps": 2}
     return {
         "torch": "torch" in sys.modules,  # before anything is decoded, which may need it
-        "counts": counts(),
         "graphs": graphs(),
         "debug": [is_debugged("--debug=True"), is_debugged("--debug"), is_debugged()],
         "runs": runs(data, folder),
@@ -189,10 +149,6 @@ def main(data: str, images: str, tfds: str, folder: Path) -> dict[str, Any]:
                     **{**small, "dataset_root": tfds, "dataset_name": "imagenet_fake", "dataset_use_tfds": True},
                 ),
             ),
-            "not finite": error_of(
-                *arguments(folder / "inf", **{**SMALL, "learning_rate": 1e30, "log_per_step": 3}, dataset_root=data)
-            ),
-            "overflow": overflow(data, folder / "overflow"),
             "other model": other_model(data, folder / "part"),
             "other batch": error_of(*arguments(folder / "part", **{**SMALL, "batch_size": 4}, dataset_root=data)),
             "no such model": error_of(*arguments(folder / "none", **{**SMALL, "model": "ResNet51"}, dataset_root=data)),
@@ -204,4 +160,4 @@ def main(data: str, images: str, tfds: str, folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     *words, last = sys.argv[1:]
-    print(json.dumps(main(*words, Path(last)) if len(words) == 3 else diagnosis(*words, Path(last))))
+    print(json.dumps(main(*words, Path(last))))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from dataprep.errors import ConflictError, FormatError, UsageError
 from tests.support.markdown import ROOT
@@ -97,13 +97,6 @@ def test_the_documents_snippet_reads_the_names_of_the_classes(mae, tmp_path):
     assert found["facts"]["classes"] == ["cat", "dog", "süß 1"]
 
 
-def test_the_documents_snippet_loads_a_pth_file(mae, tmp_path):
-    export(mae[1], str(tmp_path / "vit_base.pth"))
-    found = snippets(1, **{"vit_base.pth": f"{tmp_path}/vit_base.pth"})
-    assert found["facts"]["model"] == "vit_micro_patch8"
-    assert "blocks.0.attn.qkv.bias" in found["tensors"]
-
-
 def test_the_documents_snippet_loads_a_file_into_hugging_faces_network(mae, tmp_path):
     export(mae[1], str(tmp_path / "vitmae.safetensors"), names="vitmae")
     section = (ROOT / "docs/training.md").read_text().partition("## Files for timm and Hugging Face")[2]
@@ -158,38 +151,6 @@ def test_statistics_that_a_file_of_timms_does_not_say_are_not_guessed(tmp_path):
     theirs = noisy(VisionTransformer(img_size=32, num_classes=0, global_pool="token", **MICRO))
     torch.save(theirs.state_dict(), tmp_path / "timm.pth")
     assert export(str(tmp_path / "timm.pth"), str(tmp_path / "out.safetensors")).pixel_mean is None
-
-
-@pytest.mark.parametrize("facts", ["{", "5", '{"pixel_mean": 5, "pixel_std": [1]}', '{"pixel_mean": ["a", 1.0, 1.0]}'])
-def test_facts_of_others_that_make_no_sense_are_no_statistics(mae, tmp_path, facts):
-    weights = read_weights(mae[1])
-    save_file(weights.tensors, tmp_path / "odd.safetensors", {"dataprep": facts})
-    assert read_weights(str(tmp_path / "odd.safetensors")).pixels is None
-
-
-def test_an_export_that_is_already_there_says_so(mae, tmp_path, capsys):
-    output = tmp_path / "encoder.safetensors"
-    said = []
-    for _ in range(2):
-        assert command.main([mae[1], str(output)], standalone_mode=False) == 0
-        said.append(capsys.readouterr())
-    assert said[0].err.startswith(f"{output}: vit_micro_patch8 at 32 pixels")
-    assert said[1].err == f"{output} is already there with the same bytes; nothing was written\n"
-    assert said[0].out == said[1].out == ""
-    assert command.main([mae[1], str(output), "--json"], standalone_mode=False) == 0
-    assert json.loads(capsys.readouterr().out)["already_there"] is True
-    assert export(mae[1], str(tmp_path / "other.pth")).already_there is False
-
-
-def test_timm_loads_an_export_into_its_named_model(tmp_path):
-    with torch.device("meta"):
-        ours = create_model("mae_vit_tiny_patch16", image_size=224)
-    torch.save(
-        {"model": {name: torch.zeros(each.shape) for name, each in ours.state_dict().items()}}, tmp_path / "a.pth"
-    )
-    done = export(str(tmp_path / "a.pth"), str(tmp_path / "b.safetensors"))
-    assert done.model == "vit_tiny_patch16"
-    timm.create_model("vit_tiny_patch16_224", num_classes=0, checkpoint_path=str(tmp_path / "b.safetensors"))
 
 
 def test_repeating_an_export_changes_nothing_and_another_one_is_refused(mae, tmp_path):

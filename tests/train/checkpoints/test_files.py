@@ -1,7 +1,6 @@
 """Files of checkpoints: names, digests, and how states are read."""
 
 import argparse
-import zipfile
 from collections import OrderedDict
 
 import numpy as np
@@ -34,14 +33,6 @@ def test_the_same_state_is_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         NUMPY.write({"version": 1, ARRAYS: {"w": np.ones(3)}}, tmp_path / name)
     assert digest_of(tmp_path / "a") == digest_of(tmp_path / "b")
-
-
-def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "bomb", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("w.npy", bytes(10**6))
-    for codec in (NUMPY, TORCH):
-        with pytest.raises(FormatError, match=r"an archive of .* bytes whose files declare 1,000,000"):
-            load_file(tmp_path / "bomb", None, codec)
 
 
 def test_a_file_of_torch_is_read_as_torch_reads_it(tmp_path):
@@ -87,12 +78,6 @@ def test_a_flipped_bit_of_a_strangers_file_is_noticed(tmp_path):
     (tmp_path / "a.pth").write_bytes(data)
     with pytest.raises(FormatError, match="damaged"):
         load_file(tmp_path / "a.pth", None)
-
-
-def test_pickled_objects_are_not_read(tmp_path):
-    np.savez(tmp_path / "a.npz", w=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(FormatError, match="not a state that numpy reads"):
-        load_file(tmp_path / "a.npz", None, NUMPY)
 
 
 def test_a_list_of_parts_is_found_with_every_codec(tmp_path):

@@ -1,7 +1,6 @@
 """Compiled networks: what they need, and that they have the losses of those that are not compiled."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -9,10 +8,6 @@ from torch import nn
 
 from dataprep.errors import UsageError
 from loaders.torch import TorchBatch
-from tests.support.finetuning import SMALL as FINETUNE
-from tests.support.training import SMALL as MAE
-from tests.support.training import TINY_VIT, losses, trace_of
-from train import finetune_mae, pretrain_mae, train_vit
 from train.loops.runtime import Runtime
 from train.loops.torch import Task, TorchBackend, compile_network
 
@@ -24,7 +19,6 @@ class Nothing(Task):
         yield from ()
 
 
-STEPS = 4
 CPU = torch.device("cpu")
 
 
@@ -60,34 +54,3 @@ def test_a_backend_knows_whether_its_network_is_compiled(device, is_plain_compil
     assert backend.compiles is is_plain_compiled
     model[1].compile()
     assert backend.compiles
-
-
-VIT = {
-    **TINY_VIT,
-    "epochs": 2,
-    "warmup_steps": 3,
-    "log_interval_steps": 1,
-    "num_workers": 2,
-}
-ENTRIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "mae": (pretrain_mae, pretrain_mae.PretrainMAE, {**MAE, "norm_pix_loss": True}),
-    "vit": (train_vit, train_vit.TrainViT, VIT),
-    "vit that keeps what it computes": (train_vit, train_vit.TrainViT, {**VIT, "no_grad_ckpt": True}),
-    "fine-tuning": (finetune_mae, finetune_mae.recipe_flags, {**FINETUNE, "aa": "", "drop_path": 0.0}),
-}
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore:Guards may run slower")  # of Python 3.13.0
-@pytest.mark.parametrize("name", ENTRIES)
-def test_compiled_networks_have_the_losses_of_others(dataset, tmp_path, name):
-    entry, flags_of, given = ENTRIES[name]
-    flags = {**given, "data_path": dataset, "device": "cpu", "max_steps": STEPS}
-    for compiled in (False, True):
-        folder = str(tmp_path / str(compiled))
-        assert entry.open_training(flags_of(**flags, compile=compiled, output_dir=folder)).run() == 0
-    ours, theirs = (trace_of(tmp_path / name) for name in ("True", "False"))
-    assert ours["weights"] == theirs["weights"]
-    found = losses(tmp_path / "True")
-    assert len(found) == STEPS
-    assert found == pytest.approx(losses(tmp_path / "False"), abs=1e-5)

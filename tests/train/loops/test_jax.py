@@ -5,7 +5,6 @@ import json
 import pytest
 
 from tests.support.training import start
-from tests.support.training_jax import cluster
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +42,3 @@ def test_one_number_of_any_saved_array_that_is_not_finite_is_found(found):
     for changed, names in answers.items():
         name, _, number = changed.rpartition(" ")
         assert names == ([] if number == "3e+38" else [name])
-
-
-@pytest.mark.long
-def test_processes_agree_that_the_copy_of_one_of_them_is_not_finite():
-    pair = [
-        start("tests.support.jax_networks", "replicas", JAX_PLATFORMS="cpu", PJRT_DEVICE="", **each)
-        for each in cluster(2)
-    ]
-    for process in pair:
-        with process:
-            output, errors = process.communicate(timeout=280)
-        assert process.returncode == 0, errors[-3000:]
-        assert json.loads(output.splitlines()[-1]) == [[], ["params/conv_init/kernel"]]

@@ -346,10 +346,3 @@ def test_the_monitor_counts_waits_and_steps(monkeypatch):
 
     assert found == pytest.approx({"images_per_s": 250, "wait_share": 0.75, "step_s": 0.04, "utilisation": 0.25})
     assert steps.take()["images_per_s"] == 0
-
-
-def test_the_monitor_stops_when_the_batches_end():
-    steps = StepMonitor(batch_images=1)
-
-    assert list(steps.waiting([1, 2])) == [1, 2]
-    assert steps.take()["utilisation"] <= 1
