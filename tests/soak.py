@@ -62,7 +62,6 @@ from tests.support.two_builds import schedule
 fitting, learning = on_use("tests.support.fitting"), on_use("tests.support.learning")
 training, training_fsdp = on_use("tests.support.training"), on_use("tests.support.training_fsdp")
 training_jax, training_jax_mae = on_use("tests.support.training_jax"), on_use("tests.support.training_jax_mae")
-training_jax_finetune = on_use("tests.support.training_jax_finetune")
 STATE = Path("build/soak")
 MIXTURES_A_CASE = 200
 LONG_MARK = "pytest.mark." + "long"
@@ -484,25 +483,7 @@ def train_jax() -> Iterator[Case]:
     yield "killed 10 times", lambda folder: training_jax_mae.killed_and_resumed(training_data(), folder, 10)
     yield "1, 4 and 8 devices, 2 processes", lambda folder: training_jax_mae.on_devices(training_data(), folder)
     yield "flags and vision transformers", lambda folder: training_jax_mae.variants(training_data(), folder)
-    yield "all networks beside PyTorch's", lambda _folder: training_jax_mae.networks()
-    yield (
-        "fine-tuning and probing beside PyTorch",
-        lambda folder: training_jax_finetune.beside_pytorch(training_data(), folder),
-    )
-    for kind in training_jax_finetune.KILLED:
-        yield f"{kind} killed 3 times", partial(_finetune_killed, kind)
     yield "ViT-L compiled", lambda _folder: json.dumps(compile_times(LARGE))
-    yield "parity with networks of others", _parity
-
-
-def _parity(folder: Path) -> str:
-    found = training_jax_mae.parity(folder)
-    assert max(found.values()) < 1e-4, found
-    return json.dumps(found)
-
-
-def _finetune_killed(kind: str, folder: Path) -> str:
-    return training_jax_finetune.killed_and_resumed(training_data(), folder, kind, 3)
 
 
 def train_devices() -> Iterator[Case]:

@@ -1,7 +1,6 @@
 """Fine-tuning and probing in JAX beside PyTorch, in a process of JAX's own.
 
-python -m tests.support.jax_finetuning runs DATASET FOLDER     what runs of a few steps did, as JSON
-python -m tests.support.jax_finetuning whole DATASET FOLDER    likewise, with more runs and other flags
+python -m tests.support.jax_finetuning DATASET FOLDER     what runs of a few steps did, as JSON
 """
 
 from __future__ import annotations
@@ -110,35 +109,5 @@ def tensor_differences(theirs: dict[str, torch.Tensor], ours: dict[str, torch.Te
     return {name: float((each - theirs[name]).abs().max()) for name, each in ours.items()}
 
 
-def whole(data: str, folder: Path) -> dict[str, Any]:
-    """Train without interruption, from a first step of PyTorch, in parts of a batch, on shared weights; evaluate."""
-    found = runs(data, folder)
-    for kind, flags in KINDS.items():
-        given = {**flags, "finetune": str(folder / "mae.pth")}
-        for stops in ((STEPS,), (3, STEPS)):
-            name = f"{kind} stopped {len(stops) - 1} times"
-            for stop in stops:
-                resumed = {**given, **JAX, "max_steps": stop, "resume": "automatic"}
-                found[name] = train(data, folder / name, **resumed)
-        first = checkpoint(folder / f"{kind} torch", 1)
-        found[f"{kind} continued"] = train(data, folder / f"{kind} continued", **given, **JAX, resume=first)
-        sharded = {**given, **JAX, "fsdp": True, "accum_iter": 1 if kind == "probe" else 2}
-        found[f"{kind} sharded"] = train(data, folder / f"{kind} sharded", **sharded)
-        epochs = {**given, "max_steps": 0, "epochs": 1, "warmup_epochs": 0}
-        for framework in FRAMEWORKS:
-            place = folder / f"{kind} epoch {framework}"
-            found[f"{kind} epoch {framework}"] = train(data, place, **epochs, framework=framework)
-        last = checkpoint(folder / f"{kind} jax", STEPS)
-        shape = {name: flags[name] for name in ("input_size", "effective_batch_size")}
-        shape |= {"linear_probe": kind == "probe", "nb_classes": flags.get("nb_classes"), "output_dir": ""}
-        found[f"{kind} judged"] = [judge(data, resume=last, **shape, framework=each) for each in FRAMEWORKS]
-    dropped = {**FINETUNE, **JAX, "drop_path": 0.5, "blr": 1.0}
-    for name in ("dropped", "dropped again"):
-        found[name] = train(data, folder / name, **dropped)
-    found["kept"] = train(data, folder / "kept", **{**dropped, "drop_path": 0.0})
-    return found
-
-
 if __name__ == "__main__":
-    what, *rest = sys.argv[1:]
-    print(json.dumps({"runs": runs, "whole": whole}[what](rest[0], Path(rest[1]))))
+    print(json.dumps(runs(sys.argv[1], Path(sys.argv[2]))))

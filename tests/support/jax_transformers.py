@@ -32,7 +32,7 @@ from train.loops.classify import mean_loss
 from train.loops.jax import named_leaves
 from train.loops.jax_finetune_steps import FinetuneTask
 from train.models import jax_transformers, mae, vit
-from train.models.sizes import POOLS, BlockConfig, MAEConfig, ViTConfig, mae_config
+from train.models.sizes import BlockConfig, MAEConfig, ViTConfig, mae_config
 
 VIT = {
     "image_size": 32,
@@ -176,31 +176,24 @@ def returned(params: Any, tensors: dict[str, np.ndarray]) -> float:
     return max(float(np.abs(back[name] - tensors[name]).max()) for name in back)
 
 
-def parity(*, whole: bool) -> dict[str, Any]:
-    """Compare networks whose options change which weights they have, and how they are computed.
-
-    Args:
-        whole: Compare all of them, not only two with most options.
-    """
-    micro = {"name": "mae_vit_micro_patch8", "image_size": 64}
-    coarse = mae_config(**micro, decoder_downsampling=4, pred_downsampling=2, k_bias=False, norm_pix_loss=True)
-    found: dict[str, Any] = {"coarse": mae_parity(coarse, remat=True), "memory": gradient_memory()}
-    for pool in POOLS if whole else ("token",):
-        config = ViTConfig(
-            image_size=32,
-            patch_size=8,
-            depth=2,
-            block=BlockConfig(dim=32, num_heads=2),
-            num_classes=5,
-            pool=pool,
-            class_token=pool == "token",
-        )
-        found[pool] = vit_parity(config, scan=pool != "average")
-    found["mixed"] = mixed_loss_parity(config)
-    if whole:
-        found["mae"] = mae_parity(mae_config(**micro))
-        found["half"] = mae_parity(mae_config(**micro), dtype="bfloat16")
-    return found
+def parity() -> dict[str, Any]:
+    """Compare two networks with most of the options that change which weights they have, and how they are computed."""
+    coarse = mae_config(
+        "mae_vit_micro_patch8",
+        image_size=64,
+        decoder_downsampling=4,
+        pred_downsampling=2,
+        k_bias=False,
+        norm_pix_loss=True,
+    )
+    block = BlockConfig(dim=32, num_heads=2)
+    config = ViTConfig(image_size=32, patch_size=8, depth=2, block=block, num_classes=5, pool="token", class_token=True)
+    return {
+        "coarse": mae_parity(coarse, remat=True),
+        "memory": gradient_memory(),
+        "token": vit_parity(config),
+        "mixed": mixed_loss_parity(config),
+    }
 
 
 def run(entry: Any, folder: Path, **flags: Any) -> dict[str, Any]:
@@ -265,6 +258,6 @@ def checkpoint(folder: Path, step: int) -> str:
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "parity":
-        print(json.dumps(parity(whole=rest == ["whole"])))
+        print(json.dumps(parity()))
     else:
         print(json.dumps({"runs": runs, "variants": variants}[what](rest[0], Path(rest[1]))))

@@ -129,21 +129,3 @@ def variants(data: str, folder: Path) -> str:
     assert found["vit"]["losses"] == pytest.approx(expected, abs=1e-4)
     assert found["dropout"]["losses"] == found["dropout again"]["losses"]
     return "the same losses"
-
-
-def networks() -> str:
-    """Outputs of all networks, beside PyTorch's."""
-    found = asked("parity", "whole")
-    half = found.pop("half")
-    found.pop("memory")
-    assert 0 < half["prediction"] < 0.1, half
-    largest = max(max(each.values()) for each in found.values())
-    assert largest < 2e-5, found
-    return f"{len(found)} networks, the largest difference is {largest:.1e}; in bfloat16 {half['prediction']:.1e}"
-
-
-def parity(folder: Path) -> dict[str, float]:
-    """Largest differences to implementations of others, with the same weights."""
-    from tests.support import parity as others
-
-    return {**others.timm_and_big_vision(folder), **others.vitmae(folder)}

@@ -14,7 +14,7 @@ KINDS = ("finetune", "probe")
 def found(dataset, tmp_path_factory) -> dict:
     """What the runs did."""
     folder = tmp_path_factory.mktemp("runs")
-    with start("tests.support.jax_finetuning", "runs", dataset, str(folder), **environment()) as process:
+    with start("tests.support.jax_finetuning", dataset, str(folder), **environment()) as process:
         output, errors = process.communicate(timeout=800)
     assert process.returncode == 0, errors[-3000:]
     return json.loads(output.splitlines()[-1])
