@@ -7,7 +7,6 @@ import tarfile
 from dataclasses import replace
 from hashlib import sha256
 
-import pyarrow.parquet as pq
 import pytest
 
 from dataprep.builder.driver import run_build
@@ -94,20 +93,6 @@ def test_images_that_change_before_a_build_goes_on_are_unpacked_again(tmp_path, 
         assert len(unpacked(storage_url)) == 2
     assert built(source, storage_url, **unchecked) == expected
     assert digests(storage_url) == digests(tmp_path / "reference")
-
-
-def test_a_build_that_was_planned_without_checksums_goes_on(tmp_path):
-    source, output = hub(tmp_path / "hub"), tmp_path / "out"
-    expected = built(source, tmp_path / "reference")
-    interrupted(source, output, shards=0)
-    [path] = output.rglob("plan.parquet")
-    with pq.ParquetFile(path) as plan:
-        groups = [plan.read_row_group(group).drop_columns(["crc32c"]) for group in range(plan.num_row_groups)]
-    with pq.ParquetWriter(path, groups[0].schema) as writer:
-        for group in groups:
-            writer.write_table(group)
-    assert built(source, output) == expected
-    assert digests(output) == digests(tmp_path / "reference")
 
 
 def test_a_table_that_has_changed_is_another_plan(tmp_path):

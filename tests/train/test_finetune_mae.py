@@ -54,18 +54,6 @@ def test_two_runs_have_the_same_losses_and_another_seed_has_others(dataset, expe
     assert losses(tmp_path / "other")[1] != expected[1]
 
 
-def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(dataset, expected, tmp_path):
-    for stop in (3, 11, 0):  # steps 7 and 15 end epochs
-        assert finetune(dataset, output_dir=str(tmp_path), **SMALL, max_steps=stop, resume="automatic") == 0
-    assert losses(tmp_path) == expected
-    found = evaluations(tmp_path)
-    assert [line["step"] for line in found] == [7, 15, 22]
-    best = 0.0
-    for line in found:
-        best = max(best, line["val_accuracy"])
-        assert line["val_best_accuracy"] == best
-
-
 def test_the_export_of_a_run_names_the_classes_of_its_data(dataset, tmp_path):
     finetune(dataset, output_dir=str(tmp_path), **SMALL, max_steps=1)
     classes = list(read_manifest(open_storage(dataset)).classes)
@@ -120,21 +108,6 @@ def test_a_run_says_at_its_start_which_of_its_first_weights_are_from_where(
         f"vit_micro_patch8, images of 64 pixels, {classes:,} classes; {len(taken)} of {len(own)} tensors are from "
         f"{pretrained}, the rest ({new}) is new\n"
     )
-
-
-@pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_a_run_without_pretrained_weights_says_so(dataset, tmp_path, capsys, framework):
-    flags = {**SMALL, "data_path": dataset, "output_dir": str(tmp_path / "a"), "max_steps": 1, "framework": framework}
-    line = "vit_micro_patch8, images of 32 pixels, 10 classes; random weights, because --finetune is not given\n"
-    training = open_training(
-        recipe_flags(**flags, nb_classes=10, **({"device": "cpu"} if framework == "torch" else {}))
-    )
-    assert capsys.readouterr().err == line
-    if framework == "torch":
-        assert training.run() == 0
-        init = {"init": newest(tmp_path / "a"), "output_dir": str(tmp_path / "b"), "device": "cpu"}
-        open_training(recipe_flags(**{**flags, **init}, nb_classes=10))
-        assert f"10 classes; the weights of --init {init['init']}\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("probe", [False, True])

@@ -19,7 +19,7 @@ from dataprep.host.cpu import available_cores
 from loaders.diagnosis import diagnose as diagnosing
 from loaders.diagnosis.findings import Option
 from tests.support.adapters import run_module
-from tests.support.training import ENVIRONMENT, SMALL, flags_of, log_lines, losses, start
+from tests.support.training import ENVIRONMENT, SMALL, flags_of, losses, start
 from train.flags.options import run
 from train.flags.shared import REFUSED
 from train.loops.mae import MAETask
@@ -110,22 +110,6 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path
 def test_contradicting_flags_are_refused(pretrain, tmp_path, flags, message):
     with pytest.raises(UsageError, match=message):
         pretrain(**{"output_dir": str(tmp_path), **flags})
-
-
-def test_without_warmup_epochs_a_short_run_rises_for_a_tenth_of_its_epochs_and_says_so(dataset, tmp_path, capsys):
-    flags = {name: value for name, value in SMALL.items() if name != "warmup_epochs"}
-    words = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, max_steps=3, **flags)
-    assert command.main(words, standalone_mode=False) == 0
-    rates = [line["lr"] for line in map(json.loads, log_lines(tmp_path)) if "lr" in line]
-    peak = 0.05 * 8 / 256
-    assert rates[0] == 0.0
-    assert rates[2] == pytest.approx(
-        HalfCosine(lr=peak, min_lr=0, warmup_epochs=0.3, epochs=3).at(2 * 8 / 60), rel=1e-5
-    )
-    note = "note: the learning rate rises for 0.3 of 3 epochs; the default of --warmup-epochs is 40\n"
-    assert note in capsys.readouterr().err
-    with pytest.raises(UsageError, match="--warmup-epochs 40 of 3 epochs"):
-        command.main([*words, "--warmup_epochs", "40"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(

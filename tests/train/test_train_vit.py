@@ -1,6 +1,5 @@
 """The entry: exact, resumable after any end, on any kind of data; on several XLA devices as on one."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -10,11 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dataprep.demo.make import write_demo
 from dataprep.errors import FormatError, UsageError
-from tests.support.finished import build_here
 from tests.support.on_use import on_use
-from tests.support.training import flags_of, log_lines, losses, start
+from tests.support.training import flags_of, losses, start
 from tests.support.training_fsdp import SMALL, TOLERANCE, held_by
 from tests.support.training_jax import cluster, ended, environment
 from train.checkpoints.encoder_weights import read_weights
@@ -57,43 +54,6 @@ def test_a_checkpoint_of_other_heads_is_refused_though_its_weights_have_the_same
     for flag, folder in (("resume", "two"), ("init", "new")):
         with pytest.raises(UsageError, match="from another model: --num-heads was 2, is now 4; use the flags"):
             train(tmp_path / folder, data_path=dataset, num_heads=4, max_steps=2, **{flag: saved})
-
-
-def test_parts_of_a_batch_have_the_gradient_of_the_whole(dataset, expected, tmp_path):
-    found = train(tmp_path, data_path=dataset, accum_iter=4, max_steps=5)
-    assert found == pytest.approx({step: expected[step] for step in found}, rel=1e-4)
-
-
-@pytest.fixture(scope="module")
-def kinds(dataset, tmp_path_factory) -> dict[str, str]:
-    """The same photographs as anyone has them: class folders, a TFDS directory, our shards."""
-    root = tmp_path_factory.mktemp("kinds")
-    write_demo("imagenet", root / "originals", images=60, odd=False)
-    found = {"shards": dataset}
-    for kind, fmt in (("folder", "imagefolder"), ("tfds", "tfrecord")):
-        found[kind] = build_here("imagenet", root / "originals", root / kind, fmt)
-        (root / kind / "dataset.json").unlink()
-        shutil.rmtree(root / kind / "index")
-    return found
-
-
-@pytest.mark.parametrize("kind", ["folder", "tfds", "shards"])
-def test_the_command_line_of_vit_10b_fsdp_example_runs_on_every_kind_of_data(kinds, tmp_path, monkeypatch, kind):
-    """Sizes, steps and folders alone are smaller."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("PJRT_DEVICE")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    line = (
-        f"--data_dir {kinds[kind]} --ckpt_dir {tmp_path} --image_size 16 --patch_size 8 --embed_dim 32 --mlp_ratio 4.0 "
-        "--num_heads 2 --num_blocks 2 --batch_size 8 --num_epochs 2 --lr 1e-3 --weight_decay 0.1 --clip_grad_norm 1.0 "
-        "--warmup_steps 3 --log_step_interval 5"
-    )
-    assert command.main(line.split(), standalone_mode=False) == 0
-    lines = [json.loads(line) for line in log_lines(tmp_path)]
-    assert [line["step"] for line in lines if "loss" in line] == [5, 10, 15]
-    *_, evaluated, end = lines
-    assert (evaluated["step"], evaluated["val_images"]) == (15, 3)
-    assert end == {"step": 15, "epoch": 2.0, "ended": True}
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,12 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
 from loaders import MixtureSource, Packs, mixture, open_loader, open_packs
 from loaders.mixtures.loader import MAX_CHANGES, MixedPlan
 from tests.loaders.mixtures.test_order import mixed
 from tests.support.loading import digest, load, mixture_killed_and_resumed
-from tests.support.mixing import compare_lives
 from tests.support.packs_loading import packed_rows
 from tests.support.packs_reference import rows_of_batches
 
@@ -59,19 +56,6 @@ def test_batches_are_the_same_from_every_format_and_place_and_any_workers(
     assert load(splits_of(url), 12, **SMALL, fields=("height",), **settings, **cache) == expected
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_ranks_together_have_the_batches_of_a_single_rank(dataset, world_size):
-    mix = with_coco(dataset, (1, 2))
-    with open_loader(mix, **SMALL) as loader:
-        alone = keys_of(itertools.islice(loader, 9))
-    ranks = []
-    for rank in range(world_size):
-        with open_loader(mix, **SMALL, rank=rank, world_size=world_size) as loader:
-            ranks.append([batch.keys for batch in itertools.islice(loader, 9)])
-    assert [len(keys) for rank in ranks for keys in rank] == [12 // world_size] * 9 * world_size
-    assert [sorted(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)] == alone
-
-
 @pytest.mark.parametrize("world_size", [1, 4])
 def test_positions_of_rows_are_those_of_one_rank(dataset, world_size):
     mix = with_coco(dataset, (1, 2))
@@ -112,16 +96,6 @@ def test_rows_say_which_dataset_they_are_from_in_the_given_proportions(dataset):
         for key, name, label in zip(batch.keys, batch.fields["dataset"], batch.labels, strict=True):
             assert key in own[name]
             assert (label == -1) == (name == "coco-webdataset")
-
-
-def test_each_dataset_comes_in_its_own_order(dataset):
-    with open_loader(with_coco(dataset, (1, 2)), **SMALL) as loader:
-        rows = [row for batch in loader for row in zip(batch.fields["dataset"], batch.keys, strict=True)]
-    for fmt, name in (("webdataset", "imagenet-webdataset"), ("coco", "coco-webdataset")):
-        found = [key for dataset_name, key in rows if dataset_name == name]
-        with open_loader(dataset(fmt), **SMALL) as alone:
-            keys = [key for _ in range(3) for batch in alone for key in batch.keys]
-        assert found == keys[: len(found)]
 
 
 def test_a_state_resumes_with_other_ranks_and_other_weights(dataset):
@@ -367,21 +341,6 @@ def test_packs_resume_on_another_number_of_ranks_and_with_other_weights(dataset,
     with open_packs(with_coco(dataset, (0, 1)), batch_size=12, packs=PACKS) as loader:
         loader.load_state_dict(state)
         assert set(next(iter(loader)).fields["dataset"]) == {"coco-webdataset"}
-
-
-def test_packs_of_a_mixture_that_stops_end_with_rows_without_images(dataset):
-    mix = with_coco(dataset, at_end="stop")
-    with open_packs(mix, batch_size=12, packs=PACKS) as packs, open_loader(mix, batch_size=12, image_size=8) as squares:
-        found = [[key for key in batch.keys if key] for batch in packs]
-        assert [sorted(keys) for keys in found] == [sorted(filter(None, batch.keys)) for batch in squares]
-        assert len(found[-1]) < 12
-        assert list(packs) == []
-
-
-@given(st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
-def test_lives_with_other_ranks_and_weights_have_no_sample_twice_or_lost(rng):
-    compare_lives(rng)
 
 
 def test_pieces_are_read_by_one_rank_and_few_samples_are_read_elsewhere():

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from dataprep.errors import DataprepError, FormatError, UsageError
-from train import finetune_mae, pretrain_mae, train_vit
+from dataprep.errors import DataprepError, UsageError
+from train import pretrain_mae, train_vit
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import load_file
 from train.loops.loop import Training
@@ -164,19 +164,3 @@ def test_resuming_from_another_file_names_what_the_file_holds(refusal, checkpoin
         )
     torch.save([1], path)
     assert refusal(path) == f"{path}: holds a list, expected tensors by their names"
-
-
-def test_finetune_refuses_the_same_files_with_the_same_words(dataset, checkpoint, tmp_path):
-    path = tmp_path / "x.pth"
-    for content in (b"", b"hello", checkpoint.read_bytes()[:5000]):
-        path.write_bytes(content)
-        with pytest.raises(FormatError, match="not a state that torch reads: cut short"):
-            finetune_mae.read_weights(str(path))
-    with pytest.raises(UsageError, match="a folder, expected a file"):
-        finetune_mae.read_weights(str(tmp_path))
-    torch.save({3: torch.zeros(1)}, path)
-    with pytest.raises(FormatError, match="no weights; expected tensors by their names"):
-        finetune_mae.read_weights(str(path))
-    (tmp_path / "x.safetensors").mkdir()
-    with pytest.raises(UsageError, match="a folder, expected a file"):
-        finetune_mae.read_weights(str(tmp_path / "x.safetensors"))

@@ -2,9 +2,6 @@
 
 import json
 
-import pytest
-
-from dataprep.errors import UsageError
 from train.telemetry.logs import EpochLogs, Logs
 
 
@@ -79,11 +76,6 @@ def test_numbers_are_logged_over_steps_and_over_epochs(tmp_path):
     (events,) = tmp_path.glob("events.out.tfevents.*")
     content = events.read_bytes()
     assert all(tag in content for tag in (b"train/loss", b"ep_train/loss", b"val/accuracy", b"ep_val/accuracy"))
-
-
-def test_logs_in_a_bucket_are_refused():
-    with pytest.raises(UsageError, match="logs are appended to, expected a folder on a disk"):
-        Logs("gs://bucket/logs")
 
 
 def test_every_rank_has_a_folder_of_its_own_for_traces(tmp_path):
