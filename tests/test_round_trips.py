@@ -1,13 +1,31 @@
 """How often a build from a bucket to a bucket waits for an answer before it can ask for the next thing."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from dataprep.storage import open_storage
 from tests.support.builds import build_warm
 from tests.support.own_data import class_folders
-from tests.support.recorded import longest_chain
+
+
+def longest_chain(served: Iterable[tuple[float, float, str]]) -> list[str]:
+    """Return the longest sequence of requests in which each begins after the one before has ended.
+
+    Args:
+        served: Begin and end of each request, and its method and path.
+    """
+    chain, ended_s = [], float("-inf")
+    for begun_s, end_s, what in sorted(served, key=lambda request: request[1]):
+        if begun_s >= ended_s:
+            chain.append(unquote(what))
+            ended_s = end_s
+    return chain
+
 
 LATENCIES_MS = (150, 600, 2400)
 """One after another until the chain is as short as it must be: requests that do not wait for each other overlap if a

@@ -6,8 +6,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -29,11 +30,53 @@ from benchmarks.situations.situation import (
     possible_changes,
 )
 from benchmarks.situations.training_loop import Measured
+from benchmarks.situations.transforms import in_turn, side_by_side
 from dataprep.errors import DataprepError
 from loaders import open_loader
 from loaders.diagnosis.observed_run import parse_simulated
 from loaders.diagnosis.stages import request_latency_s
-from tests.support.small_situations import small_set
+
+IMAGE_SIZE = 32
+BATCH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A situation whose truth follows from its numbers."""
+
+    situation: Situation
+    best: str
+    images_per_s: float
+    """Rate without a change."""
+    best_images_per_s: float
+    """Rate after the best change, as the judge makes it: a batch four times as large, two threads or processes."""
+
+
+def small_set() -> list[Known]:
+    """Return six situations for two cores or more; each takes a second or two to measure."""
+    return [
+        _known("device", "simulated:250,transfer=600", NONE, 250, 250, transfer_ahead=2),
+        _known("transfer", "simulated:500,transfer=500", "transfer-ahead", 250, 500),
+        _known("step-overhead", "simulated:2000,step-ms=36", "batch", 200, 615, transfer_ahead=2),
+        _known("transfer-overhead", "simulated:800,transfer-ms=30", "batch", 200, 457),
+        _known("serial", "simulated:350", "workers", 198, 350, transform=in_turn(5000), threads=2),
+        _known("waiting", "simulated:350", "workers", 198, 350, transform=side_by_side(5000)),
+    ]
+
+
+def _known(name: str, device: str, best: str, images_per_s: float, best_images_per_s: float, **settings: Any) -> Known:
+    situation = Situation(
+        id=name,
+        cause=name,
+        is_real=False,
+        device=device,
+        batch_size=BATCH,
+        image_size=IMAGE_SIZE,
+        short_side=round(IMAGE_SIZE / 0.875),
+        **settings,
+    )
+    return Known(situation, best, images_per_s, best_images_per_s)
+
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/diagnose.py"
 SECONDS = 0.3

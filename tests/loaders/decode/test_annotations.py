@@ -37,14 +37,39 @@ from loaders.decode.annotations import (
     transform_points,
     transform_polygons,
 )
-from loaders.decode.crop import RowView
+from loaders.decode.crop import RandomCrop, RowView, evaluation_view, row_view, train_views
 from loaders.samples import Samples
 from tests.support.forked_transforms import forked_transforms  # noqa: F401
 from tests.support.markdown import blocks
 from tests.support.marked import PEOPLE, delivered, misplaced_in
 from tests.support.on_use import on_use
 from tests.support.own_data import build_own, picture, write_files
-from tests.support.views import row_views, source_of
+
+
+@st.composite
+def row_views(draw: st.DrawFn, max_side: int, max_size: int) -> RowView:
+    """How a loader crops an image of any size, for training or for an evaluation."""
+    height, width = draw(st.integers(1, max_side)), draw(st.integers(1, max_side))
+    size = draw(st.integers(1, max_size))
+    if draw(st.booleans()):
+        crop = RandomCrop(scale=(0.05, 1.0))
+        (view,) = train_views(
+            draw(st.integers(0, 999)), [draw(st.integers(0, 999))], [height], [width], size=size, crop=crop
+        )
+    else:
+        view = evaluation_view(height, width, size=size, resize=draw(st.integers(size, 2 * size)))
+    return row_view(view, height, width, size)
+
+
+def source_of(view: RowView, row: int, column: int) -> tuple[float, float]:
+    """Where the middle of a pixel of a row comes from in the image, as x and y: a loader's steps undone one by one."""
+    x, y = column + 0.5, row + 0.5
+    if view.flip:
+        x = view.size - x
+    x, y = x + view.out_left, y + view.out_top
+    x, y = x / view.resized_width * view.width, y / view.resized_height * view.height
+    return x + view.left, y + view.top
+
 
 albumentations = on_use("albumentations")
 v2 = on_use("torchvision.transforms.v2")

@@ -10,8 +10,6 @@ from train.batches.masks import MaskConfig, draw_masks
 from train.models.mae import MaskedAutoencoder, image_of, patches_of, sincos_positions
 from train.models.registry import create_model, mae_config
 
-ENCODER_MILLIONS = {"base": 86, "large": 304, "huge": 632}
-
 
 def model_and_batch(**options):
     torch.manual_seed(1)
