@@ -8,26 +8,23 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.diagnose import _read_results
-from benchmarks.situations.generate import IDS, SEEDS, SETS, plant, spread
+from benchmarks.situations.generate import IDS, SEEDS, SETS, plant
 from benchmarks.situations.guardian import Guardian
 from benchmarks.situations.judge import RIGHT, UNDECIDED, WRONG, Truth, verdict_on
 from benchmarks.situations.outside import Outside
 from benchmarks.situations.planting import PREFIX, CannotPlantError, disk_of, own_group, planted
-from benchmarks.situations.situation import Change, Situation, possible_changes, to_document
-from benchmarks.situations.training_loop import load_transform
-from benchmarks.situations.transforms import garbage, machine_lock
+from benchmarks.situations.situation import Change, Situation, to_document
 from benchmarks.tables import unseen_table
 from tests.support.on_use import on_use
-from tests.support.waiting import end_soon, wait_for
+from tests.support.waiting import end_soon
 
 torch = on_use("torch")
 
@@ -85,10 +82,6 @@ def test_every_way_of_planting_is_drawn() -> None:
         if field.name != "neighbour":
             assert any(getattr(each, field.name) != field.default for each in found if each), field.name
     assert {each.neighbour for each in found if each} == {"loop", "burst", "memory"}
-
-
-def test_forty_of_the_unseen_are_of_all_kinds() -> None:
-    assert len({id_.rpartition("-")[0] for id_ in spread(40, "unseen")}) == 19
 
 
 # Verdicts
@@ -193,80 +186,6 @@ def test_a_quota_limits_the_run_and_its_children(nothing_is_left, tmp_path: Path
         assert figure(group / "cpu.stat", "nr_throttled") > before
 
 
-def test_the_diagnosis_computes_with_as_many_threads_as_the_judge(tmp_path: Path) -> None:
-    """MKL, and PyTorch with it, would take no more threads than there are cores."""
-    count = 4 * len(os.sched_getaffinity(0))
-    program = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
-    with plant_here(Outside(omp_threads=count), tmp_path, tmp_path):
-        assert torch.get_num_threads() == count
-        assert int(subprocess.run(program, check=True, capture_output=True, text=True).stdout) == count
-    assert torch.get_num_threads() < count
-
-
-def test_fewer_threads_of_a_model_are_a_change_where_it_has_several() -> None:
-    model = Situation(id="", cause="", is_real=True, device="cpu", model="tiny_cnn")
-    crowded = replace(model, outside=Outside(omp_threads=8))
-
-    def threads(situation: Situation, cores: int) -> list[int]:
-        changes = possible_changes(situation, cores=cores, has_extension=True)
-        return [each.settings["compute_threads"] for each in changes if each.name == "compute-threads"]
-
-    assert threads(crowded, 2) == [1, 2]
-    assert threads(crowded, 4) == [1, 2, 4]
-    assert threads(model, 2) == []  # the usual number is half of the cores
-    assert threads(model, 8) == [1]
-    assert threads(replace(crowded, model="", device="simulated:100"), 2) == []
-
-
-@as_root
-def test_a_pinned_run_has_one_core(nothing_is_left, tmp_path: Path) -> None:
-    with plant_here(Outside(pinned_to=1), tmp_path, tmp_path):
-        assert len(os.sched_getaffinity(0)) == 1
-
-
-@as_root
-def test_a_slow_disk_is_read_again_although_the_file_was_just_read(nothing_is_left, tmp_path: Path) -> None:
-    data, num_bytes = tmp_path / "data", 4 << 20
-    data.mkdir()
-    (data / "shard").write_bytes(os.urandom(num_bytes))
-    group = own_group("blkio") / f"{PREFIX}{os.getpid()}"
-    with plant_here(Outside(disk_bytes_per_s=2e7), data, tmp_path):
-        assert (group / "blkio.throttle.read_bps_device").read_text().split() == [disk_of(data), "20000000"]
-
-        def is_read_again() -> bool:
-            (data / "shard").read_bytes()
-            time.sleep(0.5)  # the page cache is emptied every 20 ms
-            return figure(group / "blkio.throttle.io_service_bytes", "Read") >= 2 * num_bytes
-
-        wait_for(is_read_again)
-        assert is_read_again()
-
-
-@as_root
-def test_neighbours_and_stolen_time_have_their_priorities(nothing_is_left, tmp_path: Path) -> None:
-    with plant_here(Outside(stolen_share=0.5, neighbours=2, neighbour_nice=7), tmp_path, tmp_path) as guardian:
-        pid = guardian._process.pid
-        programs = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        policies = [os.sched_getscheduler(program) for program in programs]
-        assert policies.count(os.SCHED_FIFO) == len(os.sched_getaffinity(0))
-        assert [os.getpriority(os.PRIO_PROCESS, program) for program in programs].count(os.nice(0) + 7) == 2
-
-
-@as_root
-def test_memory_is_paged_out(nothing_is_left, tmp_path: Path) -> None:
-    held = bytearray(b"x" * (32 << 20))
-
-    def swapped_kb() -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmSwap")).split()[1])
-
-    with plant_here(Outside(paged_out_bytes_per_s=1e9), tmp_path, tmp_path):
-        wait_for(lambda: swapped_kb() >= 8 << 10)
-        assert swapped_kb() >= 8 << 10
-    assert sum(held[:: 1 << 20]) == 32 * ord("x")
-    assert not (tmp_path / "paging.swap").exists()
-
-
 @as_root
 def test_nothing_is_left_of_a_benchmark_that_is_killed(tmp_path: Path) -> None:
     outside = "Outside(cores=0.5, paged_out_bytes_per_s=1e8, neighbours=1, disk_bytes_per_s=1e7, disk_neighbours=1)"
@@ -304,11 +223,3 @@ def test_programs_end_with_their_guardian() -> None:
     assert end_soon([pid])
     with pytest.raises(BrokenPipeError):
         guardian.__exit__(None, None, None)
-
-
-def test_transforms_of_unseen_causes_leave_the_image_as_it_is() -> None:
-    import numpy as np
-
-    image_HWC = np.zeros((2, 2, 3), np.uint8)
-    for name in (garbage(100), machine_lock(100)):
-        assert load_transform(name)(image_HWC, np.random.default_rng(0)) is image_HWC
