@@ -23,7 +23,6 @@ from tests.support.training import ENVIRONMENT, SMALL, flags_of, losses, start
 from train.flags.options import run
 from train.flags.shared import REFUSED
 from train.loops.mae import MAETask
-from train.optim.schedule import HalfCosine
 from train.pretrain_mae import PretrainMAE, command, main, open_training
 
 STEPS = 22
