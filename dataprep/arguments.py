@@ -1,4 +1,4 @@
-"""One request a command: a frozen dataclass from which the command line and the Python function are both made.
+"""One request for each command: a frozen dataclass that both the command line and the Python function are made from.
 
     @request
     class Verify(Request):
@@ -10,8 +10,8 @@
     verify = function_of(Verify, run)            # verify("shards", deep=True); help(verify) says every meaning
     command = command_of(Verify, run_and_print)  # dataprep verify shards --deep
 
-A field's name is its option's with underscores. Help and errors write it as `field`; the command line spells that
---field. Plain click commands use StrictCommand alone, which spells errors alike.
+The field `shard_bytes` is the option --shard-bytes. Texts name the field, `shard_bytes`; the command line shows the
+option instead. Plain click commands use StrictCommand, which spells errors in the same way.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Texts = str | Sequence[str]
 Place = str | PathLike[str]
 """Type of a folder, a file or a URL; the request holds a str."""
 Places = str | PathLike[str] | Sequence[str | PathLike[str]]
-"""Type of such an option that may be repeated."""
+"""Type of an option for folders, files or URLs that may be repeated."""
 Pairs = Mapping[str, str]
 """Type of an option NAME=VALUE that may be repeated."""
 MOST_COUNT = 2**31 - 1
@@ -138,13 +138,13 @@ class NamedDefaultOption(click.Option):
 
 
 class StrictCommand(click.Command):
-    """A command whose errors name its options, and whose options for one value may not have two different values.
+    """A command whose errors name its options; it refuses different values for an option that takes one.
 
-    Click alone takes the last value and says nothing of the others.
+    Click itself would take the last value and silently drop the others.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error that names `shard_bytes` leaves it with --shard-bytes."""
+        """Run the command; in its errors, `shard_bytes` becomes --shard-bytes."""
         try:
             return super().invoke(ctx)
         except DataprepError as error:
@@ -161,7 +161,7 @@ class StrictCommand(click.Command):
         """Parse arguments, and refuse those that contradict each other.
 
         Raises:
-            UsageError: An option for one value has several.
+            UsageError: An option that takes one value has several.
         """
         given = list(args)  # click takes arguments out of the list as it reads them
         rest = super().parse_args(ctx, args)
@@ -176,7 +176,7 @@ class StrictCommand(click.Command):
         for option in single:
             collecting = copy(option)
             collecting.multiple = True
-            collecting.add_to_parser(parser, ctx)  # in place of the option, of which the parser keeps the last value
+            collecting.add_to_parser(parser, ctx)  # replaces the option, because the parser keeps only its last value
         found, _, _ = parser.parse_args(args)
         for option in single:
             values = list(dict.fromkeys(found.get(str(option.name), ())))
@@ -194,7 +194,7 @@ def _several(option: click.Option, values: list[Any]) -> str:
 
 
 def _or_both(name: str, values: list[Any]) -> str:
-    """Return how to build from several sources, for which one would give --source again."""
+    """Return advice for users who repeat --source, to build from several sources."""
     if name != "--source" or any("://" in value for value in values):
         return ""
     return f", or a folder that holds them: mkdir all && mv {shell_words(*values)} all, and then --source all"
@@ -205,32 +205,32 @@ def _or_both(name: str, values: list[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Spec:
-    """The option that a field is, as `option` gets it."""
+    """Arguments of `option`: the option of one field."""
 
     help: str
     """Meaning in one line, with its unit."""
     group: str = OTHER
-    """One of the request's `headings`."""
+    """Heading of the option in --help: one of the request's `headings`."""
     metavar: str | None = None
-    """Name of its value in help."""
+    """Name of the value in help."""
     low: float | None = None
-    """Smallest number, itself allowed unless `open_low`."""
+    """Smallest number; it is allowed itself unless `open_low`."""
     high: float | None = None
-    """Largest number, itself allowed unless `open_high`."""
+    """Largest number; it is allowed itself unless `open_high`."""
     open_low: bool = False
     open_high: bool = False
     unset: float | None = None
-    """Number outside of the range that means "not given", e.g. -1."""
+    """Number outside the range that means "not given", e.g. -1."""
     size: bool = False
     """Whether it is a number of bytes that may be written as `256MiB`."""
     choices: tuple[str, ...] = ()
-    """All values of a repeated option; a single one has a Literal as type."""
+    """Allowed values of a repeated option; a single option has a Literal as type."""
     shown: str = ""
     """Default in words."""
     example: str = ""
-    """Value for an error that says what is expected."""
+    """Example of a value, for errors."""
     flag: str = ""
-    """Spelling on the command line, where it is not the field's name."""
+    """Spelling on the command line if it differs from the field's name."""
     also: tuple[str, ...] = ()
     """More spellings on the command line."""
     envvar: str = ""
@@ -242,9 +242,9 @@ class _Spec:
     rare: bool = False
     """Whether only `--help-all` shows it."""
     rest: bool = False
-    """Whether it takes all further words of the command line."""
+    """Whether the option takes all further words of the command line."""
     only: Literal["", "cli", "python"] = ""
-    """The one door that has the option; empty for both."""
+    """The one interface that has the option, command line or Python; empty for both."""
 
 
 def option(
@@ -280,7 +280,7 @@ def request(kind: type[R]) -> type[R]:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Base of all requests. Values are checked when it is made, so each holds what its fields say."""
+    """Base of all requests. Values are checked when a request is made, so every request is valid."""
 
     headings: ClassVar[tuple[str, ...]] = GROUPS
     """Headings of its options in --help, in their order."""
@@ -312,7 +312,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A field of a request, with the type of its value."""
+    """A field of a request, and the type of its value."""
 
     name: str
     spec: _Spec
@@ -410,13 +410,14 @@ _KEYS: dict[type, dict[str, _Key]] = {}
 
 
 def _keys(kind: type[Any]) -> dict[str, _Key]:
-    """Return the options of a request by name: positional and required ones first, a class's own before its bases'."""
+    """Return the options of a request by name: positional and required ones first, and a class's options before its
+    bases'."""
     if kind not in _KEYS:
         hints = typing.get_type_hints(kind)
         declared = {each.name: each for each in dataclasses.fields(kind) if "option" in each.metadata}
         own_first = dict.fromkeys(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))
         keys = [_key(declared[name], hints[name], kind.option_of(name)) for name in own_first if name in declared]
-        order = [each.name for each in dataclasses.fields(kind)]  # positions of the class: those of its bases first
+        order = [each.name for each in dataclasses.fields(kind)]  # the order in the class: its bases' fields first
         keys.sort(
             key=lambda key: (
                 not key.is_positional,
@@ -464,7 +465,7 @@ def function_of(kind: Callable[P, R], run: Callable[[R], T], name: str) -> Calla
 
     Args:
         kind: Class of the request.
-        run: Does what it asks for.
+        run: Does what the request asks for.
         name: Name of the function.
     """
 
@@ -518,7 +519,7 @@ def _function_doc(text: str, fields: Mapping[str, _Key]) -> str:
             lines += textwrap.wrap(
                 f"{key.name}: {key.spec.help}", 100, initial_indent="    ", subsequent_indent="        "
             )
-    lines += ["", "Raises:", "    DataprepError: It could not be done; the text says why, and what to do."]
+    lines += ["", "Raises:", "    DataprepError: The call failed; the text says why, and what to do."]
     return "\n".join(lines)
 
 
@@ -530,14 +531,14 @@ class RequestCommand(StrictCommand):
 
     kind: type[Request] = Request
     has_json: ClassVar[bool] = True
-    """Whether it has the option --json."""
+    """Whether the command has the option --json."""
 
     def spelled(self, text: str) -> str:
         """Write the fields that a text names as options: `shard_bytes` becomes --shard-bytes."""
         return spelled(self.kind, text)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options group by group; rare ones only where --help-all asks."""
+        """Write the options group by group; rare ones only for --help-all."""
         keys, show_all = _keys(self.kind), bool(ctx.meta.get("dataprep.help_all"))
         records: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self.kind.headings}
         hidden = 0
@@ -578,7 +579,7 @@ def command_of(
         epilog: Examples, and exit codes.
         opening: First line of help, in place of the docstring's.
         cls: Class of the command.
-        fixed: Values of fields that the command's name says.
+        fixed: Values of fields that the command's name implies.
     """
 
     @click.pass_context
@@ -684,7 +685,7 @@ def _click_type(key: _Key) -> Any:
         return click.Choice(list(key.choices))
     if spec.size:
         return Bytes()
-    if spec.unset is not None:  # the request says the range, and the number outside of it
+    if spec.unset is not None:  # the request checks the range, and the number outside it
         return Whole() if key.kind is int else Finite()
     if key.kind is int:
         high = MOST_COUNT if spec.high is None else int(spec.high)

@@ -22,16 +22,16 @@ from dataprep.messages import did_you_mean, first_line, visible
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + the number of SIGINT, as in shells."""
 NO_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
-"""What threads and shared libraries say that find no memory, in errors of other types than MemoryError."""
+"""Texts of errors, other than MemoryError, that threads and shared libraries raise when memory runs out."""
 COMMANDS = {
-    "adopt": "Index data that other tools wrote, so that the loaders read them as they are.",
+    "adopt": "Index data that other tools wrote, so that the loaders read them in place.",
     "bench": "Measure how many images per second the loader delivers.",
     "build": "Build verified shards from original files, on disk or in a bucket.",
     "card": "Write the cards of a dataset: README.md for the Hugging Face Hub, and croissant.json.",
     "check-region": "Show where buckets and their readers are, and what reading them costs.",
-    "convert": "Make a dataset of another: another format, smaller images, other shards.",
+    "convert": "Make a dataset from another one: another format, smaller images, other shards.",
     "create-bucket": "Create a private bucket in a TPU's region, and an account that may use it.",
-    "demo-data": "Write small original files in the layouts of the real ones, with which every command can be tried.",
+    "demo-data": "Write small original files in the layouts of the real datasets, to try every command.",
     "diagnose": "Find what a training run waits for, what to change, and what the change brings.",
     "inspect": "Show counts, sizes, classes and pictures of a finished dataset.",
     "plan-input": "Calculate whether the hosts of a TPU can feed it, and what would change that.",
@@ -86,7 +86,7 @@ def main() -> None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no linear algebra here: NumPy needs no thread per core
         collect_rarely()
     try:
-        code = exit_code_of(group, "dataprep", after_ctrl_c="interrupted; run the same command again to go on")
+        code = exit_code_of(group, "dataprep", after_ctrl_c="interrupted; run the same command again to continue")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has closed the pipe: drop the rest
         code = 0
@@ -97,8 +97,8 @@ def exit_code_of(command: click.Command, name: str, *, after_ctrl_c: str = "") -
     """Run a command with the arguments of this process; an expected error becomes one line on stderr.
 
     Args:
-        command: Returns the exit code; a return value that is not an integer means 0.
-        name: Name of the program, which begins that line.
+        command: The command; it returns the exit code, and a value that is not an integer means 0.
+        name: Name of the program, which begins the error's line.
         after_ctrl_c: Line for a command that Ctrl-C ended; empty for none.
 
     Returns:
@@ -150,7 +150,7 @@ class VisibleStream:
 
     def __init__(self, stream: TextIO) -> None:
         self.unescaped = stream
-        """For what writes control characters of its own, such as a progress bar."""
+        """The stream itself, for writers of control characters such as a progress bar."""
 
     def write(self, text: str) -> int:
         self.unescaped.write(visible(text))
@@ -173,15 +173,15 @@ def _visible_streams() -> Iterator[None]:
 def _is_of_ascii_locale(stream: io.TextIOWrapper) -> bool:
     """Return whether a stream is this process's own, and cannot show all letters because of the locale.
 
-    Streams that others lend are left as they are: they may stand for files that can no longer be set up.
+    Other programs' streams are left as they are: they may belong to files whose encoding can no longer be changed.
     """
     return stream in (sys.__stdout__, sys.__stderr__) and codecs.lookup(stream.encoding).name != "utf-8"
 
 
 def _exhausted(error: Exception) -> str:
-    """Return what the machine has run out of, and what to do; an empty text for an error with another cause."""
+    """Return the resource that the machine has run out of, and advice; empty if the error has another cause."""
     code = error.errno if isinstance(error, OSError) else None
-    if code in (errno.ENOSPC, errno.EDQUOT):  # other files are written by modules that name them
+    if code in (errno.ENOSPC, errno.EDQUOT):  # modules that write other files name them in their errors
         return f"the output cannot be written ({first_line(error)}); free some space, and run the same command again"
     if isinstance(error, MemoryError) or code == errno.ENOMEM or any(text in str(error) for text in NO_MEMORY):
         return (

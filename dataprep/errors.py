@@ -28,7 +28,7 @@ DISTRIBUTION = "tpu-dataprep"
 
 
 class DataprepError(Exception):
-    """Base of all expected errors. Its text is one line: what was found, what was expected, the next step."""
+    """Base of all expected errors. The text is one line: what was got, what was expected, what to do."""
 
     exit_code = 1
 
@@ -40,7 +40,7 @@ class UsageError(DataprepError):
 class SourceError(DataprepError):
     exit_code = 2
     missing: Iterable[tuple[str, str]] = ()
-    """All images that a table names and that do not exist, each with its row; the text names only the first ones."""
+    """Missing images that a table names, each with its row; the error's text names only the first ones."""
 
 
 class ImageError(DataprepError):

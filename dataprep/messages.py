@@ -12,7 +12,7 @@ from difflib import get_close_matches
 ERROR_CHARACTERS = 200
 """Maximum number of characters that a message quotes of another library's error."""
 _LEAST_USD = 1e-12
-"""Amounts below are 0, or what the rounding of sums leaves of it."""
+"""Smallest amount that is not 0: below it there are only rounding errors of sums."""
 
 
 def one_line(error: BaseException, limit: int = ERROR_CHARACTERS) -> str:
@@ -21,7 +21,7 @@ def one_line(error: BaseException, limit: int = ERROR_CHARACTERS) -> str:
 
 
 def first_line(error: BaseException | None) -> str:
-    """Return the first line of an error's text, for clients that add pages of detail; its type's name if empty."""
+    """Return the first line of an error's text, because some clients add pages of detail; its type's name if empty."""
     return shortened((str(error).strip() or type(error).__name__).splitlines()[0], 300)
 
 
@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 def visible(text: str) -> str:
     """Escape what could move a terminal's cursor, change its settings or turn the direction of a text around.
 
-    Line ends and tabs stay. The escapes are those of JSON, so a document stays the same document.
+    Line ends and tabs stay. The escapes are JSON's, so a JSON document keeps its content.
     """
     if text.isprintable():
         return text
@@ -92,7 +92,7 @@ def quoted(value: object, limit: int = 80) -> str:
 def shown(name: str) -> str:
     """Return a name as an error quotes it: on one line, shortened if it is long.
 
-    Text in UTF-8 is readable; control characters and bytes that are not UTF-8 are escaped.
+    UTF-8 text stays readable; control characters and bytes that are not UTF-8 are escaped.
     """
     if len(name) <= 100:
         return _escaped(name)
@@ -136,7 +136,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def sufficient_ratio(rejected: int, total: int) -> float:
-    """Return the least `max_reject_ratio` of four digits that allows so many rejected images of all."""
+    """Return the least `max_reject_ratio` of four digits that allows `rejected` of `total` images."""
     steps = math.ceil(rejected / total * 10_000)
     while rejected > steps / 10_000 * total:  # 0.29 * 100 is less than 29
         steps += 1
@@ -144,14 +144,14 @@ def sufficient_ratio(rejected: int, total: int) -> float:
 
 
 def described_fields(fields: Mapping[str, int], samples: int) -> str:
-    """Write fields as `caption, score (98 of 100 images)`, with the number of samples where not all have a field."""
+    """Write fields as `caption, score (98 of 100 images)`, with the number of samples if not all have a field."""
     return ", ".join(
         name if count == samples else f"{name} ({of_images(count, samples)})" for name, count in fields.items()
     )
 
 
 def of_images(count: int, samples: int) -> str:
-    """Write how many of all images are meant, as `98 of 100 images`."""
+    """Write a part of all images, as `98 of 100 images`."""
     return f"{count:,} of {counted(samples, 'image')}"
 
 

@@ -1,8 +1,8 @@
 """Self-contained HTML pages for `inspect` and `diagnose`, and the geometry of their charts.
 
-`render_page` renders a template and writes the file; it names what to install if a package is missing. The templates
-are dataprep/data/page.html.j2 (the frame and its style) and charts.html.j2 (a macro for each kind of chart); the page
-of a command is a template that extends the frame, in the `data` folder of the command's package.
+`render_page` renders a template and writes the file; if a package is missing, the error says what to install. The
+templates are dataprep/data/page.html.j2 (the frame and its style) and charts.html.j2 (a macro for each kind of chart);
+the page of a command is a template that extends the frame, in the `data` folder of the command's package.
 
 Charts are pure: lengths of bars, heights of layers and positions of ticks are shares of the chart, 0..1 from the left
 or from the bottom. The macros draw them as HTML, and areas as SVG paths.
@@ -30,7 +30,7 @@ SVG_UNITS = 1000
 """Width and height of the coordinate system of an area's paths; the page scales it to any size."""
 MOST_TICKS = 6
 _LEAST_SPAN = 1e-9
-"""Smallest range with ticks: for smaller ones, the steps would be lost in rounding."""
+"""Smallest range with ticks: in smaller ones, rounding would swallow the steps."""
 
 
 def has_report_packages() -> bool:
@@ -50,7 +50,7 @@ def render_page(template: str, package: str = "dataprep", script: str | None = N
     Args:
         template: Name of a file in the package's `data` folder.
         package: Package of the template, which can also extend and import templates of `dataprep`.
-        script: Name of the file in the same folder that is the page's only script; None for a page without one.
+        script: File in the same folder that is the page's only script; None for a page without one.
         values: Values for the template, by the names that it uses.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -87,7 +87,7 @@ class Bar:
     largest: float
     tone: Tone
     text: str
-    """The value as text, shown beside the bar."""
+    """The value as text, shown next to the bar."""
     detail: str = ""
     """Additional text for the name, in small letters."""
 
@@ -146,7 +146,7 @@ class AreaChart:
 
 
 def bar_chart(title: str, bars: Sequence[Bar], target: float | None = None) -> BarChart:
-    """Lay out bars relative to the longest one, or to a target: bars of more than twice the target are cut off there.
+    """Lay out bars relative to the longest one, or to a target: longer bars are cut off at twice the target.
 
     Args:
         title: Description of the chart, for screen readers.

@@ -19,30 +19,30 @@ from dataprep.storage import ObjectInfo, Storage, disk_errors, open_storage
 
 BUILDING, TRAINING, ENDED, WHOLE, ABSENT = "building", "training", "ended", "whole", "absent"
 """States of a run. `ended`: a training has done all of its steps; `whole`: the dataset is finished; `absent`: there is
-nothing to watch yet, or any more."""
+nothing to watch yet, or no longer."""
 SILENT_AFTER_S = 60.0
 """Seconds without progress after which a line says so."""
 MAX_READ = 64
-"""Receipts that one look reads for what was repaired and rejected; those beyond are only counted."""
+"""Maximum number of receipts that one look reads, for repaired and rejected images; further ones are only counted."""
 LOG_FILE = "log.txt"
 """Name of a training's log in its output folder."""
 _TAIL_BYTES = 1 << 18
-"""End of a log that a look reads."""
+"""Bytes at the end of a log that a look reads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """What one look at a run found."""
+    """State of a run at one look."""
 
     url: str
     state: str
     """`building`, `training`, `ended`, `whole` or `absent`."""
     idle_s: float = 0.0
-    """Seconds since the last progress that can be seen: of a build since this command first looked at the latest."""
+    """Seconds since the last visible progress; for a build at most since this command's first look."""
 
     @property
     def is_over(self) -> bool:
-        """Whether no later look can find more."""
+        """Whether the run is finished, so that further looks are useless."""
         return self.state in (WHOLE, ENDED)
 
     @property
@@ -54,7 +54,7 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildSnapshot(Snapshot):
-    """A build that is running, or that stopped before its dataset was whole."""
+    """A build that is running, or that stopped before its dataset was complete."""
 
     name: str
     """Name of the dataset."""
@@ -64,15 +64,15 @@ class BuildSnapshot(Snapshot):
     finished_shards: int
     """Shards that have a receipt."""
     samples: int
-    """Planned samples, those among them that will be rejected."""
+    """Planned samples, including the ones that will be rejected."""
     finished_samples: int
     """Planned samples of the finished shards."""
     images_per_s: float | None
-    """Rate since this command first looked; None until a shard was finished since then."""
+    """Rate since this command's first look; None until a shard is finished after it."""
     left_s: float | None
-    """Seconds that the missing shards take at this rate."""
+    """Seconds that the remaining shards take at this rate."""
     read_receipts: int
-    """Receipts that were read for the two counts that follow; others are only counted."""
+    """Receipts that were read for the next two fields; the others are only counted."""
     repaired: dict[str, int] = field(default_factory=dict)
     """Repaired images by reason."""
     rejected: dict[str, int] = field(default_factory=dict)
@@ -95,10 +95,10 @@ class BuildSnapshot(Snapshot):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSnapshot(Snapshot):
-    """A training, as the last lines of its log show it."""
+    """A training, according to the last lines of its log."""
 
     step: int | None
-    """None: no step was logged yet."""
+    """Last logged step; None if no step was logged yet."""
     numbers: dict[str, float] = field(default_factory=dict)
     """The latest value of every number in the log: `loss`, `epoch`, `images_per_s`, `wait_share`, `val_accuracy`, …"""
     checkpoint: str | None = None
@@ -145,7 +145,7 @@ class Pace:
         self._last: tuple[float, int] = (0.0, 0)
 
     def saw(self, now_s: float, samples: int) -> None:
-        """Note the samples of all finished shards; fewer than before are those of another build."""
+        """Note the number of samples in all finished shards; a smaller number than before is another build's."""
         if self._first is None or samples < self._last[1]:
             self._first = self._last = now_s, samples
         elif samples > self._last[1]:
@@ -153,18 +153,18 @@ class Pace:
 
     @property
     def images_per_s(self) -> float | None:
-        """Samples a second from the first look to the last that found more; None before there was one."""
+        """Samples per second between the first look and the latest one that saw progress; None before that."""
         if self._first is None or self._last[0] <= self._first[0]:
             return None
         return (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
 
     def idle_s(self, now_s: float) -> float:
-        """Seconds since a look found more."""
+        """Seconds since a look last saw progress."""
         return now_s - self._last[0] if self._first is not None else 0.0
 
 
 def latest(lines: Iterable[dict[str, float]]) -> tuple[int | None, dict[str, float]]:
-    """Return the last step, and the latest value of each number, of lines of a log in their order."""
+    """Return the last step and the latest value of each number in the lines of a log, which are in order."""
     step: int | None = None
     numbers: dict[str, float] = {}
     for line in lines:
@@ -189,8 +189,8 @@ class RunWatch:
     def look(self) -> Snapshot:
         """Look at the files now.
 
-        In a bucket a look takes a request for the plan, one for each thousand receipts that may be new, at most 64 for
-        receipts that are, and one for the manifest when there is no plan.
+        In a bucket a look takes one request for the plan, one for each thousand receipts to list, up to 64 to read new
+        receipts, and one for the manifest if there is no plan.
 
         Raises:
             FormatError: The plan or a receipt is damaged, or was written by something else.
@@ -281,7 +281,7 @@ def _has_ended(data: bytes) -> bool:
 
 
 def _tail(path: Path) -> bytes:
-    """Return the whole lines at the end of a file; the last may have been cut by a kill."""
+    """Return the complete lines at the end of a file; a kill may have cut the last one."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL_BYTES))
@@ -291,7 +291,7 @@ def _tail(path: Path) -> bytes:
 
 
 def _lines(data: bytes) -> Iterator[dict[str, float]]:
-    """Yield the numbers of each line that is one of a training's log; others are left out."""
+    """Yield the numbers of each line that a training logged; other lines are skipped."""
     for text in data.splitlines():
         try:
             line = json.loads(text)

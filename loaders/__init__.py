@@ -7,25 +7,24 @@
 
 open_loader      Open a loader over one split of a dataset.
 open_packs       Open a loader of images at their own aspect ratio, as patches in rows of one length.
-Packs            How long those rows are, how many images are in one, and how large the images may be.
+Packs            Length of the rows, number of images in a row, and sizes of the images.
 PackLoader, PackBatch  A Loader whose batches are packs, and a Batch of patches, with segments, positions and masks.
-open_views, Views  Open a loader of several views of each image: groups of random crops, made of one decode.
+open_views, Views  Open a loader of several views of each image: groups of random crops, made from one decode.
 ViewLoader, ViewBatch  A Loader whose batches have such views, and a Batch with an array of images for each group.
 Loader           Iterates over batches, one epoch at a time; load_state_dict, set_epoch, stats, close.
 Batch            Images (uint8, NHWC), labels, keys, mask, fields and the state after one step.
-LoaderConfig, LoaderSettings  Settings with their meanings, help(loaders.LoaderConfig), and as a type of arguments.
-MetricsCallback  Gives numbers of a loader to a function such as wandb.log, every so many steps.
-AlbumentationsTransform, PilTransform, TorchvisionTransform  Turn transforms of libraries into a setting `transform`.
-AnnotationTransform, AnnotationFields, Annotations  Carry boxes, masks and keypoints through a setting `transform`.
-open_decoder     Open the JPEG decoder that loaders use; its `name` says which one that is.
-mixture, Mixture  Describe several datasets with weights, from which `open_loader` then draws every batch.
-MixtureSource    One dataset of a mixture: its URL, weight, split, name, and what happens when it has ended.
-read_fields      Read fields such as a caption from the bytes of one record.
-RowView          How an image became a row of a batch: its crop, scale and flip, with open_loader(views=True).
-transform_boxes, transform_keypoints, transform_points  Carry annotations to the pixels of a row.
-transform_masks, transform_polygons  Draw segmentations of COCO in the pixels of a row, or clip their polygons to it.
+LoaderConfig, LoaderSettings  All settings with their meanings (help(loaders.LoaderConfig)), and their types as keyword
+arguments. MetricsCallback  Gives a loader's metrics to a function such as wandb.log, every few steps.
+AlbumentationsTransform, PilTransform, TorchvisionTransform  Turn a library's transforms into the setting `transform`.
+AnnotationTransform, AnnotationFields, Annotations  Carry boxes, masks and keypoints through the setting `transform`.
+open_decoder     Open the JPEG decoder that loaders use; its `name` says which one it is. mixture, Mixture  Describe
+several datasets with weights; `open_loader` then draws every batch from them. MixtureSource    One dataset of a
+mixture: its URL, weight, split, name, and what happens at its end. read_fields      Read fields such as a caption from
+the bytes of one record. RowView          Crop, scale and flip that made an image a row of a batch, with
+open_loader(views=True). transform_boxes, transform_keypoints, transform_points  Carry annotations to the pixels of a
+row. transform_masks, transform_polygons  Draw COCO segmentations in the pixels of a row, or clip their polygons to it.
 
-The adapters for frameworks are modules of their own: loaders.torch, loaders.xla, loaders.jax, loaders.tf and
+The adapters for frameworks are separate modules: loaders.torch, loaders.xla, loaders.jax, loaders.tf and
 loaders.grain.
 """
 

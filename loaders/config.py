@@ -1,4 +1,4 @@
-"""Every setting of a loader, which of them the sequence of batches depends on, and the views of each image."""
+"""Settings of a loader, the ones that the sequence of batches depends on, and the views of each image."""
 
 # ruff: noqa: RUF009  each setting is a field
 
@@ -35,7 +35,7 @@ MAX_SIZE = 2**14
 """Largest side of a view, pixels."""
 
 _WRAPPERS = {"albumentations": "AlbumentationsTransform", "timm": "PilTransform", "torchvision": "TorchvisionTransform"}
-"""Class that turns the transforms of a library, which take other arguments, into a loader's."""
+"""Class that wraps a library's transforms, because they take other arguments than a loader's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,7 @@ class Views:
     """A group of views of each image: random resized crops, flipped or not, of one size.
 
     Raises:
-        UsageError: A value is of another type or out of its range.
-    """
+        UsageError: A value has the wrong type or is out of range."""
 
     count: int = 1
     """Number of views of each image in this group."""
@@ -55,7 +54,7 @@ class Views:
     max_area: float = 1.0
     """Largest area of a view's crop."""
     transform: Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]] | None = None
-    """Takes the place of the loader's `transform` for this group: each group may be augmented in its own way."""
+    """Replaces the loader's `transform` for this group: each group may be augmented differently."""
 
     def __post_init__(self) -> None:
         for name, most in (("count", MAX_VIEWS), ("size", MAX_SIZE)):
@@ -68,7 +67,7 @@ class Views:
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Smallest and largest area, as the crop of a single view has them."""
+        """Smallest and largest area, in the form that `RandomCrop` takes."""
         return float(self.min_area), float(self.max_area)
 
 
@@ -76,23 +75,24 @@ class Views:
 class FieldsTransform(Protocol):
     """A `transform` that changes fields of a sample together with its image.
 
-    The loader calls `transform_fields` if a transform has it, and the transform itself where there are no views, in
-    packs. `AnnotationTransform` implements it for boxes, masks and keypoints.
+    The loader calls `transform_fields` if a transform has it. In packs, which have no views, it calls the transform
+    itself. `AnnotationTransform` implements it for boxes, masks and keypoints.
     """
 
     @property
     def needed_fields(self) -> tuple[str, ...]:
-        """Fields that it reads; the loader's setting `fields` must name them."""
+        """Fields that the transform reads; the loader's setting `fields` must name them."""
 
     def transform_fields(
         self, image_HWC: NDArray[np.uint8], fields: Mapping[str, Any], view: RowView, rng: np.random.Generator
     ) -> tuple[NDArray[np.uint8], Mapping[str, Any]]:
-        """Return an image of the same size, and the values of fields that the batch delivers in place of the stored.
+        """Return an image of the same size, and the values of fields that the batch delivers instead of the stored
+        ones.
 
         Args:
             image_HWC: Row of the batch: the image after crop, scale and flip.
             fields: Stored values of `needed_fields`.
-            view: How the stored image became the row.
+            view: Crop, scale and flip that made the stored image the row.
             rng: Random generator of this sample, which depends on the seed and the sample's position alone.
 
         Raises:
@@ -104,7 +104,7 @@ class FieldsTransform(Protocol):
 
 
 def transform_fault(transform: object) -> str:
-    """Return why this cannot be a loader's transform; empty if it can, or if there is none."""
+    """Return why an object cannot be a loader's transform; empty if it can, or if it is None."""
     if transform is None:
         return ""
     if not callable(transform):
@@ -125,18 +125,18 @@ class Span(NamedTuple):
     """NVHWC."""
     start: int
     stop: int
-    """First byte, and the one after the last."""
+    """First byte, and the byte after the last one."""
 
 
 def checked_groups(value: Any, name: str = "views") -> tuple[Views, ...]:
-    """Return groups of views as a tuple; a single group may stand alone.
+    """Return groups of views as a tuple; the value may also be a single group.
 
     Args:
-        value: What was given.
+        value: The value to check.
         name: Name of the setting, for messages.
 
     Raises:
-        UsageError: They are not groups of views, or an image would have more than 64 views.
+        UsageError: The value is not groups of views, or an image would have more than 64 views.
     """
     groups = (value,) if isinstance(value, Views) else tuple(value) if isinstance(value, Iterable) else ()
     if not groups or not all(isinstance(each, Views) for each in groups):
@@ -199,7 +199,8 @@ class SharedSettings(TypedDict, total=False):
 
 
 class LoaderSettings(SharedSettings, total=False):
-    """Settings that `open_loader` takes in addition to `batch_size`: also those of a single view of each image."""
+    """Settings that `open_loader` takes in addition to `batch_size`, including those for a single view of each
+    image."""
 
     image_size: int
     augment: bool | None
@@ -223,7 +224,8 @@ class _Int(NamedTuple):
 
 
 class _Float(NamedTuple):
-    """Checks a number, finite and above 0; without `has_range` any number, whose range another check knows."""
+    """Checks that a number is finite and above 0; without `has_range` any number, because its range is checked
+    later."""
 
     expected: str
     has_range: bool = True
@@ -285,9 +287,9 @@ def _setting(default: Any, text: str, check: Any = None) -> Any:
     """Make a field of `LoaderConfig`.
 
     Args:
-        default: Default of the field, `...` if it has none. Where the default is None, None is accepted.
+        default: Default of the field, `...` if it has none. A default of None means that None is accepted.
         text: Meaning, with the unit.
-        check: Returns a value in the form of the field, or raises UsageError; that of a bool is known.
+        check: Returns a value in the form of the field, or raises UsageError; not needed for a bool.
     """
     about = {"text": text, "check": _bool if isinstance(default, bool) else check}
     return field(metadata=about) if default is ... else field(default=default, metadata=about)
@@ -298,7 +300,7 @@ class LoaderConfig:
     """All settings of a loader, checked.
 
     Raises:
-        UsageError: A value is of another type or out of its range; the message says what was expected and what was got.
+        UsageError: A value has the wrong type or is out of range; the message says what was expected and what was got.
     """
 
     batch_size: int = _setting(..., "Number of images in one step, over all ranks.", _Int(1))
@@ -343,7 +345,7 @@ class LoaderConfig:
         "it). A disk, bucket or shard that cannot be read is an error in any case.",
         _one_of(OnError),
     )
-    check_digests: bool = _setting(True, "Compare every image's CRC32C with the index where that has it.")
+    check_digests: bool = _setting(True, "Compare every image's CRC32C with the index, if the index has it.")
     num_streams: int = _setting(
         NUM_STREAMS, "Streams that share the blocks of a pass; a multiple of the ranks reads each byte once.", _Int(1)
     )
@@ -444,7 +446,7 @@ class LoaderConfig:
 
     def _check_packs(self, packs: Any) -> None:
         _require(isinstance(packs, Packs), f"packs must be loaders.Packs or None, got {packs!r}")
-        _require(not self.views, "packs have no views, which are of square rows: set views=False")
+        _require(not self.views, "packs have no views, because views describe square rows: set views=False")
         rows, images, ranks = self.batch_size // packs.images, packs.images, self.world_size
         _require(
             self.batch_size % (images * ranks) == 0,
@@ -469,12 +471,12 @@ class LoaderConfig:
 
     @cached_property
     def crop(self) -> RandomCrop:
-        """How `augment` crops and flips."""
+        """Random crop and flip that `augment` draws."""
         return RandomCrop(self.scale, self.ratio, self.flip, self.clip_crop)
 
     @cached_property
     def crop_groups(self) -> tuple[CropGroup, ...]:
-        """Views of each image that `augment` draws: one, or all groups of several."""
+        """Groups of views that `augment` draws of each image; a single view is one group."""
         if not self.view_groups:
             return (CropGroup(1, self.image_size, self.crop),)
         return tuple(
@@ -501,13 +503,14 @@ class LoaderConfig:
         return max(1, min(MAX_THREADS, cores_of_rank() // max(1, self.processes)))
 
     def sequence_document(self) -> dict[str, object]:
-        """Return the settings on which the sequence of batches depends, without ranks and settings of speed alone."""
+        """Return the settings that the sequence of batches depends on, without ranks and settings that affect only
+        speed."""
         names = ["batch_size", "seed", "shuffle", "image_size", "augment", "num_streams", "window"]
         names += ["scale", "ratio", "flip", "clip_crop"] if self.augment else ["resize"]
         if self.packs is not None:
-            names = [name for name in names if name not in _OF_SQUARES]
+            names = [name for name in names if name not in _IGNORED_BY_PACKS]
         if self.view_groups:
-            names = [name for name in names if name not in _OF_SINGLE_VIEWS]
+            names = [name for name in names if name not in _SINGLE_VIEW_ONLY]
         document = {name: getattr(self, name) for name in names}
         if self.packs is not None:
             document["packs"] = self.packs.document()
@@ -519,10 +522,10 @@ class LoaderConfig:
         }
 
 
-_OF_SQUARES = ("image_size", "scale", "ratio", "clip_crop", "resize")
+_IGNORED_BY_PACKS = ("image_size", "scale", "ratio", "clip_crop", "resize")
 """Settings that packs ignore."""
-_OF_SINGLE_VIEWS = ("image_size", "scale")
-"""Settings of a single view, which several views have in their groups."""
+_SINGLE_VIEW_ONLY = ("image_size", "scale")
+"""Settings of a single view; with several views each group has its own."""
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -539,7 +542,8 @@ def _group_document(group: Views) -> dict[str, object]:
 
 
 def _name_of(transform: Any) -> str:
-    """Return the name by which a later process recognises a transform: its `state_name`, else where it is defined."""
+    """Return a transform's name for comparison by a later process: its `state_name`, else the place of its
+    definition."""
     kind = transform if hasattr(transform, "__qualname__") else type(transform)
     return getattr(kind, "state_name", f"{kind.__module__}.{kind.__qualname__}")
 

@@ -1,6 +1,7 @@
-"""A finished dataset as loaders see it: its manifest, one split, the places of index and shards, and its fields.
+"""A finished dataset as loaders read it: its manifest, one split, the storage of index and shards, and its fields.
 
-Fields are what a loader delivers of a sample in addition to image and label: from its record, or from its image folder.
+Fields are values that a loader delivers in addition to image and label. They come from a sample's record, or from the
+annotations of an image folder.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ class FieldReader(Protocol):
         """Return the values of a sample's fields, by name.
 
         Args:
-            record: Bytes of the sample in its shard; of an image folder, the image.
+            record: Bytes of the sample in its shard; for an image folder, the image.
             shard: Number of the shard.
             sample: Number of the sample in it.
 
         Raises:
-            FormatError: A field does not exist, or what holds it is damaged.
+            FormatError: A field does not exist, or its record or file is damaged.
         """
 
 
 def open_fields(storage: Storage, manifest: Manifest, split: SplitManifest, names: tuple[str, ...]) -> FieldReader:
-    """Return a reader of fields, which reads nothing before it is asked.
+    """Return a reader of fields, which reads nothing before its first call.
 
     Raises:
         UsageError: The dataset has no such fields.
@@ -75,8 +76,8 @@ def check_stored_fields(
 ) -> None:
     """Raise UsageError if the samples have no fields of these names; the message lists those that they have.
 
-    What the manifest does not describe is looked for in the records: in the first one and, if it is not there, in up to
-    two others. A record that cannot be read is left to whoever loads it.
+    Fields that the manifest does not describe are searched in the first record and, if they are not there, in up to two
+    others. A record that cannot be read raises an error only when it is loaded.
     """
     unknown = [name for name in names if name not in manifest.features]
     if not unknown or FORMATS[manifest.format].one_file_per_image:
@@ -136,10 +137,10 @@ class _FolderFields:
         return {name: values[name] for name in self._names}
 
     def _line_starts(self) -> NDArray[np.int64]:
-        """Return where each line starts, and where the last one stops; the file is compared with the manifest.
+        """Return the start of each line, and the end of the last one; the file is compared with the manifest.
 
         Raises:
-            VerificationError: It is not the file of the manifest, so no single image is at fault.
+            VerificationError: The file is not the one in the manifest, so no single image is at fault.
         """
         with self._lock:
             if self._starts is None:
@@ -151,7 +152,7 @@ class _FolderFields:
                     raise VerificationError(f"{error}; not the file that the manifest lists; build again") from error
                 except FileNotFoundError as error:
                     raise VerificationError(
-                        f"{where}: missing, the manifest lists it; restore it or build again"
+                        f"{where}: missing, but the manifest lists it; restore it or build again"
                     ) from error
                 if self._entry is None or hashlib.sha256(data).hexdigest() != self._entry["sha256"]:
                     raise VerificationError(f"{where}: not the file that the manifest lists; restore it or build again")
@@ -165,7 +166,7 @@ class _FolderFields:
 
 
 MIXTURE_SUFFIX = ".json"
-"""End of the name of a file that describes a mixture."""
+"""Suffix of a file that describes a mixture."""
 DATASET_FIELD = "dataset"
 """Field of a mixture's batches: the name of the dataset that each row is from."""
 
@@ -175,7 +176,7 @@ class Origin(NamedTuple):
 
     name: str
     labels: tuple[int, ...] | None
-    """Label in the mixture for each of the dataset's own; None: they stay as they are."""
+    """Label in the mixture for each of the dataset's own; None: labels stay as they are."""
 
     def label_of(self, label: int) -> int:
         """Return the label in the mixture for one of the dataset's own.
@@ -238,7 +239,7 @@ class Dataset:
         check_stored_fields(with_deadline(self.storage, deadline_s), self.manifest, self.split, index, names)
 
     def stored_fields(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of a loader's fields that are stored with the images: all of them, except in a mixture."""
+        """Return the fields of a loader that are stored with the images: all of them, except in a mixture."""
         return names
 
     def open_index(self, deadline_s: float, max_bytes: int = MAX_INDEX_BYTES) -> SplitIndex:
@@ -259,7 +260,7 @@ class Dataset:
         return open_fetcher(self.storage, index, settings)
 
     def open_fields(self, names: tuple[str, ...]) -> FieldReader:
-        """Open a reader of what is stored with each image, such as a caption.
+        """Open a reader of fields that are stored with each image, such as a caption.
 
         Raises:
             UsageError: The dataset has no such fields.
@@ -283,23 +284,22 @@ def open_dataset(
     compare: bool = True,
     index: str | None = None,
 ) -> Dataset:
-    """Read the manifest of a dataset, or index plain data; what reading a bucket costs is checked before it is read.
+    """Read the manifest of a dataset, or index plain data. The cost of reading a bucket is checked first.
 
-    Where reading the URL would cost money, a copy that `replicas.json` lists is opened in its place if this machine
-    reads that one for less.
+    If reading the URL would cost money, a copy in `replicas.json` that costs less from this machine is opened instead.
 
     Args:
         url: Folder or gs:// URL.
         split: Name of a split.
         region_policy: What to do about a bucket whose reading costs money: `refuse`, `warn`, or `off`.
         deadline_s: Seconds without an answer from the bucket after which opening fails.
-        compare: Whether adopted data are compared with a listing, unless they are too many files; see
+        compare: Whether adopted data are compared with a listing, unless there are too many files; see
             `dataprep.dataset.adopted`.
         index: Folder or gs:// URL that keeps the index of plain data; None: a folder in the user's cache.
 
     Raises:
-        UsageError: There is no such dataset or split, its data are at a place that the user did not name or have
-            changed since they were adopted, or reading it from here costs money and the policy refuses that.
+        UsageError: The dataset or split does not exist; its data are at a place that the user did not name, or have
+            changed since they were adopted; or reading it from here costs money and the policy refuses that.
         StorageError: The bucket does not answer.
     """
     url = absolute(url)
@@ -325,7 +325,7 @@ def open_dataset(
     dataset = Dataset(url, manifest, found[split], check_named(storage, manifest))
     _guard(dataset.storage, region_policy)  # adopted data may be in another bucket than their index
     if not is_adopted(manifest):
-        # Shards of other sizes than the manifest lists are refused; a bucket is not listed for it.
+        # Shards whose sizes differ from the manifest are refused; a bucket is not listed for this.
         if isinstance(dataset.storage, LocalStorage) and not FORMATS[manifest.format].one_file_per_image:
             refuse_other_sizes(dataset.storage, dataset.split)
     elif compare:

@@ -38,11 +38,12 @@ __all__ = ["GrainSource", "open_batches"]
 class GrainSource(Samples):
     """Samples of one split as a `RandomAccessDataSource` of Grain; picklable.
 
-    Grain compares its `repr` when it restores the state of a `grain.DataLoader`; it names the sequence, and no place.
+    Grain compares its `repr` when it restores the state of a `grain.DataLoader`; it names the sequence, but not the
+    URL.
     """
 
     def _getitems(self, indices: Sequence[int]) -> list[Sample]:
-        """Return samples under the name by which Grain asks sources that can read many at once."""
+        """Return samples; Grain calls this method of sources that can read many at once."""
         return self.__getitems__(indices)
 
 
@@ -75,11 +76,12 @@ def open_batches(
             them, as `loaders.mixture`.
         split: Name of a split.
         batch_size: Images in one step, over all ranks.
-        epochs: Number of epochs after which the dataset ends; by default training has no end. An evaluation has one.
+        epochs: Number of epochs after which the dataset ends; by default training has no end, and an evaluation has one
+            epoch.
         settings: Other settings of `open_loader`.
 
     Raises:
-        UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
+        UsageError: There is no such dataset, split or setting, or a value has the wrong type or is out of range.
     """
     loader = open_loader(url, split, batch_size=batch_size, **settings)
     if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not loader.config.shuffle):
@@ -88,9 +90,9 @@ def open_batches(
 
 
 class _BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is imported without its types
-    """Batches of a loader; picklable. Each iterator has a loader of its own, from the beginning of the first epoch.
+    """Batches of a loader; picklable. Each iterator has its own loader, from the beginning of the first epoch.
 
-    The states of its iterators are those of the loader: they continue with any number of ranks, and another sequence is
+    The iterators' states are the loader's: they continue with any number of ranks, and a state of another sequence is
     refused.
     """
 
@@ -105,7 +107,7 @@ class _BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is import
         return _BatchIterator(open_configured(self._url, self._split, self._config), self._epochs)
 
     def set_slice(self, part: slice, sequential_slice: bool = False) -> NoReturn:
-        """Refuse to be one of several worker processes, each of which would decode what the others need.
+        """Refuse several worker processes, because each would decode the others' images, too.
 
         Raises:
             UsageError: Always.
@@ -126,7 +128,8 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
         super().__init__()
         self._loader, self._epochs = loader, epochs
         self._state = loader.state_dict()
-        """State after the last batch that was taken; after the end of an evaluation the loader is at the next one."""
+        """State after the last batch that was taken; after the end of an evaluation the loader is already at the next
+        one."""
         self._batches: Iterator[Batch] | None = None
         self._ended = self._is_past_the_end()
 

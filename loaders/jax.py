@@ -30,7 +30,7 @@ __all__ = ["JaxBatch", "JaxPackBatch", "JaxViewBatch", "device_batches", "host_r
 
 @dataclass(frozen=True, slots=True)
 class JaxBatch:
-    """The global batch of one step; keys and fields, which no device can hold, are those of this process."""
+    """The global batch of one step; keys and fields, which no device can hold, are only this process's."""
 
     images: jax.Array
     """(B, H, W, C), uint8, 0..255."""

@@ -49,7 +49,7 @@ _ANEW = (
     '("PyTorch" in docs/loaders.md shows how)'
 )
 """What to do with a state of another build of the dataset."""
-_OF_SINGLE_VIEWS = LoaderSettings.__annotations__.keys() - SharedSettings.__annotations__.keys()
+_SINGLE_VIEW_ONLY = LoaderSettings.__annotations__.keys() - SharedSettings.__annotations__.keys()
 """Settings that say what a single view of an image is."""
 
 
@@ -138,7 +138,7 @@ def open_views(
     Raises:
         UsageError: As for `open_loader`.
     """
-    if wrong := sorted(_OF_SINGLE_VIEWS & set(settings)):
+    if wrong := sorted(_SINGLE_VIEW_ONLY & set(settings)):
         raise UsageError(f"open_views has no setting {', '.join(wrong)}; each of its views says size and area itself")
     groups, single = checked_groups(views), cast(LoaderSettings, settings)
     single["augment"] = True

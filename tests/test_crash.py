@@ -153,7 +153,7 @@ def test_ctrl_c_ends_a_build_cleanly_and_a_rerun_continues_it(originals, referen
             break
         shutil.rmtree(output)
     assert code == 130, errors
-    assert "interrupted; run the same command again to go on" in errors
+    assert "interrupted; run the same command again to continue" in errors
     assert "Traceback" not in errors
     assert build("imagenet", originals["imagenet"], output, "webdataset", *MANY)["shards_built"] < 12
     assert digests(output) == reference("webdataset", MANY)

@@ -150,11 +150,13 @@ def test_damage_of_a_part_is_found(damaged):
     assert "digest index/train-00001-of-00002.parquet" in details(verify_here(damaged.root))
     (damaged.root / name).unlink()
     loader = open_loader(str(damaged.root), **SMALL)
-    with pytest.raises(FormatError, match=r"train-00001-of-00002\.parquet: missing, the manifest lists it; restore it"):
+    with pytest.raises(
+        FormatError, match=r"train-00001-of-00002\.parquet: missing, but the manifest lists it; restore it"
+    ):
         loader.index.shard(2)
     storage = open_storage(str(damaged.root))
     index = open_index(storage, read_manifest(storage).splits[0])
-    with pytest.raises(FormatError, match="missing, the manifest lists it"):
+    with pytest.raises(FormatError, match="missing, but the manifest lists it"):
         list(index.batches(["key"]))
     assert "missing index/train-00001-of-00002.parquet" in details(verify_here(damaged.root))
 

@@ -1,4 +1,4 @@
-"""Finds out which data are at a URL: which tool wrote them, which files are shards, and to which split each belongs.
+"""Finds the data at a URL: which tool wrote them, which files are shards, and which split each belongs to.
 
 Only names, sizes and the small files that describe a TFDS directory are read. An image folder is read as torchvision's
 ImageFolder does: its folders are classes, and all files below them are images.
@@ -43,7 +43,7 @@ IMAGES_PER_SHARD = 2048
 _DIGESTS_IN_FLIGHT = 8
 T = TypeVar("T")
 ADOPTABLE = ("auto", "imagefolder", "webdataset", "tfrecord")
-_FETCH_AGAIN = "fetch it again"
+_FETCH_AGAIN = "download it again"
 _SPLIT_WORDS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 _SPLIT_IN_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_SPLIT_WORDS)})(?![A-Za-z0-9])")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -102,8 +102,7 @@ def find(
     Args:
         storage: Where the data are.
         format_name: One of ADOPTABLE.
-        splits: Names of splits, each with the pattern of its files; if empty, splits are recognised by the files'
-            names.
+        splits: Names of splits, each with the pattern of its files; if empty, the files' names decide.
         labels: Field that holds the label, NO_LABELS, or None for the usual fields.
 
     Raises:
@@ -138,15 +137,15 @@ def find(
 
 
 def with_class_names(found: Found, names: tuple[str, ...], labels: str | None) -> Found:
-    """Return data whose labels are integers with the names of their classes.
+    """Give names to the classes of data whose labels are integers, and return the data.
 
     Args:
         found: The data.
-        names: Name of each class; nothing leaves the data as they are.
+        names: Name of each class; if empty, the data stay as they are.
         labels: As for `find`.
 
     Raises:
-        UsageError: The data have no labels, classes of their own, or another number of classes.
+        UsageError: The data have no labels, have named classes already, or have another number of classes.
     """
     if not names:
         return found
@@ -190,7 +189,7 @@ def assign_splits(
         raise UsageError(f"{storage.url}: no file for {given}; the files are {_examples(files)}")
     if nameless and found:
         raise UsageError(
-            f"{storage.url}: files of {', '.join(sorted(found))}, and others of no split by their names "
+            f"{storage.url}: files of {', '.join(sorted(found))}, and others whose names have no split "
             f"({_examples(nameless)}); assign them with `split` NAME=PATTERN"
         )
     return dict(sorted(found.items())) if found else {"train": nameless}
@@ -260,12 +259,12 @@ def find_folder_images(
         if not names <= classes_of[widest]:
             other = ", ".join(shown(name) for name in sorted(names - classes_of[widest])[:3])
             raise UsageError(
-                f"{storage.url}: {split} has class folders that {widest} has not ({other}): labels would have "
+                f"{storage.url}: {split} has class folders that {widest} does not have ({other}): labels would have "
                 f"different meanings; adopt one of them, `split` {shell_words(widest)}={folders[widest] or '.'}"
             )
     for name in classes:
         if not is_text(name):
-            raise UsageError(f"{storage.url}: class folder {shown(name)} is no UTF-8, expected text; rename it")
+            raise UsageError(f"{storage.url}: class folder {shown(name)} is not UTF-8, expected text; rename it")
     position = {name: number for number, name in enumerate(classes)}
     images = {}
     for split, (by_class, skipped) in splits.items():
@@ -277,7 +276,7 @@ def find_folder_images(
 
 
 def left_out(skipped: Counter[str]) -> str:
-    """Describe files that were left out, the most frequent kinds first."""
+    """Return a text about files that were left out, the most frequent kinds first."""
     text = ", ".join(f"{count:,} {kind}" for kind, count in skipped.most_common(5))
     pictures = [kind for kind in skipped if kind.removeprefix(".") in OTHER_PICTURES]
     return f"{text} ({', '.join(pictures)} is not read: convert such files to JPEG or PNG)" if pictures else text
@@ -328,7 +327,7 @@ def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str
 
 
 def _kind(name: str) -> str:
-    """Return why a file is left out: what it is, or where."""
+    """Return why a file is left out: its kind, or its place."""
     if is_hidden_name(name):
         return "hidden or of the system"
     if is_readable_image(name):
@@ -355,7 +354,7 @@ def _digest(storage: Storage, info: ObjectInfo) -> int:
         return crc32c_of(storage.read(info.name))
     except FileNotFoundError as error:
         raise SourceError(
-            f"{storage.url_of(info.name)}: it was removed meanwhile; run the same command again"
+            f"{storage.url_of(info.name)}: it was removed while it was read; run the same command again"
         ) from error
 
 
@@ -461,7 +460,7 @@ def _find_tfds(
         for number, samples in enumerate(split.shard_lengths):
             name = _tfds_file(split, info.name, number)
             if name not in sizes:
-                raise SourceError(f"{storage.url_of(name)}: not found, {DATASET_INFO} lists it; fetch it again")
+                raise SourceError(f"{storage.url_of(name)}: not found, but {DATASET_INFO} lists it; download it again")
             shards.append(_shard(_check_split(split.name), number, sizes[name], samples))
     if splits:
         known = {shard.name: shard for shard in shards}
@@ -524,7 +523,7 @@ def _read_small(storage: Storage, name: str) -> bytes:
     """Read a small file that was listed. Raises SourceError."""
     data = read_bounded(storage, name, MAX_DESCRIPTION_BYTES, advice=_FETCH_AGAIN, error=SourceError)
     if data is None:
-        raise SourceError(f"{storage.url_of(name)}: it was removed meanwhile; {_FETCH_AGAIN}")
+        raise SourceError(f"{storage.url_of(name)}: it was removed while it was read; {_FETCH_AGAIN}")
     return data
 
 

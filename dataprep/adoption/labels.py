@@ -17,7 +17,7 @@ from heapq import nsmallest
 from itertools import count
 from pathlib import Path
 
-from dataprep.dataset.features import MAX_FEATURES, STORED_ANEW
+from dataprep.dataset.features import MAX_FEATURES, WRITTEN_BY_BUILDS
 from dataprep.dataset.hashes import name_hash
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.base import MAX_CLASS_NAME_CHARS, MAX_SIDE, is_key
@@ -49,8 +49,8 @@ class LabelReader:
 
     Args:
         field: Field that holds the label; None for the usual fields.
-        num_classes: Number of classes, if they are known: labels are integers below it. None if the labels decide,
-            which are integers below MAX_CLASSES or texts.
+        num_classes: Number of classes, if they are known: labels are integers below it. None: labels may be integers
+            below MAX_CLASSES, or texts.
     """
 
     def __init__(self, field: str | None, num_classes: int | None) -> None:
@@ -68,7 +68,8 @@ class LabelReader:
             name: Field that held the value, for the message.
 
         Raises:
-            SourceError: The value is not a label, or the shard has both integers and texts; the text is a clause.
+            SourceError: The value is not a label, or the shard has both integers and texts; the error's text is a
+                clause.
         """
         label = int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
         if isinstance(label, int) and not isinstance(label, bool) and -1 <= label < self._most:
@@ -91,7 +92,7 @@ class LabelReader:
         return number
 
     def labels(self) -> ShardLabels:
-        """Return which labels were read."""
+        """Return the kind of labels that were read."""
         return ShardLabels(tuple(self._numbers), self._integer)
 
     def _refuse_both(self) -> None:
@@ -104,7 +105,7 @@ class ShardLabels:
     """The kind of a shard's labels."""
 
     texts: tuple[str, ...] = ()
-    """The different texts, at the positions by which the shard's rows name them; empty if labels are integers."""
+    """The different texts: a row's number is a position here; empty if labels are integers."""
     integer: int | None = None
     """The first label that is an integer; None if there is none."""
 
@@ -118,7 +119,7 @@ def text_classes(found: Iterable[ShardLabels], samples: int, *, where: str) -> t
         where: URL of the data, for the error.
 
     Raises:
-        SourceError: Some labels are integers and others texts, or nearly every sample has a text of its own.
+        SourceError: Some labels are integers and others texts, or nearly every sample has a different text.
     """
     texts: set[str] = set()
     integer: int | None = None
@@ -146,7 +147,7 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     """Read the names of classes from a text file: the name of class k in line k, counted from 0.
 
     Raises:
-        UsageError: The file cannot be read, or a line is not a name, or has one for the second time.
+        UsageError: The file cannot be read, a line is not a name, or a name occurs twice.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
@@ -189,8 +190,9 @@ def key_in_shard(shard: str, key: str) -> str:
 
 
 def shard_prefixes(shards: Sequence[str]) -> list[str]:
-    """Return a beginning of keys for each shard, so that keys of two shards differ: its name, with `=00` and its number
-    if the name is that of another shard, ignoring case, or of a folder of one. No key of a name has `=00`.
+    """Return a prefix of keys for each shard, so that keys of two shards differ. It is the shard's name, with `=00` and
+    its number if another shard, or a folder of one, has the same name, ignoring case. A key made from a name never has
+    `=00`.
 
     Args:
         shards: The files of the shards.
@@ -213,7 +215,7 @@ def distinct_keys(row_key: str, prefix: str, file: str, again: int) -> Iterator[
 
     Args:
         row_key: The sample's key.
-        prefix: The beginning of the keys of the sample's shard; see `shard_prefixes`.
+        prefix: Prefix of the keys of the sample's shard; see `shard_prefixes`.
         file: For an image folder, the file, used instead of the shard: it distinguishes `a.jpg`, `a.png` and `A.jpg`.
         again: Number of earlier samples of the shard with this key.
     """
@@ -235,9 +237,11 @@ def side_from(value: object) -> int | None:
 
 
 def listed_fields(fields: Counter[str]) -> Counter[str]:
-    """Return the fields to list, with the number of samples that have each: the most frequent ones, without those of
-    every dataset, such as height, and without names that no message can show."""
-    named = {name: count for name, count in fields.items() if name not in STORED_ANEW and _SHOWABLE.fullmatch(name)}
+    """Return the fields to list, with the number of samples that have each: the most frequent ones. Fields of every
+    dataset, such as height, are left out, and names that no message can show."""
+    named = {
+        name: count for name, count in fields.items() if name not in WRITTEN_BY_BUILDS and _SHOWABLE.fullmatch(name)
+    }
     return Counter(dict(Counter(named).most_common(MAX_FEATURES)))
 
 
@@ -254,7 +258,8 @@ def read_small(reader: ByteReader, offset: int, num_bytes: int, most: int, *, me
 
 
 def _is_class(text: str) -> bool:
-    """Return whether a text can be the name of a class: not empty, no number, one line of at most 1,000 characters."""
+    """Return whether a text can be the name of a class: not empty, not a number, and one line of at most 1,000
+    characters."""
     fits = 0 < len(text) <= MAX_CLASS_NAME_CHARS
     return fits and not _NUMBER.fullmatch(text) and not _UNFIT.search(text)
 
@@ -264,11 +269,11 @@ def _both(integer: int, text: str) -> str:
 
 
 def _prefix(shard: str) -> str:
-    """Return the file of a shard, without extension, in the characters of keys."""
+    """Return the name of a shard's file without extension, escaped like a key."""
     stem = shard.removesuffix(".tar").removesuffix(".tfrecord")
     return key_of([*stem.split("/"), "_"])[:-2]
 
 
 def _fitted(key: str) -> str:
-    """Return the key; if it is too long, shortened and ended by a hash."""
+    """Return the key; one that is too long is shortened and ends with a hash."""
     return key if is_key(key) else key_of(key.split("/"))

@@ -1,7 +1,7 @@
 """Reads the samples of tars and TFRecord files of other tools, and describes TFRecords of img2dataset to TFDS.
 
-A sample of a tar is as webdataset groups them: successive members whose names agree up to the first dot. A TFRecord
-file has framed tf.train.Example messages, written by TFDS, img2dataset or others.
+Members of a tar are grouped into samples as in webdataset: successive members whose names agree up to the first dot. A
+TFRecord file has framed tf.train.Example messages, written by TFDS, img2dataset or others.
 
 TFDS needs a feature to be of one kind in all records. img2dataset writes an absent number as an empty text, so a
 feature that is absent in some records cannot be described in `features.json`; all others can.
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
 """Extensions of the member that is the image; the first one that a sample has is used."""
 NO_IMAGE, DOTTED, APART = "no image", "dot in its key", "apart from its image"
-"""Reasons of samples that have no image: in general, with an image whose extension has a dot, and with a key that is
-also that of an image elsewhere in the tar."""
+"""Reasons of samples that have no image: in general, with an image whose extension has a dot, and with the key of an
+image elsewhere in the tar."""
 MAX_TEXT_BYTES = 1 << 20
 """Maximum size of a .json or .cls member."""
 # webdataset skips names that begin with a component of this form.
@@ -156,8 +156,7 @@ def tar_rows(
 
 
 def told_apart(events: Iterable[Event], keys: Collection[str]) -> list[Event]:
-    """Return the events of a tar, in which a sample without an image has its own reason if its key is that of an
-    image."""
+    """Return the events of a tar; a sample without an image has its own reason if an image has the same key."""
     return [
         replace(event, reason=APART) if event.reason == NO_IMAGE and event.key in keys else event for event in events
     ]
@@ -183,8 +182,8 @@ def tfrecord_rows(
         seen: Receives the number of records by shape of each feature; None to skip counting.
 
     Raises:
-        SourceError: A frame's length does not match its checksum, the file is truncated, a message is no Example, or
-            its image is not one value of bytes.
+        SourceError: A frame's length does not match its checksum, the file is truncated, a message is not an Example,
+            or its image is not a single value of bytes.
     """
     for number, (start, stop) in enumerate(_frames(reader)):
         record = _Record(reader, number, start + FRAME_HEAD_BYTES, stop - FRAME_TAIL_BYTES)
@@ -235,7 +234,7 @@ def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Desc
     Args:
         found: TFRecords of img2dataset.
         results: The content of each shard.
-        data_root: Folder of the shards, with a final slash; empty if the description lies next to them.
+        data_root: Folder of the shards, with a final slash; empty if the description is next to them.
     """
     seen: Counter[FeatureShape] = sum((result.features for result in results), Counter())
     records = sum(result.samples + len(result.events) for result in results)
@@ -286,14 +285,14 @@ def _without_image(key: str, sample: TarSample, image: Member | None) -> Event:
 
 
 def _document(reader: ByteReader, member: Member | None) -> JsonObject:
-    """Read the .json member; return an empty object if there is none, or if it is no object."""
+    """Read the .json member; return an empty object if there is none, or if it is not an object."""
     if member is None:
         return {}
     data = read_small(reader, member.offset, member.num_bytes, MAX_TEXT_BYTES, member=member.name)
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise damaged(reader, member.offset, f"it is no JSON ({shown(str(error))})", member=member.name) from error
+        raise damaged(reader, member.offset, f"it is not JSON ({shown(str(error))})", member=member.name) from error
     return document if isinstance(document, dict) else {}
 
 
@@ -320,20 +319,20 @@ def _frames(reader: ByteReader) -> Iterator[tuple[int, int]]:
     while start < reader.num_bytes:
         head = reader.read(start, FRAME_HEAD_BYTES)
         if len(head) < FRAME_HEAD_BYTES:
-            raise damaged(reader, start, f"it ends after {len(head)} bytes of a record: truncated, fetch it again")
+            raise damaged(reader, start, f"it ends after {len(head)} bytes of a record: truncated, download it again")
         length = frame_length(head)
         if length is None:
-            raise damaged(reader, start, "no TFRecord, or a compressed or damaged one; expected plain records")
+            raise damaged(reader, start, "not a TFRecord, or a compressed or damaged one; expected plain records")
         stop = start + FRAME_HEAD_BYTES + length + FRAME_TAIL_BYTES
         if stop > reader.num_bytes:
             left = reader.num_bytes - start
-            raise damaged(reader, start, f"a record of {stop - start:,} bytes, only {left:,} follow: fetch it again")
+            raise damaged(reader, start, f"a record of {stop - start:,} bytes, only {left:,} follow: download it again")
         yield start, stop
         start = stop
 
 
 class _Record:
-    """One Example: its features, and errors that say where it lies."""
+    """One Example: its features, and errors that say where it is."""
 
     def __init__(self, reader: ByteReader, number: int, start: int, stop: int) -> None:
         self._reader, self._number, self._start = reader, number, start
@@ -348,7 +347,7 @@ class _Record:
             yield FeatureShape(name, feature.kind, self._is_single(feature))
 
     def key(self) -> str:
-        """Return the key from the first feature that has one; empty if none has."""
+        """Return the key from the first feature that holds one; empty if there is none."""
         for name in KEY_FEATURES:
             feature = self._features.get(name)
             if feature is None:
@@ -370,7 +369,7 @@ class _Record:
         return ranges[0]
 
     def fields(self) -> Iterator[str]:
-        """Yield the names of all features that have a value, but for the image."""
+        """Yield the names of all features that have a value, except the image."""
         image = self._first(IMAGE_FEATURES)
         return (name for name, feature in self._features.items() if name != image and feature.kind)
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _ADOPTING = f"{BUILD}/adopting.json"
 """The adoption that owns the output, and the names of the files that it removes and places."""
 _ROOT = f"{BUILD}/adopting-"
-"""Begin of the names of the folders of running adoptions."""
+"""Prefix of the names of the folders of running adoptions."""
 _INDEX_FILE = re.compile(r"index/[^/]+\.parquet")
 MAX_INTENT_BYTES = 64 << 20
 """Maximum size of that file; an index has at most 99,999 parts a split."""
@@ -68,7 +68,7 @@ class AdoptRequest:
     index_url: str | None = None
     """URL for the index; None writes it next to the data."""
     splits: tuple[tuple[str, str], ...] = ()
-    """Names of splits, each with the pattern of its files; if empty, splits are recognised by the files' names."""
+    """Names of splits, each with the pattern of its files; if empty, the files' names decide."""
     format: str = "auto"
     labels: str | None = None
     """Field that holds the label, `none` for no labels, or None for the usual fields."""
@@ -93,7 +93,7 @@ class Adoption:
     changes: str = ""
     """Description of a change of the data since then; empty if no change was seen."""
     notes: tuple[str, ...] = ()
-    """What the user was told about the data that were read."""
+    """Messages to the user about the data that were read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +101,7 @@ class _Intent:
     """The adoption that owns the output, as `_build/adopting.json` holds it."""
 
     content: str
-    """Hash of everything on which the files of the adoption depend: two runs of the same one may share the output."""
+    """Hash of everything that the files of the adoption depend on: two runs with the same hash may share the output."""
     names: tuple[str, ...]
     """Files that it places."""
     removes: tuple[str, ...]
@@ -153,8 +153,8 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
     found = with_class_names(found, request.class_names, request.labels)
     if found.has_classes_in_root and index.url == data.url:
         raise UsageError(
-            f"{data.url}: its folders are the classes, and index/ beside them would be another class to torchvision; "
-            "keep the index elsewhere: `index` DIR"
+            f"{data.url}: its folders are the classes, and torchvision would take index/ next to them for "
+            "another class; keep the index elsewhere: `index` DIR"
         )
     with temporary_folder() as folder:
         job = ReadJob(data_url=data.url, found=found, labels=request.labels, digest=request.digest)
@@ -189,7 +189,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
                 if _write(open_storage(str(again)), index, data, request, read, existing) != theirs:
                     raise
             return Adoption(index.url, theirs, already=True)
-        with suppress(StorageError):  # nothing that is left there is of use
+        with suppress(StorageError):  # nothing that is left there is needed
             index.delete_tree(BUILD)
     return Adoption(index.url, manifest, already=False, notes=notes)
 
@@ -250,7 +250,7 @@ def _skipped(found: Found) -> Iterator[str]:
 
 
 def _apart(results: Sequence[ReadShard]) -> Iterator[str]:
-    """Yield a line if members of samples lie elsewhere in a tar than their image."""
+    """Yield a line if members of samples are not next to their image in a tar."""
     count = sum(event.reason == APART for result in results for event in result.events)
     if count:
         yield (
@@ -260,7 +260,7 @@ def _apart(results: Sequence[ReadShard]) -> Iterator[str]:
 
 
 def _keys_that_recur(found: Found, results: Sequence[ReadShard]) -> Iterator[str]:
-    """Yield a line for each split in which images share a key, which the index does not keep."""
+    """Yield a line for each split whose images share keys; the index gives them others."""
     splits = dict.fromkeys(shard.split for shard in found.shards)
     for split in splits:
         hashes = _sorted_hashes(
@@ -271,7 +271,7 @@ def _keys_that_recur(found: Found, results: Sequence[ReadShard]) -> Iterator[str
         if images:
             place = "end with a checksum of the file's name" if found.images else "begin with their shard's name"
             yield (
-                f"{split}: {counted(images, 'image')} have a key that another image has, too, ignoring case; "
+                f"{split}: {counted(images, 'image')} have the same key as another image, ignoring case; "
                 f"their keys {place}"
             )
 
@@ -316,7 +316,7 @@ def _describe(index: Storage, data: Storage, found: Found, results: Sequence[Rea
     if index.url == data.url:
         return describe(found, results, "")
     if not data.is_local:
-        return Description({}, ("TFDS needs its description beside files in a bucket: adopt without `index` for it",))
+        return Description({}, ("TFDS needs its description next to files in a bucket: adopt without `index`",))
     return describe(found, results, f"{data.url}/")
 
 
@@ -347,7 +347,8 @@ def _publish(
     is this adoption's (`_claim`).
 
     Raises:
-        ConflictError: Another adoption has written there meanwhile, or a file that is not an adoption's has a name.
+        ConflictError: Another adoption has written there in the meantime, or a file that no adoption wrote has one of
+            the names.
     """
     root = f"{_ROOT}{uuid.uuid4().hex}"
     index.remove_stale_spools()
@@ -413,7 +414,7 @@ def _by_split(read: _ReadData) -> list[tuple[str, list[tuple[FoundShard, ReadSha
 
 
 def _content_of(request: AdoptRequest, read: _ReadData, existing: Manifest | None) -> str:
-    """Return a hash of everything on which the files of an adoption depend, apart from the content of the data."""
+    """Return a hash of everything that the files of an adoption depend on, except the content of the data."""
     shards = [
         (shard.name, shard.num_bytes, shard.crc32c, hashlib.sha256(result.key_hashes.tobytes()).hexdigest())
         for shard, result in zip(read.found.shards, read.results, strict=True)
@@ -437,7 +438,7 @@ def _intent(content: str, read: _ReadData) -> _Intent:
 
 def _removed(index: Storage, existing: Manifest | None, interrupted: _Intent | None) -> tuple[str, ...]:
     """Return the names of the files that earlier adoptions have written, the manifest first: from its removal on,
-    readers see no dataset. A stranger may have written what lists them, so only names of an index are taken."""
+    readers see no dataset. A stranger may have written the list, so only names of an index are taken."""
     names: set[str] = set()
     if interrupted is not None:
         names.update(interrupted.names, interrupted.removes)
@@ -452,8 +453,8 @@ def _removed(index: Storage, existing: Manifest | None, interrupted: _Intent | N
 def _claim(index: Storage, root: str, intent: _Intent, existing: Manifest | None) -> None:
     """Make an adoption the owner of the output, and remove what an earlier one has written or begun to write there.
 
-    An interrupted adoption and one that runs look the same: its place is taken from it, and it ends with an error. Runs
-    of the same adoption share the place.
+    An interrupted adoption and a running one look the same: this one takes the output from it, and it ends with an
+        error. Runs of the same adoption share the output.
 
     Args:
         index: The output.
@@ -472,12 +473,12 @@ def _claim(index: Storage, root: str, intent: _Intent, existing: Manifest | None
             owner = replace(intent, removes=_removed(index, existing, owner))
             if not index.replace(_ADOPTING, owner.document(), data):
                 raise ConflictError(_busy(index))
-            _refuse_other_manifest(index, existing)  # it may have been put before its place was taken
+            _refuse_other_manifest(index, existing)  # it may have been written before the output was taken
         if not owner.removes:
             return
         for folder in {"/".join(info.name.split("/")[:2]) for info in index.list(BUILD) if info.name.count("/") > 1}:
             if folder.startswith(_ROOT) and folder != root:
-                index.take_away(folder)  # from here on its run can put no file in place
+                index.take_away(folder)  # from here on its run cannot place any file
         for name in owner.removes:
             info = index.stat(name)
             _refuse_overtaken(index, intent.content)  # after the stat: what a later owner places has another generation
@@ -501,7 +502,7 @@ def _refuse_overtaken(index: Storage, content: str) -> None:
 
 def _busy(index: Storage) -> str:
     return (
-        f"{index.url}: another adoption with other options has taken this place meanwhile; keep this index elsewhere "
+        f"{index.url}: an adoption with other options has taken over this output; keep this index elsewhere "
         "(`index` DIR), or run this again with `overwrite` when the other one has ended"
     )
 

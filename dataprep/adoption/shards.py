@@ -54,7 +54,7 @@ MAX_STATS_BYTES = 16 << 20
 
 
 class Progress(Protocol):
-    """Receiver of progress reports, and the time that a worker may go without progress."""
+    """Receiver of progress reports; also says how long a worker may go without progress."""
 
     stall_s: float
 
@@ -108,7 +108,7 @@ class ReadShard:
     counts: RowCounts | None
     """Number of img2dataset's rows by status; None for other data, or if it cannot be read."""
     problem: str
-    """Reason why `counts` cannot be read; empty otherwise."""
+    """Reason that `counts` cannot be read; empty otherwise."""
     label_of: tuple[int, ...] = ()
     """Label for each number in `rows_file`, once the classes of texts are known; empty if numbers are labels."""
 
@@ -142,7 +142,7 @@ def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) ->
     if job.found.images or not workers:
         here = (_read(job, folder, index) for index in range(len(shards)))
         return list(_bounded(job.data_url, (_reported(progress, job, result) for result in here)))
-    (folder / _JOB).write_bytes(pickle.dumps(job))  # once, not with every task: it lists all shards
+    (folder / _JOB).write_bytes(pickle.dumps(job))  # written once, not sent with every task: it lists all shards
     workers = min(workers, len(shards))
     with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
         results = pool.run(partial(_read_stored, folder), range(len(shards)))
@@ -202,7 +202,7 @@ def count_rows(storage: Storage, shard: str) -> RowCounts:
     counts = RowCounts(Counter(statuses), Counter(reasons))
     if unknown := sorted(map(str, set(counts.statuses) - set(STATUSES)))[:3]:
         raise FormatError(f"{storage.url_of(parquet)}: status {', '.join(unknown)}, expected {', '.join(STATUSES)}")
-    where = f"{storage.url_of(stats)}: no stats of img2dataset"
+    where = f"{storage.url_of(stats)}: not the stats of img2dataset"
     data = read_bounded(storage, stats, MAX_STATS_BYTES, advice="restore it")
     if data is None:
         raise FormatError(f"{where}: not found; restore it")
@@ -213,8 +213,8 @@ def count_rows(storage: Storage, shard: str) -> RowCounts:
 
 
 def _bounded(url: str, results: Iterable[ReadShard]) -> Iterator[ReadShard]:
-    """Yield the shards, with one copy in memory of a text that several have. Raises SourceError as soon as there are
-    too many texts for classes."""
+    """Yield the shards, keeping one copy in memory of a text that several shards have. Raises SourceError as soon as
+    there are too many texts for classes."""
     texts: set[str] = set()
     samples = 0
     for result in results:
@@ -262,8 +262,8 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
         events = told_apart(events, {row.key for row in rows})
     if shard.samples not in (None, len(rows) + len(events)):
         raise SourceError(
-            f"{job.data_url}/{shard.name}: {len(rows) + len(events):,} records, its description says "
-            f"{shard.samples:,}: it is truncated, or of another version; fetch it again"
+            f"{job.data_url}/{shard.name}: {len(rows) + len(events):,} records, but its description says "
+            f"{shard.samples:,}: it is truncated, or of another version; download it again"
         )
     rows_file = folder / f"{index:07d}.parquet"
     pq.write_table(index_table(rows, shard.number, with_files=bool(job.found.images)), rows_file)

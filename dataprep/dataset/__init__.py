@@ -1,16 +1,16 @@
-"""Everything that a dataset has next to its shards, and that a reader of datasets needs to know.
+"""The parts of a dataset next to its shards: manifest, index, cards and the list of copies.
 
-    <url>/dataset.json                                  the manifest, written last: if it exists, the dataset is whole
-    <url>/<split>/<name>-<split>-00000-of-00256.tar     WebDataset
+    <url>/dataset.json                                  the manifest, written last: if it exists, the dataset is
+    complete <url>/<split>/<name>-<split>-00000-of-00256.tar     WebDataset
     <url>/<tfds_name>-<split>.tfrecord-00000-of-00256   TFRecord, with dataset_info.json, features.json, …
     <url>/<split>/<class>/<file>                        image folder; for coco-dup5 the original folder is the class
     <url>/images/<folder>/<file>                        image folder with `repeat` physical: links in <split>/ lead here
     <url>/index/<split>.parquet                         place of every sample: one row group a shard; a large split has
                                                         parts, <split>-00000-of-00395.parquet and so on
     <url>/index/<split>-events.parquet                  every repaired and rejected image with its reason
-    <url>/replicas.json                                 copies in other regions; outside every digest
-    <url>/README.md, <url>/croissant.json               cards, made of the manifest; outside every digest
-    <url>/_build/                                       while a build runs; gone when the dataset is whole
+    <url>/replicas.json                                 copies in other regions; no digest includes it
+    <url>/README.md, <url>/croissant.json               cards, made from the manifest; no digest includes them
+    <url>/_build/                                       while a build runs; gone when the dataset is complete
 
     manifest.py, records.py     the manifest and its fields; documents.py reads any JSON within bounds, by type
     index.py                    the index and the events: columns, parts, reader, writer

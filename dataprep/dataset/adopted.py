@@ -54,14 +54,13 @@ def open_linked(url: str) -> Storage:
 
 
 def open_data(storage: Storage, manifest: Manifest, *, named: bool) -> Storage:
-    """Open the storage of a dataset's shards: that of the manifest, or for adopted data the one that the manifest
-    names.
+    """Open the storage that holds a dataset's shards: the manifest's own, or for adopted data the place that it names.
 
     Args:
         storage: Where the manifest and the index are.
         manifest: The manifest, as read from there.
         named: Whether the user named the place of adopted data, and so vouches for the links in it
-            (`trust.check_named`). If not, a link that leads out of the data is a UsageError when it is read.
+            (`check_named`). If not, a link that leads out of the data is a UsageError when it is read.
 
     Raises:
         FormatError: The data_url in the manifest is not a text.
@@ -89,8 +88,8 @@ def is_adopted(manifest: Manifest) -> bool:
 
 
 def adopted_fields(manifest: Manifest) -> dict[str, int]:
-    """Return the number of samples of adopted data that have each field beside the image, such as a caption, by its
-    sorted name; empty for other datasets, and for an index that is older than this count."""
+    """Return the number of samples that have each field of adopted data, such as a caption, by sorted name; empty for
+    other datasets, and for an index that is older than this count."""
     missing = manifest.options["adopted"].get("fields") if is_adopted(manifest) else None
     samples = sum(split.samples for split in manifest.splits)
     return {name: samples - count for name, count in sorted(missing.items())} if isinstance(missing, dict) else {}
@@ -101,10 +100,11 @@ LINKS: dict[str, Callable[[str], Storage]] = {
     "inside": open_storage,
     "anywhere": open_linked,
 }
-"""How links in a source are followed, and the function that opens it so.
+"""Policies for links in a source, and the function that opens a source under each.
 
-`in root`: those directly in its root lead anywhere; for original files. `inside`: for a dataset, and for adopted data
-whose place the user did not name. `anywhere`: for adopted data whose place they named.
+`in root`: links directly in the root may lead anywhere; for original files. `inside`: no link may lead out; for a
+dataset, and for adopted data whose place the user did not name. `anywhere`: for adopted data whose place the user
+named.
 """
 
 
@@ -161,7 +161,7 @@ def check_named(storage: Storage, manifest: Manifest) -> bool:
         return False
     place, adopt = shell_words(data.url), command_line("adopt", data.url, index=storage.url)
     raise UsageError(
-        f"{storage.url}: its manifest says that the data lie in {place}, which you did not name on this machine; "
+        f"{storage.url}: its manifest says that the data are in {place}, which you did not name on this machine; "
         f'if that is what you want to read, run "{adopt}" once, or set {DATA_URL}={shell_words(data.url)}'
     )
 
@@ -223,7 +223,7 @@ def changes_of(data: Storage, manifest: Manifest, max_listed: int | None = None)
 
 
 def is_of_adoption(name: str) -> bool:
-    """Return whether an adoption or a retry wrote this file beside the data."""
+    """Return whether an adoption or a retry wrote this file next to the data."""
     return name == MANIFEST or name.startswith((f"{BUILD}/", f"{RETRY}/", "index/"))
 
 
@@ -233,12 +233,12 @@ def is_in_class_folder(name: str) -> bool:
 
 
 def has_readable_name(info: ObjectInfo) -> bool:
-    """Return whether loaders can read a file of this name; the manifest does not count the bytes of others."""
+    """Return whether loaders can read a file of this name; the manifest does not count the bytes of other files."""
     return is_text(info.name) and not any(character in FORBIDDEN for character in info.name)
 
 
 def is_text(name: str) -> bool:
-    """Return whether a name is UTF-8, and not bytes as surrogate escapes."""
+    """Return whether a name is valid UTF-8, without surrogate escapes."""
     try:
         name.encode()
     except UnicodeEncodeError:

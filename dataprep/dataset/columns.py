@@ -40,7 +40,7 @@ def numbers(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
 
 
 def from_numpy(values: NDArray[Any]) -> pa.Array:
-    """Return a NumPy array of numbers, which must not change any more, as an Arrow array of the same memory."""
+    """Return an Arrow array that shares the memory of a NumPy array of numbers, which must not change afterwards."""
     import numpy as np
     import pyarrow as pa
 
@@ -49,7 +49,7 @@ def from_numpy(values: NDArray[Any]) -> pa.Array:
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """Return a column of numbers without nulls as a NumPy array, of the same memory if that is one piece."""
+    """Return a column of numbers without nulls as a NumPy array, without a copy if it is a single chunk."""
     import numpy as np
     import pyarrow as pa
 

@@ -42,9 +42,8 @@ MAX_CHARACTERS = 60
 def decoder(kind: type[T], *, lax: bool = False) -> msgspec.json.Decoder[T]:
     """Return the decoder of a type; threads that read documents must take it from here.
 
-    One thread at a time makes a decoder: msgspec 0.22 stores with a class what it finds out about it before that is
-    complete, and another thread that reads a document of this class meanwhile ends the process with a segmentation
-    fault.
+    Only one thread at a time makes a decoder: msgspec 0.22 attaches what it learns about a class to the class before it
+        has finished, and another thread that then reads a document of this class crashes the process.
     """
     found = _decoders.get((kind, lax))
     if found is None:
@@ -158,7 +157,7 @@ def _value_at(values: Any, path: str) -> tuple[Any, bool]:
 
 
 def differences(ours: JsonObject, theirs: JsonObject, path: str = "", *, where: str = "there") -> list[str]:
-    """Return what differs between two documents, one line each, for the person who has to decide.
+    """Return a line for each difference between two documents, for the user.
 
     `plan_hash` is left out, because it only says that something differs; `splits` are compared by name.
 

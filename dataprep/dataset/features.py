@@ -35,8 +35,8 @@ RESERVED = frozenset(
     {"class_name", "cls", "file_name", "height", "image", "jpg", "json", "key", "label", "orientation", "width"}
 )
 """Names that every dataset uses already, or to which readers of a format give another meaning."""
-STORED_ANEW = RESERVED - {"file_name"}
-"""Reserved names whose values every new dataset has of its own."""
+WRITTEN_BY_BUILDS = RESERVED - {"file_name"}
+"""Reserved names whose values every build writes itself."""
 BOXES = frozenset({"bbox", "bboxes", "boxes"})
 """Names, in lower case, of features and columns with boxes."""
 _PLACES = BOXES | {"keypoints", "segmentation"}
@@ -77,13 +77,13 @@ def _feature_document(feature: Feature) -> Values:
 
 
 def places_in_images(features: Features) -> list[str]:
-    """Return the names of features and columns that are places in the image, such as `objects/bbox`."""
+    """Return the names of features and columns that hold positions in the image, such as `objects/bbox`."""
     paths = [(name,) for name in features] + [(name, column) for name in features for column in features[name].columns]
     return sorted("/".join(path) for path in paths if path[-1].lower() in _PLACES)
 
 
 def feature_faults(features: Features) -> Iterator[str]:
-    """Yield faults that no build writes: names that are taken, shapes that no format stores, too many features."""
+    """Yield the faults of features: names that are taken, shapes that no format stores, too many features."""
     if sum(1 + len(feature.columns) for feature in features.values()) > MAX_FEATURES:
         yield f"{len(features):,} features, expected at most {MAX_FEATURES} with all their columns"
         return
@@ -128,7 +128,7 @@ def annotations_json(features: Features, values: Mapping[str, Any]) -> bytes:
     """
     if values.keys() != features.keys():
         odd = sorted(values.keys() ^ features.keys())
-        raise FormatError(f"{quoted(odd[0])} is {'absent' if odd[0] in features else 'no feature of the dataset'}")
+        raise FormatError(f"{quoted(odd[0])} is {'absent' if odd[0] in features else 'not a feature of the dataset'}")
     for name, feature in features.items():
         _check(name, feature, values[name])
     text = _dumps({name: to_json(features[name], values[name]) for name in features})
@@ -207,7 +207,7 @@ def _check(name: str, feature: Feature, value: Any) -> None:
     for column, inner in feature.columns.items():
         _check(f"{name}/{column}", inner, value[column])
     if len({len(items) for items in value.values()}) > 1:
-        raise FormatError(f"{quoted(name)} has columns of different lengths, expected a value of each for every record")
+        raise FormatError(f"{quoted(name)} has columns of different lengths, expected one value per record in each")
 
 
 def _fits(kind: Kind, shape: tuple[int | None, ...], value: Any) -> bool:

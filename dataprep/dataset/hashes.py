@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NO_HASHES: NDArray[np.uint64] = np.empty(0, np.uint64)
 LOOKED_AT = 2_000_000
-"""Limit of the number of images of a split that are compared with others; they take 60 MB of memory."""
+"""Maximum number of images of a split that are compared with other splits; they take 60 MB of memory."""
 
 
 def name_hash(name: str) -> int:
@@ -49,8 +49,8 @@ def position_of(sorted_hashes: NDArray[np.uint64], name: str) -> int | None:
 
 
 class Prints:
-    """Size and CRC32C of each of the first images of a split, in one number: equal where two have the same bytes, and
-    hardly ever elsewhere."""
+    """Fingerprints of the first images of a split: size and CRC32C in one number. Images with the same bytes have the
+    same fingerprint; others hardly ever do."""
 
     def __init__(self) -> None:
         self._found: list[NDArray[np.uint64]] = []

@@ -75,7 +75,7 @@ class ParquetTable:
 
     Raises:
         FileNotFoundError: There is no such file.
-        FormatError: The file is no parquet file, or has other columns.
+        FormatError: The file is not a parquet file, or has other columns.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Index:
         self._borrowing = threading.Semaphore(MAX_READERS)
         self._lock, self._opening = threading.Lock(), threading.Lock()
         self._idle: list[tuple[int, ParquetTable]] = []
-        """Readers that no thread has, with the number of their file; the last one used last."""
+        """Idle readers, each with the number of its file; the one used last is at the end."""
         self._sources: dict[int, pa.NativeFile | None] = {}
         """Bytes of the files that were compared; None for those that are too large."""
         self._columns: tuple[str, ...] = ()
@@ -208,7 +208,7 @@ class Index:
         return [rows for number in range(len(self._files)) for rows in self._rows_of(number)]
 
     def read_group(self, shard: int, columns: Sequence[str] | None = None, *, without: str = "") -> pa.Table:
-        """Read the rows of one shard: some columns, or all but the one that is left out."""
+        """Read the rows of one shard: the named columns, or all except `without`."""
         number = self._number(shard)
         with self._reader(number) as table:
             chosen = [name for name in table.columns if name != without] if without else columns
@@ -255,17 +255,17 @@ class Index:
         except FileNotFoundError as error:
             if not self._columns:
                 raise
-            raise FormatError(f"{error}: missing, the manifest lists it; restore it or build again") from error
+            raise FormatError(f"{error}: missing, but the manifest lists it; restore it or build again") from error
         if self._compare or len(self._files) > 1:
             self._compare_groups(number, table)
         if self._columns not in ((), table.columns):
             where = self._storage.url_of(self._files[number]["file"])
-            raise FormatError(f"{where}: other columns than in another part of the index; build it again")
+            raise FormatError(f"{where}: its columns differ from those in another part of the index; build it again")
         self._columns = table.columns
         return table
 
     def _source(self, entry: FileEntry) -> pa.NativeFile | None:
-        """Open a file and compare its digest with the manifest's; None where only its size was compared."""
+        """Open a file and compare its digest with the manifest's; None if only its size was compared."""
         import pyarrow as pa
 
         storage, name = self._storage, entry["file"]
@@ -289,7 +289,7 @@ class Index:
         )
 
     def _compare_groups(self, number: int, table: ParquetTable) -> None:
-        """Raise FormatError where a file does not have the shards of the manifest, before a count is relied on."""
+        """Raise FormatError if a file does not have the shards of the manifest; no count is used before this check."""
         where, found = self._storage.url_of(self._files[number]["file"]), table.group_rows
         shards = self._split.shards[self._first[number] : self._first[number + 1]]
         is_last = number == len(self._files) - 1
@@ -300,7 +300,7 @@ class Index:
         for group, (rows, shard) in enumerate(zip(found, shards, strict=False)):
             if rows != shard["samples"]:
                 raise FormatError(
-                    f"{where}: row group {group} of {rows:,} samples does not describe {shard['file']} of "
+                    f"{where}: row group {group} has {rows:,} samples, but {shard['file']} has "
                     f"{shard['samples']:,}; build it again"
                 )
 
@@ -372,7 +372,7 @@ def are_ranges_inside(
     *,
     shard_bytes: int,
 ) -> bool:
-    """Return whether every image has bytes and lies inside its record, and the record inside its shard."""
+    """Return whether every image has bytes and is inside its record, and the record inside its shard."""
     columns = (record_offset, record_bytes, image_offset, image_bytes)
     if any(len(column) and (column.min() < 0 or column.max() > shard_bytes) for column in columns):
         return False  # and so no sum below can overflow
@@ -382,7 +382,7 @@ def are_ranges_inside(
 
 
 class IndexRow(NamedTuple):
-    """Where one sample lies; offsets and sizes are bytes of the stored object that holds it."""
+    """Place of one sample; offsets and sizes are bytes of the stored object that holds it."""
 
     key: str
     record_offset: int
@@ -523,8 +523,8 @@ def index_files(split: SplitManifest) -> tuple[FileEntry, ...]:
 
 
 def index_faults(split: SplitManifest) -> Iterator[str]:
-    """Yield what is wrong with the manifest's entry for the index of a split: names of files that no build gives, parts
-    of other shards than the split's."""
+    """Yield faults in the manifest's entry for the index of a split: file names that no build gives, or parts that do
+    not match the split's shards."""
     if "parts" not in split.index:
         yield from _name_faults(split.index, f"index/{split.name}.parquet", "file")
         return
@@ -536,11 +536,11 @@ def index_faults(split: SplitManifest) -> Iterator[str]:
         yield from _name_faults(part, due, f"parts[{number}].file")
     shards = sum(part["shards"] for part in parts)
     if shards != len(split.shards) or not all(part["shards"] for part in parts):
-        yield f"parts: {shards:,} shards, expected those of the split, {len(split.shards):,}, and one or more in each"
+        yield f"parts: {shards:,} shards, expected the split's {len(split.shards):,}, at least one in each"
     found: dict[str, object] = {**split.index}
     for name, joined in joined_entry(split.name, parts).items():
         if name != "parts" and found[name] != joined:
-            yield f"{name}: expected {joined}, which its parts have, got {json_text(found[name])}"
+            yield f"{name}: expected {joined}, as in its parts, got {json_text(found[name])}"
 
 
 def _name_faults(entry: FileEntry, due: str, where: str) -> Iterator[str]:
@@ -557,7 +557,7 @@ class PublishingRows:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self.replaces = False
-        """Whether the names may be those of files of a dataset whose manifest is gone, which are replaced."""
+        """Whether existing files are replaced: they belong to a dataset whose manifest is gone."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-publish")
         self._under_way: deque[Future[None]] = deque()
 
@@ -572,12 +572,12 @@ class PublishingRows:
                 self.wait()
 
     def wait(self) -> None:
-        """Wait until all files exist that were put so far."""
+        """Wait until all files that were put so far exist."""
         while self._under_way:
             self._under_way.popleft().result()
 
     def put(self, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> FileEntry:
-        """Write a file, and return its entry for the manifest; a file before it may fail in this call."""
+        """Write a file, and return its entry for the manifest; an earlier file's error may be raised here."""
         spool, digests = spool_row_groups(self._storage, name, groups, schema)
         while len(self._under_way) > 1 or (self._under_way and self._under_way[0].done()):
             self._under_way.popleft().result()

@@ -43,14 +43,15 @@ SCHEMA_VERSION = "1.1"
 PARTS_VERSION = "2.0"
 """Schema version of a manifest with an index in parts; all other fields are those of version 1."""
 VERSIONS = (SCHEMA_VERSION, PARTS_VERSION)
-"""Versions that are written; of each the newest whose major is read."""
+"""Versions that are written: the newest of each major version that is read."""
 MAX_MANIFEST_BYTES = 256 * 2**20
 """Maximum size of a manifest; the 41,000 shards of LAION-400M take 23 MB."""
 MAX_OPTIONS_BYTES = 1 << 20
 """Maximum size of a manifest's options in bytes, which have no types, so that each empty list takes 30 times as much
 memory; names of classes and files are in other fields."""
 MAX_SHARDS = 350_000
-"""Maximum number of shards of a build: with the longest names of files they, and what lies beside them, fit."""
+"""Maximum number of shards of a build: even with the longest file names, they and their sidecars fit into a
+manifest."""
 FORMAT_NAMES = ("imagefolder", "tfrecord", "webdataset")
 """Names of the formats that a manifest may name; dataprep/formats implements them, and a test compares both."""
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -89,8 +90,8 @@ def no_dataset(storage: Storage) -> UsageError:
         hint = "a build there is not finished: run it again to finish it"
     else:
         hint = (
-            "check the URL, make shards of pictures with dataprep build folder, or index data of other tools where "
-            "they lie with dataprep adopt"
+            "check the URL, make shards of pictures with dataprep build folder, or index data of other tools in place "
+            "with dataprep adopt"
         )
     return UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); {hint}")
 
@@ -100,11 +101,11 @@ def read_manifest(storage: Storage, *, sidecars: bool = True) -> Manifest | None
 
     Args:
         storage: The dataset.
-        sidecars: Whether to keep the files beside the shards. Those of many shards take more memory than the shards do,
-            and a loader needs them only where images are files of their own.
+        sidecars: Whether to keep the entries of sidecars. They can take more memory than the shards' own entries, and a
+            loader needs them only if images are files of their own.
 
     Raises:
-        FormatError: The file is no manifest, or of a version that this code does not know.
+        FormatError: The file is not a manifest, or has a version that this code does not know.
     """
     data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
     return None if data is None else manifest_in(data, storage.url_of(MANIFEST), sidecars=sidecars)
@@ -142,8 +143,8 @@ class _Outline(msgspec.Struct):
 
 
 def _value_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield faults in the values of a manifest whose types are right: for built and adopted datasets and later
-    versions."""
+    """Yield faults in the values of a manifest whose types are right; the rules hold for built and adopted datasets,
+    and for later versions."""
     if manifest.format not in FORMAT_NAMES:
         yield not_one_of("$.format", manifest.format, FORMAT_NAMES)
     yield from (f"$.features: {fault}" for fault in feature_faults(manifest.features))

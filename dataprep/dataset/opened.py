@@ -21,7 +21,7 @@ class Split:
     samples: int
     """Number of samples that are stored."""
     shards: int
-    """Number of shards; of an image folder, of parts of its index."""
+    """Number of shards; for an image folder, of parts of its index."""
     num_bytes: int | None
     """Bytes of its shards; None in a planned dataset."""
 
@@ -51,12 +51,12 @@ class Dataset:
 
     @property
     def manifest(self) -> Manifest | None:
-        """All that its `dataset.json` says; None if it is only planned."""
+        """Content of its `dataset.json`; None if it is only planned."""
         return self.known if isinstance(self.known, Manifest) else None
 
     @property
     def is_planned(self) -> bool:
-        """Whether nothing is built: a dry run returned it."""
+        """Whether a dry run returned it, so that nothing is built."""
         return isinstance(self.known, Planned)
 
     @property
@@ -117,7 +117,7 @@ class Dataset:
                 f"  {split.name}: {counted(split.samples, 'sample')} in {counted(split.shards, 'shard')}{size}"
             )
         lines += [f"  {name}: {value}" for name, value in self._facts()]
-        return "\n".join(map(printable, lines))  # names may be of others: no control character reaches a terminal
+        return "\n".join(map(printable, lines))  # a stranger's names: no control character reaches a terminal
 
     __repr__ = __str__
 

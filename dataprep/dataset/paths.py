@@ -19,7 +19,7 @@ OVERWRITING = f"{BUILD}/overwriting"
 OVERWRITTEN = f"{BUILD}/overwritten"
 """Marker that `overwrite` is done and a build may begin; in a bucket it lists the names that were removed."""
 UNPACKED = f"{BUILD}/unpacked-"
-"""Begin of the names of images that were unpacked from parquet files; see dataprep/sources/unpacked.py."""
+"""Prefix of the names of images that were unpacked from parquet files; see dataprep/sources/unpacked.py."""
 RETRY = "_retry"
 """Folder of a running `dataprep retry-failed`."""
 RETRY_JSON = f"{RETRY}/plan.json"
@@ -46,12 +46,12 @@ _SYSTEM = (
     *("__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", r"\$recycle\.bin", "system volume information"),
     *(r"lost\+found", "@eadir"),
 )
-"""What macOS, Windows, Linux and file servers leave in folders, in lower case, as regular expressions."""
+"""Names of files that macOS, Windows, Linux and file servers leave in folders: regular expressions, in lower case."""
 _HIDDEN = re.compile(rf"(?:^|/)(?:\.|(?:{'|'.join(_SYSTEM)})(?:/|\Z))", re.IGNORECASE)
 CLOSE = "=00"
 """Separator of a shortened key and its hash: names hold no NUL, so no other key contains it."""
 _MADE = re.compile(r"(?:[A-Za-z0-9_/-]|=[0-9A-Fa-f]{2})*")
-"""Keys that were made of a path; others, of data that another tool wrote, stand for themselves."""
+"""Pattern of keys that were made from a path; keys from data of other tools are used as they are."""
 _SHOWN_CHARACTERS = 200
 
 
@@ -66,7 +66,7 @@ def is_readable_image(name: str) -> bool:
 
 
 def path_of(key: str) -> str:
-    """Return the path that a key was made of, without its extension; a shortened key keeps its end."""
+    """Return the path that a key was made from, without its extension; a shortened key keeps its end."""
     if not _MADE.fullmatch(key):
         return key
     return quopri.decodestring(key).decode("utf-8", "surrogateescape").replace("\0", CLOSE)
@@ -78,6 +78,6 @@ def readable(key: str) -> str:
 
 
 def named(key: str) -> str:
-    """Return a key as an error names it, with the path that it was made of where that differs: `=C3=A4 = 'ä'`."""
+    """Return a key as an error names it, with the path that it was made from if that differs: `=C3=A4 = 'ä'`."""
     path = path_of(key)
     return printable(shortened(key, _SHOWN_CHARACTERS)) + (f" = {shown(path)}" if path != key else "")

@@ -23,7 +23,7 @@ MAX_KEY_BYTES = 200
 MAX_REPEATS = 1_000
 """Maximum number of passes in an epoch."""
 _DIGITS = 20
-"""Number of digits by which an integer is compared and shown."""
+"""Number of leading digits of a class name that are compared and shown."""
 _EXAMPLES = 3
 
 
@@ -97,15 +97,15 @@ class AdoptedOptions(TypedDict, total=False):
     kind: str
     """Tool or layout that the data come from."""
     data_url: str | None
-    """URL of the data; None if they lie beside the manifest."""
+    """URL of the data; None if they are next to the manifest."""
     labels: str | None
     splits: list[tuple[str, str]]
     """Names of splits, each with the pattern of its files."""
     digest: bool
     """Whether the index has the CRC32C of every image."""
     fields: dict[str, Count]
-    """Fields beside the image, such as a caption, each with the number of samples that lack it: images that
-    `retry-failed` adds have the fields of all."""
+    """Fields next to the image, such as a caption, each with the number of samples that lack it. This count stays right
+    when `retry-failed` adds images, because these have all fields."""
 
 
 class Repeats(TypedDict):
@@ -119,7 +119,7 @@ class Repeats(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SampleRef:
-    """Where one original image lies: a byte range of an archive, or a whole file."""
+    """Place of one original image: a byte range of an archive, or a complete file."""
 
     key: str
     """Unique in its split ignoring case; characters `[A-Za-z0-9_/-]`, other bytes as `=XX`; at most 200 bytes."""
@@ -148,7 +148,7 @@ class References(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One original archive, or one unpacked folder taken as a whole."""
+    """One original archive, or one unpacked folder."""
 
     name: str
     """Relative to the source root."""
@@ -224,7 +224,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened to an image that was not simply copied."""
+    """An image that was repaired or rejected instead of copied."""
 
     key: str
     kind: str
@@ -259,7 +259,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class ShardReceipt:
-    """Proof that one shard is whole and in its place; a shard with `fetched` may still wait to be put there.
+    """Proof that one shard is complete and in its place; a shard with `fetched` may still wait to be put there.
 
     The shard's index rows are stored with it in the receipt's file.
     """
@@ -310,7 +310,7 @@ class DatasetHead:
 
     name: str
     schema_version: str
-    """`major.minor`; readers refuse an unknown major version and read older ones for ever."""
+    """`major.minor`; readers refuse an unknown major version, and always read older ones."""
     revision: Count
     format: str
     plan_hash: str
@@ -326,7 +326,7 @@ class DatasetHead:
     checked: str
     """`decode`, `header` or `none`."""
     partial: bool
-    """True where `allow_partial` let counts differ from the published ones."""
+    """True if `allow_partial` let counts differ from the published ones."""
     splits: tuple[SplitManifest, ...]
     features: dict[str, Feature] = field(default_factory=dict)
     """Types of the values that each sample has besides image, key and label; the document omits an empty field."""
@@ -337,7 +337,7 @@ class DatasetHead:
 
 @dataclass(frozen=True, slots=True)
 class Manifest(DatasetHead):
-    """`dataset.json`: where it exists, the dataset is whole."""
+    """`dataset.json`: if it exists, the dataset is complete."""
 
     files: tuple[FileEntry, ...] = ()
     """The dataset's own metadata files (TFDS), and the sidecars of its shards."""
@@ -358,7 +358,7 @@ def labelled(manifest: Manifest) -> int:
 def unlabelled(manifest: Manifest) -> dict[str, int]:
     """Return the number of samples without a label by split; splits without such samples are left out.
 
-    Only data that other tools wrote have such samples beside others with a label.
+    Only data of other tools mix samples with and without a label.
     """
     counts = {split.name: split.samples - sum(split.class_counts) for split in manifest.splits}
     return {name: count for name, count in counts.items() if count > 0}

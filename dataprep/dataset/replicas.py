@@ -1,6 +1,6 @@
 """`replicas.json`: where copies of a dataset are.
 
-The file is part of no digest, so that copying changes none. Every copy has the whole list, itself included:
+No digest includes the file, because copying changes it. Every copy has the complete list, itself included:
 
 {"version": 1, "replicas": [{"url": "gs://…", "location": "EUROPE-WEST4", "location_type": "region",
                              "data_locations": []}]}
@@ -31,7 +31,7 @@ _ADVICE = "remove it and run dataprep replicate again"
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A whole copy of a dataset."""
+    """A complete copy of a dataset."""
 
     url: str
     bucket: BucketLocation
@@ -91,7 +91,7 @@ def record_replicas(storage: Storage, replicas: Iterable[Replica], gone: Iterabl
 
 
 def same_dataset(storage: Storage, original: ObjectInfo) -> bool:
-    """Return whether the manifest in a storage has the size and CRC32C of the original's."""
+    """Return whether the manifest in a storage has the same size and CRC32C as the original's."""
     found = storage.stat(MANIFEST)
     return found is not None and (found.num_bytes, found.crc32c) == (original.num_bytes, original.crc32c)
 
@@ -103,7 +103,7 @@ def _stored(storage: Storage) -> bytes | None:
 def _parsed(storage: Storage, data: bytes | None) -> list[Replica]:
     if data is None:
         return []
-    where = f"{storage.url_of(REPLICAS)}: no list of replicas"
+    where = f"{storage.url_of(REPLICAS)}: not a list of replicas"
     document = decode(data, _Document, where=where, advice=_ADVICE)
     if document.version != VERSION:
         raise FormatError(f"{where}: version {document.version}, expected {VERSION}; {_ADVICE}")

@@ -1,6 +1,6 @@
 """Reads the runs of a mask that COCO stores as a run-length encoding, `{"size": [height, width], "counts": ...}`.
 
-Runs count pixels column by column, and begin with those outside of the mask. Counts are a list of runs, or a text in
+Runs count pixels column by column, and begin with pixels outside the mask. Counts are a list of runs, or a text in
 which pycocotools compresses them.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_MASK_PIXELS = 100_000_000
-"""Maximum number of pixels of a mask, which is that of an image."""
+"""Maximum number of pixels of a mask, the same as of an image."""
 _FIRST, _LAST = 48, 48 + 63
 """Characters of compressed counts: six bits each."""
 
@@ -19,7 +19,7 @@ def runs_of(value: Mapping[str, Any]) -> list[int]:
     """Return the runs of a run-length encoding; they add up to the pixels of its size.
 
     Raises:
-        ValueError: It is no run-length encoding of an image's mask; the text says what was found.
+        ValueError: The value is not a run-length encoding of an image's mask; the text says what was found.
     """
     size, counts = value.get("size"), value.get("counts")
     if value.keys() != {"size", "counts"} or not isinstance(size, list) or len(size) != len("hw"):
@@ -31,7 +31,7 @@ def runs_of(value: Mapping[str, Any]) -> list[int]:
         raise ValueError(f"a mask of {pixels:,} pixels, expected at most {MAX_MASK_PIXELS:,}")
     runs = _decompressed(counts) if isinstance(counts, str) else counts
     if not isinstance(runs, list) or not all(type(run) is int and 0 <= run <= pixels for run in runs):
-        raise ValueError("a run-length encoding with counts that are no runs of the mask")
+        raise ValueError("a run-length encoding with counts that are not runs of the mask")
     if sum(runs) != pixels:
         raise ValueError(f"a run-length encoding of {sum(runs):,} pixels, its size has {pixels:,}")
     return runs

@@ -55,7 +55,7 @@ _SAMPLED_BATCHES = 16
 
 
 class SpilledTable:
-    """Rows of one schema, which has no dictionaries; from a size on they are in a temporary file.
+    """Rows of one schema without dictionaries; beyond MEMORY_BYTES they are in a temporary file.
 
     Args:
         schema: Names and types of the columns.
@@ -67,7 +67,7 @@ class SpilledTable:
         self.schema, self.content = schema, content
         self.num_rows = 0
         self.num_bytes = 0
-        """Size of all rows in memory, where they are not compressed."""
+        """Size of all rows before compression."""
         self._scratch = scratch or ScratchFile(content)
         self._pieces: list[pa.RecordBatch | Extent] = []
         self._held_bytes = 0
@@ -96,7 +96,7 @@ class SpilledTable:
             yield _unpacked(self._scratch.read(piece)) if isinstance(piece, Extent) else piece
 
     def some_batches(self, most: int) -> list[pa.RecordBatch]:
-        """Return up to `most` of the batches that `batches` yields, spread over all; no other is read."""
+        """Return up to `most` of the batches that `batches` yields, spread over all; the others are not read."""
         chosen = (self._pieces[position] for position in spread(len(self._pieces), most))
         return [_unpacked(self._scratch.read(piece)) if isinstance(piece, Extent) else piece for piece in chosen]
 
@@ -108,7 +108,7 @@ class SpilledTable:
 
 
 def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
-    """Yield all rows in the order of a random number of each; rows with the same number in their own order.
+    """Yield all rows in the order of a random number of each; rows with the same number keep their order.
 
     Args:
         rows: The rows.
@@ -135,7 +135,8 @@ def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
 
 
 def in_order_of_text(rows: SpilledTable, column: str) -> Iterator[pa.Table]:
-    """Yield all rows in the order of the bytes of a column, of text or bytes; rows of equal ones in their own order."""
+    """Yield all rows in the order of the bytes of a column, of text or bytes; rows with equal values keep their
+    order."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -184,7 +185,7 @@ def _parts(
 
     Args:
         rows: The table whose rows these are.
-        divided: Batches of that table, which may have got another column, each with the parts' numbers of its rows.
+        divided: Batches of that table, perhaps with another column, each with the parts' numbers of its rows.
         count: Number of parts.
     """
     import pyarrow as pa
@@ -256,7 +257,7 @@ def _unpacked(data: bytes) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """How values become bytes in a temporary file, and come back."""
+    """Encoding of values in a temporary file."""
 
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
@@ -383,7 +384,8 @@ class SpilledReferences:
         return self.rows().batches()
 
     def sample(self, most: int) -> list[SampleRef]:
-        """Return about `most` references that are spread over all, or all if they are fewer; few of them are read."""
+        """Return about `most` references that are spread over all, or all if they are fewer; only a few batches are
+        read."""
         import numpy as np
 
         batches = self.rows().some_batches(min(most, _SAMPLED_BATCHES))
@@ -426,8 +428,7 @@ def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return stored references as rows with the columns of `spill_schema`.
 
     Args:
-        rows: The same columns, of which text may be encoded by a dictionary, and annotations, checksums and versions
-            be missing.
+        rows: The same columns; text may be dictionary-encoded, and annotations, checksums and versions may be missing.
 
     Raises:
         pyarrow.ArrowException, KeyError, ValueError: A column is missing, of another type, or has missing values.

@@ -163,7 +163,7 @@ class Oddity:
     verdict: Verdict
     """Result of a build with default options."""
     reason: str
-    """Reason under which a build counts it; empty where the file is kept."""
+    """Reason under which a build counts it; empty if the file is kept."""
     make: Callable[[Image.Image, bytes], bytes]
     """Function that makes the odd file from an RGB image and its plain JPEG."""
 

@@ -263,7 +263,7 @@ def _whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 class Described(NamedTuple):
-    """An image of the demo."""
+    """Facts about a demo image that its annotations need."""
 
     file: str
     number: int
@@ -340,7 +340,7 @@ def _documents(images: Sequence[Described], folder: str, seed: int) -> Iterator[
 
 
 def _shared(images: Sequence[Described], folder: str) -> Document:
-    """Return what all files of a split begin with."""
+    """Return the fields that all annotation files of a split share."""
     return {
         "info": {"description": "Demo data in the layout of COCO 2017", "year": 2017, "version": "1.0"},
         "licenses": [{"url": "http://creativecommons.org/licenses/by/2.0/", "id": 4, "name": "Attribution License"}],
@@ -438,7 +438,7 @@ def _panoptic(images: Sequence[Described], folder: str, seed: int) -> tuple[Docu
 
 
 def _segments(draws: _Draws, image: Described) -> tuple[list[Document], NDArray[np.uint32]]:
-    """Cut an image into upright stripes; return them, and the id of each pixel's."""
+    """Cut an image into upright stripes; return them, and the segment id of each pixel."""
     ids_HW = np.zeros((image.height, image.width), np.uint32)
     segments: list[Document] = []
     bounds = sorted({0, image.width, *(draws.below(image.width) for _ in range(2))})

@@ -36,10 +36,10 @@ from dataprep.sources.tables import Value
 
 REPORT = "demo.json"
 IN_PROCESS_IMAGES = 100
-"""Up to this number of images this process makes them itself, because starting workers takes longer."""
+"""Largest number of images that this process makes itself, because starting workers takes longer."""
 CHUNK_IMAGES = 16
 CHUNKS_IN_FLIGHT = 16
-"""Number of chunks in flight; limits the images that are made and not yet written to 30 MB."""
+"""Number of chunks in flight; limits images that are made but not yet written to 30 MB."""
 Name = Literal["coco", "coco-annotated", "imagenet"]
 Progress = Callable[[int, int], None]
 """Function that is called with the number of finished images and of all images."""
@@ -150,7 +150,7 @@ def _is_complete(directory: Path, report: DemoReport) -> bool:
             raise UsageError(f"{directory} holds another demo (see {REPORT}); choose another folder, or remove it")
         return len(present) == len(report.files)
     if present:
-        raise UsageError(f"{directory} holds {present[0]}, which is no demo; choose another folder")
+        raise UsageError(f"{directory} holds {present[0]}, which is not a demo; choose another folder")
     directory.mkdir(parents=True, exist_ok=True)
     marker.write_text(document)
     return False
@@ -269,7 +269,7 @@ class _Handler(SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # keeps connections open
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: a line for each request is of no use."""
+        """Log nothing: no one needs a line for each request."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -298,7 +298,7 @@ def _is_complete_table(folder: Path, document: _Demo) -> bool:
     if found == document and (folder / EXPECTED).exists():
         return True
     if found is None and (folder / TABLE).exists():
-        raise UsageError(f"{folder} holds {TABLE}, which is no demo; choose another folder")
+        raise UsageError(f"{folder} holds {TABLE}, which is not a demo; choose another folder")
     if found is not None and found.get("name") != document["name"]:
         raise UsageError(f"{folder} holds another demo (see {REPORT}); choose another folder, or remove it")
     (folder / IMAGES).mkdir(parents=True, exist_ok=True)

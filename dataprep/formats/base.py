@@ -60,10 +60,10 @@ class ShardWriter(Protocol):
     """Writes samples one after the other to a stream that it does not own."""
 
     def write(self, sample: Sample) -> Placement:
-        """Append one sample, whose bytes depend on the sample alone, and return where it lies."""
+        """Append one sample, whose bytes depend on the sample alone, and return its place."""
 
     def close(self) -> None:
-        """Write what ends a shard (a tar's two zero blocks). Leaves the stream open."""
+        """Write the end of a shard (a tar's two zero blocks). The stream stays open."""
 
 
 class ShardFormat(ABC):
@@ -89,7 +89,7 @@ class ShardFormat(ABC):
         return (shard_file,)
 
     def image_root(self, split: str, stored: int) -> str:
-        """Return the folder below which the images of a split lie, one file each.
+        """Return the folder that holds the images of a split, one file each.
 
         Args:
             split: Name of the split.
@@ -98,8 +98,8 @@ class ShardFormat(ABC):
         return split
 
     def passes_written(self, stored: int) -> int:
-        """Return how many of the stored passes are written as bytes; an image folder writes one, and links stand for
-        the rest."""
+        """Return how many of the stored passes are written as bytes; an image folder writes one, and links for the
+        rest."""
         return stored
 
     @abstractmethod
@@ -132,7 +132,7 @@ def sample_fault(sample: Sample, *, has_classes: bool) -> str | None:
     if not is_key(sample.key):
         return (
             f"key {sample.key[:MAX_KEY_BYTES]!r}, expected at most {MAX_KEY_BYTES} bytes of [A-Za-z0-9_-] "
-            'and =XX in folders parted by "/", none of which starts with "__" (readers skip those)'
+            'and =XX in folders separated by "/", none of which starts with "__" (readers skip those)'
         )
     if not 0 < len(sample.image) <= MAX_IMAGE_BYTES:
         return f"{named(sample.key)}: image of {len(sample.image):,} bytes, expected 1 to {MAX_IMAGE_BYTES:,}"

@@ -75,7 +75,7 @@ def frame_head(message_bytes: int) -> bytes:
 
 
 def frame_length(head: bytes) -> int | None:
-    """Read the length of a message from the head of its frame, or None where its checksum is another."""
+    """Read the length of a message from the head of its frame, or None if its checksum does not match."""
     length, crc = head[: LENGTH.size], head[LENGTH.size :]
     return int(LENGTH.unpack(length)[0]) if crc == checksum(length) else None
 
@@ -118,9 +118,9 @@ def fields(read: Read, start: int, stop: int) -> Iterator[Field]:
         elif wire_type in (_FIXED32, _FIXED64):
             end = position + (4 if wire_type == _FIXED32 else 8)
         else:
-            raise FormatError(f"at byte {position:,}: no tf.train.Example, a field of type {wire_type}")
+            raise FormatError(f"at byte {position:,}: not a tf.train.Example, a field of type {wire_type}")
         if end > stop or number == 0:
-            raise FormatError(f"at byte {position:,}: no tf.train.Example, a field that passes its message's end")
+            raise FormatError(f"at byte {position:,}: not a tf.train.Example, a field that passes its message's end")
         yield Field(number, wire_type, position, end)
         position = end
 
@@ -130,7 +130,7 @@ def fields_numbered(read: Read, start: int, stop: int, number: int) -> Iterator[
     for field in fields(read, start, stop):
         if field.number == number:
             if not field.has_length:
-                raise FormatError(f"at byte {field.start:,}: no tf.train.Example, another type of field")
+                raise FormatError(f"at byte {field.start:,}: not a tf.train.Example, another type of field")
             yield field
 
 
@@ -142,7 +142,7 @@ def read_varint(read: Read, position: int, stop: int) -> tuple[int, int]:
         value |= (digit & 0x7F) << 7 * count
         if digit < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, position + count + 1
-    raise FormatError(f"at byte {position:,}: no tf.train.Example, a number that does not end")
+    raise FormatError(f"at byte {position:,}: not a tf.train.Example, a number that does not end")
 
 
 class Feature(NamedTuple):
@@ -159,7 +159,7 @@ def bytes_feature(value: bytes) -> bytes:
 
 
 def float_feature(value: float) -> bytes:
-    """Write a Feature of one float32; what is out of its range becomes the largest that it holds."""
+    """Write a Feature of one float32; a value out of range becomes the largest float32."""
     return message(LEN_2, message(LEN_1, struct.pack("<f", max(-_MAX_FLOAT32, min(_MAX_FLOAT32, value)))))
 
 
@@ -204,7 +204,7 @@ def example_before(entries: bytes, name: bytes, value_bytes: int, entries_after_
 
 
 def features_of(read: Read, start: int, stop: int) -> dict[str, Feature]:
-    """Find the features of an Example at [start, stop), in the order in which they lie there.
+    """Find the features of an Example at [start, stop), in their order.
 
     Raises:
         FormatError: The bytes are not such a message; the text begins with the offset.

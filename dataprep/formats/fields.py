@@ -66,12 +66,12 @@ def field_names(format_name: str, record: Record) -> list[str]:
 
 
 def read_all_fields(format_name: str, record: Record, image_at: int, leave_out: Container[str]) -> Values:
-    """Return the values of all fields of one sample, as `read_fields` does, but for fields without a value.
+    """Return the values of all fields of one sample, as `read_fields` does, except fields without a value.
 
     Args:
         format_name: Format of the dataset, `webdataset` or `tfrecord`.
-        record: The sample's bytes in its shard, headers included; those of the image may be zeros.
-        image_at: Byte of the record at which the image begins, which is no field.
+        record: The sample's bytes in its shard, headers included; the image's bytes may be zeros.
+        image_at: Byte of the record at which the image begins; the image is not returned.
         leave_out: Names of fields that are not read.
 
     Raises:
@@ -173,7 +173,7 @@ def _document(reader: _TarRecord, member: Member | None) -> Values:
     try:
         document = json.loads(reader.content(member))
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"record: {member.name!a} is no JSON ({error}); expected an object") from error
+        raise FormatError(f"record: {member.name!a} is not JSON ({error}); expected an object") from error
     return document if isinstance(document, dict) else {}
 
 
@@ -221,7 +221,7 @@ def _read_whole_example(record: Record, image_at: int, leave_out: Container[str]
 
 
 def _value(read: Callable[[int, int], bytes], feature: Feature) -> Any:
-    """Return the only value of a feature, or a list where there are none or several."""
+    """Return the only value of a feature, or a list if there are none or several."""
     values: list[Any]
     if feature.kind == BYTES:
         values = [_text(read(start, stop - start)) for start, stop in byte_ranges(read, feature)]

@@ -41,7 +41,7 @@ class ImageFolderFormat(ShardFormat):
     one_file_per_image = True
 
     def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
-        """Return a name that no file has, e.g. `train/#00003-of-00256`: a shard is no file here."""
+        """Return a name that no file has, e.g. `train/#00003-of-00256`: a shard is not a file."""
         return f"{split}/#{index:05d}-of-{total:05d}"
 
     def stored_files(self, shard_file: str) -> tuple[str, ...]:
@@ -49,11 +49,11 @@ class ImageFolderFormat(ShardFormat):
         return ()
 
     def image_root(self, split: str, stored: int) -> str:
-        """Return the split's own folder, or the one that links point into where more than one pass is stored."""
+        """Return the split's own folder, or the one that links point into if more than one pass is stored."""
         return REPEATED if stored > 1 else split
 
     def passes_written(self, stored: int) -> int:
-        """Return 1: links stand for the other passes."""
+        """Return 1: the other passes are links."""
         return 1
 
     def open_writer(
@@ -65,8 +65,8 @@ class ImageFolderFormat(ShardFormat):
     def read_shard(
         self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
     ) -> Iterator[StoredSample]:
-        """Raise FormatError: the keys of an image folder are in its index, and in no shard."""
-        raise FormatError("a shard of an image folder is no file; read the images that its index names")
+        """Raise FormatError: the keys of an image folder are in its index, not in its shards."""
+        raise FormatError("a shard of an image folder is not a file; read the images that its index names")
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
         """Return nothing: the names of the folders are the only metadata."""
@@ -89,7 +89,7 @@ class ImageFolderWriter:
 
 
 def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str:
-    """Return where an image lies relative to the dataset's root, e.g. `train/train2017/000000000009.jpg`.
+    """Return the path of an image relative to the dataset's root, e.g. `train/train2017/000000000009.jpg`.
 
     The folder is the class, or the key's own folder where there are no classes. With classes, only the part of the key
     after its last slash is kept, so keys of one class must differ in it.
@@ -140,8 +140,8 @@ def numbering_fault(classes: Sequence[str], counts: Sequence[int]) -> str:
         name = next(name for name in classes if name in at and at[name] != label_of[name])
         why = f"the classes are not in alphabetical order ({name} is {label_of[name]:,} here, and {at[name]:,} there)"
     return (
-        f"{why}: torchvision's ImageFolder, which numbers folders, gives other labels than dataset.json; compare names "
-        "of classes, or take another format"
+        f"{why}: torchvision's ImageFolder, which numbers folders, gives other labels than dataset.json; compare class "
+        "names, or choose another format"
     )
 
 

@@ -1,8 +1,8 @@
-"""Reads a stranger's picture: compares it with limits, decodes all of it, and makes it RGB.
+"""Reads a stranger's picture: compares it with limits, decodes it completely, and makes it RGB.
 
-Builds, verification and the loaders use these functions, so a picture that one of them takes is complete for all of
-them, and has the same pixels. Sizes, scans and formats are checked before anything is decoded. Whether a file is
-complete is judged here, because codecs accept files that end early: the rest is grey or black.
+Builds, verification and the loaders use these functions, so they agree on which pictures are complete, and on their
+pixels. Sizes, scans and formats are checked before anything is decoded. Whether a file is complete is judged here,
+because codecs accept files that end early: the rest is grey or black.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ JPEG_MAGIC = b"\xff\xd8\xff"
 START_OF_SCAN, EXIF_SEGMENT = 0xDA, 0xE1
 _START, _END = 0xD8, 0xD9
 _MARKER = re.compile(rb"\xff([^\xff\x00\x01\xd0-\xd7])")
-"""A marker, except restart markers and 0x01, which may stand anywhere and have no length (ITU-T T.81, annex B)."""
+"""A marker, except restart markers and 0x01, which may occur anywhere and have no length (ITU-T T.81, annex B)."""
 _PNG_START, _PNG_BITS = b"\x89PNG\r\n\x1a\n", 24
 """First bytes of a PNG, and the place of its number of bits a sample."""
 _PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -101,8 +101,8 @@ def refuse_size(height: int, width: int) -> None:
 def refuse_scans(data: bytes | memoryview, height: int, width: int) -> None:
     """Raise UnusableImageError for a JPEG whose scans would take too long to decode."""
     limit = max(_ALWAYS_ALLOWED_SCANS, min(MAX_SCANS, MAX_SCAN_PIXELS // max(1, height * width)))
-    # Two bytes that look like a scan's marker are rare: their number is enough for nearly all files, in a sixth of the
-    # time of `bytes.count`. Only more of them are looked at, as those behind the end are not the image's.
+    # Two bytes that look like a scan's marker are rare, so their number settles nearly all files, in a sixth of the
+    # time of `bytes.count`. Only if there are more is the file parsed: those after the end marker are not the image's.
     if _count_pairs(data) > limit and (scans := count_scans(data)) > limit:
         raise UnusableImageError("too-many-scans", f"{scans:,} scans over {width}x{height} pixels; at most {limit}")
 
@@ -125,9 +125,9 @@ def has_end(data: bytes | memoryview) -> bool:
 
 
 def jpeg_markers(data: bytes | memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the markers of a JPEG up to its end, each with the place behind it.
+    """Yield the markers of a JPEG up to its end, each with the position after it.
 
-    They are those that libjpeg finds: it passes over other bytes between segments, as a scan's data are.
+    libjpeg finds the same markers: it skips other bytes between segments, such as a scan's data.
     """
     at = 0
     while found := _MARKER.search(data, at):
@@ -143,7 +143,7 @@ def open_image(data: bytes | memoryview) -> ImageFile:
     """Open an image and read its header only, in one of the formats that Pillow reads without other programs.
 
     Raises:
-        UnusableImageError: The bytes are no image, or one without pixels or with too many.
+        UnusableImageError: The bytes are not an image, or the image has no pixels or too many.
     """
     from PIL import Image
 
@@ -205,7 +205,7 @@ def _truncated(data: bytes | memoryview) -> UnusableImageError:
 
 
 def _is_complete(image: ImageFile, data: bytes | memoryview) -> bool:
-    """Return whether the data of an opened image go on to its end, where its decoder does not ask that."""
+    """Return whether the data of an opened image reach its end, for formats whose decoders do not check that."""
     if image.format in ("JPEG", "MPO"):
         return has_end(data)
     if image.format == "PNG":
@@ -218,10 +218,11 @@ def _is_complete(image: ImageFile, data: bytes | memoryview) -> bool:
 
 
 def _has_all_rows(data: bytes | memoryview) -> bool:
-    """Return whether a PNG has its end, and in its data all rows, as libpng asks; Pillow shows missing ones black.
+    """Return whether a PNG has its end and the data of all rows, as libpng requires; Pillow shows missing rows as
+    black.
 
     Raises:
-        UnusableImageError: A part of its data has another checksum than it says.
+        UnusableImageError: The checksum of a part of its data does not match.
         zlib.error: Its data cannot be decompressed.
     """
     missing, stream, at = 0, zlib.decompressobj(), len(_PNG_START)
@@ -242,8 +243,8 @@ def _has_all_rows(data: bytes | memoryview) -> bool:
 
 
 def _check_gif(image: ImageFile, data: bytes | memoryview, area: tuple[int, ...]) -> None:
-    """Raise UnusableImageError for a loaded GIF that has no end, lacks pixels, has some outside, or colours without an
-    entry.
+    """Raise UnusableImageError for a loaded GIF without an end, with pixels missing or outside its size, or with
+    colours that its table lacks.
 
     Args:
         image: The loaded GIF.
@@ -262,7 +263,7 @@ def _check_gif(image: ImageFile, data: bytes | memoryview, area: tuple[int, ...]
     last = max(0, bottom - top - 1)
     if image.info.get("interlace") and last % 2 == 0:
         last = max(0, last - 1)  # the last pass has the odd rows
-    # The codes take 0.4 us a byte, so they are followed for few images.
+    # Following the codes takes 0.4 us a byte, so it is done for few images.
     if images > 1 or image.getpixel((right - 1, top + last)) in absent:
         values = _lzw_values(codes, bits, pixels + 1)
         if values < pixels:
@@ -308,9 +309,10 @@ def _table_bytes(flags: int) -> int:
 
 
 def _lzw_values(stream: bytes, bits: int, limit: int) -> int:
-    """Return the number of values in a stream of GIF's LZW codes, whose literals have so many bits; at most the limit.
+    """Return the number of values in a stream of GIF's LZW codes with literals of `bits` bits; counting stops at the
+    limit.
 
-    Of each code only the number of its values is followed: that of the code before it and one more.
+    Only the number of values of each code is kept: one more than the code before it has.
     """
     clear, count = 1 << bits, 0
     values, before, width, waiting, waiting_bits = [1] * clear + [0, 0], 0, bits + 1, 0, 0
@@ -357,7 +359,8 @@ def _decompressed_bytes(stream: Any, part: memoryview, limit: int) -> int:
 
 
 def to_rgb(image: Image.Image, data: bytes | memoryview) -> Image.Image:
-    """Return a loaded picture as RGB: of 16 bits the upper 8 are kept, and transparency is laid over white.
+    """Return a loaded picture as RGB: samples of 16 bits keep their upper 8, and transparent pixels are laid over
+    white.
 
     Args:
         image: The loaded picture.

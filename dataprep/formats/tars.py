@@ -1,4 +1,4 @@
-"""The members of a tar as byte ranges, read from its headers alone; the tar may lie inside another one.
+"""The members of a tar as byte ranges, read from its headers alone; the tar may be inside another one.
 
 This does not use `tarfile`, which takes a damaged or truncated archive for its end, allocates what a header claims, and
 follows sparse maps and links. Format: POSIX.1-2017, "pax Interchange Format", and GNU tar's extensions.
@@ -33,7 +33,7 @@ _REFUSED = {
     b"M": "a part of a file in several volumes",
 }
 _PAX_RECORD = re.compile(rb"([0-9]{1,7}) ([^=]+)=")
-_AGAIN = "the archive is damaged: fetch it again"
+_AGAIN = "the archive is damaged: download it again"
 NAME_BYTES = 100
 # A ustar header consists of name, _MODE_OWNER, size, _MTIME, checksum, type, _LINK_TO_DEVICE, prefix and 12 zeros.
 _MODE_OWNER = b"0000644\0" + b"0000000\0" * 2
@@ -86,7 +86,7 @@ def damaged(reader: ByteReader, offset: int, what: str, *, member: str = "", wit
         offset: Byte of the archive where the fault shows.
         what: The fault as a clause, with what was expected and the next step.
         member: Name of the member concerned.
-        within: Name of the inner archive, where a tar lies inside a tar.
+        within: Name of the inner archive, if a tar is inside a tar.
     """
     inner = f"{shown(within)}: " if within else ""
     name = f"member {shown(member)} " if member else ""
@@ -100,7 +100,7 @@ def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, 
         reader: The outer file.
         start: First byte of the tar in it.
         stop: Byte after the last one of the tar; by default the end of the file.
-        within: Name of this tar where it is a member of another one, for messages.
+        within: Name of this tar if it is a member of another one, for messages.
 
     Raises:
         SourceError: The tar is damaged, truncated (without its end marker), or holds anything but plain files and
@@ -130,12 +130,12 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def member(key: bytes, suffix: bytes, data: bytes) -> bytes:
-    """Return a whole member: headers, data, zeros up to the next block."""
+    """Return a complete member: headers, data, zeros up to the next block."""
     return header(key, suffix, len(data)) + data + bytes(-len(data) % BLOCK_BYTES)
 
 
 def members_around(key: bytes, suffix: bytes, image_bytes: int, fields: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Return the bytes of a sample before and after its image, whose own bytes are not copied.
+    """Return the bytes of a sample before and after its image, which is not copied.
 
     Args:
         key: Key of the sample, with which the names of all its members begin.
@@ -185,17 +185,18 @@ class _Walk:
         header = self._read(position, BLOCK_BYTES)
         if len(header) < BLOCK_BYTES:
             raise self._error(
-                position, f"it ends after {len(header)} bytes, without the end marker: it is truncated, fetch it again"
+                position,
+                f"it ends after {len(header)} bytes, without the end marker: it is truncated, download it again",
             )
         return header
 
     def check_sum(self, header: bytes, position: int) -> None:
-        """Raise SourceError where a header's checksum is not that of its bytes."""
+        """Raise SourceError if a header's checksum does not match its bytes."""
         expected = self.number(header[148:156], position)
         # The field itself counts as eight spaces.
         unsigned = sum(header) - sum(header[148:156]) + 8 * 32
         if unsigned != expected and unsigned - 256 * sum(byte > 127 for byte in header) != expected:
-            raise self._error(position, f"no tar header: its checksum is {expected}, expected {unsigned}; {_AGAIN}")
+            raise self._error(position, f"not a tar header: its checksum is {expected}, expected {unsigned}; {_AGAIN}")
 
     def number(self, field: bytes, position: int) -> int:
         """Return the number in a header field: octal, or GNU's base 256."""
@@ -247,7 +248,7 @@ class _Walk:
             raise self._error(position, f"an extension header without its member; {_AGAIN}")
         tail = self._read(position + BLOCK_BYTES, MAX_TAIL_BYTES + 1)
         if len(tail) < BLOCK_BYTES:
-            raise self._error(position, "it ends inside its end marker: it is truncated, fetch it again")
+            raise self._error(position, "it ends inside its end marker: it is truncated, download it again")
         if tail.count(0) != len(tail):
             raise self._error(position, "more data follow its end marker; expected one archive: unpack it instead")
         if len(tail) > MAX_TAIL_BYTES:
@@ -278,7 +279,7 @@ class _Walk:
     def _no_number(self, field: bytes, position: int) -> int:
         if not field.strip(b" \0"):
             return 0
-        raise self._error(position, f"no tar header: {field.decode('latin-1')!a} is no number; {_AGAIN}")
+        raise self._error(position, f"not a tar header: {field.decode('latin-1')!a} is not a number; {_AGAIN}")
 
     def _error(self, position: int, what: str, member: str = "") -> SourceError:
         return damaged(self._reader, position, what, member=member, within=self._within)

@@ -124,7 +124,7 @@ def dataset_info(info: DatasetInfo, *, filepath_template: str) -> InfoDocument:
 
 
 def features_dict(features: Mapping[str, Feature]) -> Feature:
-    """Return the whole of `features.json`."""
+    """Return the content of `features.json`."""
     return feature("features_dict.FeaturesDict", featuresDict={"features": dict(features)})
 
 

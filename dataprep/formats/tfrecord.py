@@ -78,8 +78,8 @@ _BEFORE_IMAGE_BYTES = 80  # more than the longest match
 class TFRecordFormat(ShardFormat):
     """Records that `tf.data.TFRecordDataset` reads, in a directory that `tfds.builder_from_directory` serves.
 
-    Features: image and key (bytes), height, width and orientation (int64), with classes label (int64), and those of the
-    dataset.
+    Features: image and key (bytes), height, width and orientation (int64), with classes label (int64), and the
+        dataset's own features.
     """
 
     name = "tfrecord"
@@ -126,7 +126,7 @@ class TFRecordFormat(ShardFormat):
 
 
 class TFRecordWriter:
-    """Appends samples as records. Besides the write, a sample of 110 kB costs 24 us, of which the CRC takes 15."""
+    """Appends samples as records. A sample of 110 kB costs 24 us on top of the write; the CRC takes 15 of them."""
 
     def __init__(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> None:
         self._stream = stream
@@ -200,7 +200,7 @@ def tfds_features(features: Features) -> Iterator[tuple[str, tfds.Feature]]:
 
 
 def _around_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
-    """Return the bytes of an Example before and after those of its image."""
+    """Return the bytes of an Example before and after its image."""
     if features:
         return _around_annotated_image(sample, features)
     tail = _after_image(sample)
@@ -208,7 +208,8 @@ def _around_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
 
 
 def _around_annotated_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
-    """Return the same for an Example with annotations. Raises FormatError if they do not have the features' types."""
+    """Return the bytes of an Example with annotations before and after its image. Raises FormatError if they do not
+    have the features' types."""
     entries = example_entries(features, annotation_values(features, sample.annotations))
     numbers = {b"height": sample.height, b"orientation": sample.orientation, b"width": sample.width}
     if sample.label != NO_LABEL:
@@ -247,13 +248,13 @@ def _read_record(source: CheckedStream, head: bytes, classes: tuple[str, ...], f
     start = source.offset - FRAME_HEAD_BYTES
     length = frame_length(head)
     if length is None:
-        raise source.error("another checksum", "the one of the record's length", at=start)
+        raise source.error("another checksum", "the checksum of the record's length", at=start)
     most_bytes = _MAX_RECORD_BYTES + (_ANNOTATION_FACTOR * MAX_ANNOTATION_BYTES if features else 0)
     if length > most_bytes:
         raise source.error(f"a record of {length:,} bytes", f"at most {most_bytes:,}", at=start)
     data = source.take(length)
     if source.take(FRAME_TAIL_BYTES) != checksum(data):
-        raise source.error("another checksum", "the one of the record's data", at=start + FRAME_HEAD_BYTES)
+        raise source.error("another checksum", "the checksum of the record's data", at=start + FRAME_HEAD_BYTES)
     decoded = _decode_annotated(data, classes, features) if features else _decode(data, classes)
     if decoded is None:
         label = " label," if classes else ""

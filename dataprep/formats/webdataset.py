@@ -82,12 +82,12 @@ class WebDatasetFormat(ShardFormat):
             raise source.error("more bytes", "the end of the file", at=source.offset - 1)
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
-        """Return no files: a tar needs no metadata besides its own."""
+        """Return no files: a tar needs no further metadata."""
         return {}
 
 
 class WebDatasetWriter:
-    """Appends samples to a tar. Besides the write, a sample costs 7 us."""
+    """Appends samples to a tar. A sample costs 7 us on top of the write."""
 
     def __init__(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> None:
         self._stream = stream
@@ -195,7 +195,7 @@ def _key_of(source: CheckedStream, head: bytes, start: int) -> bytes:
         key, suffix = (record[1], b".jpg") if record else (b"", b"")
     if suffix != b".jpg" or not is_key(key.decode("ascii", "replace")):
         name = head[:NAME_BYTES].rstrip(b"\0")
-        raise source.error(f"a header of {name!r}", "that of a sample's .jpg", at=start)
+        raise source.error(f"a header of {name!r}", "the header of a sample's .jpg", at=start)
     return key
 
 

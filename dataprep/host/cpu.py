@@ -4,8 +4,8 @@ A capacity plan needs the CPU seconds that an image costs, including those of ot
 the machine's busy time, minus the time that was busy before.
 
 psutil is not used, for two reasons. It does not tell which processor a row of /proc/stat belongs to, so with an offline
-processor the rows of those that this process may use are unknown. And it finds descendants by reading every process of
-the machine, which takes 7 ms for 140 processes; /proc/PID/task/*/children takes 0.6 ms.
+processor the rows of this process's processors are unknown. And it finds descendants by reading every process of the
+machine, which takes 7 ms for 140 processes; /proc/PID/task/*/children takes 0.6 ms.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _quota_of(folder: Path) -> float:
 
 
 def cores_of_rank() -> int:
-    """Return this process's share of the cores that it may use, where torchrun says how many ranks share the host."""
+    """Return this process's share of the cores that it may use, if torchrun says how many ranks share the host."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, available_cores() // max(1, int(ranks) if ranks.isdecimal() else 1))
 
@@ -169,7 +169,7 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # this thread ended meanwhile
+            with suppress(OSError):  # this thread has just ended
                 found += map(int, (thread / "children").read_text().split())
     return found
 

@@ -20,11 +20,11 @@ busy network file system or bucket answers sooner."""
 STALL_S = 20 * 60.0
 """Default limit on the time without progress: enough for the restart of a file server."""
 MAX_STALL_MINUTES = 60 * 24 * 366.0
-"""Largest such time that an option accepts."""
+"""Largest limit that an option accepts, in minutes."""
 
 
 class BeatCounter(Protocol):
-    """A number that can be read and set, such as those of `multiprocessing.sharedctypes`."""
+    """A number that can be read and set, such as one from `multiprocessing.sharedctypes`."""
 
     value: int
 
@@ -79,7 +79,7 @@ class Standstill:
         self.idle_s = 0.0
 
     def look(self) -> None:
-        """Compare the number with that of the previous look, and update `idle_s`."""
+        """Compare the number with the previous look, and update `idle_s`."""
         now_s, found = time.monotonic(), self._read()
         if found != self._last:
             self.reset()
@@ -132,8 +132,8 @@ def watched(limit_s: float, warn: Callable[[float], object], give_up: Callable[[
 
 
 def _processor_clock() -> Callable[[], float]:
-    """Return a function with which other threads read the calling thread's processor time, or else that of the
-    process."""
+    """Return a function that reads the calling thread's processor time from other threads; the process's if that
+    fails."""
     try:
         clock = time.pthread_getcpuclockid(threading.get_ident())
     except AttributeError:  # not on macOS

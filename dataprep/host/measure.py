@@ -1,6 +1,6 @@
 """Measures a command with all its child processes: wall time, CPU time, peak memory. Linux only.
 
-Wall time is from exec to exit of the command. CPU time is that of all its processes: os.wait4 counts every descendant
+Wall time is from exec to exit of the command. CPU time covers all its processes: os.wait4 counts every descendant
 that was waited for, and all others become children of this process, which waits for them. Peak memory is VmHWM, the
 kernel's own high-water mark of each process, read from /proc five times a second: it never decreases, so only growth in
 the last fifth of a second of a process can be missed. ru_maxrss would miss nothing, but starts at the size of the
@@ -107,7 +107,7 @@ def _adopted_orphans() -> Iterator[_Orphans]:
 
 
 class _Orphans:
-    """The children that this process gets from now on."""
+    """Children of this process that begin after this object is made."""
 
     def __init__(self) -> None:
         self._others = every_child(os.getpid())
@@ -121,7 +121,7 @@ class _Orphans:
         return total_s
 
     def kill(self) -> None:
-        """Kill these processes, and those that they leave behind."""
+        """Kill these processes, and the orphans that they leave behind."""
         while pids := self._pids():
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Tables on a terminal, and the same tables as plain lines where stdout is a file or a pipe."""
+"""Tables on a terminal, and the same tables as plain lines if stdout is a file or a pipe."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.text import Text
 from dataprep.messages import visible
 
 _PIPED_COLUMNS = 10_000
-"""Width where stdout is no terminal: no line is so long, so that none is wrapped."""
+"""Width if stdout is not a terminal: longer than any line, so no line is wrapped."""
 
 
 class VisibleConsole(Console):
-    """A console whose own control characters reach the terminal, and those of the texts that it shows are escaped.
+    """A console that escapes control characters in the texts that it shows; its own reach the terminal.
 
     Args:
         stream: The terminal: stdout or stderr.
@@ -35,13 +35,13 @@ class VisibleConsole(Console):
 
 
 def open_console() -> Console:
-    """Open a console on stdout, as wide as the terminal, or without an end of its lines where there is none."""
+    """Open a console on stdout, as wide as the terminal; without a terminal, lines are not wrapped."""
     console = VisibleConsole(sys.stdout)
     return console if console.is_terminal else VisibleConsole(sys.stdout, _PIPED_COLUMNS)
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table's title and rows, without spaces at the ends of lines where stdout is no terminal."""
+    """Print a table's title and rows, without spaces at the ends of lines if stdout is not a terminal."""
     if table.title:
         console.print(Text(str(table.title), style="table.title"))
         table.title = None
@@ -49,7 +49,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def print_lines(console: Console, *parts: RenderableType) -> None:
-    """Print what `rich` can show, each part below the last, without spaces at the ends of lines where stdout is no
+    """Print parts that `rich` can show, one below the other, without spaces at the ends of lines if stdout is not a
     terminal."""
     if console.is_terminal:
         console.print(*parts, sep="\n")

@@ -1,6 +1,6 @@
 """Worker processes and daemon threads: their environment, and their end together with the process that started them.
 
-At exit the interpreter waits for an executor's threads, for ever if one of them waits for a disk that does not answer.
+At exit the interpreter waits for an executor's threads, forever if one of them waits for a disk that does not answer.
 The threads here are daemons; those that are still busy at exit get AT_EXIT_S to finish.
 """
 
@@ -48,7 +48,8 @@ _open: weakref.WeakSet[Threads] = weakref.WeakSet()
 
 
 def find_modules_here() -> None:
-    """Let this process and its workers find modules in the current folder, after all others: the user names one."""
+    """Let this process and its workers find modules in the current folder, after all other folders, because the user
+    names one."""
     folder = str(Path.cwd())
     if folder not in sys.path and "" not in sys.path:
         sys.path.append(folder)
@@ -68,9 +69,9 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """Let processes that are started inside the block not import the program that this process runs.
+    """Keep processes that are started inside the block from importing this process's main program.
 
-    Otherwise each would run a script again that calls dataprep without `if __name__ == "__main__"`.
+    Otherwise each would run a script that calls dataprep without `if __name__ == "__main__"` again.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -84,7 +85,7 @@ def end_or_leave(process: BaseProcess) -> bool:
     """Wait for the end of a killed process, and leave it behind if it does not end; return whether it ended."""
     process.join(KILL_S)
     if process.is_alive():
-        # Otherwise the interpreter would wait for it at exit, for ever.
+        # Otherwise the interpreter would wait for it at exit, forever.
         multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
         return False
     process.close()

@@ -1,7 +1,6 @@
-"""The begin of a program: machines and Pythons that are supported, its module path, and rare garbage collection.
+"""Start of a program: supported machines and Pythons, its module path, and rare garbage collection.
 
-Python 3.6 and newer can import this file, so that older Pythons are refused by it. It must import nothing that an
-installation adds.
+Python 3.6 and newer can import this file, so that it can refuse older Pythons. It imports only the standard library.
 """
 
 import atexit
@@ -27,18 +26,18 @@ def leave_current_folder() -> None:
 
 
 def names_advice() -> str:
-    """Return what to do where names of files cannot have all letters, as a clause; an empty text where they can."""
+    """Return advice, as a clause, if file names cannot have all letters; empty if they can."""
     encoding = sys.getfilesystemencoding()
     if encoding.lower().replace("-", "") == "utf8":
         return ""
     return (
-        f"the locale of this process writes names of files in {encoding}, which does not have all letters: set "
+        f"the locale of this process writes file names in {encoding}, which does not have all letters: set "
         "PYTHONUTF8=1, and run the same command again"
     )
 
 
 def unsupported() -> str:
-    """Return why dataprep does not run here, and what to do, as one line; an empty text where it does."""
+    """Return why dataprep does not run here, and what to do, as one line; empty if it does."""
     if sys.platform == "win32":
         return "got Windows, expected Linux: install WSL 2 (run: wsl), and install dataprep inside it"
     if not OLDEST <= sys.version_info[:2] <= NEWEST:

@@ -1,4 +1,4 @@
-"""The machine and the installed libraries on which bytes, verdicts and measurements depend."""
+"""The machine and the installed libraries, which bytes, verdicts and measurements depend on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MachineDocument(TypedDict):
 
 
 def processor_name() -> str:
-    """Return the name of this machine's processor, or of its architecture where the system does not say."""
+    """Return the name of this machine's processor, or its architecture if the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

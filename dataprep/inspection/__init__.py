@@ -3,5 +3,5 @@
 inspect.py        counts, histograms and rejected images, from the manifest, the index and the events
 contact_sheet.py  thumbnails: images spread evenly over a split, and those worth a look
 
-They read no shards, but for a few images; `dataprep verify` is the command that reads everything.
+They read only a few images from the shards; `dataprep verify` is the command that reads everything.
 """

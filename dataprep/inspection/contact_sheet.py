@@ -1,4 +1,4 @@
-"""Thumbnails of images of a split: some that are spread evenly over it, and those that are worth a look.
+"""Thumbnails of a split: images spread evenly over it, and images worth a look.
 
 Worth a look are images with the same bytes, and images with extreme sides, shapes and sizes. Each image is read as one
 range of its shard, and shown with its caption and classes.
@@ -46,11 +46,11 @@ NEIGHBOUR_PIXELS = 112
 THUMBNAIL_QUALITY = 75
 _READS_IN_FLIGHT = 16
 MAX_RECORD_BYTES = MAX_IMAGE_BYTES + 2**24
-"""Maximum size of a record that is read for its caption; of a larger one only the image is read."""
+"""Maximum size of a record that is read for its caption; from a larger one only the image is read."""
 _COLUMNS = ("key", "image_offset", "image_bytes", "record_offset", "record_bytes", "label")
 _CHECK = ImagePolicy(check="decode", on_bad="reject")
 NAMES = ("caption", "captions", "txt", "text")
-"""Names of features that are captions, the first one that a dataset has is shown."""
+"""Names of features that are captions; the first one that a dataset has is shown."""
 SHOWN_CHARACTERS = 300
 MAX_FILE_BYTES = 256 * 2**20
 """Maximum size of an image folder's annotations that are read for captions: they are read from the start."""
@@ -82,7 +82,7 @@ class Sheet:
     """Pictures of a split."""
 
     spread: tuple[tuple[Picture, tuple[Picture, ...]], ...] = ()
-    """Pictures that are spread evenly over the split, each with its neighbours in the shards and itself among them."""
+    """Pictures spread evenly over the split, each with its neighbours in the shards; the neighbours include it."""
     oddities: Oddities | None = None
     duplicates: tuple[tuple[Picture, ...], ...] = ()
     """Pictures of the same bytes, group by group."""
@@ -228,7 +228,7 @@ def _picture(place: _Place, data: bytes | str, caption: str, pixels: int) -> Pic
         else:
             try:
                 jpeg = _thumbnail(data, pixels)
-            except Exception as error:  # noqa: BLE001  of a codec: nothing but the image is read
+            except Exception as error:  # noqa: BLE001  raised by a codec: only the image is read here
                 problem = one_line(error)
     sha256 = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else ""
     return Picture(
@@ -251,10 +251,9 @@ def _thumbnail(data: bytes, pixels: int) -> bytes:
 
 
 def caption_field(manifest: Manifest, split: SplitManifest) -> str:
-    """Return the name of the field that holds captions; empty where there is none.
-
-    Samples that were fetched by a table of URLs, or written by other tools, have fields that the manifest does not
-    list: a caption is looked for in each of them.
+    """Return the name of the field that holds captions; empty if there is none. Samples that were fetched by a table of
+    URLs, or written by other tools, have fields that the manifest does not list: a caption is looked for in each of
+    them.
     """
     found = next((name for name in NAMES if name in manifest.features and manifest.features[name].kind == "text"), "")
     if found or FORMATS[manifest.format].one_file_per_image:
@@ -302,16 +301,16 @@ class Oddities:
     """Images of a split that are worth a look."""
 
     looked_at: int
-    """Number of images among which duplicates were looked for; 0 where the index has no checksums."""
+    """Number of images that were compared to find duplicates; 0 if the index has no checksums."""
     is_partial: bool
-    """Whether the split has more images than these."""
+    """Whether the split has more images than were compared."""
     duplicates: int
-    """Number of images whose size and CRC32C are those of an earlier one."""
+    """Number of images with the same size and CRC32C as an earlier one."""
     groups: tuple[tuple[int, ...], ...]
     """Positions of images with the same size and CRC32C, for the first groups."""
     extremes: dict[str, tuple[int, ...]]
-    """Positions of the most extreme images by what they are, the most extreme one first; without measures in which all
-    images are the same."""
+    """Positions of the most extreme images by what they are, the most extreme one first; measures that are equal for
+    all images are left out."""
 
 
 class _Extreme:
@@ -369,7 +368,7 @@ def find_oddities(storage: Storage, split: SplitManifest) -> Oddities:
 
 
 def _groups(prints: NDArray[np.uint64]) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    """Return how often an image repeats an earlier one, and the positions of the first groups of equal images."""
+    """Return the number of images that repeat an earlier one, and the positions of the first groups of equal images."""
     _, first, counts = np.unique(prints, return_index=True, return_counts=True)
     starts = np.sort(first[counts > 1])[:GROUPS]
     groups = tuple(tuple(np.flatnonzero(prints == prints[place])[:SHOWN].tolist()) for place in starts)

@@ -1,7 +1,7 @@
 """Counts the content of a finished dataset, from its manifest and, column by column, its index. No shard is read.
 
-Histograms of sides and sizes are counted in one pass over the index. Rejected images come from the events, also of a
-build that ended without a dataset.
+Histograms of sides and sizes are counted in one pass over the index. Rejected images come from the events, even if the
+build ended without a dataset.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ class Trouble:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shared:
-    """Images of a split whose size and CRC32C are those of an image of another split."""
+    """Images of a split with the same size and CRC32C as an image of another split."""
 
     split: str
     other: str
     count: int
     examples: tuple[tuple[str, str], ...]
-    """Keys of the first of these images, each with that of the image in the other split."""
+    """Keys of the first of these images, each with the key of the same image in the other split."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,9 +121,9 @@ class SplitSummary:
     sizes: Histogram
     """Histogram of the bytes of an image."""
     compared: int
-    """Number of images whose size and CRC32C were compared; 0 where the index has no checksums."""
+    """Number of images whose size and CRC32C were compared; 0 if the index has no checksums."""
     duplicates: int
-    """Number of these images whose size and CRC32C are those of an earlier one of the split."""
+    """Number of these images with the same size and CRC32C as an earlier image of the split."""
     troubles: tuple[Trouble, ...]
     statuses: dict[str, int]
     """Number of rows of a table of URLs by status; empty for other datasets."""
@@ -149,25 +149,25 @@ class Summary:
     checked: str
     partial: bool
     is_published: bool
-    """Whether the counts of this dataset are published: those of a user's own data, for example, are not."""
+    """Whether this dataset has published counts, unlike a user's own data."""
     shuffled: bool
     codecs: dict[str, str]
     features: dict[str, str]
-    """Type of each feature in words, by name; empty where the dataset has none."""
+    """Type of each feature in words, by name; empty if the dataset has none."""
     fields: dict[str, int]
     """Number of samples that have each field, such as a caption, in adopted data; empty elsewhere."""
     samples: int
-    """Number of samples of all splits, also of those that are not inspected."""
+    """Number of samples of all splits, including splits that are not inspected."""
     labelled: int
     """Number of those samples that have a label."""
     is_adopted: bool
-    """Whether another tool wrote the data, so that no image was decoded or copied."""
+    """Whether another tool wrote the data; no image was decoded or copied then."""
     splits: tuple[SplitSummary, ...]
     shared: tuple[Shared, ...]
     """Images of each split that are also in another one."""
 
     def rejected(self) -> Iterator[Rejected]:
-        """Yield every row or image of these splits that gave no sample."""
+        """Yield every row or image of these splits that did not become a sample."""
         for split in self.splits:
             yield from rejected(self.url, split.name)
 
@@ -324,7 +324,7 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest, p
 
 
 def _shared(storage: Storage, splits: list[SplitManifest], prints: Mapping[str, Prints]) -> tuple[Shared, ...]:
-    """Compare every two splits, and name the first images that are in both."""
+    """Compare all pairs of splits, and name the first images that are in both."""
     by_name = {split.name: split for split in splits}
     return tuple(_named(storage, by_name, found, prints) for found in shared_images(prints))
 
@@ -444,7 +444,8 @@ class SideCounts:
 
 
 class BinCounts:
-    """Counts of values between fixed edges: below the first, between each two, from the last on."""
+    """Counts of values in bins with fixed edges: below the first edge, between neighbours, and from the last edge
+    on."""
 
     def __init__(self, edges: tuple[float, ...], labels: tuple[str, ...]) -> None:
         self._edges, self._labels = np.asarray(edges), labels
@@ -472,7 +473,7 @@ def byte_labels() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejected:
-    """A row or an original that a dataset has no image of."""
+    """A row or an original whose image is not in the dataset."""
 
     split: str
     key: str
@@ -486,8 +487,8 @@ class Rejected:
 
 
 def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
-    """Yield everything that the dataset leaves out, from the sidecars of its shards or from its events; of a build that
-    is not finished, what its shards have left out so far.
+    """Yield everything that the dataset leaves out, from the sidecars of its shards or from its events. For an
+    unfinished build, yield what its shards have left out so far.
 
     Args:
         url: URL of a dataset.

@@ -1,4 +1,4 @@
-"""Checks a complete dataset: `dataprep verify` compares everything that is recorded twice, and trusts nothing else.
+"""Checks a complete dataset: `dataprep verify` compares everything that is recorded twice.
 
 `run.py` compares `dataset.json` with its own sums and with the published facts, and, with `files.py`, with a listing of
 the files; the index, the events and the TFDS files with their digests and with `dataset.json`. Then it checks every

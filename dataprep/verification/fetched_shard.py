@@ -95,11 +95,11 @@ def _table(data: bytes, schema: ShardSchema, name: str, findings: Findings) -> p
         table = table_in(data)
         table.validate(full=True)
     except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
-        findings.add("format", name, f"no readable parquet file ({one_line(error)})")
+        findings.add("format", name, f"not a readable parquet file ({one_line(error)})")
         return None
     if not table.schema.remove_metadata().equals(arrow_schema(schema)):
         columns = ", ".join(f"{field.name} {field.type}" for field in table.schema)[:200]
-        findings.add("format", name, f"columns {columns}; expected those that the options give")
+        findings.add("format", name, f"columns {columns}; expected the columns that the options give")
         return None
     return table
 
@@ -152,15 +152,15 @@ def _check_records(
                 _check_image(place, record, row, schema, result.findings)
         end = SHARD_ENDS[shard.manifest.format]
         if stream.read(len(end) + 1) != end:
-            raise FormatError(f"after {len(keys):,} records there are other bytes than the end of a shard")
+            raise FormatError(f"after {len(keys):,} records, bytes follow that do not end a shard")
     except FormatError as error:
         result.findings.add("format", where, str(error))
     result.count(keys, [], 0)
 
 
 def _paired(rows: list[Row], table: pa.Table, schema: ShardSchema) -> Iterator[tuple[Row, Sequence[Any]]]:
-    """Yield the rows of the index, each with its row of the parquet file. Raises FormatError if their numbers
-    differ."""
+    """Yield the rows of the index, each with its row of the parquet file. Raises FormatError if one has more rows than
+    the other."""
     columns = [table.column(column.name).to_pylist() for column in schema.columns]
     status = [column.name for column in schema.columns].index("status")
     successes = [values for values in zip(*columns, strict=True) if values[status] == SUCCESS]

@@ -1,4 +1,4 @@
-"""Checks all files but the shards: digests, the content of index, events, metadata and the annotations of an image
+"""Checks all files except the shards: digests, the content of index, events, metadata and the annotations of an image
 folder, and a listing: no additional shard, no foreign file, every link of a repeat.
 
 In packed formats the annotations are in the records, which shard.py compares with the index.
@@ -39,10 +39,10 @@ from dataprep.storage.errors import disk_errors
 from dataprep.verification.findings import Findings
 
 _UNCOMPARED = ("citation", "description")
-"""Fields of dataset_info.json with prose, whose wording may differ between versions of dataprep."""
+"""Prose fields of dataset_info.json, whose wording may differ between versions of dataprep."""
 MAX_PROSE_BYTES = 1 << 20
 KNOWN_FAULT = -1
-"""In place of the size of an image that is known to have another one."""
+"""Placeholder for the size of an image that is already known to have a wrong size."""
 MAX_LINE_BYTES = MAX_ANNOTATION_BYTES + 4096
 
 
@@ -98,7 +98,7 @@ def check_events(storage: Storage, split: SplitManifest, keys: NDArray[np.uint64
     """Compare the events file with the manifest's counts, and its keys with the split's.
 
     Args:
-        keys: Sorted hashes of the split's keys in lower case; None where not all of them are known.
+        keys: Sorted hashes of the split's keys in lower case; None if not all of them are known.
     """
     name = split.events["file"]
     if not check_file(storage, split.events, findings):
@@ -157,7 +157,7 @@ class FolderFiles:
     hashes: NDArray[np.uint64]
     """Hashes of the names relative to the dataset's root, sorted; shape (files,)."""
     sizes: NDArray[np.int64]
-    """Sizes in bytes, in the same order; `KNOWN_FAULT` where the file was found to have another one."""
+    """Sizes in bytes, in the same order; `KNOWN_FAULT` if the file was found to have a wrong size."""
     folders: frozenset[str]
     """First components of the names below the split."""
 
@@ -216,7 +216,7 @@ def check_annotations(storage: Storage, manifest: Manifest, indexed: frozenset[s
 
 
 def _difference(name: str, found: bytes, expected: bytes) -> str:
-    """Return which fields of a metadata file differ; an empty text if none of importance does."""
+    """Return the fields of a metadata file that differ; empty if no important one does."""
     if found == expected:
         return ""
     if not name.endswith(".json"):
@@ -224,7 +224,7 @@ def _difference(name: str, found: bytes, expected: bytes) -> str:
     try:
         document = json.loads(found)
     except (ValueError, RecursionError):
-        return "its syntax, which is no JSON"
+        return "its syntax, which is not JSON"
     if not isinstance(document, dict):
         return "its content"
     due = json.loads(expected)
@@ -267,7 +267,7 @@ def _check_folders(
         try:
             found = str((root / link).readlink())
         except OSError:
-            findings.add("link", link, f"no link, expected one to {target}")
+            findings.add("link", link, f"not a link, expected one to {target}")
             continue
         if found != target:
             findings.add("link", link, f"leads to {found[:200]!r}, expected {target}")

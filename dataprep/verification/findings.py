@@ -10,14 +10,15 @@ record      one sample differs from its row in the index
 index       the index differs from the manifest or from the layout of an index
 duplicate   a key occurs twice in a split, ignoring case
 count       the number of samples, classes or events differs from the manifest
-published   counts or classes are not those that the dataset's authors published
+published   counts or classes differ from what the dataset's authors published
 metadata    dataset_info.json, features.json or label.labels.txt contradicts the manifest
 link        a link of a physically repeated image folder is missing or leads elsewhere
 image       an image cannot be decoded, or has other sides than recorded (deep checks; sides in image folders always)
 unread      the disk or bucket could not be read: neither right nor wrong is proved
 leftover    files of a build or retry still exist: a warning, the dataset is complete
-labels      readers of an image folder number its classes otherwise: a warning
-card        README.md or croissant.json was edited, or is of another revision: a warning, users may write their own
+labels      readers of an image folder number its classes differently: a warning
+card        README.md or croissant.json was edited, or belongs to another revision: a warning, as users may write their
+own
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Findings:
         self.counts: Counter[str] = Counter()
 
     def add(self, kind: str, where: str, detail: str, *, position: int = 0) -> None:
-        """Add one finding; `position` is that of its part of the dataset among all parts."""
+        """Add one finding; `position` is the position of its part of the dataset among all parts."""
         self._entries.append((position, Finding(kind, where, detail)))
         self.counts[kind] += 1
         self._bound()

@@ -70,16 +70,16 @@ from dataprep.verification.shard import NO_COUNTS, CheckedShard, ShardResult, re
 
 _WORKER_MODULES = ("dataprep.verification.run", "pyarrow.parquet", "simplejpeg")
 _BEFORE_SHARDS, _AFTER_SHARDS = -1, 1 << 62
-"""Positions of findings about the dataset as a whole: before and after those of the shards."""
+"""Positions of findings about the complete dataset: before and after the shards' findings."""
 ShardCheck = Callable[[CheckedShard, ShardResult], None]
 """Function that compares a shard with its manifest and its index; each recipe names one in `shard_check`."""
 _READS_IN_FLIGHT = 32
 _REPAIRABLE = ImagePolicy(check="decode", on_bad="repair")
-"""How adopted images are decoded, which need not be JPEGs."""
+"""Policy for decoding adopted images, which need not be JPEGs."""
 
 
 class Progress(Protocol):
-    """Receiver of progress reports, and the time that a worker may go without progress."""
+    """Receiver of progress reports; also says how long a worker may go without progress."""
 
     stall_s: float
 
@@ -176,7 +176,7 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
     except AccessError:
         raise
     except StorageError as error:
-        raise UndecidedError(f"{error}; so nothing is known about {storage.url}") from error
+        raise UndecidedError(f"{error}; so {storage.url} cannot be checked") from error
     is_other = manifest is not None and is_adopted(manifest)
     if manifest is None:
         sums = {}
@@ -238,13 +238,15 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
     except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
         result.findings.add("unread", where, str(error))
     except FileNotFoundError:
-        result.findings.add("missing", where, "it was removed meanwhile; another process is changing the dataset")
+        result.findings.add(
+            "missing", where, "it was removed during the check; another process is changing the dataset"
+        )
     return result
 
 
 def check_replicas(storage: Storage, step: Callable[[str], None], findings: Findings) -> int:
-    """Compare every other copy on the list with this dataset, whose bytes are verified elsewhere; return their
-    number."""
+    """Compare the other copies on the list with this dataset, and return their number. The dataset's own bytes are
+    verified elsewhere."""
     try:
         copies = [each.url for each in read_replicas(storage) if each.url != storage.url and is_bucket(each.url)]
         phases = dataset_phases(storage, shape_faults) if copies else ()
@@ -262,8 +264,8 @@ def check_replicas(storage: Storage, step: Callable[[str], None], findings: Find
 
 
 def consistency_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield contradictions inside a manifest, and to what builds write. Expects no shape faults and no layout
-    faults."""
+    """Yield contradictions inside a manifest, and between it and what builds write. Shape and layout must be checked
+    already."""
     names = [split.name for split in manifest.splits]
     if manifest.order_version != ORDER_VERSION:
         yield f"order_version {manifest.order_version}, this dataprep reads {ORDER_VERSION}; update dataprep"
@@ -391,19 +393,20 @@ def _verify(
 
 
 def _check_cards(storage: Storage, manifest: Manifest, findings: Findings) -> None:
-    """Compare existing cards with the manifest; that they differ is no fault."""
+    """Compare existing cards with the manifest; a difference is a warning, not a fault."""
     for name, due in cards_of(manifest).items():
         found = read_card(storage, name)
         if found not in (None, due):
             what = (
-                "it was edited, or is of another revision or version; `dataprep card` with `overwrite` writes it again"
+                "it was edited, or belongs to another revision or version; "
+                "`dataprep card` with `overwrite` writes it again"
             )
             findings.add("card", name, what)
 
 
 def _check_manifest(storage: Storage, manifest: Manifest, dataset: Dataset, findings: Findings) -> None:
     if manifest.schema_version in VERSIONS and storage.read(MANIFEST) != manifest_bytes(manifest):
-        findings.add("manifest", MANIFEST, "other bytes than a build writes for this content; was it edited?")
+        findings.add("manifest", MANIFEST, "its bytes are not what a build writes for this content; was it edited?")
     for fault in consistency_faults(manifest):
         findings.add("manifest", MANIFEST, fault)
     for what, fault in published_faults(manifest, dataset, dataset.classes(storage, allow_partial=False)):
@@ -424,7 +427,7 @@ def _check_shards(job: ShardJob, workers: int, progress: Progress, findings: Fin
             sums[split].add(result)
             unseen.discard(result.index)
             progress.shard_done(shard["samples"], result.num_bytes)
-    except BuildError as error:  # the check of a shard killed its process again and again
+    except BuildError as error:  # the check of a shard killed its process repeatedly
         for index in sorted(unseen):
             findings.add("unread", shards[index][1]["file"], f"its check did not end: {error}", position=index)
     return sums
@@ -446,7 +449,7 @@ def _results(
 
 
 def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, indexed: bool, findings: Findings) -> None:
-    """Compare what only all shards of a split together show: keys, class counts, statuses and events."""
+    """Check a split after all of its shards were read: keys, class counts, statuses and events."""
     keys = found.keys()
     complete = len(keys) == split.samples
     with _reading(split.index["file"], findings):
@@ -499,8 +502,7 @@ def _check_listing(
 
 @contextmanager
 def _reading(where: str, findings: Findings) -> Iterator[None]:
-    """Turn an error of reading into a finding: `unread`, which proves neither right nor wrong, `format` or
-    `missing`."""
+    """Turn a reading error into a finding: `format`, `missing`, or `unread`, which decides nothing."""
     try:
         yield
     except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
@@ -508,7 +510,7 @@ def _reading(where: str, findings: Findings) -> Iterator[None]:
     except FormatError as error:
         findings.add("format", where, str(error))
     except FileNotFoundError:
-        findings.add("missing", where, "it was removed meanwhile; another process is changing the dataset")
+        findings.add("missing", where, "it was removed during the check; another process is changing the dataset")
 
 
 def _check_adopted(
@@ -526,7 +528,7 @@ def _check_adopted(
     rows = [_Adopted(**row) for row in table.select(names).to_pylist()]
     shard_file = split.shards[number]["file"]
     with ThreadPoolExecutor(_READS_IN_FLIGHT if not data.is_local else 1, thread_name_prefix="dataprep-read") as pool:
-        for first in range(0, len(rows), _READS_IN_FLIGHT):  # so many images at most are in memory
+        for first in range(0, len(rows), _READS_IN_FLIGHT):  # at most this many images are in memory
             some = rows[first : first + _READS_IN_FLIGHT]
             for row, image in zip(some, pool.map(partial(_read, data, shard_file), some), strict=True):
                 place = row.file or f"{shard_file} ({named(row.key)})"
@@ -608,7 +610,7 @@ def _split_faults(manifest: Manifest, split: SplitManifest) -> Iterator[str]:
         if got != expected:
             yield f"{name} {got:,}, expected {expected:,}"
     if not split.shards:
-        yield "no shards, expected one at least"
+        yield "no shards, expected at least one"
     if split.statuses or split.reasons:
         rows = sum(source.get("rows", 0) for source in manifest.sources)
         counted = {"statuses": sum(split.statuses.values()), "reasons": sum(split.reasons.values())}

@@ -40,7 +40,7 @@ READ_AHEAD_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class ShardResult:
-    """What was found in one shard."""
+    """Findings and counts of one shard."""
 
     index: int
     """Position among all shards of all splits."""
@@ -117,7 +117,7 @@ class CheckedShard:
 
     storage: Storage
     manifest: Manifest
-    """The manifest, which has no faults."""
+    """The manifest, already checked."""
     split: SplitManifest
     number: int
     """Position in the split."""
@@ -161,7 +161,7 @@ def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
             digest.write(chunk)
     result.num_bytes = digest.num_bytes
     if not same_size:
-        return  # the other size explains why the records end early or late, and other digests
+        return  # a wrong size explains records that end early or late, and wrong digests
     if fault:
         result.findings.add(fault[0], where, fault[1])
     check_digests(digest, entry, result.findings)
@@ -180,7 +180,7 @@ class DigestingReader:
 
 
 def check_digests(digest: HashingWriter, shard: ShardEntry, findings: Findings) -> None:
-    """Compare the digests of the bytes that were read with those of the manifest."""
+    """Compare the digests of the bytes that were read with the manifest."""
     for name in ("sha256", "crc32c"):
         found, expected = getattr(digest, name), shard[name]
         if found != expected:
@@ -199,7 +199,8 @@ def check_pixels(where: str, image: bytes, sides: tuple[int, int] | None, findin
     checked = check_image("", image, _DECODE if decode else _HEADER)
     if isinstance(checked, Event):
         got = f"{checked.reason}: {checked.detail}"
-        findings.add("image", where, f"{got}; expected an RGB or grey JPEG{' that decodes whole' if decode else ''}")
+        expected = f"an RGB or grey JPEG{' that decodes completely' if decode else ''}"
+        findings.add("image", where, f"{got}; expected {expected}")
     elif sides is not None and (checked.height, checked.width) != sides:
         got = f"height and width {(checked.height, checked.width)}"
         findings.add("image", where, f"{got}, recorded {sides}")
@@ -226,7 +227,7 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
             result.findings.add("digest", name, got)
             continue
         sides = recorded_sides(manifest, row.height, row.width)
-        if shard.deep or sides is not None:  # no record holds the sides here: only the image's header does
+        if shard.deep or sides is not None:  # image folders have no records: only the image's header has the sides
             check_pixels(name, data, sides, result.findings, decode=shard.deep)
     result.num_bytes = digest.num_bytes
     if sum(row.image_bytes for row in rows) != entry["bytes"]:
@@ -241,8 +242,7 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Indexed:
-    """A split whose index is opened once in each process; its digest distinguishes datasets that follow each other at
-    one URL."""
+    """A split whose index is opened once in each process. The digest distinguishes successive datasets at one URL."""
 
     url: str
     name: str
@@ -256,7 +256,8 @@ def _open_index(indexed: _Indexed) -> Index:
 
 
 def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result: ShardResult) -> tuple[str, str] | None:
-    """Compare each record with its row of the index; return kind and text of the fault of all together, if any."""
+    """Compare each record with its row of the index; return the kind and text of a fault of the shard as such, if
+    any."""
     fault = None
     where, expected, findings = shard.entry["file"], shard.entry["samples"], result.findings
     manifest, rows = shard.manifest, shard.rows
@@ -265,7 +266,7 @@ def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result:
     try:
         for position, stored in enumerate(records):
             if position == expected:
-                fault = "count", f"more records than the {expected:,} of the manifest"
+                fault = "count", f"more records than the {expected:,} in the manifest"
                 break
             sample = stored.sample
             keys.append(sample.key)
@@ -331,7 +332,7 @@ def _named(shard: CheckedShard, rows: list[Row], result: ShardResult) -> Iterato
         whole = row.record_offset == row.image_offset == 0 and row.record_bytes == row.image_bytes
         if class_name is None or not whole or not 0 < row.image_bytes <= MAX_IMAGE_BYTES:
             got = f"label {row.label}, image at {row.image_offset} of {row.image_bytes} bytes"
-            result.findings.add("index", place, f"{got}; expected a class and a whole file")
+            result.findings.add("index", place, f"{got}; expected a class and a complete file")
             continue
         try:
             name = image_file(root, row.key, class_name, suffix)

@@ -112,7 +112,7 @@ def refusal(address: str, allow_networks: tuple[Network, ...] = ()) -> str | Non
     try:
         parsed = _unwrapped(ipaddress.ip_address(address))
     except ValueError:
-        return f"{address[:64]} is no address"
+        return f"{address[:64]} is not an address"
     for network, name in _NEVER_NETWORKS:
         if parsed in network:
             return f"{address} is {name}"
@@ -181,7 +181,7 @@ def _host_and_port(netloc: str) -> tuple[str, int | None]:
 
 
 def _host(parts: SplitResult) -> str:
-    """Return the host in lower case and ASCII: an address in its canonical form, or a name with a dot in it."""
+    """Return the host in lower case and ASCII: an address in its canonical form, or a name with a dot."""
     host = parts.hostname or ""
     if "[" in parts.netloc:
         return _address(host, bracketed=True)
@@ -189,7 +189,7 @@ def _host(parts: SplitResult) -> str:
         try:
             host = idna.encode(host, uts46=True).decode()
         except (idna.IDNAError, UnicodeError):
-            raise Failed(Status.BAD_URL, f"host {host[:64]!r} is no domain name") from None
+            raise Failed(Status.BAD_URL, f"host {host[:64]!r} is not a domain name") from None
     # Resolvers read 2130706433, 0x7f.1 and 0177.0.0.1 as addresses; here only the dotted quad is one.
     if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
         return _address(host, bracketed=False)
@@ -216,7 +216,7 @@ def _port(parts: SplitResult) -> int | None:
     try:
         port = parts.port
     except ValueError:
-        raise Failed(Status.BAD_URL, "the port is no number up to 65,535") from None
+        raise Failed(Status.BAD_URL, "the port is not a number up to 65,535") from None
     if port is None or port in (80, 443):
         return port
     if port < 1_024 or port in _BAD_PORTS:

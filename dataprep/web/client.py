@@ -114,8 +114,8 @@ class Memory:
     """Divides a number of bytes among arriving bodies, so that neither a slow nor a large body stops the others.
 
     A body reserves memory for the bytes that have arrived, and not for those that may. To prevent a deadlock, the
-    younger bodies together leave enough room for the whole of the oldest one. The oldest therefore waits only for
-    bodies that are whole, which the caller will take. When it is whole, the next one is the oldest.
+    younger bodies together leave enough room for the complete oldest one. The oldest therefore waits only for complete
+    bodies, which the caller will take. When it is complete, the next one is the oldest.
 
     Args:
         num_bytes: Memory for all bodies, both arriving and complete.
@@ -280,7 +280,7 @@ class Body:
         return self.start()
 
     def start(self) -> bytes:
-        """Return what has arrived so far, for callers to whom a part is enough."""
+        """Return the bytes that have arrived so far, for callers that need only a part."""
         return bytes(self._data)
 
     def _too_large(self) -> Failed:
@@ -297,7 +297,7 @@ async def fetch_many(requests: Iterable[Request], limits: Limits, known: Known |
     """Fetch all requests, in any order, with exactly one outcome each; see `Fetcher.fetch_many`.
 
     Args:
-        known: What earlier calls in this process learnt about hosts.
+        known: Knowledge about hosts from earlier calls in this process.
     """
     async with Fetcher(limits, known) as fetcher:
         outcomes = cast("AsyncGenerator[Outcome]", fetcher.fetch_many(requests))
@@ -311,7 +311,7 @@ class Fetcher:
     """Asynchronous context manager of all fetches on one event loop: HTTP session, gates of hosts, memory for bodies.
 
     Args:
-        known: What was learnt about hosts before. One fetcher at a time may use it.
+        known: Knowledge about hosts from before. One fetcher at a time may use it.
     """
 
     def __init__(self, limits: Limits, known: Known | None = None) -> None:
@@ -415,7 +415,7 @@ class Fetcher:
             async with asyncio.timeout_at(until_s):
                 return await self._known.robots.get(site, partial(self._ask_rules, url))
         except TimeoutError:
-            raise Failed(Status.HOST_BUSY, "no robots.txt of its host in time") from None
+            raise Failed(Status.HOST_BUSY, "its host's robots.txt did not arrive in time") from None
 
     async def _ask_rules(self, url: URL) -> Rules:
         """Fetch a robots.txt; for a host that does not send one, RFC 9309, 2.3.1, decides."""
@@ -475,7 +475,7 @@ class Fetcher:
             raise _failure(error, code) from None
 
     async def _body(self, response: aiohttp.ClientResponse, deadline: asyncio.Timeout, *, image: bool) -> bytes:
-        """Return the body, of a robots.txt at most its first MAX_ROBOTS_BYTES; the memory of an image stays
+        """Return the body, for a robots.txt at most its first MAX_ROBOTS_BYTES; the memory of an image stays
         reserved."""
         headers, agent = response.headers, self._limits.agent
         if image and (said := opt_out(headers.getall("X-Robots-Tag", ()), headers.get("TDM-Reservation"), agent)):
@@ -558,7 +558,7 @@ def _joined(url: URL, location: str) -> str:
     try:
         return urljoin(str(url), location)
     except ValueError as error:
-        raise Failed(Status.BAD_URL, f"redirected to no URL: {error}"[:200]) from None
+        raise Failed(Status.BAD_URL, f"redirected to an invalid URL: {error}"[:200]) from None
 
 
 def _failure(error: Exception, code: int | None) -> Failed:

@@ -1,5 +1,5 @@
-"""Polite access to hosts: what their robots.txt and headers allow, limited requests in flight and per second, pauses on
-demand, no requests to a host that is down; and a cache of what a process has learnt about hosts.
+"""Polite access to hosts: obeys robots.txt and headers, limits requests in flight and per second, pauses on demand, and
+spares a host that is down; and a cache of what a process has learnt about hosts.
 
 A robots.txt (RFC 9309) is hostile input. The group for this robot is extracted in time and memory proportional to the
 text; protego then parses this group only, because it would keep a copy of each other group for each of its agents.
@@ -227,7 +227,7 @@ class Cache(Generic[V]):
     """A cache of values or failures by key, bounded in weight and time; each value is made once, even for concurrent
     callers.
 
-    One event loop may use it at a time, one after the other.
+    Only one event loop at a time may use it.
     """
 
     def __init__(self, max_weight: int, kept_s: float, weight: Callable[[V], int] = lambda value: 1) -> None:
@@ -255,7 +255,7 @@ class Cache(Generic[V]):
         return value
 
     async def stop(self) -> None:
-        """Cancel the values that are being made."""
+        """Cancel all calls of `make` that are running."""
         making = list(self._making.values())
         for task in making:
             task.cancel()
@@ -360,7 +360,7 @@ def _groups(agent: str, text: str) -> list[_Group]:
             continue
         if in_rules:
             group, in_rules = _Group(), False
-        name = value.lower().partition("/")[0].strip()  # without a version, which some write behind it
+        name = value.lower().partition("/")[0].strip()  # without a version, which some write after it
         for robot in {name, name.replace("*", "")}:
             if robot == "*" or (robot and agent.startswith(robot)):
                 if not group.robots:

@@ -82,7 +82,7 @@ class Outcome:
     reason: str = ""
     """Explanation for people in one line; empty on success."""
     body: bytes | None = None
-    """Whole image on success, else None."""
+    """Complete image on success, else None."""
     final_url: str | None = None
     """URL at which the image was found after redirects; None unless successful."""
     http_code: int | None = None
@@ -154,13 +154,12 @@ class Limits:
     host_failures: int = 16
     """Number of consecutive requests without an answer after which the host's remaining rows are skipped."""
     workers: int = 1
-    """Number of workers that fetch within such limits; each waits so many times a site's Crawl-delay between two
-    requests."""
+    """Number of workers that share these limits; each multiplies a site's Crawl-delay by this number."""
 
     def __post_init__(self) -> None:
         if not _CONTACT.fullmatch(self.contact):
             raise UsageError(
-                f"contact {self.contact!r} is no address; sites must be able to reach the person who fetches: "
+                f"contact {self.contact!r} is not an address; sites must be able to reach the person who fetches: "
                 "give an https:// page or mailto:name@example.org"
             )
         if not _TOKEN.fullmatch(self.agent):
@@ -183,8 +182,8 @@ class Limits:
         return f"{self.agent}/{__version__} (+{self.contact})"
 
     def divided(self, workers: int) -> Limits:
-        """Return the limits of one of `workers` workers, so that all together keep within a host's limits and the
-        memory.
+        """Return the limits of one of `workers` workers, so that all workers together stay within a host's limits and
+        the memory.
 
         A host gets up to `workers` connections, even if that is more than `host_connections`.
         """

@@ -1,4 +1,4 @@
-"""One round: a process of its own takes batches as fast as they come, and prints one line of JSON.
+"""One round: a separate process takes batches as fast as they come, and prints one line of JSON.
 
 The job comes as JSON on stdin. The clock starts some batches after the first one: by then everything is imported and
 running, every worker has delivered, and every queue is as empty as it is at the end.
@@ -31,7 +31,7 @@ STALL_S = 120
 STAGE_TIMES = ("busy_s", "get_wait_s", "put_wait_s")
 
 Stages: TypeAlias = Mapping[str, Mapping[str, float]]
-"""Sums of each stage: `items`, `busy_s`, `get_wait_s` and `put_wait_s`; a time that it does not measure is 0."""
+"""Sums of each stage: `items`, `busy_s`, `get_wait_s` and `put_wait_s`; a time that the stage does not measure is 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,17 +70,17 @@ class Round:
     stages: Stages
     """Stages of our loader: see `loaders.engine.stats`."""
     version: str = ""
-    """Version of the loader's package, where the command says it."""
+    """Version of the loader's package, if the command prints it."""
 
 
 def run_round(job: Job) -> Round:
-    """Run one round in a process of its own. Raises CommandError where it fails; its `stderr` says how."""
+    """Run one round in a new process. Raises CommandError, with the process's `stderr`, if it fails."""
     code = f"import sys; sys.path.append({str(ROOT)!r}); from loaders.bench.round import main; main()"
     return measure_round([sys.executable, "-P", "-c", code], asdict(replace(job, started_s=time.monotonic())))
 
 
 def measure_round(command: list[str], job: Mapping[str, object]) -> Round:
-    """Run a command that reads a job and prints what `take_batches` returns. Raises CommandError where it fails."""
+    """Run a command that reads a job and prints the result of `take_batches`. Raises CommandError if it fails."""
     measured = measure(command, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, json.dumps(job))
     taken: Taken = json.loads(measured.stdout.strip().splitlines()[-1])
     return Round(
@@ -124,12 +124,13 @@ def main() -> None:
 
 
 def hold_to_cores(count: int) -> None:
-    """Hold this process to some cores, the same in every round, so that threads beyond its workers gain nothing."""
+    """Restrict this process to `count` cores, the same in every round, so that threads beyond its workers gain
+    nothing."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 
 def take_batches(batches: Iterator[int], stages: Callable[[], Stages], job: Job) -> Taken:
-    """Take endless batches, of which only the sizes matter, for the length of a round."""
+    """Take batches from an endless iterator for the length of a round; only their sizes matter."""
     taken = _watched(batches)
     next(taken)
     first_batch_s = time.monotonic() - job.started_s

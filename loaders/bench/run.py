@@ -74,7 +74,7 @@ class BenchRequest(Request):
     rounds: int = option("Number of rounds.", default=5, low=1)
 
     def __post_init__(self) -> None:
-        """Check the values, and that they go together."""
+        """Check each value, and their combination."""
         super().__post_init__()
         if self.seconds is not None and self.batches is not None:
             raise UsageError("`seconds` and `batches` both set the length of a round; give one of them")
@@ -115,7 +115,7 @@ def _section(url: str, dataset: Dataset, asked: BenchRequest, progress: Progress
     samples, split = dataset.split.samples, dataset.split.name
     if samples < asked.batch_size:
         raise UsageError(
-            f"{url}: {samples:,} images in {split}, a batch takes {asked.batch_size:,}; choose `batch_size` "
+            f"{url}: {samples:,} images in {split}, but a batch takes {asked.batch_size:,}; choose `batch_size` "
             f"{max(1, samples // asked.workers)}"
         )
     job = Job(
@@ -166,7 +166,7 @@ def section_of(url: str, dataset: Dataset, rounds: Sequence[Round], bytes_per_im
 
 
 def stage_shares(rounds: Sequence[Round]) -> tuple[StageShare, ...]:
-    """Return where the threads of each stage spent their time, over all rounds."""
+    """Return the shares of time that the threads of each stage worked and waited, over all rounds."""
     totals: dict[str, Counter[str]] = {}
     for each in rounds:
         for name, sums in each.stages.items():
@@ -193,7 +193,7 @@ def _bytes_per_image(dataset: Dataset) -> float:
 
 
 def grouped(urls: Sequence[str]) -> list[tuple[str, ...]]:
-    """Group URLs into datasets: all tars together are one, every other URL is one by itself. Braces are expanded."""
+    """Group URLs into datasets: all tars together are one dataset, and every other URL is one. Braces are expanded."""
     expanded = [each for url in urls for each in expand_braces(url)]
     groups: dict[str, list[str]] = {}
     for url in dict.fromkeys(expanded):
@@ -218,10 +218,10 @@ def expand_braces(text: str) -> Iterator[str]:
 
 
 def open_data(urls: tuple[str, ...], split: str, index: Path, progress: Progress, workers: int) -> Dataset:
-    """Open a dataset; data without a manifest are indexed in a folder of this machine.
+    """Open a dataset; data without a manifest are indexed first, in a local folder.
 
     Raises:
-        UsageError: There is no such data, or no such split.
+        UsageError: The data or the split do not exist.
         SourceError: The data are damaged.
     """
     if urls[0].endswith(".tar"):

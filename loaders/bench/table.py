@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageShare:
-    """Where the threads of one stage of the loader spent their time; the three shares add up to 1."""
+    """Shares of time that the threads of one stage worked and waited; the three shares add up to 1."""
 
     name: str
     busy_share: float
@@ -69,7 +69,7 @@ class Settings(TypedDict):
     workers: int
     rounds: int
     seconds: float | None
-    """Length of a round; None where `batches` says it."""
+    """Length of a round; None if `batches` sets it."""
     batches: int | None
 
 
@@ -94,7 +94,7 @@ class ComparedSection(TypedDict):
     """Loader on one dataset, before and now."""
 
     section: str
-    """URL of the dataset that is read now, and its split."""
+    """URL of the dataset as it is read now, and its split."""
     before_images_per_s: float
     now_images_per_s: float
     ratio: float
@@ -106,15 +106,16 @@ class ComparedSection(TypedDict):
     cpu_ratio: float
     """CPU time for an image now, over the CPU time before."""
     verdict: Verdict
-    """`faster` where every round now is faster than every round before, `slower` likewise, else `within the spread`."""
+    """`faster` if every round now is faster than every round before, `slower` if every one is slower, else `within the
+    spread`."""
 
 
 class Comparison(TypedDict):
     """A table next to an earlier one."""
 
     differences: list[str]
-    """Machine, versions, settings and data that differed, each in one line; only without any do ratios show what the
-    change of one thing brought."""
+    """Differences of machine, versions, settings and data, each in one line. If there are several, the ratios do not
+    show the effect of one."""
     rows: list[ComparedSection]
     unmatched: list[str]
     """Datasets that only one of the tables has."""

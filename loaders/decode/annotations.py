@@ -45,12 +45,12 @@ class TransformedBoxes(NamedTuple):
 def transform_points(
     points: ArrayLike, view: RowView, *, annotated_size: tuple[int, int] | None = None
 ) -> NDArray[np.float64]:
-    """Return points in pixels of a row; points outside of the crop are outside of 0 to `view.size`.
+    """Return points in pixels of a row; points outside the crop have coordinates outside 0 to `view.size`.
 
     Args:
         points: (..., 2): x and y.
         view: How the image became a row, e.g. `batch.views[i]`.
-        annotated_size: Height and width of the image to which the points belong, where a build has resized it:
+        annotated_size: Height and width of the image that the points were made for, if a build has resized it:
             `original_height` and `original_width` of coco. None or zeros: the stored image.
 
     Raises:
@@ -82,9 +82,9 @@ def transform_boxes(
         boxes: (N, 4): [x, y, width, height] in pixels, as COCO has them.
         view: How the image became a row, e.g. `batch.views[i]`.
         annotated_size: As for `transform_points`.
-        clip: Cut boxes to the row; a box outside of it gets no area. False leaves them as they are.
-        min_visibility: Leave out boxes of which a smaller share lies in the row; 0 leaves out none, and a small number
-            such as 1e-9 those outside. A box without area is visible if its corner is in the row.
+        clip: Cut boxes to the row; a box outside the row gets no area. False leaves boxes as they are.
+        min_visibility: Leave out boxes with a smaller share of their area in the row. 0 keeps all; a small number such
+            as 1e-9 drops boxes outside the row. A box without area is visible if its corner is in the row.
 
     Raises:
         UsageError: The boxes have another shape, or the share is not from 0 to 1.
@@ -113,7 +113,7 @@ def transform_keypoints(
     annotated_size: tuple[int, int] | None = None,
     flip_pairs: Sequence[tuple[int, int]] = COCO_FLIP_PAIRS,
 ) -> NDArray[np.float64]:
-    """Return keypoints in pixels of a row. Points outside of the row and those without a label become (0, 0, 0).
+    """Return keypoints in pixels of a row. Points outside the row, and points without a label, become (0, 0, 0).
 
     Args:
         keypoints: (N, K, 3): x, y and visibility, which is 0 for a point without a label.
@@ -143,7 +143,7 @@ def transform_keypoints(
 
 
 def axes_of(view: RowView, annotated_size: tuple[int, int] | None) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return scale and shift of x, and of y: a coordinate times its scale plus its shift is that in the row."""
+    """Return scale and shift of x, and of y: a coordinate times scale plus shift is its place in the row."""
     height, width = annotated_size or (0, 0)
     stored_x = view.image_width / width if width else 1.0
     stored_y = view.image_height / height if height else 1.0
@@ -156,7 +156,7 @@ def axes_of(view: RowView, annotated_size: tuple[int, int] | None) -> tuple[tupl
 
 
 def _visibility(corners: NDArray[np.float64], inside: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Return the shares of boxes that are left of them, given their corners before and after they are cut."""
+    """Return the share of each box that remains, given its corners before and after cutting."""
     import numpy as np
 
     areas, left = (np.prod(each[:, 1] - each[:, 0], axis=1) for each in (corners, inside))
@@ -180,17 +180,17 @@ def transform_polygons(
 ) -> list[list[float]]:
     """Return the polygons of a segmentation in pixels of a row, clipped to the row.
 
-    What is outside is cut off along the row's edges: where several parts of a polygon remain, they are joined there
-    by lines without area. A polygon without any rest is left out.
+    Parts outside the row are cut off along its edges. If several parts of a polygon remain, lines without area join
+    them there. A polygon that is completely outside is left out.
 
     Args:
         segmentation: Polygons, or their JSON text.
         view: How the image became a row, e.g. `batch.views[i]`.
-        annotated_size: Height and width of the image to which the polygons belong; see `loaders.transform_points`.
+        annotated_size: Height and width of the image that the polygons were made for; see `loaders.transform_points`.
 
     Raises:
-        UsageError: It is a run-length encoding, which has no polygons.
-        FormatError: It is not a segmentation.
+        UsageError: The segmentation is a run-length encoding, which has no polygons.
+        FormatError: The value is not a segmentation.
     """
     found = _parsed(segmentation)
     if isinstance(found, Mapping):
@@ -202,19 +202,18 @@ def transform_polygons(
 def transform_masks(
     segmentations: Sequence[Segmentation], view: RowView, *, annotated_size: tuple[int, int] | None = None
 ) -> NDArray[np.uint8]:
-    """Return the masks of objects in a row, (N, size, size), 1 where the middle of a pixel lies in the object.
-
-    A run-length encoding gives each pixel of the row the value of the mask's pixel in which its middle lies. Polygons
-    of one object are united, and each has the area inside of it by the even-odd rule.
+    """Return the masks of objects in a row, (N, size, size), 1 where the middle of a pixel is in the object. A
+    run-length encoding gives each pixel of the row the value of the mask's pixel that contains its middle. Polygons of
+    one object are united; each is filled by the even-odd rule.
 
     Args:
         segmentations: Segmentation of each object, or its JSON text.
         view: How the image became a row, e.g. `batch.views[i]`.
-        annotated_size: Height and width of the image to which polygons belong; see `loaders.transform_points`. A
-            run-length encoding says it itself.
+        annotated_size: Height and width of the image that polygons were made for; see `loaders.transform_points`. A
+            run-length encoding has its own size.
 
     Raises:
-        FormatError: One is not a segmentation, or they are too many for one row.
+        FormatError: A value is not a segmentation, or there are too many for one row.
     """
     import numpy as np
 
@@ -257,7 +256,7 @@ def _moved(
         try:
             points = np.asarray(polygon, np.float64).reshape(-1, 2)
         except (TypeError, ValueError) as error:
-            raise FormatError("a polygon that is no even list of numbers, expected x and y of each point") from error
+            raise FormatError("a polygon that is not a list of pairs, expected x and y of each point") from error
         if not (np.abs(points) <= MAX_COORDINATE).all():
             raise FormatError(f"a polygon with a coordinate that is not a number up to {MAX_COORDINATE:,.0f}")
         yield transform_points(points, view, annotated_size=annotated_size)
@@ -287,7 +286,7 @@ def _cut(points: NDArray[np.float64], distances: NDArray[np.float64]) -> NDArray
 
 
 def _fill(mask_HW: NDArray[np.uint8], points: NDArray[np.float64]) -> None:
-    """Set the pixels whose middles lie in a polygon.
+    """Set the pixels whose middles are in a polygon.
 
     On each line of middles the polygon begins and ends where an edge crosses the line: every crossing changes all
     pixels to the right of it, and an odd number of changes is inside.
@@ -316,11 +315,12 @@ def _fill(mask_HW: NDArray[np.uint8], points: NDArray[np.float64]) -> None:
 def _crossings(
     points: NDArray[np.float64], after: NDArray[np.float64], first: NDArray[np.int64], stop: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return for each line of pixels and edge that cross: the line, and the first column whose middle is not left.
+    """Return for each line of pixels and edge that cross: the line, and the first column whose middle is not left of
+    the crossing.
 
     Args:
-        points: Where each edge begins, (P, 2).
-        after: Where it ends.
+        points: Start of each edge, (P, 2).
+        after: End of each edge.
         first: First line whose middle the edge reaches.
         stop: First line that it no longer reaches.
     """
@@ -335,7 +335,7 @@ def _crossings(
 
 
 def _sampled(encoded: Mapping[str, Any], view: RowView) -> NDArray[np.bool_]:
-    """Return a run-length encoding's mask in a row; the mask itself is never made, which may be far larger."""
+    """Return a run-length encoding's mask in a row; the complete mask, which may be far larger, is never made."""
     import numpy as np
 
     try:
@@ -357,15 +357,15 @@ def _sampled(encoded: Mapping[str, Any], view: RowView) -> NDArray[np.bool_]:
 WITHOUT_SIZE = "if annotations are in pixels of the stored images, AnnotationFields(size=None) needs no such fields"
 """End of an error about missing fields with the size of annotations."""
 _LEAST_SIDE = 1e-3
-"""Least width and height of a box, pixels; libraries refuse a box that rounding leaves without any."""
+"""Least width and height of a box, pixels; libraries refuse a box that rounding has made empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotationFields:
-    """Fields of a sample that are annotations, and objects that stay in a row; the defaults are those of COCO.
+    """Fields of a sample that are annotations, and rules for objects that stay in a row; the defaults fit COCO.
 
     Raises:
-        UsageError: Nothing is an annotation, or a share is not from 0 to 1.
+        UsageError: No field is an annotation, or a share is not from 0 to 1.
     """
 
     objects: str = "objects"
@@ -377,11 +377,11 @@ class AnnotationFields:
     keypoints: str = ""
     """Column of keypoints, x, y and visibility each, e.g. `keypoints`; empty: none."""
     size: tuple[str, str] | None = ("original_height", "original_width")
-    """Fields with the height and width of the image to which annotations belong; None: the stored image's own."""
+    """Fields with the height and width of the image that annotations were made for; None: of the stored image."""
     min_visibility: float = 0.0
-    """Share of a box's area that must lie in the row; objects whose box lies outside are always left out."""
+    """Share of a box's area that must be in the row; objects whose box is outside are always left out."""
     flip_pairs: Sequence[tuple[int, int]] = COCO_FLIP_PAIRS
-    """Positions of keypoints that change places where the loader mirrors an image."""
+    """Positions of keypoints that change places when the loader mirrors an image."""
 
     def __post_init__(self) -> None:
         if not self.columns or not self.objects:
@@ -405,11 +405,11 @@ class Annotations:
     """Annotations of the objects in one row, in its pixels; coordinates are positions, as in COCO."""
 
     boxes: NDArray[np.float64] | None = None
-    """(N, 4): [x, y, width, height], within the row; None where no column holds boxes."""
+    """(N, 4): [x, y, width, height], within the row; None if no column holds boxes."""
     masks: NDArray[np.uint8] | None = None
-    """(N, height, width): 1 where the middle of a pixel lies in the object; None where no column holds masks."""
+    """(N, height, width): 1 where the middle of a pixel is in the object; None if no column holds masks."""
     keypoints: NDArray[np.float64] | None = None
-    """(N, K, 3): x, y and visibility, all 0 outside of the row; None where no column holds keypoints."""
+    """(N, K, 3): x, y and visibility, all 0 outside the row; None if no column holds keypoints."""
     others: Mapping[str, Sequence[Any]]
     """The other columns of the objects, as they are stored."""
 
@@ -439,11 +439,11 @@ class AnnotationTransform:
         open_loader("coco", batch_size=256, fields=transform.needed_fields, transform=transform)
 
     A batch's field `objects` then has the objects that are in the row: boxes (N, 4), masks (N, size, size) and
-    keypoints (N, K, 3) as arrays in place of what is stored, and the values of all other columns. As it is, this class
+    keypoints (N, K, 3) as arrays instead of the stored values, and the values of all other columns. This class itself
     augments nothing; `TorchvisionTransform`, `AlbumentationsTransform` and classes of your own override `augment`.
 
     Args:
-        fields: Which fields are annotations; None: the image is augmented alone.
+        fields: Fields that are annotations; None: the image is augmented alone.
     """
 
     def __init__(self, fields: AnnotationFields | None = None) -> None:
@@ -488,8 +488,7 @@ class AnnotationTransform:
 
 
 def size_fields(transform: object) -> tuple[str, ...]:
-    """Return the fields with the size of annotations that a transform reads; none for a transform that reads no such
-    fields."""
+    """Return the fields with the size of annotations that a transform reads; none if it reads no such fields."""
     wanted = transform.fields if isinstance(transform, AnnotationTransform) else None
     return () if wanted is None or wanted.size is None else wanted.size
 
@@ -538,17 +537,17 @@ def _carried(
 
 
 def _columns(fields: Mapping[str, Any], wanted: AnnotationFields) -> Mapping[str, Sequence[Any]]:
-    """Return the columns of the objects; all have as many values."""
+    """Return the columns of the objects; all have the same number of values."""
     columns = fields[wanted.objects]
     if not isinstance(columns, Mapping) or not all(isinstance(values, Sequence) for values in columns.values()):
         found = type(columns).__name__
-        raise FormatError(f"field {wanted.objects}: {found}, expected columns with a list of a value for each object")
+        raise FormatError(f"field {wanted.objects}: {found}, expected columns with a value for each object")
     missing = [name for name in wanted.columns if name not in columns]
     if missing:
         raise FormatError(f"field {wanted.objects}: no column {missing[0]}; it has {', '.join(sorted(columns))}")
     counts = {len(values) for values in columns.values()}
     if len(counts) > 1:
-        raise FormatError(f"field {wanted.objects}: columns of {sorted(counts)} values, expected equally many")
+        raise FormatError(f"field {wanted.objects}: columns of {sorted(counts)} values, expected one number")
     return columns
 
 
@@ -557,14 +556,14 @@ def _numbers(columns: Mapping[str, Sequence[Any]], name: str) -> NDArray[np.floa
 
     found = np.asarray(columns[name], np.float64)
     if not np.isfinite(found).all():
-        raise FormatError(f"column {name} has values that are no finite numbers")
+        raise FormatError(f"column {name} has values that are not finite numbers")
     return found
 
 
 def placed_keypoints(
     points: NDArray[np.float64], before: NDArray[np.float64], image_HWC: NDArray[np.uint8]
 ) -> NDArray[np.float64]:
-    """Return keypoints at new places; those outside of the image, and those without a label, become (0, 0, 0).
+    """Return keypoints at new places; points outside the image, and points without a label, become (0, 0, 0).
 
     Args:
         points: (N, K, 2): x and y after an augmentation.

@@ -1,5 +1,5 @@
-"""How each image is cropped, scaled and flipped: a pure function of the seed, the image's global position, and which of
-its views this is.
+"""Crop, scale and flip of each image: a pure function of the seed, the image's global position and the number of the
+view.
 
 The draws follow torchvision's RandomResizedCrop and RandomHorizontalFlip, but take raw Philox words, so that neither
 the batch, the world size nor the release of a library changes them.
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRIES = 10
-"""Number of boxes that are drawn before the largest centred one is taken instead, as in torchvision."""
+"""Number of boxes that are tried before the largest centred one is taken, as in torchvision."""
 WORDS = 24
-"""Random words for one position: area and ratio of each try, then top, left, flip and one that packs use for an image's
-number of tokens; a multiple of Philox's four."""
+"""Random words for one position: area and ratio of each try, then top, left, flip, and a word that packs use for an
+image's number of tokens; a multiple of Philox's four."""
 _SKIPPED_WORDS = 5_000
-"""Most words to make and discard between two positions: a second call takes as long as 5,000 words, 26 us."""
+"""Maximum number of words to make and discard between two positions: a second call takes as long as 5,000 words, 26
+us."""
 
 
 class View(NamedTuple):
-    """The box of an image that is used, and how it becomes a square output; all numbers are pixels."""
+    """The box of an image that is used, and its scaling to a square output; all numbers are pixels."""
 
     top: int
     left: int
     height: int
     width: int
-    """Top, left, height and width are those of the box, which is inside the image."""
+    """Top, left, height and width of the box, which is inside the image."""
     resized_height: int
     resized_width: int
     """Height and width to which the box is scaled."""
@@ -48,7 +49,7 @@ class View(NamedTuple):
 
 
 class RowView(NamedTuple):
-    """How an image became a row of a batch; all numbers are pixels."""
+    """Crop, scale and flip that made an image a row of a batch; all numbers are pixels."""
 
     image_height: int
     image_width: int
@@ -57,7 +58,7 @@ class RowView(NamedTuple):
     left: int
     height: int
     width: int
-    """Top, left, height and width are those of the crop, a box of the stored image."""
+    """Top, left, height and width of the crop, a box of the stored image."""
     resized_height: int
     resized_width: int
     """Height and width to which the crop is scaled."""
@@ -71,7 +72,7 @@ class RowView(NamedTuple):
 
 
 def row_view(view: View, image_height: int, image_width: int, size: int) -> RowView:
-    """Return how an image became a row, from its view."""
+    """Return the `RowView` of an image's view."""
     return RowView(image_height, image_width, *view, size)
 
 
@@ -80,7 +81,7 @@ class RandomCrop:
     """A random resized crop and a random flip.
 
     Raises:
-        UsageError: A range is empty or outside of what is possible.
+        UsageError: A range is empty or impossible.
     """
 
     scale: tuple[float, float] = (0.2, 1.0)
@@ -90,7 +91,7 @@ class RandomCrop:
     flip: float = 0.5
     """Probability of a horizontal flip."""
     clip: bool = False
-    """Cut the first box that is drawn to the image where it is too large, as BYOL's code does, and draw no other."""
+    """Cut the first drawn box to the image if it is too large, as BYOL's code does, instead of drawing another one."""
 
     def __post_init__(self) -> None:
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
@@ -118,14 +119,14 @@ def train_views(
         heights: Heights of the images, pixels.
         widths: Widths of the images, pixels.
         size: Side of the output, pixels.
-        crop: Ranges of the draws; by default those of `RandomCrop()`.
+        crop: Ranges of the draws; by default `RandomCrop()`.
     """
     crop = crop or RandomCrop()
     return _views(_draws(seed, positions), heights, widths, size, crop) if len(positions) else []
 
 
 class CropGroup(NamedTuple):
-    """Views of each image that are drawn alike."""
+    """Views of each image that share size and ranges."""
 
     views: int
     """Number of views of each image."""
@@ -139,7 +140,7 @@ def grouped_views(
 ) -> list[list[View]]:
     """Draw all views of each image; they are numbered from 0 on, over all groups.
 
-    A view depends on its number and its own group only, and number 0 is that of `train_views`.
+    A view depends only on its number and its own group, and number 0 is the view of `train_views`.
 
     Args:
         seed: Seed of the loader.
@@ -185,7 +186,8 @@ def _views(
 
 
 class WholeViews(NamedTuple):
-    """Boxes of images that keep their shape, flips, and a draw that is left for other uses; each of shape (images,)."""
+    """Boxes that keep the shape of their images, flips, and a spare random number; each of shape (images,) unless
+    noted."""
 
     boxes: NDArray[np.int64]
     """(images, 4): top, left, height and width, pixels."""
@@ -202,7 +204,7 @@ def whole_views(
     crop: tuple[float, float] | None = None,
     flip: float = 0.5,
 ) -> WholeViews:
-    """Draw a box of each image's own shape, which is the whole image if there is no crop, and whether it is flipped.
+    """Draw a box of each image's own shape (the complete image if there is no crop), and a flip.
 
     Args:
         seed: Seed of the loader.
@@ -224,7 +226,7 @@ def whole_views(
 
 
 def evaluation_view(height: int, width: int, *, size: int, resize: int) -> View:
-    """Return the middle of the image after its short side was scaled; rounds as torchvision's Resize and CenterCrop.
+    """Return the middle of the image after scaling its short side; rounds like torchvision's Resize and CenterCrop.
 
     Args:
         height: Height of the image, pixels.
@@ -248,7 +250,7 @@ def evaluation_view(height: int, width: int, *, size: int, resize: int) -> View:
 def transform_generator(seed: int, position: int, view: int = 0) -> np.random.Generator:
     """Return the random generator of one view of a sample, for a user's own transform.
 
-    Its raw words never change; what NumPy's Generator draws from them may change between NumPy's releases.
+    Its raw words never change; NumPy's Generator may draw other numbers from them in another release.
     """
     import numpy as np
 
@@ -258,7 +260,7 @@ def transform_generator(seed: int, position: int, view: int = 0) -> np.random.Ge
 
 
 def _of_view(purpose: str, view: int) -> str:
-    """Return the purpose of a view's random words: each view has a stream of its own, which no other view moves."""
+    """Return the purpose of a view's random words: each view has its own stream, independent of other views."""
     return f"{purpose}/{view}" if view else purpose
 
 
@@ -278,7 +280,7 @@ def _draws(seed: int, positions: Sequence[int], view: int = 0) -> NDArray[np.flo
 
 
 def _runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield first and stop of runs of positions that lie close enough together for one call."""
+    """Yield first and stop of runs of positions that are close enough together for one call."""
     gaps = [
         index
         for index, (before, after) in enumerate(pairwise(positions), 1)

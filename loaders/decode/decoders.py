@@ -2,7 +2,7 @@
 
 The extension (`_jpeg.c`, over libjpeg-turbo) decodes only what the views need and scales as Pillow does, bit for bit.
 Without it, simplejpeg decodes the rows down to the end of the views, and torch or Pillow scales. In either case Pillow
-decodes what is not a plain JPEG. A view's pixels are the same whatever other views of the image are made with it.
+decodes images that are not plain JPEGs. Other views of the same image do not change a view's pixels.
 
 Shapes: N rows of the batch, V views of an image, T tokens, P values of a patch, H height, W width, C = 3 colours, red
 first; uint8.
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "bilinear-no-antialias"]
-"""How a view is scaled; the last one is what tf.image.resize and OpenCV do."""
+"""Interpolation of a view; the last one is tf.image.resize's and OpenCV's."""
 Backend: TypeAlias = Literal["auto", "extension", "library"]
 MAX_VIEWS = 64
-"""Most views of one image; `_jpeg.c` has the same bound."""
+"""Maximum number of views of one image; `_jpeg.c` has the same bound."""
 MAX_SCALED_SIDE = 1 << 24
 """Longest side of a scaled view, of which only the output is computed; `_jpeg.c` has the same bound."""
 RESIZE_VERSION = 1
 """Version of the extension's arithmetic; part of a decoder's name."""
 FILTERS: dict[Interpolation, int] = {"bilinear": 0, "bicubic": 1, "bilinear-no-antialias": 2}
-"""Numbers by which the extension knows the interpolations."""
+"""Numbers of the interpolations in the extension."""
 _NOT_BUILT = (
     "loaders.decode._jpeg was not built; install a wheel of tpu-dataprep, which has it, or install a C compiler and "
     "the headers of libjpeg-turbo (libjpeg-turbo8-dev or libjpeg62-turbo-dev) and then tpu-dataprep again"
@@ -99,7 +99,7 @@ class Decoder(ABC):
             rows: Row of `out_NHWC` for each image.
 
         Returns:
-            For each image None, or why it could not be decoded; then its row is filled with 0.
+            For each image None, or the reason that it could not be decoded; its row is then filled with 0.
         """
         return self.decode_views(images, [(view,) for view in views], (out_NHWC[:, None],), rows)
 
@@ -116,13 +116,13 @@ class Decoder(ABC):
 
         Args:
             images: Encoded files.
-            views: Views of each image: as many as the `outs` hold, at most `MAX_VIEWS`.
+            views: Views of each image: one for each view of the `outs`, at most `MAX_VIEWS`.
             outs: NVHWC, C-contiguous; each has some of the views, in their order, and its images have the size of these
                 views' outputs.
             rows: Row of the `outs` for each image.
 
         Returns:
-            For each image None, or why it could not be decoded; then its rows are filled with 0.
+            For each image None, or the reason that it could not be decoded; its rows are then filled with 0.
         """
         import numpy as np
 
@@ -147,12 +147,13 @@ class Decoder(ABC):
 
         Args:
             images: Encoded files.
-            views: One for each image; their resized sides are multiples of the patch, and all of them is used.
+            views: One for each image; their resized sides are multiples of the patch, and the complete resized box is
+                used.
             out_NTP: C-contiguous; P is 3 * patch * patch, and a patch holds its pixels row by row.
             starts: First token of each image, counted over all rows of `out_NTP`. Its patches follow row by row.
 
         Returns:
-            For each image None, or why it could not be decoded; then its patches are filled with 0.
+            For each image None, or the reason that it could not be decoded; its patches are then filled with 0.
         """
         import numpy as np
 
@@ -175,7 +176,7 @@ class Decoder(ABC):
         out_NTP: NDArray[np.uint8],
         starts: NDArray[np.int32],
     ) -> list[str | None]:
-        """Do what `decode_patches` does, but for plain JPEGs only."""
+        """Implement `decode_patches` for plain JPEGs."""
 
     @abstractmethod
     def _jpeg_size(self, data: bytes | memoryview) -> tuple[int, int]:
@@ -189,7 +190,7 @@ class Decoder(ABC):
         outs: Sequence[NDArray[np.uint8]],
         rows: NDArray[np.int32],
     ) -> list[str | None]:
-        """Do what `decode_views` does, but for plain JPEGs only."""
+        """Implement `decode_views` for plain JPEGs."""
 
     def _decode_by_pillow(
         self,
@@ -198,7 +199,7 @@ class Decoder(ABC):
         outs_HWC: Sequence[NDArray[np.uint8]],
         reason: str,
     ) -> str | None:
-        """Decode what a JPEG decoder refuses: CMYK, arithmetic coding, PNG."""
+        """Decode images that a JPEG decoder refuses: CMYK, arithmetic coding, PNG."""
         import numpy as np
 
         try:
@@ -206,7 +207,7 @@ class Decoder(ABC):
                 check_views(views, image.height, image.width, outs_HWC)
                 image_HWC = np.asarray(to_rgb(load_image(image, data), data))
         except MemoryError:
-            raise  # no fault of the image
+            raise  # not the image's fault
         except Exception as error:  # noqa: BLE001  hostile bytes raise anything
             for out_HWC in outs_HWC:
                 out_HWC[...] = 0
@@ -220,8 +221,8 @@ def open_decoder(interpolation: Interpolation = "bicubic", backend: Backend = "a
     """Open the best decoder that is installed.
 
     Args:
-        interpolation: How a view is scaled.
-        backend: `auto` takes the extension where it was built; else the libraries, with one warning.
+        interpolation: Interpolation of a view. backend: `auto` takes the extension if it was built, else the libraries,
+            with one warning.
 
     Raises:
         UsageError: A name is unknown, or `backend` is `extension`, which was not built.
@@ -241,8 +242,8 @@ def open_decoder(interpolation: Interpolation = "bicubic", backend: Backend = "a
 
 
 def warn_of_libraries(backend: Backend) -> None:
-    """Warn once in a process if `auto` takes the libraries, which nobody asked for and which are slower."""
-    # A loader's worker processes would repeat what their parent said.
+    """Warn once in a process if `auto` falls back to the libraries, which are slower."""
+    # A loader's worker processes would repeat their parent's warning.
     if backend == "auto" and not extension_available() and multiprocessing.parent_process() is None:
         _warn_once()
 
@@ -384,7 +385,7 @@ class _LibraryDecoder(Decoder):
 
 
 def _decode_rows(data: bytes | memoryview, rows: int) -> NDArray[np.uint8]:
-    """Decode a JPEG, from the top at least as many rows as are needed.
+    """Decode at least the first `rows` rows of a JPEG.
 
     Raises:
         ValueError: It cannot be decoded.
@@ -397,7 +398,7 @@ def _decode_rows(data: bytes | memoryview, rows: int) -> NDArray[np.uint8]:
     except ValueError:
         if shorter is data:
             raise
-        # Damaged bytes below the rows that are needed may be an error for the shorter image alone.
+        # Damaged bytes below the needed rows may be an error only for the shortened image.
         image_HWC = simplejpeg.decode_jpeg(data, strict=False)
     return image_HWC
 
@@ -421,7 +422,7 @@ def cut_patches(image_HWC: NDArray[np.uint8], out_NTP: NDArray[np.uint8], start:
 
 
 def image_of_patches(patches_TV: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
-    """Return a copy of the image (H, W, 3) whose patches these are, with `columns` patches in each row of its grid."""
+    """Assemble the image (H, W, 3) from its patches, `columns` of them in each row of the grid; return a copy."""
     side = patch_side(patches_TV)
     rows = len(patches_TV) // columns
     pixels = patches_TV.reshape(rows, columns, side, side, 3)
@@ -429,10 +430,10 @@ def image_of_patches(patches_TV: NDArray[np.uint8], columns: int) -> NDArray[np.
 
 
 def check_views(views: Sequence[View], height: int, width: int, outs_HWC: Sequence[NDArray[np.uint8]]) -> None:
-    """Refuse views that would take too much memory, or that reach outside of the image.
+    """Refuse views that would take too much memory, or that reach outside the image.
 
     Raises:
-        ValueError: The reason, in the type that the libraries raise as well: callers treat both alike.
+        ValueError: The text is the reason. The libraries raise the same type, and callers treat both alike.
     """
     for view, out_HWC in zip(views, outs_HWC, strict=True):
         if height * width > MAX_PIXELS:
@@ -481,7 +482,7 @@ def _scale_by_torch(
         return scale_by_pillow(image_HWC, view, size, interpolation)
     rows, columns = size
     with torch.inference_mode():
-        # With the first axis added before the others move, torch sees colours side by side, and keeps them so.
+        # If the first axis is added before the others move, torch sees channels-last memory and keeps it.
         box_1CHW = torch.from_numpy(_box(image_HWC, view))[None].permute(0, 3, 1, 2)
         scaled_1CHW = torch.nn.functional.interpolate(
             box_1CHW,
@@ -514,11 +515,11 @@ _WITH_ONE_SCAN = (0xC0, 0xC1)
 coded arithmetically."""
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEGMENTS = frozenset(range(0xC0, 0xFF)) - frozenset(range(0xD0, 0xDA))
-"""Markers that are followed by a length."""
+"""Markers with a length after them."""
 _BELOW = 2
-"""Rows below the last one that is needed: chroma that has half of the rows is smoothed with the row below."""
+"""Extra rows below the last needed one: chroma with half of the rows is smoothed with the row below."""
 _LEAST_SAVED = 16
-"""Least number of rows whose decoding takes longer than copying the file with another header."""
+"""Smallest number of saved rows that makes up for copying the file with another header."""
 
 
 def without_lower_rows(data: bytes | memoryview, rows: int) -> bytes | bytearray | memoryview:
@@ -529,8 +530,8 @@ def without_lower_rows(data: bytes | memoryview, rows: int) -> bytes | bytearray
         rows: Number of rows that are needed, from the top.
 
     Returns:
-        A copy with a smaller height in its header; the file as it is where that saves little, where rows are not coded
-        from top to bottom, or where the header is odd.
+        A copy with a smaller height in its header; the file as it is if that saves little, if rows are not coded from
+        top to bottom, or if the header is unusual.
     """
     found = _find_height(data)
     if found is None:
@@ -544,7 +545,7 @@ def without_lower_rows(data: bytes | memoryview, rows: int) -> bytes | bytearray
 
 
 def _find_height(data: bytes | memoryview) -> tuple[int, int] | None:
-    """Return where a baseline JPEG of one scan has its height, and the height."""
+    """Return the position of the height in a baseline JPEG of one scan, and the height."""
     frame, at = 0, len(_START_OF_IMAGE)
     if bytes(data[:at]) != _START_OF_IMAGE:
         return None

@@ -1,16 +1,17 @@
-"""Transforms whose libraries draw from random generators of a whole process, run in processes where nothing else draws.
+"""Transforms whose libraries draw from process-wide random generators run in processes where nothing else draws.
 
 Seeding the generators of the user's process would overwrite the user's own draws, and the user's thread would take
-draws of the transform. So a thread of a loader sends an image to a process of the transform's own, and waits for the
-result. There, in a loader's worker process and in that of a DataLoader, the generators are seeded for each image.
+draws of the transform. So a thread of a loader sends an image to a process that only runs the transform, and waits for
+the result. In that process, in a loader's worker and in a DataLoader's worker, the generators are seeded for each
+image.
 
     decoding thread -> process    (seed, arguments)
     process -> decoding thread    (result | exception, traceback, CPU seconds)
 
 Such a process, like a worker of a loader, is a new interpreter that imports the user's program before it works. Code
-that opens a loader at the top of that program, outside of `if __name__ == "__main__":`, is then run again in the
-worker. `end_if_worker` ends the worker there without a word, with an exit code by which the loader's process knows what
-is wrong, and says it once.
+that opens a loader at the top of that program, outside of `if __name__ == "__main__":`, then runs again in the worker.
+`end_if_worker` silently ends the worker there with a special exit code, and the loader's process reports the mistake
+once.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 WORKER = "loader-worker"
-"""Beginning of the names of a loader's worker processes."""
+"""Prefix of the names of a loader's worker processes."""
 UNGUARDED = 87
-"""Exit code of a process of ours that came to a loader while it imported the user's program."""
+"""Exit code of one of our processes that opened a loader while it imported the user's program."""
 POLL_S = 1.0
-"""Interval at which a process without work looks whether its parent still runs, seconds."""
+"""Interval at which an idle process checks that its parent still runs, seconds."""
 _ENVIRONMENT = WORKER_ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
-"""There are as many processes as threads that decode: with a thread for each core in every one, RandAugment of
-torchvision took 46 to 82 ms an image on two cores in place of 1.3 to 2.8."""
+"""One process runs for each decoding thread. If each also had a thread per core, torchvision's RandAugment would take
+46 to 82 ms an image on two cores instead of 1.3 to 2.8."""
 _IN_A_MODULE = "define it, and the functions that it uses, in a module of your own, and import it from there"
 _MAIN = ("init_main_from_name", "init_main_from_path")
 _serving = False
-"""Whether this process runs a transform for another one."""
+"""Whether this process runs a transform for another process."""
 _one_at_a_time = threading.Lock()
 """Held while generators of the process are seeded."""
 _elsewhere = threading.local()
@@ -70,7 +71,7 @@ class SeededTransform(ABC):
         """Transform an image in a process whose generators of Python and NumPy are seeded with `seed`."""
 
     def _seeded(self, rng: np.random.Generator, *arguments: Any) -> Any:
-        """Return the result of `_draw`, with a seed from a sample's own generator."""
+        """Return the result of `_draw`, with a seed from the sample's generator."""
         seed = int(rng.integers(2**32))
         if is_ours():
             with seeded(seed):
@@ -80,7 +81,7 @@ class SeededTransform(ABC):
         return self._helpers.call(seed, arguments)
 
     def close(self) -> None:
-        """End processes that are idle; a transform that is used again starts new ones."""
+        """End idle processes; the transform starts new ones when it is used again."""
         if self._helpers is not None:
             self._helpers.close()
 
@@ -89,12 +90,12 @@ class SeededTransform(ABC):
 
 
 def is_worker() -> bool:
-    """Whether this process is a loader's; it comes to a loader only where it imports the user's program."""
+    """Whether this process is a loader's worker; a worker reaches a loader only by importing the user's program."""
     return _serving or multiprocessing.current_process().name.startswith(WORKER)
 
 
 def is_ours() -> bool:
-    """Whether no code of the user draws in this process while a transform runs."""
+    """Whether this process is ours, so that no code of the user draws here while a transform runs."""
     if is_worker():
         return True
     torch_data = sys.modules.get("torch.utils.data")
@@ -118,10 +119,10 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def pickled(transform: object) -> bytes:
-    """Return a transform for a process of its own.
+    """Return a pickled transform for another process.
 
     Raises:
-        UsageError: The process could not load it.
+        UsageError: The other process could not load the transform.
     """
     try:
         data = pickle.dumps(transform)
@@ -132,7 +133,7 @@ def pickled(transform: object) -> bytes:
 
 
 def not_portable(transform: object, error: Exception) -> UsageError:
-    """Return the error about a transform that cannot be pickled."""
+    """Return the error for a transform that cannot be pickled."""
     return UsageError(
         f"transform {_name(transform)} cannot be sent to another process ({one_line(error)}); {_IN_A_MODULE}"
     )
@@ -155,7 +156,7 @@ def thread_time() -> float:
 
 
 class _Helpers:
-    """Processes that run one transform: as many as threads have called it at once."""
+    """Processes that run one transform: one for each thread that has called it at the same time."""
 
     def __init__(self, transform: bytes) -> None:
         self.pid = os.getpid()
@@ -184,7 +185,7 @@ class _Helpers:
         return result
 
     def close(self) -> None:
-        """End those without work."""
+        """End idle processes."""
         with suppress(IndexError):
             while True:
                 helper = self._idle.pop()
@@ -205,7 +206,7 @@ class _Helper:
     def __init__(self, transform: bytes) -> None:
         self._pipe, theirs = Pipe()
         path = [each for each in sys.path if each not in ("", ".")]
-        # Last, so that no file of the current folder is taken for a module of Python or of a library.
+        # The current folder is last, so that none of its files is taken for a module of Python or of a library.
         path += [str(Path.cwd())] * (len(path) < len(sys.path))
         program = (
             f"import sys; sys.path[:] = {path!r}; from loaders.decode.seeding import serve; "
@@ -220,15 +221,15 @@ class _Helper:
         )
         theirs.close()
         prepared = spawn.get_preparation_data(WORKER)
-        with suppress(OSError):  # the call says that it has died
+        with suppress(OSError):  # the call reports that the process has died
             self._pipe.send(({name: prepared[name] for name in _MAIN if name in prepared}, transform))
 
     def call(self, seed: int, arguments: tuple[Any, ...]) -> tuple[Any, str, float]:
-        """Return what the process answers.
+        """Return the answer of the process: result, traceback and CPU seconds.
 
         Raises:
-            StorageError: It has died.
-            UsageError: It came to a loader while it imported the user's program.
+            StorageError: The process has died.
+            UsageError: The process opened a loader while it imported the user's program.
         """
         try:
             self._pipe.send((seed, arguments))
@@ -311,22 +312,22 @@ _ADVICE = 'put what uses the loader under `if __name__ == "__main__":`, or leave
 
 
 def end_if_worker() -> None:
-    """End this process if it is a worker, which opens no loader unless it imports a program that opens one."""
+    """End this process if it is a worker: a worker opens a loader only by importing a program that opens one."""
     if is_worker():
-        os._exit(UNGUARDED)  # nothing that the program does at its end is to happen twice
+        os._exit(UNGUARDED)  # the program's exit handlers must not run twice
 
 
 def check_program(processes: int) -> None:
     """Raise UsageError if workers could not import the program, which came through a pipe."""
     if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
         raise UsageError(
-            f"processes={processes}: each worker process imports the program, which must be a file, got <stdin>; "
+            f"processes={processes}: each worker process imports the program, so it must be a file, got <stdin>; "
             f"write it to a file and {_ADVICE}"
         )
 
 
 def unguarded(processes: int) -> UsageError:
-    """Return the error about a worker that ended with UNGUARDED."""
+    """Return the error for a worker that ended with UNGUARDED."""
     return UsageError(
-        f"processes={processes}: each worker process imports the program, and came to its loader again; {_ADVICE}"
+        f"processes={processes}: each worker process imports the program, and opened its loader again; {_ADVICE}"
     )

@@ -1,6 +1,6 @@
 """Transforms of other libraries as a loader's `transform`: of PIL images, torchvision and albumentations.
 
-The two latter also take boxes, masks and keypoints (`annotations.py`). All run with the sample's random numbers
+The latter two also take boxes, masks and keypoints (`annotations.py`). All run with the sample's random numbers
 (`seeding.py`). Each library is imported when a transform of it is made or called.
 """
 
@@ -27,15 +27,15 @@ class PilTransform(SeededTransform):
         from timm.data.auto_augment import rand_augment_transform
         open_loader(url, batch_size=1024, transform=PilTransform(rand_augment_transform("rand-m9-mstd0.5", {})))
 
-    The function runs in processes of its own, one for each decoding thread, where the generators of Python and NumPy
-    are seeded from the sample's own one for each call.
+    The function runs in separate processes, one for each decoding thread. There, the sample's own generator seeds
+    Python's and NumPy's for each call.
 
     Args:
         augment: Picklable function from a PIL image to one of the same size.
     """
 
     state_name = "loaders.transforms.PilTransform"
-    """Where version 0.1.0 defined it, whose states name it."""
+    """Name in saved states: the place where version 0.1.0 defined the class."""
 
     def __init__(self, augment: Callable[[Image], Image]) -> None:
         self._augment = augment
@@ -52,8 +52,8 @@ class PilTransform(SeededTransform):
 
 
 _HALF_PIXEL = 0.5
-"""Middle of a pixel: torchvision's flips and albumentations count points by the middles of pixels, where boxes are
-positions."""
+"""Middle of a pixel: torchvision's flips and albumentations count points from the middles of pixels, but boxes from
+their edges."""
 
 
 class TorchvisionTransform(SeededTransform, AnnotationTransform):
@@ -63,14 +63,13 @@ class TorchvisionTransform(SeededTransform, AnnotationTransform):
         open_loader(url, batch_size=1024, transform=TorchvisionTransform(v2.RandAugment()))
 
     Without `fields` it gets the image, a `tv_tensors.Image` of uint8. With them it gets a dictionary of `image`,
-    `boxes`, `masks` and `keypoints`, as tv_tensors, and `labels`, the position of each object: what
-    `v2.SanitizeBoundingBoxes` leaves out is left out of every column. The transform runs in processes of its own, one
-    for each decoding thread, where the generators of Python, NumPy and PyTorch are seeded from the sample's own one for
-    each call.
+    `boxes`, `masks` and `keypoints`, as tv_tensors, and `labels`, the position of each object: objects that
+        `v2.SanitizeBoundingBoxes` drops are dropped from every column. The transform runs in separate processes, one
+        for each decoding thread. There, the sample's own generator seeds Python's, NumPy's and PyTorch's for each call.
 
     Args:
         augment: Picklable transform to an image of the same size, uint8.
-        fields: Which fields are annotations; None: the image is augmented alone.
+        fields: Fields that are annotations; None: the image is augmented alone.
     """
 
     def __init__(self, augment: Callable[..., Any], fields: AnnotationFields | None = None) -> None:
@@ -127,7 +126,7 @@ def _tensors(annotations: Annotations, image_HWC: NDArray[np.uint8]) -> dict[str
 
 
 def _from_tensors(result: Mapping[str, Any], given: Annotations, image_HWC: NDArray[np.uint8]) -> Annotations:
-    """Return what is left of annotations, whose positions are the labels of the result."""
+    """Return the remaining annotations; the labels of the result are their positions before."""
     import numpy as np
     from torchvision.transforms.v2 import functional
 
@@ -171,16 +170,17 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
         open_loader("coco", batch_size=256, fields=transform.needed_fields, transform=transform)
 
     An object that albumentations leaves out, because of `min_visibility` for instance, is left out of every column.
-    `label_fields` may name columns. The transform runs in processes of its own, one for each decoding thread, where its
-    generators, and those of Python and NumPy, are set from the sample's own one for each call.
+    `label_fields` may name columns. The transform runs in separate processes, one for each decoding thread. There, the
+    sample's own generator seeds the transform's, Python's and NumPy's for each call.
 
     Args:
         augment: A transform to an image of the same size, uint8. Boxes need a Compose with the format `coco`, and
             keypoints one with `A.KeypointParams("xy", remove_invisible=False)`.
-        fields: Which fields are annotations; None: the image is augmented alone.
+        fields: Fields that are annotations; None: the image is augmented alone.
 
     Raises:
-        UsageError: It is not a transform of albumentations, or it does not take boxes or keypoints as fields have them.
+        UsageError: `augment` is not a transform of albumentations, or does not take boxes or keypoints in the form that
+            fields have.
     """
 
     def __init__(self, augment: Any, fields: AnnotationFields | None = None) -> None:
@@ -205,7 +205,7 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
         import numpy as np
 
         given = {"image": image_HWC.copy(), **self._arrays(annotations)}
-        # A seed would give each transform a generator of its own, all of which draw the same numbers.
+        # A seed would give each transform its own generator, and all of them would draw the same numbers.
         self._augment.set_random_state(np.random.default_rng(seed), random.Random(seed))
         result = self._augment(**given)
         augmented_HWC = result["image"]
@@ -225,7 +225,7 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
             )
 
     def _arrays(self, annotations: Annotations) -> dict[str, object]:
-        """Return annotations as albumentations takes them; boxes and points have their numbers as one more column."""
+        """Return annotations in albumentations' form; boxes and points carry their positions in one more column."""
         import numpy as np
 
         arrays: dict[str, object] = {}
@@ -248,7 +248,7 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
 
 
 def _from_arrays(result: Mapping[str, Any], given: Annotations, image_HWC: NDArray[np.uint8]) -> Annotations:
-    """Return what is left of annotations: the objects whose boxes are left, or all if there are no boxes."""
+    """Return the remaining annotations: objects whose boxes remain, or all if there are no boxes."""
     import numpy as np
 
     found = given

@@ -1,4 +1,5 @@
-"""What limits a run, and which change raises its rate by how much; docs/bottleneck.md has the method.
+"""Finds the limit of a run, and the changes that raise its rate, with the gain of each; docs/bottleneck.md has the
+method.
 
     run as it is, stages alone ─▶ rates ─▶ limit ─▶ changes: predicted, then tried ─▶ findings ─▶ page, text, JSON
 

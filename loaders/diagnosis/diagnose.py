@@ -1,4 +1,4 @@
-"""Diagnosis of a training run: what it waits for, and what would change that. Measure, predict, compare, try.
+"""Diagnosis of a training run: its limit, and changes that would lift it. Measure, predict, compare, try.
 
     setup = RunSetup(url=url, split="train", config=config, transfer_ahead=2)
     found = diagnose(setup, device, seconds=2.0)
@@ -119,7 +119,7 @@ def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Calla
 
 
 def _measured(stages: Stages, observed: ObservedRun) -> Measured:
-    """Return what is known of the run once it and its stages were measured."""
+    """Return the measured facts about a run and its stages."""
     compute, predicted = stages.alone["compute"].images_per_s, predict(stages.rates(stages.setup))
     times = [step.times for step in observed.steps]
     sums_s = [sum(getattr(each, name) for each in times) for name in ("wait_s", "transfer_s", "compute_s")]
@@ -195,11 +195,11 @@ def _settings(setup: RunSetup, device: Device) -> dict[str, object]:
 def apply_best(
     setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0, fill_s: float = FILL_S
 ) -> Diagnosis:
-    """Run with the best fix that needs neither rebuild nor copy; where there is none, return the same diagnosis.
+    """Run with the best fix that needs neither rebuild nor copy; without such a fix, return the same diagnosis.
 
     A cache that is not full after `fill_s` seconds is not tried; the verdict says so.
     """
-    # Over a slow link, or with a cache that is too small, they are not those that the run is set up with.
+    # Over a slow link, or with a cache that is too small, the run was measured with other settings than it has.
     borne: Any = {name: found.settings[name] for name in ("reads_in_flight", "deadline_s", "batch_size", "cache_dir")}
     setup = replace(setup, config=replace(setup.config, **borne))
     for fix in found.fixes:
@@ -232,8 +232,8 @@ Each takes as long as the run itself was watched, and twice that if it is repeat
 can be tried; the first or second is usually so fast that no other can be faster.
 """
 SMALL_GAIN = 1.2
-"""Gain of the best change below which the run as it is is watched once more: two runs of one setting may differ by
-5 %."""
+"""If the best change gains less than this, the unchanged run is measured once more: two runs of one setting may differ
+by 5 %."""
 DISTURBED = 0.8
 """Share of the prediction below which a trial is repeated, because another program may have disturbed it."""
 
@@ -298,7 +298,7 @@ def _try_leading(
 
 
 def _tried(stages: Stages, fix: Fix) -> float | None:
-    """Return the images/s of a run with a change; None where the change cannot be tried here."""
+    """Return the images/s of a run with a change; None if the change cannot be tried here."""
     if fix.name == "cache":
         return stages.tried_cached()
     if fix.needs == "restart":

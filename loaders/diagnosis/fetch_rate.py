@@ -1,13 +1,14 @@
-"""Fetching alone: how fast a loader's bytes come when nothing decodes them; and runs whose reads need a change first.
+"""Fetching alone: the rate of a loader's bytes when nothing decodes them; and the settings for runs over slow links or
+with a cache.
 
-A run over a link that is too slow for it ends, because its reads get no answer in time: they wait for each other. It is
-measured with fewer reads at once, which a narrow link carries as fast, or, where a read gets no answer in time even
-alone, with a longer deadline (`gentler`).
+Over a link that is too slow, a run fails: its reads wait for each other and miss their deadline. Such a run is measured
+with fewer reads at once, which a narrow link carries as fast. If even a single read misses its deadline, it is measured
+with a longer one (`gentler`).
 
 A run with a cache on a local disk is measured as in its second epoch, when the cache holds the complete split
-(`with_full_cache`). Otherwise the run would read from the bucket what its stages alone then find in the cache, and
-their rates would belong to two different runs. The filling has a limit; beyond it the run is measured as in its first
-epoch.
+(`with_full_cache`). Otherwise the run would read from the bucket, its stages alone would then read the cache, and their
+rates would belong to two different runs. Filling has a time limit; if it is reached, the run is measured as in its
+first epoch.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 MAX_LONGER = 10.0
 """Longest overrun of a slow measurement, as a multiple of its seconds."""
 COLD_MEMORY_SHARE = 0.5
-"""Share of the memory below which local data stay in the page cache after the first epoch, whose rate is then
-measured."""
+"""Local data smaller than this share of the memory stay in the page cache after the first epoch; the later epochs are
+then measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ class Fetched:
     is_cold: bool
     """Whether the bytes came from the disk or bucket, and not from the page cache."""
     own_cores: float
-    """Cores that the process used which fetched alone."""
+    """Cores used by the process that fetched alone."""
     one_process_images_per_s: float
-    """Rate of that process, which is higher in a run where several fetch and the interpreter lock limits each."""
+    """Rate of that process, Several processes together may be faster, because the interpreter lock limits each."""
 
 
 def fetch_rate_alone(
@@ -85,7 +86,7 @@ def fetch_rate_alone(
     if storage.is_local and is_cold:
         forget_files(dataset)
     if share < 1:
-        config = replace(config, cache_dir=None)  # whose entries would be taken for complete images later
+        config = replace(config, cache_dir=None)  # its shortened entries would later be taken for complete images
         storage = cast("Storage", _ShortReads(with_deadline(storage, config.deadline_s), share))
     burst = batches_per_burst(storage, config)
     index = dataset.open_index(config.deadline_s)  # one of its own, because reading the index is part of fetching
@@ -127,7 +128,7 @@ def fetch_all_once(loader: Loader, config: LoaderConfig, limit_s: float = math.i
     Args:
         loader: Loader of the dataset and the order; it need not run.
         config: How to fetch.
-        limit_s: Time after which no further batch is waited for. What was fetched by then stays in the cache.
+        limit_s: Time after which no further batch is waited for. Images fetched by then stay in the cache.
     """
     storage, index = loader.dataset.storage, loader.index
     batches = _batches(loader, replace(config, rank=0, world_size=1))
@@ -141,7 +142,7 @@ def fetch_all_once(loader: Loader, config: LoaderConfig, limit_s: float = math.i
 
 
 class _ShortReads:
-    """A storage of which only a share of every range is read; zeros replace the rest."""
+    """A storage that reads only a share of every range, and fills the rest with zeros."""
 
     def __init__(self, storage: Storage, share: float) -> None:
         self._storage, self._share, self.is_local = storage, share, storage.is_local
@@ -219,7 +220,7 @@ def forget_files(dataset: Dataset) -> None:
 LONGER = 4
 """Factor by which the deadline of a read is raised."""
 MOST_DEADLINE_S = 20.0
-"""Deadline beyond which it is not raised: a server that answers later than that is taken for one that is gone."""
+"""Longest deadline that is tried: a server that answers later counts as gone."""
 LEFT_BEHIND_S = 30.0
 """Longest wait for the reads of a loader that was closed: until they end, they take the link from the next run."""
 
@@ -234,7 +235,7 @@ class Attempt:
     is_narrow: bool = False
     """Whether fewer reads are in flight: more of them at once would get no answer in time."""
     batches: int = 1
-    """Batches of this run that have as many images as one of the run as it is set up."""
+    """Number of this run's batches that have as many images as one batch of the run as it is set up."""
     cache: str = ""
     """Sentence that says how a run with a cache was measured; empty for one without."""
 
@@ -244,7 +245,7 @@ def gentler(asked: RunSetup, tried: RunSetup) -> Attempt | None:
 
     Args:
         asked: The run as it is set up.
-        tried: The run that was measured last: that one, or a gentler one.
+        tried: The run that was measured last: `asked`, or a gentler one.
 
     Raises:
         DataprepError: A read fails for another reason.
@@ -290,14 +291,14 @@ def _answering(setup: RunSetup) -> Storage | None:
 
 
 def _half(reads: int, processes: int) -> int:
-    """Return half of the reads in flight, as many for each process; 0 if each has one already."""
+    """Return half of the reads in flight, a multiple of the processes; 0 if each process has only one."""
     processes = max(1, processes)
     return reads // processes // 2 * processes
 
 
 def _enough_images(config: LoaderConfig, reads: int) -> int:
-    """Return the smallest batch, by halves, of which those ahead have room for some reads: with the whole one it takes
-    a slow link minutes until the first step."""
+    """Halve the batch as long as the batches ahead have room for `reads`, and return its size: with full batches the
+    first step would take minutes over a slow link."""
     batch_size = config.batch_size
     while batch_size % 2 == 0 and config.prefetch_batches * batch_size // 2 >= ROOM * reads:
         batch_size //= 2
@@ -330,8 +331,8 @@ def with_full_cache(
 ) -> Attempt:
     """Fill the cache of a run that reads from a bucket, and return the run with a sentence about it.
 
-    Without a cache, or where the data are on a disk, the run stays as it is. A cache that cannot hold the split, or
-    that is not full in time, is left out: what it would hold depends on what was read before.
+    Without a cache, or with data on a disk, the run stays as it is. A cache that cannot hold the split, or is not full
+    in time, is left out, because its content would depend on earlier reads.
 
     Raises:
         DataprepError: The data cannot be read.
@@ -351,7 +352,8 @@ def with_full_cache(
 
 
 def lacking_after(loader: Loader, config: LoaderConfig, fill_s: float) -> str:
-    """Fill the cache that the config names; return what it has if it is not full in time, else an empty text."""
+    """Fill the cache that the config names; return a clause about its content if it is not full in time, else an empty
+    text."""
     total = loader.order.num_samples
     fetched = fetch_all_once(loader, config, fill_s)
     if fetched == total:

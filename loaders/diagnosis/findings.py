@@ -1,4 +1,4 @@
-"""Result of `dataprep diagnose`: rates of the stages, the parts of a step, the verdict, and changes that would help.
+"""Result of `dataprep diagnose`: rates of the stages, parts of a step, verdict, and changes that would help.
 
 All rates are images/s of one host. `to_document` is the JSON that `--json` prints; docs/bottleneck.md describes it.
 `Option` says how a change's settings are typed: `dataprep diagnose` has other options than a training command.
@@ -23,7 +23,7 @@ Stage = Literal["fetch", "prepare", "transfer", "compute"]
 STAGES: tuple[Stage, ...] = ("fetch", "prepare", "transfer", "compute")
 """Stages in the order in which an image passes them."""
 Limit = Literal["fetch", "prepare", "transfer", "compute", "cores", "contention"]
-"""What limits a run: a stage, the cores that several stages share, or that the stages slow each other down."""
+"""Limit of a run: a stage, the cores that several stages share, or stages that slow each other down (`contention`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +32,7 @@ class StageRate:
 
     name: Stage
     images_per_s: float
-    """Rate while no other stage runs; of `compute` that of the run's own steps, if these were faster."""
+    """Rate while no other stage runs; for `compute` the rate of the run's own steps, if these were faster."""
     cpu_s_per_image: float
     """CPU time on the whole machine, including other processes that serve this stage."""
 
@@ -78,41 +78,41 @@ class Fix:
     needs: Literal["restart", "rebuild", "copy"]
     """What the change needs: a run with other settings, the dataset built again, or a copy in another bucket."""
     images_per_s: float
-    """Rate of a short run with the change where it was tried, otherwise the prediction."""
+    """Rate of a short run with the change if it was tried, otherwise the prediction."""
     predicted_images_per_s: float
-    """Rate that the changed stages predict."""
+    """Rate predicted from the changed stages."""
     is_tried: bool
     """Whether a run with the change was measured."""
     gain: float
     """Rate with the change divided by the observed rate: 1.0 changes nothing, 2.0 doubles it."""
     limit: Limit
-    """What limits the run with the change."""
+    """Limit of the run with the change."""
     advice: str
-    """What to do, in one line with the option or the command."""
+    """Advice in one line, with the option or the command."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """Rate that a run cannot exceed by making one part of it faster: that of a run without the part."""
+    """Upper bound of the rate if one part of a run is made faster: the rate of a run without the part."""
 
     images_per_s: float
-    """Rate of a short run without the part where it was tried, otherwise the prediction."""
+    """Rate of a short run without the part if it was tried, otherwise the prediction."""
     predicted_images_per_s: float
-    """Rate that the stages without the part predict."""
+    """Rate predicted from the stages without the part."""
     is_tried: bool
     """Whether a run without the part was measured."""
     gain: float
-    """The rate divided by the observed one."""
+    """Rate without the part divided by the observed rate."""
     limit: Limit
-    """What limits the run without the part."""
+    """Limit of the run without the part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransformCost:
-    """What the user's own transform takes of preparing an image, while no other stage runs."""
+    """Cost of the user's transform within preparing an image, while no other stage runs."""
 
     name: str
-    """Where it is defined, `MODULE:NAME`; several are separated by commas."""
+    """Place of its definition, `MODULE:NAME`; several are separated by commas."""
     s_per_image: float
     """Time of a thread, waits for the interpreter lock included."""
     cpu_s_per_image: float
@@ -120,11 +120,11 @@ class TransformCost:
     prepare_s_per_image: float
     """Time for which a thread prepares an image: decoding, cropping and the transform."""
     holds_lock: bool
-    """Whether the threads of a process take turns in it: all of them together call it about as often as one could,
+    """Whether the threads of a process take turns in it: together they call it hardly more often than one thread could,
     while cores are idle."""
     without: Bound | None
-    """A run without the transform; no option brings it, but a faster transform brings up to its rate. None where
-    preparing does not limit the run, or that is undecided."""
+    """A run without the transform: a faster transform can bring the rate up to this bound. None if preparing does not
+    limit the run, or if that is undecided."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,15 +145,16 @@ class Diagnosis:
     device: str
     """Name of the device, e.g. `cpu (resnet50)` or `simulated:2000`."""
     verdict: str
-    """One sentence: what the run waits for, what to do, and what that gains; or why that is undecided."""
+    """One sentence: what the run waits for, what to do, and the gain; or why this is undecided."""
     limit: Limit
     observed_images_per_s: float
     predicted_images_per_s: float
-    """Rate that the stages alone predict."""
+    """Rate predicted from the stages alone."""
     contention: str
     """Why the stages together are more than a tenth slower than predicted; empty if they are not."""
     utilisation: float
-    """Accelerator's utilisation: observed rate divided by that of compute alone, 0..1. MLPerf Storage passes at 0.9."""
+    """Accelerator's utilisation: observed rate divided by the rate of compute alone, 0..1. MLPerf Storage passes at
+    0.9."""
     stages: tuple[StageRate, ...]
     wait_share: float
     """Share of all steps' time in which the loop waited for a batch; the three shares add up to 1."""
@@ -167,13 +168,13 @@ class Diagnosis:
     """Changes that gain at least 5 %, the best first."""
     applied: Applied | None
     transform: TransformCost | None = None
-    """What the user's transform takes of preparing; None where there is none."""
+    """Share of preparing spent in the user's transform; None without one."""
     bytes_per_image: float
     """Mean size of an encoded image."""
     settings: dict[str, object]
     machine: MachineDocument
     attainable_images_per_s: float = 0.0
-    """Rate with the best division of the cores among the stages, and nothing else changed."""
+    """Rate with the best division of the cores among the stages, if nothing else changes."""
     allocation: dict[str, float] = field(default_factory=dict)
     """Cores that each stage takes at that rate."""
     undecided: str = ""
@@ -181,12 +182,12 @@ class Diagnosis:
     the reason for them; empty otherwise."""
     compute_alone_images_per_s: float = 0.0
     """Rate of the device in its own measurement. The stage `compute` has a higher one if the run's own steps were
-    faster: each is a lower bound of what the device takes."""
+    faster: each is a lower bound of the device's rate."""
     other_cores: float = 0.0
     """Cores that other programs used before or after the measurement, whichever is more; 0 if unknown."""
     slow_link: str = ""
-    """Why, and how, the run was measured with fewer reads in flight or a longer deadline than it is set up with: over a
-    slow link its reads got no answer in time. Empty if it was measured as it is."""
+    """Reason, and settings, if the run was measured with fewer reads in flight or a longer deadline than it is set up
+    with, because its reads missed their deadline over a slow link. Empty if it was measured as it is."""
     cache: str = ""
     """Whether a run with a cache on a local disk was measured from the full cache or without it, as one sentence. Empty
     for a run without a cache."""
@@ -206,7 +207,7 @@ class Option:
     unit: int = 1
     """Number by which a setting is divided: a batch of 128 images may be `--batch_size 64` on each of 2 devices."""
     value: str = ""
-    """Word that is printed as the value instead of the setting's; empty: the setting's value is."""
+    """Word to print instead of the setting's value; empty: the value is printed."""
 
     def text(self, setting: object) -> str:
         """Return the option with the value of the setting, as it is typed."""
@@ -215,7 +216,8 @@ class Option:
 
 
 Options = Mapping[str, Option]
-"""Options by the names of the settings (`loaders.diagnosis.findings.Changes`); a setting without one cannot be set."""
+"""Options by the names of the settings (`loaders.diagnosis.findings.Changes`); a setting without an option cannot be
+set."""
 
 _SETTINGS = ("threads", "processes", "decoder", "prefetch_batches", "reads_in_flight", "batch_size", "transfer_ahead")
 DIAGNOSE: Options = {name: Option(f"--{name.replace('_', '-')}") for name in _SETTINGS} | {

@@ -30,20 +30,20 @@ from loaders.diagnosis.verdict import Measured
 from loaders.engine.batch import Batch
 
 TIE = 0.97
-"""Share of the best rate at which a change that takes less effort is preferred to the best one."""
+"""A change that takes less effort than the best one is preferred if it reaches this share of the best rate."""
 TRUSTED = 0.9
-"""Share of the best prediction at which a change that was tried is preferred to it, because half of all predictions are
-off by 6 % or more, and a third by 10 %."""
+"""A tried change is preferred to the best prediction if it reaches this share of it, because half of all predictions
+are off by 6 % or more, and a third by 10 %."""
 NEAR = 1.15
-"""Largest ratio of a stage's rate to that of the slowest one at which the stage may be the limit as well."""
+"""Largest ratio of a stage's rate to the slowest stage's at which the stage may be the limit as well."""
 EFFORTS = ("restart", "rebuild", "copy")
-"""What changes need, the least effort first."""
+"""Efforts of changes, the least first."""
 _PREPARING = frozenset({"prepare", "cores", "contention"})
 """Limits that a faster transform can lift."""
 SAME_REGION_READ_S = 0.005
 """Time of a small read from a bucket in the same region."""
 MOST_LEFT = 1 / MIN_GAIN
-"""Largest share of the pixels that smaller images may have: with more, work for each pixel gains less than 5 %."""
+"""Largest share of the pixels that smaller images may have: with more, a run gains less than 5 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,16 @@ class _Change:
     advice: str
     stages: dict[Stage, StageRate]
     images_per_s: float | None = None
-    """Rate of a whole run with the change, measured where the stages alone do not say enough."""
+    """Rate of a complete run with the change, measured if the stages alone do not say enough."""
     request_latency_s: float | None = None
-    """Latency of a read where the change moves the data; None where it moves none."""
+    """Latency of a read if the change moves the data; None if it does not."""
     closes_gap: bool = False
-    """Whether the change may also lift what keeps a run below its prediction, which then does not lower that of the
-    change."""
+    """Whether the change may also remove what keeps the run below its prediction; the change's prediction is then not
+    lowered by that."""
 
 
 def find_fixes(stages: Stages, run: Measured) -> list[Fix]:
-    """Return the changes that are predicted to gain 5 % or may do so, given how wrong such predictions have been."""
+    """Return the changes that are predicted to gain 5 %, or may gain 5 % given the usual error of such predictions."""
     near, fixes = _near(stages, run), []
     for source, limits in _CHANGES:
         if near.isdisjoint(limits):
@@ -87,7 +87,7 @@ def _answered(source: Callable[[Stages], Iterator[_Change]], stages: Stages) -> 
 
 
 def find_bound(stages: Stages, run: Measured) -> Bound | None:
-    """Return what a run without its transform is predicted to reach; None where preparing does not limit the run."""
+    """Return the predicted rate of a run without its transform; None if preparing does not limit the run."""
     if stages.transform is None or _near(stages, run).isdisjoint(_PREPARING):
         return None
     prepare = stages.prepared(stages.without_transform.config)
@@ -118,9 +118,9 @@ def _near(stages: Stages, run: Measured) -> set[str]:
 def _predicted(change: _Change, stages: Stages, run: Measured) -> Fix:
     """Return a change with its predicted rate.
 
-    A changed run that has the same limit is taken to miss its prediction by as much as the run itself. Fetching takes
-    longer while the other stages run than alone, so that it has too few requests in flight; that is not a limit of the
-    prediction, and a change that brings more requests may lift the run to it (`closes_gap`).
+    A changed run with the same limit is assumed to miss its prediction by as much as the run itself. Fetching is slower
+    while the other stages run, and then has too few requests in flight. The prediction does not contain this limit, so
+    a change that brings more requests may lift the run to its prediction (`closes_gap`).
     """
     # The model knows the stages alone, so it errs where they disturb each other. What it misses of the present run is
     # known, observed over predicted; the same error is assumed of a changed run as long as the same stage limits both,
@@ -211,8 +211,8 @@ def _workers_reason(settings: Changes) -> str:
 def _fewer_compute_threads(stages: Stages) -> Iterator[_Change]:
     """Yield smaller numbers of threads for a model that computes on the cores that decode.
 
-    Threads of one step wait for each other, most of them spinning. Where decoding takes a core from one of them, all
-    others wait with it, so that many are slower than few. No rate alone says by how much: whole runs are measured.
+    Threads of one step wait for each other, mostly spinning. If decoding takes a core from one of them, all others wait
+    for it, so many threads are slower than few. No stage alone shows by how much, so complete runs are measured.
     """
     now, cores = compute_threads(stages.device), available_cores()
     for threads in sorted({1, cores // 2, cores} - {0}):
@@ -279,7 +279,7 @@ def _smaller_images(stages: Stages) -> Iterator[_Change]:
 
 
 def advice_to_shrink(config: LoaderConfig, command: str) -> str:
-    """Return the advice to store smaller images, with what it costs: random crops of them may be enlarged."""
+    """Return the advice to store smaller images, and its cost: random crops of them may be enlarged."""
     side, crops = config.short_side, config.crop_groups if config.augment else ()
     smallest = {group.size: round(side * math.sqrt(group.crop.scale[0])) for group in crops}
     enlarged = [f"{crop} to {size}" for size, crop in smallest.items() if crop < size]
@@ -291,7 +291,7 @@ def advice_to_shrink(config: LoaderConfig, command: str) -> str:
 
 
 def conversion(dataset: Dataset, short_side: int) -> str:
-    """Return the command that makes a dataset with smaller images of this one, in the same format next to it."""
+    """Return the command that converts this dataset to one with smaller images, in the same format next to it."""
     url = dataset.url.rstrip("/")
     words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", dataset.manifest.format]
     return shell_words(*words, "--resize", short_side)
@@ -344,7 +344,7 @@ def _larger_batch(stages: Stages) -> Iterator[_Change]:
 
 
 def repeated(batch: Batch, times: int) -> Batch:
-    """Return a batch that has the images of another one several times."""
+    """Return a batch that repeats the images of another one."""
     import numpy as np
 
     images, labels = np.concatenate([batch.images] * times), np.concatenate([batch.labels] * times)

@@ -1,4 +1,4 @@
-"""A run as a user sets it up, the device that it feeds, and how fast it is when it is watched for some seconds.
+"""A run as a user sets it up, the device that it feeds, and its rate over some seconds.
 
 The device is a real model on a real device, or a simulated one, which takes time but no core, like an accelerator:
 
@@ -57,14 +57,14 @@ class SharesCores(Protocol):
 
     @property
     def compute_threads(self) -> int:
-        """Number of threads with which a step computes; 0 if it computes elsewhere."""
+        """Number of threads that a step computes with; 0 if it computes elsewhere."""
 
     def use_threads(self, count: int) -> None:
         """Compute with another number of threads from now on; called by the thread that runs the steps."""
 
 
 def compute_threads(device: Device) -> int:
-    """Return the number of threads with which a device computes on this machine's cores; 0 if it does not."""
+    """Return the number of threads that a device computes with on this machine's cores; 0 if it does not."""
     return device.compute_threads if isinstance(device, SharesCores) else 0
 
 
@@ -148,7 +148,7 @@ def _wait(seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Arrived:
-    """A batch on the device, and when it was transferred."""
+    """A batch on the device, and the times of its transfer."""
 
     resident: Any
     images: int
@@ -251,7 +251,7 @@ MIN_STEPS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSetup:
-    """A run that can be tried."""
+    """Dataset, settings and options of a run."""
 
     url: str
     split: str
@@ -259,9 +259,9 @@ class RunSetup:
     transfer_ahead: int = 2
     """Batches sent to the device while it computes."""
     compute_threads: int | None = None
-    """Threads with which a model computes on the cores that decode; None: as many as it has."""
+    """Threads that a model computes with on the cores that decode; None: its own number."""
     options: Options = field(default_factory=lambda: DIAGNOSE)
-    """Options with which the user sets the run up; no change is advised that they cannot set."""
+    """Options of the user's command; only changes that these can set are advised."""
 
     def changed(self, settings: Changes) -> RunSetup:
         """Return the run with other settings: fields of the config, `transfer_ahead` or `compute_threads`."""
@@ -274,20 +274,20 @@ class RunSetup:
         )
 
     def settable(self, settings: Changes) -> Changes:
-        """Return the settings that differ from those of the run and have an option."""
+        """Return the settings that differ from the run's and have an option."""
         return cast(Changes, {name: value for name, value in self._differing(settings) if name in self.options})
 
     def can_set(self, settings: Changes) -> bool:
-        """Whether all settings that differ from those of the run have an option."""
+        """Whether all settings that differ from the run's have an option."""
         return all(name in self.options for name, _ in self._differing(settings))
 
     def typed(self, settings: Changes) -> str:
-        """Return the options that set what differs from the run, as they are typed."""
+        """Return the options for the settings that differ from the run's, as they are typed."""
         return " ".join(self.options[name].text(value) for name, value in self._differing(settings))
 
     def _differing(self, settings: Changes) -> list[tuple[str, object]]:
         config = self.config
-        if config.threads is None:  # then their number follows that of the processes
+        if config.threads is None:  # then their number follows the processes'
             now = replace(config, processes=settings.get("processes", config.processes))
             config = replace(config, threads=now.num_threads)
         return [
@@ -303,14 +303,14 @@ class RunSetup:
 
 @dataclass(frozen=True, slots=True)
 class ObservedRun:
-    """A run as it was watched."""
+    """Measurements of a run."""
 
     images_per_s: float
     steps: list[FedStep]
 
     @property
     def step_images_per_s(self) -> float:
-        """Images/s of the steps alone, without the waits between them: no less than `images_per_s`."""
+        """Images/s of the steps alone, without the waits between them; at least `images_per_s`."""
         return sum(step.images for step in self.steps) / sum(step.times.compute_s for step in self.steps)
 
 
@@ -325,8 +325,8 @@ def images_in_flight(storage: Storage, config: LoaderConfig) -> int:
 
 
 def reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
-    """Return the maximum number of requests in flight at once, over all processes: they share a number that is set, and
-    have the usual one each where none is."""
+    """Return the maximum number of requests in flight at once, over all processes: they share a number that is set;
+    otherwise each has the default number."""
     if storage.is_local:
         return config.num_threads
     processes = max(1, config.processes)
@@ -339,7 +339,7 @@ def batches_per_burst(storage: Storage, config: LoaderConfig) -> int:
     """Return the number of batches that may arrive together.
 
     Reads that began together share the link to a bucket and end together, so all batches in flight may come at nearly
-    the same time. Only after a multiple of them is a rate that of the link.
+    the same time. Only over a multiple of this number is the rate the link's.
     """
     return 1 if storage.is_local else config.prefetch_batches
 

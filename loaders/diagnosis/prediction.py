@@ -2,10 +2,10 @@
 
 An image is fetched (F), prepared (P), transferred (H) and computed (G). Stages that run at the same time are bounded by
 the slowest one or by the cores that they share; the times of stages that take turns add up. How near to that bound a
-run comes depends on how many batches may wait between the stages, so some hundred batches are simulated. Below that is
-how many images to request ahead so that fetching no longer limits a run, and which changes to try: the rate of a change
-that was not tried is between its prediction times the smallest and times the largest ratio of measured to predicted
-rate of such changes, and a change is left out if its upper bound is below another's lower bound.
+run comes depends on how many batches may wait between the stages, so some hundred batches are simulated. The second
+part finds how many images to request ahead so that fetching no longer limits a run. The third finds which changes to
+try: an untried change's rate is between its prediction times the smallest and times the largest ratio of measured to
+predicted rate of such changes. A change is left out if its upper bound is below another's lower bound.
 
 Sources: Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021), for the rates and the stalls;
 Kuchnik et al., "Plumber" (MLSys 2022), for the division of cores.
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from loaders.diagnosis.findings import STAGES, Fix, Limit, Stage
 
 COMPUTE_BOUND = 0.95
-"""Share of the rate of compute alone at which the device is taken for the limit."""
+"""Share of the rate of compute alone from which on the device counts as the limit."""
 SIMULATED_BATCHES = 400
 """Batches that are simulated; the first quarter, in which queues fill, does not count."""
 CONTENTION = 0.9
@@ -31,12 +31,12 @@ CONTENTION = 0.9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batches:
-    """How a run moves its images."""
+    """Batches of a run, and the room between its stages."""
 
     images: int
     """Images in each batch of this host."""
     ahead: int
-    """Batches that the loader has in progress in addition to the one that was taken last."""
+    """Batches that the loader has in progress after the one that was taken last."""
     on_device: int
     """Batches on the device in addition to the one of the running step; 0: a step waits for its own transfer."""
     fetch_latency_s: float = 0.0
@@ -47,7 +47,7 @@ class Batches:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """What every stage reaches alone, and what it takes from the machine."""
+    """Rates of the stages alone, and their use of the machine."""
 
     images_per_s: Mapping[Stage, float]
     cpu_s_per_image: Mapping[Stage, float]
@@ -63,7 +63,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Rate of the whole run, and what limits it."""
+    """Rate of a run, and its limit."""
 
     images_per_s: float
     limit: Limit
@@ -72,8 +72,8 @@ class Prediction:
 def predict(rates: Rates) -> Prediction:
     """Return the rate of all stages together.
 
-    X <= min(F, P, H, G, cores / sum of CPU seconds an image), where stages that take turns count as one whose time is
-    the sum of theirs and whose name is that of the slowest. Few batches between the stages make the rate lower.
+    X <= min(F, P, H, G, cores / sum of CPU seconds an image), where stages that take turns count as one: their times
+    add up, and it is named after the slowest. Few batches between the stages make the rate lower.
     """
     bound = _bound(rates)
     return Prediction(min(bound.images_per_s, _simulated(rates, bound)), bound.limit)
@@ -105,7 +105,7 @@ def _bound(rates: Rates) -> Prediction:
 
 
 def _simulated(rates: Rates, bound: Prediction) -> float:
-    """Return the images/s of some hundred simulated batches that wait for each other as a run's do.
+    """Return the images/s of some hundred simulated batches, which wait for each other as in a run.
 
     Each stage begins with a batch when the stage before has finished it and it has finished the batch before itself.
     Fetching also waits until there is room, i.e. until the batch `ahead` places earlier was taken; sending waits until
@@ -165,39 +165,37 @@ def allocate(rates: Rates, most_cores: Mapping[Stage, float]) -> tuple[float, di
 
 
 MORE_AHEAD = 4
-"""Factor by which changes raise the batch size and the threads of a transform that waits, and by which they raise the
-requests in flight at least."""
+"""Factor by which changes raise the batch size, and the threads of a transform that waits; the requests in flight are
+raised by at least this factor."""
 BEYOND = 2.0
-"""Ratio of the rate at which fetching alone is to deliver to that of the next limit. In a run the requests share cores
-with the other stages and each takes longer than alone: with as many as just reach the next limit, a run stays below
-it."""
+"""Target rate of fetching alone, relative to the next limit. In a run, requests share cores with the other stages and
+take longer than alone: with just enough requests to reach the next limit alone, a run would stay below it."""
 MOST_READS = 512
 """Number of requests in flight up to which they are raised by more than MORE_AHEAD: each takes a thread."""
 ROOM = 2
 """Images in the batches ahead for each request in flight: those that have arrived and wait to be decoded, or for the
 rest of their batch, are in flight no longer."""
 BUSY_INTERPRETER = 0.9
-"""Cores in use of one process that fetches, from which on its interpreter lock may be what limits it."""
+"""Cores that one fetching process uses, from which on its interpreter lock may limit it."""
 
 
 def reads_needed(in_flight: float, fetch: float, beyond: float, usual: int) -> int:
-    """Return the requests in flight with which fetching is no longer the limit, if its rate rises as their number does.
+    """Return the requests in flight that fetching needs to be no longer the limit, if its rate grows in proportion.
 
-    They are no fewer than a loader has by default, because few requests at a time take more CPU time for each, so that
-    `beyond` is too low.
+    The number is at least a loader's default: with few requests each takes more CPU time, which makes `beyond` too low.
 
     Args:
         in_flight: Images in flight now.
         fetch: Images/s of fetching alone with them.
-        beyond: Images/s of the run if fetching were no limit.
-        usual: Requests in flight where no number of them is set.
+        beyond: Images/s of the run if fetching were not a limit.
+        usual: Requests in flight by default.
     """
     wanted = min(BEYOND * beyond / fetch * in_flight, MOST_READS)
     return math.ceil(max(MORE_AHEAD * in_flight, usual, wanted))
 
 
 def batches_needed(reads: int, rows: int) -> int:
-    """Return the batches ahead with which as many requests can always be in flight."""
+    """Return the batches ahead that always allow this many requests in flight."""
     return math.ceil(ROOM * reads / rows)
 
 
@@ -226,7 +224,7 @@ LARGER: dict[tuple[str, Limit], ErrorRange] = {
 
 
 def error_range(name: str, limit: Limit) -> ErrorRange:
-    """Return how wrong predictions of a change have been in runs with this limit."""
+    """Return the error range of predictions of a change in runs with this limit."""
     return LARGER.get((name, limit), USUAL)
 
 
@@ -241,7 +239,7 @@ def lowest_rate(fix: Fix, limit: Limit) -> float:
 
 
 def may_gain(fix: Fix, limit: Limit, min_gain: float) -> bool:
-    """Whether a change is predicted to gain enough, or may do so for all that is known of its prediction's error."""
+    """Whether a change is predicted to gain enough, or may gain it within its prediction's error range."""
     most = LARGER[fix.name, limit].most if (fix.name, limit) in LARGER else 1.0
     return fix.gain * most >= min_gain
 

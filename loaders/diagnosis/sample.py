@@ -2,8 +2,8 @@
 
 A change that needs other data is rehearsed: the sample, in memory, is fetched by the loader's own code for buckets or
 disks, and before an image is delivered, the same number of bytes is read from the real bucket or disk. So a dataset of
-smaller images can be tried before it is built. To try a cache nothing is read from the bucket, because the loader fills
-and reads the cache itself.
+smaller images can be tried before it is built. A trial of a cache reads nothing from the bucket, because the loader
+fills and reads the cache itself.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ SAMPLE_IMAGES = 512
 """Images of a sample: their mean cost is within some percent of the dataset's."""
 SAMPLE_QUALITY = 90
 MIN_SHRUNK, MAX_SHRUNK = 64, 256
-"""Images of a sample that is shrunk, at least and at most."""
+"""Smallest and largest number of images in a shrunk sample."""
 SHRINKING_S = 3.0
 """Time to shrink a sample, unless it has fewer than MIN_SHRUNK images by then."""
 SPLIT = "train"
 
 
 def write_sample(images: Sequence[bytes], folder: Path, short_side: int | None = None, *, is_built: bool = True) -> str:
-    """Write a local dataset of some images, a shard as a build writes, and return the URL to load it from.
+    """Write some images as a local dataset, one shard like a build's, and return its URL.
 
-    A loader of it takes as much CPU time for an image as one of the dataset itself; a file for each image and an index
-    without sizes would cost some 10 us an image, a tenth of decoding a small one.
+    Loading it takes as much CPU time for an image as loading the dataset itself. A file for each image and an index
+    without sizes would cost 10 us more an image, a tenth of decoding a small one.
 
     Args:
         images: Encoded images.
         folder: Folder of the dataset; it must not exist yet.
         short_side: Short side to which the images are shrunk as a build would; by default they stay as they are.
-        is_built: Whether the index knows sizes and checksums of the images, as that of a build does, or neither, as
-            that of most adopted data.
+        is_built: Whether the index has sizes and checksums of the images, like a build's, or neither, like the index of
+            most adopted data.
 
     Raises:
         StorageError: None of the images can be shrunk.
@@ -81,7 +81,7 @@ def write_sample(images: Sequence[bytes], folder: Path, short_side: int | None =
 
 
 def pixels_left(images: Sequence[bytes], short_side: int) -> float:
-    """Return the share of the images' pixels that is left if they are stored with a short side; 1 if none is shrunk.
+    """Return the share of pixels that remains if the images are stored with a short side; 1 if none is shrunk.
 
     Args:
         images: Encoded images, of which only the headers are read; those that cannot be read do not count.
@@ -109,16 +109,16 @@ def _sides(image: bytes) -> bytes:
 
 
 def sample_streams(num_streams: int, *, samples: int, of_sample: int) -> int:
-    """Return the number of streams with which a sample is planned: as many images in each as in those of the split.
+    """Return the number of streams for planning a sample, so that each has as many images as a stream of the split.
 
-    Planning a stream costs as much time as a few images, whatever it holds. With all streams of the split, planning an
-    image of a small sample would take several times as long.
+    Planning a stream costs as much time as a few images, whatever its length. With all streams of the split, planning
+    an image of a small sample would take several times as long.
     """
     return max(1, min(num_streams, round(num_streams * of_sample / samples)))
 
 
 def _shrunk(images: Sequence[bytes], short_side: int) -> Iterator[bytes]:
-    """Yield as many shrunk images as there is time for; images that cannot be decoded are left out."""
+    """Yield shrunk images until the time is over; images that cannot be decoded are left out."""
     policy = ImagePolicy(short_side=short_side, quality=SAMPLE_QUALITY)
     until_s = time.perf_counter() + SHRINKING_S
     threads = available_cores()
@@ -141,7 +141,7 @@ def mean_image_bytes(sample_url: str) -> float:
 
 
 class _Quiet:
-    """Progress of indexing a sample, which is not shown."""
+    """Progress of indexing a sample; shows nothing."""
 
     stall_s = STALL_S
 
@@ -159,10 +159,10 @@ class _Quiet:
 MAX_PLACES = 1024
 """Maximum number of places in one shard that are read in turn."""
 DISK_SHARDS = 64
-"""Maximum number of shards of a disk with such places: more of them than a trial reads, because what is read again
-comes from the page cache."""
+"""Maximum number of shards on a disk with such places: more than a trial reads, because a second read would come from
+the page cache."""
 _PLACES_APART = 7919
-"""Number of places by which processes with successive numbers begin apart: a prime."""
+"""Distance, in places, between the starts of successive processes: a prime."""
 
 
 class Place(NamedTuple):
@@ -176,7 +176,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Bucket or disk that is read for its timing only: the bytes that a run uses are those of a local sample."""
+    """Bucket or disk that is read for its timing only: the run uses the bytes of a local sample."""
 
     dataset: Dataset
     places: tuple[Place, ...]
@@ -188,7 +188,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RehearsalSetup(RunSetup):
-    """A run on a sample; `url` is what `sample.write_sample` returned."""
+    """A run on a sample; `url` is the result of `write_sample`."""
 
     source: Source | None = None
     """Bucket or disk to read from; None: only the sample is read, as from a bucket."""
@@ -205,8 +205,8 @@ class RehearsalSetup(RunSetup):
 
 
 def places_in(dataset: Dataset, index: SplitIndex, *, shards: int = 1) -> tuple[Place, ...]:
-    """Return places of images in the first shards that have some, in an order in which a disk cannot read ahead; a read
-    at one may extend to the shard's end.
+    """Return places of images in the first shards with images, in an order that defeats a disk's read-ahead; a read may
+    extend to the shard's end.
     """
     some = [number for number, each in enumerate(dataset.split.shards) if each["samples"]][:shards]
     found = []

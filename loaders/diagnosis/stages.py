@@ -1,7 +1,7 @@
-"""The stages of one run, as they are and as a change would make them; each is measured when it is first needed.
+"""The stages of one run, unchanged and with changes; each is measured when it is first needed.
 
-First the measurements of single stages (the device, the transfer, preparing with the user's transform as a part of it),
-then `Stages`, which knows the run and measures each setting once.
+First come the measurements of single stages (device, transfer, preparing with the user's transform), then `Stages`,
+which measures each setting of a run once.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ from loaders.loader import Loader, open_configured
 from loaders.order import samples_per_block
 
 _LOCKED = 0.8
-"""Share of one core that the calls of a transform in all threads of a process take at least if it holds the interpreter
-lock: the rest is the time in which the loader itself has the lock. They cannot take more than one core."""
+"""Least share of one core that the calls of a transform in all threads of a process take if it holds the interpreter
+lock; the loader itself has the lock for the rest. More than one core is impossible."""
 _MOST_LOCKED = 1.1
-"""The same share at most; a tenth is the error of measurement."""
+"""Largest such share; a tenth is the error of measurement."""
 _WAITING = 1.3
-"""Ratio of the time to prepare an image to all CPU time for it from which on threads wait."""
+"""Ratio of the time to the CPU time of preparing an image, from which on threads count as waiting."""
 _IDLE_CORES = 0.5
-"""Cores that must be idle, or threads may wait for a core instead of the lock."""
+"""Cores that must be idle; otherwise threads may wait for a core instead of the lock."""
 _EXPLAINED = 0.5
-"""Share of a transform's time from which on its CPU time, in as many threads as take turns, explains it."""
+"""Share of a transform's time that the CPU time of all threads that take turns must reach to explain it."""
 
 
 def without_transforms(config: LoaderConfig) -> LoaderConfig:
@@ -77,7 +77,7 @@ def without_transforms(config: LoaderConfig) -> LoaderConfig:
 def transform_cost(
     config: LoaderConfig, before: Mapping[str, StageTimes], after: Mapping[str, StageTimes]
 ) -> TransformCost | None:
-    """Return what the transforms took between two looks at a loader's stages; None where there are none."""
+    """Return the cost of the transforms between two looks at a loader's stages; None without transforms."""
     nothing = StageTimes()
     images, transform_s, cpu_s = _between(before.get("transform", nothing), after.get("transform", nothing))
     decoded, prepare_s, _ = _between(before.get("decode", nothing), after.get("decode", nothing))
@@ -99,12 +99,12 @@ def holds_lock(
     """Whether the threads of a process take turns in a transform, as those that run Python code do.
 
     Args:
-        cost: What the transform takes.
+        cost: Cost of the transform.
         threads: Threads of one process that call it.
         images_per_s: Rate of one process.
-        cpu_s_per_image: CPU time of everything that is done for an image. Threads wait for the lock outside of a short
-            transform, too, because the interpreter lets a thread keep it for 5 ms.
-        idle_cores: Cores that nothing used meanwhile.
+        cpu_s_per_image: Total CPU time for an image. Threads wait for the lock outside a short transform, too, because
+            the interpreter lets a thread keep it for 5 ms.
+        idle_cores: Cores that were idle during the measurement.
     """
     taken = images_per_s * cost.cpu_s_per_image
     is_waiting = cost.prepare_s_per_image >= _WAITING * cpu_s_per_image
@@ -112,8 +112,8 @@ def holds_lock(
 
 
 def waits_for_no_core(cost: TransformCost, threads: int) -> bool:
-    """Whether a transform that so many threads of a process call waits for something other than a core or the
-    interpreter lock, such as a disk or a server."""
+    """Whether a transform that `threads` threads of a process call waits for a disk, a server or the like, and not for
+    a core or the interpreter lock."""
     return threads * cost.cpu_s_per_image < _EXPLAINED * cost.s_per_image
 
 
@@ -127,7 +127,7 @@ def _between(before: StageTimes, after: StageTimes) -> tuple[int, float, float]:
 
 
 def _name_of(transform: Any) -> str:
-    """Return where a transform is defined, as `--transform` names it; of an object its class."""
+    """Return the place of a transform's definition, as `--transform` names it; for an object, its class's."""
     if isinstance(transform, partial):
         return _name_of(transform.func)
     kind = transform if hasattr(transform, "__qualname__") else type(transform)
@@ -139,7 +139,7 @@ WARM_UP_STEPS = 3
 
 
 def compute_rate(device: Device, batch: Batch, seconds: float, busy_cores: float) -> StageRate:
-    """Measure the device fed from memory: the same batch again and again."""
+    """Measure the device with the same batch from memory, repeated."""
     resident = device.put(batch.images, batch.labels)
     for _ in range(WARM_UP_STEPS):
         device.step(resident)
@@ -171,9 +171,9 @@ class Prepared:
     jitter: tuple[float, ...]
     """Intervals between batches, relative to their mean."""
     transform: TransformCost | None
-    """What the user's transform takes of it."""
+    """Cost of the user's transform within it."""
     other_cores: float
-    """Cores that other programs used meanwhile; 0 if unknown."""
+    """Cores that other programs used during the measurement; 0 if unknown."""
 
 
 def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cores: float) -> Prepared:
@@ -267,8 +267,8 @@ class Stages:
 
     @property
     def workers_wait(self) -> bool:
-        """Whether the workers wait in the user's transform for neither a core nor the interpreter lock, so that more of
-        them than there are cores may help."""
+        """Whether the workers wait in the user's transform for something other than a core or the interpreter lock, so
+        that more workers than cores may help."""
         config, prepare = self.setup.config, self.alone["prepare"]
         left = min(self.available_cores(self.alone), available_cores() - (self.other_cores or 0.0))
         workers = min(left, config.num_threads * max(1, config.processes))
@@ -282,8 +282,8 @@ class Stages:
 
     @property
     def is_interpreter_busy(self) -> bool:
-        """Whether fetching from a bucket keeps the interpreter of one process busy, so that further processes, which
-        have an interpreter each, may fetch more."""
+        """Whether fetching from a bucket keeps the interpreter of one process busy, so that more processes, each with
+        its own interpreter, may fetch more."""
         return not self.is_local and self.fetched.own_cores >= BUSY_INTERPRETER
 
     @property
@@ -309,8 +309,8 @@ class Stages:
 
     @cached_property
     def ahead_settings(self) -> Changes:
-        """Settings that differ from those of the run and have so many images in flight that fetching should limit it no
-        longer, as far as memory allows."""
+        """Settings that differ from the run's: enough images in flight that fetching should no longer limit it, as far
+        as memory allows."""
         config, fetched, storage = self.setup.config, self.fetched, self.loader.dataset.storage
         beyond = predict_fetched(self.rates(self.setup)).images_per_s
         usual = reads_in_flight(storage, replace(config, reads_in_flight=None, processes=0))
@@ -326,9 +326,9 @@ class Stages:
 
     @cached_property
     def fetched_ahead(self) -> Fetched | None:
-        """Fetching with `ahead_settings`; None where so many reads get no answer in time."""
+        """Fetching with `ahead_settings`; None if that many reads miss their deadline."""
         if self.attempt.is_narrow:
-            return None  # twice as many reads got none
+            return None  # twice as many reads missed their deadline
         try:
             return self.fetched_with(self.setup.changed(self.ahead_settings).config)
         except UnansweredError:
@@ -371,13 +371,13 @@ class Stages:
     def saw_steps(self, images_per_s: float) -> None:
         """Take the rate of the run's own steps as the device's if it is higher.
 
-        What else runs makes a step slower and never faster, so both rates are lower bounds of what the device takes.
+        Other work makes a step slower and never faster, so both rates are lower bounds of the device's.
         """
         compute = self.alone["compute"]
         self.alone["compute"] = replace(compute, images_per_s=max(compute.images_per_s, images_per_s))
 
     def planned_for(self, sample: str, config: LoaderConfig) -> LoaderConfig:
-        """Return the settings with as many streams as a sample needs to be planned as the split is."""
+        """Return the settings with the number of streams that makes planning a sample like planning the split."""
         of_sample = open_dataset(sample, SPLIT).split.samples
         samples = self.loader.order.num_samples
         return replace(config, num_streams=sample_streams(config.num_streams, samples=samples, of_sample=of_sample))
@@ -400,8 +400,8 @@ class Stages:
         return replace(fetched.rate, images_per_s=max(fetched.rate.images_per_s, rate))
 
     def fetched_smaller(self, share: float) -> StageRate:
-        """Measure fetching as if images had a share of their bytes: as many reads of less, or fewer reads where several
-        images come from a bucket by one read. A cache answers at once whatever their size."""
+        """Measure fetching as if images had a share of their bytes: the same number of smaller reads, or fewer reads if
+        one read from a bucket brings several images. A cache answers at once whatever their size."""
         if self.is_cached:
             return self.fetched.rate
         self.progress("fetching, as if images were smaller")
@@ -412,7 +412,7 @@ class Stages:
         return replace(found, images_per_s=found.images_per_s * factor, cpu_s_per_image=found.cpu_s_per_image / factor)
 
     def _images_per_read(self, share: float) -> int:
-        """Return how many images come by one read, if images had a share of their bytes."""
+        """Return the number of images that one read would bring if images had a share of their bytes."""
         order, config = self.loader.order, self.setup.config
         if self.is_local or order.samples_per_block == 1 or self.loader.index.one_file_per_image:
             return 1
@@ -443,7 +443,7 @@ class Stages:
 
         Args:
             setup: The run.
-            what: What `progress` gets.
+            what: Text for `progress`.
         """
         self.progress(what)
         return observe(setup, self.device, 2 * self.seconds).images_per_s
@@ -454,8 +454,8 @@ class Stages:
         return self.tried(self._cached_setup(self.sample), what)
 
     def tried_smaller(self, short_side: int) -> float:
-        """Return the images/s of a run on smaller images, for which as many bytes are read from the disk, bucket or
-        cache as they have."""
+        """Return the images/s of a run on smaller images; the disk, bucket or cache is read for their number of
+        bytes."""
         (sample, num_bytes), what = self.shrunk(short_side), "a run on smaller images"
         if self.is_cached:
             cached = self._cached_setup(sample)
@@ -499,7 +499,7 @@ class Stages:
     def rates(
         self, setup: RunSetup, changed: Mapping[Stage, StageRate] | None = None, request_latency_s: float | None = None
     ) -> Rates:
-        """Return what `predict` needs: the stages, with some of them changed.
+        """Return the argument of `predict`: the stages, some of them changed.
 
         Args:
             setup: The run, with the change if that is one of its settings.
@@ -520,7 +520,7 @@ class Stages:
         )
 
     def _batches(self, setup: RunSetup, fetch_images_per_s: float, request_latency_s: float | None) -> Batches:
-        """Return how the run moves its images.
+        """Return the run's batches, and the room between its stages.
 
         If the batches ahead request all their bytes at once, the bytes arrive a round trip later. From a cache they
         come without one: its time is CPU time, which is counted for its stage.
@@ -544,8 +544,8 @@ class Stages:
         return 0.0 if self.is_cached else request_latency_s(self.loader)
 
     def available_cores(self, stages: Mapping[Stage, StageRate]) -> float:
-        """Return the cores that other programs leave, but no less than a stage was seen to use, and no more than the
-        quota of the control group, which all stages share."""
+        """Return the cores that other programs leave: at least as many as a stage has used, at most the quota of the
+        control group, which all stages share."""
         left = available_cores() - self.busy_cores
         used = (stage.images_per_s * stage.cpu_s_per_image for stage in stages.values())
         return min(self._quota, max(left, *used))

@@ -1,6 +1,6 @@
-"""The limit and the sentence of a diagnosis, and what makes it undecided: pure functions of the measured rates.
+"""Limit and sentence of a diagnosis, and reasons for an undecided one: pure functions of the measured rates.
 
-A verdict is a table: each row has the limits for which it is said, a condition and a sentence.
+A verdict is a table: each row has the limits that it applies to, a condition and a sentence.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from loaders.diagnosis.findings import MIN_GAIN, Bound, Fix, Limit, Stage, Stage
 from loaders.diagnosis.prediction import COMPUTE_BOUND, CONTENTION, Prediction
 
 HIGHEST_RATIO: Mapping[Stage, float] = {"fetch": 1.5, "prepare": 1.5, "transfer": 1.5, "compute": 1.25}
-"""Ratio of the observed rate to that of a stage alone above which one of the two is wrong, because no run is faster
-than one of its stages. The device repeats one batch; the other stages are measured on a sample of the images, and a
-link varies, so that their rates are less certain."""
+"""Ratio of the observed rate to a stage's rate alone above which one of the two is wrong, because no run is faster than
+its stages. The device repeats one batch; the other stages are measured on a sample of the images, and a link varies, so
+that their rates are less certain."""
 MAIN_SHARE = 0.5
-"""Share of the time to prepare an image, or of its CPU time, from which on a transform is what a run waits for; and
-share of a step from which on the loop computes more than it waits."""
+"""Share of the time to prepare an image, or of its CPU time, from which on the run waits for the transform; and share
+of a step from which on the loop computes more than it waits."""
 HARDLY_WAITS = 0.05
-"""Share of the steps' time below which waiting for batches and their transfer explains no slow run."""
+"""Share of the steps' time below which waiting for batches and their transfer does not explain a slow run."""
 SLOWED = 0.9
 """Share of the device's rate alone below which the steps of a run that hardly waits are slower than alone."""
 CONSIDERABLE_SHARE = 0.1
 """Share of the cores from which on other programs may change the rates: as much as contention does."""
 CHANGED_SHARE = 0.25
-"""Share of the cores by which what other programs use may change meanwhile: as much as rates of the device differ."""
+"""Share of the cores by which other programs' use may change during the measurement: as much as rates of the device
+differ."""
 _ALONE: Mapping[Stage, str] = {
     "fetch": "fetching alone gave",
     "prepare": "decoding alone gave",
@@ -38,7 +39,7 @@ _ALONE: Mapping[Stage, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """Rates of a run and its stages, parts of an image's way and of a step, and what else runs, as far as known."""
+    """Measurements of a run, its stages and steps, and of other programs, as far as known."""
 
     observed: float
     """Images/s of the run."""
@@ -47,7 +48,7 @@ class Measured:
     predicted: Prediction
     """Prediction from the stages."""
     stage_limit: Limit
-    """What limits the run according to its stages (`limit_of`); changes are proposed for it."""
+    """Limit of the run according to its stages (`limit_of`); changes are proposed for it."""
     transform: TransformCost | None = None
     """The user's part of preparing an image."""
     cpu_s_per_image: float = 0.0
@@ -68,7 +69,7 @@ class Measured:
     bytes_per_image: float = 0.0
     """Mean size of an encoded image."""
     slow_link: str = ""
-    """Why the run was measured with fewer reads in flight, or a longer deadline, and how; empty if it was not."""
+    """Reason, and settings, if the run was measured with fewer reads in flight or a longer deadline; else empty."""
     cache: str = ""
     """Sentence that says how a run with a cache was measured; empty for one without."""
     is_cached: bool = False
@@ -76,19 +77,19 @@ class Measured:
 
     @property
     def other_cores(self) -> float:
-        """Cores that other programs used, whenever they used more."""
+        """Cores that other programs used before or after the measurement, whichever is more."""
         return max(self.other_cores_before, self.other_cores_after)
 
     @property
     def limit(self) -> Limit:
-        """The limit that a report names: no stage, where the steps show that none is waited for."""
+        """The limit that a report names; not a stage if the steps show that the run waits for none."""
         return "contention" if self.is_slowed else self.stage_limit
 
     @property
     def is_slowed(self) -> bool:
-        """Whether the run hardly waits, and its steps are slower than alone: what else runs takes time from them, as
-        threads that decode take the interpreter lock from a step that Python launches. If the steps share cores with
-        the stages, that is said instead."""
+        """Whether the run hardly waits, and its steps are slower than alone: other work takes time from them, such as
+        decoding threads that take the interpreter lock from a step that Python launches. If the steps share cores with
+        the stages, the verdict says that instead."""
         hardly_waits = self.wait_share + self.transfer_share < HARDLY_WAITS
         return self.stage_limit != "cores" and hardly_waits and self.observed < SLOWED * self.compute
 
@@ -100,7 +101,7 @@ class Measured:
     @property
     def falls_short(self) -> bool:
         """Whether the run is so far below what its stages allow that a change that closes only the gap is worth a
-        restart. Its device could take more, because `limit_of` names the device wherever a run is near its rate."""
+        restart. Its device could take more: `limit_of` names the device if a run is near the device's rate."""
         return self.stage_limit != "compute" and self.predicted.images_per_s >= MIN_GAIN * self.observed
 
     @property
@@ -113,7 +114,7 @@ class Measured:
 
     @property
     def others(self) -> str:
-        """How many cores other programs use, as the end of a clause; empty if they are few."""
+        """Number of cores that other programs use, as the end of a clause; empty if they are few."""
         if not _are_considerable(self.other_cores, self.cores):
             return ""
         return f", while other programs use {self.other_cores:.1f} of {self.cores} cores"
@@ -154,11 +155,11 @@ def contradiction(observed: float, stages: Iterable[StageRate], *, cores: int, o
 
 
 def disturbance(run: Measured) -> str:
-    """Return that other programs may be the reason for what is found; empty if they are not.
+    """Return a sentence that other programs may have changed the result; empty if they did not.
 
-    They may be why a run is more than a tenth slower than predicted. The prediction subtracts the cores that they used
-    before, and all rates are measured while they run. So where a run waits for cores, and they begin or end meanwhile,
-    the rates may agree with each other and still tell nothing.
+    They may make a run more than a tenth slower than predicted. The prediction subtracts the cores that they used
+    before, and all rates are measured while they run. So if a run waits for cores, and other programs start or end
+    during the measurement, the rates may agree with each other and still prove nothing.
     """
     promised, cores = run.predicted.images_per_s, run.cores
     if run.contention and run.other_cores >= (1 - run.observed / promised) * cores:
@@ -178,8 +179,8 @@ def disturbance(run: Measured) -> str:
 
 
 def threads_hint(together: float, alone: float, *, compute_threads: int, cores: int, other_cores: float) -> str:
-    """Return that fewer threads of a model may help, as a sentence after the reason why a diagnosis is undecided; empty
-    unless the model's steps alone and in the run differ by much while other programs run.
+    """Return a sentence that fewer threads of a model may help, to follow the reason for an undecided diagnosis. It is
+    empty unless the model's steps differ much between alone and in the run, while other programs run.
 
     Threads of one step wait for the slowest of them, and each takes turns with other programs. Rates are images/s.
     """
@@ -190,10 +191,10 @@ def threads_hint(together: float, alone: float, *, compute_threads: int, cores: 
 
 
 def limit_of(observed: float, compute: float, predicted: Prediction) -> Limit:
-    """Return what limits a run of these images/s.
+    """Return the limit of a run with these images/s.
 
-    The device is the limit only where the run is near its rate, or near what the stages predict. Where neither holds,
-    the stages slow each other down.
+    The device is the limit only if the run is near the device's rate, or near the prediction from the stages. If
+    neither holds, the stages slow each other down.
     """
     if observed >= COMPUTE_BOUND * compute:
         return "compute"
@@ -232,7 +233,7 @@ def verdict(run: Measured, fixes: Sequence[Fix]) -> str:
 
 
 class _Row(NamedTuple):
-    """A sentence, and when it is said."""
+    """A sentence, with its limits and condition."""
 
     limits: Set[Limit]
     holds: Callable[[Measured], object]
@@ -274,7 +275,7 @@ _BEGINNINGS = (
     _Row({"compute"}, _always, "You are waiting for the device{rate}."),
     _Row({"cores"}, _always, "You are waiting for processor cores, which decoding and the other stages share{rate}."),
 )
-"""Beginnings of a verdict; the first that holds is said, so the special cases come first."""
+"""Beginnings of a verdict; the first one that holds is used, so special cases come first."""
 _ADDITIONS = (
     _Row(_ANY, lambda run: run.is_slowed and run.contention, "Alone the stages promise {promised}."),
     _Row(
@@ -285,7 +286,7 @@ _ADDITIONS = (
     _Row(_ANY, lambda run: run.slow_link, "{slow_link}"),
     _Row(_ANY, lambda run: run.cache, "{cache}"),
 )
-"""Sentences that follow the beginning; each that holds is said."""
+"""Sentences after the beginning; each one that holds is used."""
 _ENDINGS = (
     _Row(_ANY, lambda run: run.waits_for_transform or run.bound is not None, "No setting would bring 5 %."),
     _Row(
@@ -295,11 +296,11 @@ _ENDINGS = (
     ),
     _Row(_ANY, _always, "No single change would bring 5 %."),
 )
-"""Ends of a verdict without a change that helps; the first that holds is said."""
+"""Ends of a verdict without a change that helps; the first one that holds is used."""
 
 
 def _number(value: float) -> str:
-    """Return a rate as text, with two digits where it is small."""
+    """Return a rate as text, with two digits if it is small."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
@@ -315,7 +316,8 @@ def is_main(transform: TransformCost, limit: Limit, cpu_s_per_image: float) -> b
 
 
 def bound_of(transform: TransformCost) -> Bound | None:
-    """Return what a run without its transform reaches, if it is enough faster to be worth the work on it."""
+    """Return the bound of a run without its transform, if it is high enough to make work on the transform
+    worthwhile."""
     bound = transform.without
     return bound if bound is not None and bound.gain >= MIN_GAIN else None
 
@@ -326,7 +328,7 @@ def transform_name(transform: TransformCost) -> str:
 
 
 def transform_sentence(transform: TransformCost, *, is_named: bool = False) -> str:
-    """Return how much of preparing an image a transform is, without a full stop."""
+    """Return a sentence about the transform's share of preparing an image, without a full stop."""
     are_several = ", " in transform.name
     name = transform_name(transform)
     subject = ("They" if are_several else "It") if is_named else name[0].upper() + name[1:]

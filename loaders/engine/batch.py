@@ -1,6 +1,6 @@
-"""Batches of all kinds: their arrays by name, the state that each carries, and which samples are in which row.
+"""Batches of all kinds: their arrays by name, the state that each carries, and the sample of each row.
 
-Shapes: NHWC, uint8, 0..255, for images as squares; those of packs and views are said where they differ.
+Shapes: NHWC, uint8, 0..255, for square images; packs and views say where they differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class MixtureChange(TypedDict):
-    """Weights of a mixture's datasets that hold from a position on."""
+    """Weights of a mixture's datasets from a position on."""
 
     start: int
     """Images of all ranks before the position."""
@@ -42,9 +42,9 @@ class LoaderState(TypedDict):
     """Images of all ranks before the next batch, counted over all epochs."""
     epoch: int
     sequence: dict[str, object]
-    """All that the sequence of batches depends on."""
+    """Everything that the sequence of batches depends on."""
     mixture: NotRequired[list[MixtureChange]]
-    """The weights of a mixture, and the positions from which on they hold."""
+    """The weights of a mixture, each with its first position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Batch:
     """One rank's part of one step."""
 
     images: NDArray[np.uint8]
-    """(rows, size, size, 3); the memory is reused when nothing refers to it any more."""
+    """(rows, size, size, 3); the memory is reused when nothing refers to it any longer."""
     labels: NDArray[np.int64]
     """(rows,); -1 where an image has no label."""
     keys: list[str]
@@ -60,18 +60,18 @@ class Batch:
     mask: NDArray[np.bool_]
     """(rows,); False where a row holds no sample: the tail of an evaluation, or an image that was skipped."""
     fields: dict[str, list[Any]]
-    """Values of the fields that the setting `fields` names, one for each row, or what the `transform` made of them;
+    """Values of the fields that the setting `fields` names, one for each row, or the `transform`'s results for them;
     None in the tail of an evaluation."""
     state: LoaderState
     """State for `load_state_dict`, which continues after this batch."""
     views: list[RowView | None] | None = None
-    """How each image was cropped and flipped, with the setting `views`; None for a row without a sample."""
+    """Crop, scale and flip of each image, with the setting `views`; None for a row without a sample."""
 
 
 ARRAYS = {"images": 4, "labels": 1, "mask": 1}
 """Names of a batch's arrays, with their numbers of dimensions."""
 PACK_ARRAYS = {"images": 3, "labels": 2, "mask": 2, "segments": 2, "positions": 3, "token_mask": 2, "grids": 3}
-"""The same of packs."""
+"""Names of a pack batch's arrays, with their numbers of dimensions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +96,15 @@ class PackBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class ViewBatch(Batch):
-    """One rank's part of one step, with several views of each image; labels, keys and the rest are those of images."""
+    """One rank's part of one step, with several views of each image; labels, keys and the rest have one entry for each
+    image."""
 
     images: tuple[NDArray[np.uint8], ...]  # type: ignore[assignment]  # in place of one array
-    """For each group of views an array (rows, views, size, size, 3); the memory is reused as that of `Batch`."""
+    """For each group of views an array (rows, views, size, size, 3); the memory is reused as in `Batch`."""
 
 
 def arrays_of(batch: Batch) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a batch by name, for adapters; those of several groups of views are `images/0` and so on."""
+    """Return the arrays of a batch by name, for adapters; several groups of views are `images/0` and so on."""
     if isinstance(batch, ViewBatch):
         images = {f"images/{number}": group for number, group in enumerate(batch.images)}
         return images | {name: getattr(batch, name) for name in ARRAYS if name != "images"}
@@ -111,7 +112,7 @@ def arrays_of(batch: Batch) -> dict[str, NDArray[Any]]:
 
 
 def image_groups(arrays: Mapping[str, T]) -> tuple[T, ...]:
-    """Return the groups of views among what became of the arrays of a `ViewBatch`."""
+    """Return the groups of views among the arrays of a `ViewBatch`, or what an adapter made from them."""
     return tuple(arrays[f"images/{number}"] for number in range(len(arrays) - len(ARRAYS) + 1))
 
 
@@ -195,8 +196,8 @@ def rows_per_part(
         host_rank: Number of this process, and the number of processes.
 
     Raises:
-        UsageError: The loader has another rank than this process, the mesh has no such axis, or its parts would not be
-            equal.
+        UsageError: The loader has another rank than this process, the mesh has no such axis, or its parts would differ
+            in size.
     """
     rank, world_size = host_rank
     if (config.rank, config.world_size) != host_rank:

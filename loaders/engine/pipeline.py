@@ -61,22 +61,22 @@ MAX_NAMED = 3
 
 
 class Activity:
-    """What each thread of a pipeline is doing, and how many things they have done."""
+    """Current activity of each thread of a pipeline, and the number of finished activities."""
 
     def __init__(self) -> None:
         self.count = 0
         self._doing: dict[int, Callable[[], str]] = {}
 
     def begin(self, describe: Callable[[], str]) -> None:
-        """Note what the calling thread does from now on; `describe` is called only if that hangs."""
+        """Note the calling thread's activity; `describe` is called only if it hangs."""
         self._doing[threading.get_ident()] = describe
 
     def advance(self) -> None:
-        """Count one more thing as done. Threads may lose each other's counts: only the change matters."""
+        """Count one more finished activity. Threads may lose each other's counts: only the change matters."""
         self.count += 1
 
     def end(self) -> None:
-        """Note that the calling thread does nothing any more."""
+        """Note that the calling thread is idle."""
         self._doing.pop(threading.get_ident(), None)
         self.count += 1
 
@@ -95,7 +95,7 @@ class BatchWatch:
         """Call `attempt` until it returns something; its argument says for how many seconds it may wait.
 
         Raises:
-            StorageError: Nothing was done for too long; the message says what hangs.
+            StorageError: There was no progress for too long; the message says what hangs.
         """
         while (found := attempt(self._still.poll_s)) is None:
             require_progress(
@@ -120,7 +120,7 @@ class BatchWatch:
 
 
 def require_progress(still: Standstill, stall_s: float, what: str, details: Callable[[], str], advice: str) -> None:
-    """Check once for progress: after a minute without any warn on stderr, and after the limit raise an error.
+    """Check once for progress: warn on stderr after a minute without any, and raise an error after the limit.
 
     Raises:
         StorageError: There was no progress for too long.
@@ -141,7 +141,7 @@ def some(names: list[str], separator: str = ", ") -> str:
 
 
 class Place(NamedTuple):
-    """How one image is seen, and where its patches go."""
+    """View of one image, and place of its patches."""
 
     view: View
     start: int
@@ -157,8 +157,8 @@ def place_images(
     """Plan the rows of a batch that these picks fill, and return the place of each.
 
     Args:
-        picks: Places among the rank's images, row by row, with the samples for them; ascending by position, and all
-            images of a row or, at the end of an evaluation, some.
+        picks: Places among the rank's images, row by row, with their samples; ascending by position. Rows are complete,
+            except at the end of an evaluation.
         index: Index of the split.
         config: Settings of the loader.
         packs: The setting `packs` of the loader.
@@ -246,8 +246,8 @@ CLOSE_S = 10.0
 """Longest wait of `close` for an image that is being decoded, unless `stall_s` is shorter; a thread that hangs is left
 behind."""
 CHUNK_ROWS = 32
-"""Most images decoded in one task; with half of them, handing tasks over and planning crops takes 1.4 % more of the
-time."""
+"""Maximum number of images decoded in one task; with half as many, handing over tasks and planning crops takes 1.4 %
+more time."""
 CLOSED = "loader: closed while a batch was awaited; iterate over it again to continue"
 LOOKUPS_IN_FLIGHT = 32
 """Shards whose index entries are read at once, over a network."""
@@ -266,15 +266,15 @@ class Rows:
     keys: list[str]
     fields: dict[str, list[Any]]
     views: list[RowView | None] | None = None
-    """How each image was cropped and flipped, if the loader delivers that."""
+    """Crop, scale and flip of each image, if the loader delivers them."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of masked rows by reason."""
     grids: NDArray[np.int32] | None = None
     """(images, 2): patches of each image along height and width; None without packs."""
     layout: Layout | None = None
-    """What each token is, once the rows are finished."""
+    """Layout of the tokens, once the rows are finished."""
     moments: list[Moment] = field(default_factory=list)
-    """When its images were in which stage, for traces; decoding threads append to it."""
+    """Times of its images in each stage, for traces; decoding threads append to it."""
     groups: tuple[NDArray[np.uint8], ...] = ()
     """The memory of `images` by groups of views, each NVHWC: one group of one view for squares, none for packs."""
 
@@ -294,7 +294,7 @@ def finish(rows: Rows) -> Rows:
 
 
 def empty_rows(images: NDArray[np.uint8], config: LoaderConfig, count: int | None = None) -> Rows:
-    """Return rows to be filled, all of them masked: `count` of them, or as many as a batch has."""
+    """Return rows to be filled, all of them masked: `count` of them, by default as many as a batch has."""
     import numpy as np
 
     count = config.rows if count is None else count
@@ -315,7 +315,7 @@ def _groups(images: NDArray[np.uint8], config: LoaderConfig, count: int) -> tupl
 
 
 def fetch_settings(config: LoaderConfig, *, whole_records: bool) -> FetchSettings:
-    """Return how one of the processes fetches."""
+    """Return the fetch settings of one process."""
     sharers, cache = max(1, config.processes), None
     if config.cache_dir:
         from loaders.fetch.cache import DiskCache
@@ -341,7 +341,7 @@ class _Image:
     height: int = 0
     width: int = 0
     place: Place | None = None
-    """Where its patches go, with packs."""
+    """Place of its patches, with packs."""
 
 
 class Pipeline:
@@ -359,10 +359,10 @@ class Pipeline:
         self._lookups = Threads(0 if dataset.is_local else LOOKUPS_IN_FLIGHT, "loader-index")
         self._closed = False
         self._chunk_rows = min(CHUNK_ROWS, -(-config.rows // config.num_threads))
-        """Images in one task: of a small batch, every thread gets one."""
+        """Images in one task; a small batch is divided among all threads."""
 
     def submit(self, picks: Sequence[tuple[int, Pick]], rows: Rows) -> list[Future[None]]:
-        """Begin to fill rows, which are filled when all futures are done. One thread calls this, in the plan's order;
+        """Begin to fill rows; they are filled when all futures are done. One thread calls this, in the plan's order;
         rows without a pick stay masked."""
         started_s = time.monotonic()
         self.activity.begin(lambda: self._planning(picks))
@@ -386,13 +386,13 @@ class Pipeline:
         return futures
 
     def fill(self, row: int, pick: Pick, rows: Rows, requesting: AbstractContextManager[object]) -> None:
-        """Fill one row in the calling thread, of which there may be many: for samples that are asked for singly.
+        """Fill one row in the calling thread, for samples that are requested singly; safe in many threads.
 
         Args:
             row: Number of the row.
             pick: Sample for it.
             rows: Rows that receive the image.
-            requesting: Lock that all callers share; it is held while the bytes are requested, not while they come.
+            requesting: Lock that all callers share; it is held while the bytes are requested, not until they arrive.
         """
         self._index.shard(pick.piece.shard)  # many threads may read entries at once; the request finds them in memory
         with requesting:
@@ -479,13 +479,13 @@ class Pipeline:
         if not self._config.check_digests or expected is None or crc32c_of(image.data) == expected[image.ticket.entry]:
             return
         raise FormatError(
-            f"{self._where(image)}: its bytes are not those of the index (CRC32C); "
-            'run "dataprep verify" to see what else differs, and build it again; where another tool wrote it, restore '
-            'it, or index it anew with "dataprep adopt --overwrite"'
+            f"{self._where(image)}: its CRC32C differs from the index; "
+            'run "dataprep verify" to see what else differs, and build it again; if another tool wrote it, restore '
+            'it, or index it again with "dataprep adopt --overwrite"'
         )
 
     def _places(self, picks: Sequence[tuple[int, Pick]], rows: Rows) -> list[Place]:
-        """Plan where images go in packed rows; without packs they are not planned."""
+        """Plan the places of images in packed rows; without packs do nothing."""
         if self._config.packs is None or rows.grids is None:
             return []
         return place_images(picks, self._index, self._config, self._config.packs, rows.grids)
@@ -532,7 +532,7 @@ class Pipeline:
         self._stats.add("transform", items=len(decoded), busy_s=busy_s, cpu_s=cpu_s)
 
     def _has_size(self, image: _Image, rows: Rows) -> bool:
-        """Set the image's height and width from the index, or from its own header where they were not measured."""
+        """Set the image's height and width from the index, or from its own header if they were not measured."""
         entries, entry = image.ticket.entries, image.ticket.entry
         image.height, image.width = height, width = int(entries.height[entry]), int(entries.width[entry])
         if height and not self._index.claims_sizes(image.pick.piece.shard):
@@ -552,7 +552,7 @@ class Pipeline:
         return False
 
     def _views(self, chunk: list[_Image]) -> list[list[View]]:
-        """Return how each image is cropped, for each of its views."""
+        """Return all views of each image."""
         config = self._config
         if not config.augment:
             size, resize = config.image_size, config.short_side
@@ -566,7 +566,7 @@ class Pipeline:
         )
 
     def _transform_views(self, image: _Image, first: View, rows: Rows) -> None:
-        """Let the transforms change an image's views in place, each with a generator of its own."""
+        """Let the transforms change an image's views in place, each with its own generator."""
         for view, transform in enumerate(self._config.transforms):
             if transform is None:
                 continue
@@ -621,7 +621,7 @@ class Pipeline:
         )
 
     def _begin(self, what: str, images: Sequence[_Image]) -> None:
-        """Note what the calling thread does from now on."""
+        """Note the calling thread's activity. Raises StorageError if the loader was closed."""
         if self._closed:
             raise StorageError(CLOSED)
         self.activity.advance()
@@ -639,7 +639,7 @@ class Pipeline:
 
 
 def _replace(image_HWC: NDArray[np.uint8], result: NDArray[np.uint8]) -> None:
-    """Put what a transform returned in the place of an image."""
+    """Replace an image by a transform's result."""
     import numpy as np
 
     result = np.asarray(result)

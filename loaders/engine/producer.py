@@ -1,8 +1,8 @@
 """Producers, which make batches ahead of the one that is in use: threads of this process, or worker processes.
 
 The memory of batches is reused when nothing refers to it (`Buffers`): fresh memory costs a page fault every 4 KiB, 7 %
-of a step. An array's memory is free when the array and every slice, view and tensor made from it are gone. A user who
-keeps a batch only makes the next one need fresh memory.
+of a step. An array's memory is free when the array and every slice, view and tensor made from it are gone. If a user
+keeps a batch, a later one needs fresh memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Buffers:
     Args:
         num_bytes: Size of each piece.
         shared: Whether other processes map them, by the file descriptors that `descriptor` returns. The files have no
-            name, so that nothing is left of them however the processes end.
+            names, so nothing is left of them however the processes end.
     """
 
     def __init__(self, num_bytes: int, *, shared: bool = False) -> None:
@@ -98,9 +98,9 @@ class Buffers:
 
 
 def _private_memory(num_bytes: int) -> mmap.mmap:
-    """Map memory of this process alone, in huge pages where Linux has them: its first use takes a quarter of the time.
+    """Map private memory, in huge pages if Linux has them: its first use then takes a quarter of the time.
 
-    By default `mmap.mmap` shares memory with forked processes, which takes longer still, and without huge pages.
+    By default `mmap.mmap` shares memory with forked processes, which takes even longer, without huge pages.
     """
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
@@ -149,7 +149,7 @@ def open_producer(dataset: Dataset, index: SplitIndex, config: LoaderConfig, pla
 
 
 def image_shape(config: LoaderConfig) -> tuple[int, ...]:
-    """Return the shape of a batch's images: NHWC; of packs rows, tokens and bytes of a patch; of views all bytes."""
+    """Return the shape of a batch's images: NHWC; for packs rows, tokens and bytes of a patch; for views all bytes."""
     if config.packs is not None:
         return config.rows // config.packs.images, config.packs.tokens, config.packs.patch_bytes
     if config.view_groups:

@@ -1,4 +1,4 @@
-"""What each stage of a loader did and where it waited; the stage for which the others wait is the bottleneck.
+"""Work and waits of each stage of a loader; the stage that the others wait for is the bottleneck.
 
 Durations are histograms of fixed buckets, from which percentiles are estimated; any two can be added. The bounds of the
 buckets are the Renard series R40 of ISO 3, whose neighbours differ by 7.2 % or less, so an estimate is within 3.5 % of
@@ -6,7 +6,7 @@ a duration that was measured. They include 1, 2 and 5 times each power of ten, s
 readable bounds. The registry's ddsketch and hdrhistogram would do the same for any values; they are not used because a
 table of bounds and `bisect` are all that durations need, and a loader installs nothing for them.
 
-Where the process has a tracer provider of OpenTelemetry, each batch is a span with a child for each stage:
+If the process has a tracer provider of OpenTelemetry, each batch is a span with a child for each stage:
 
     dataprep.loader.batch    from the plan of the batch until it is taken; a trace of its own, linked to the span in
       plan                   which it was taken
@@ -14,8 +14,8 @@ Where the process has a tracer provider of OpenTelemetry, each batch is a span w
       decode                 from the first image to the last
       deliver                in which the training loop waited for the batch
 
-OpenTelemetry is not imported here: a process that has set a provider has imported it. Without one, the cost is looking
-that up for each batch.
+OpenTelemetry is not imported here: a process that has set a provider has imported it. Without one, the only cost is
+this check for each batch.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BOUNDS_S = _bounds()
 
 
 class Percentiles(TypedDict):
-    """Durations of which 50, 90 and 99 % of all that were measured are no longer, seconds."""
+    """Percentiles of measured durations: 50, 90 and 99 % are not longer, seconds."""
 
     p50: float
     p90: float
@@ -63,7 +63,7 @@ class Percentiles(TypedDict):
 
 @dataclass(slots=True)
 class Durations:
-    """Durations that were measured: their number and sum, and how many are in each bucket. Memory is bounded."""
+    """Histogram of measured durations: their number, sum and counts by bucket. Memory is bounded."""
 
     sum_s: float = 0.0
     counts: dict[int, int] = field(default_factory=dict)
@@ -96,7 +96,8 @@ class Durations:
         return Durations(self.sum_s - earlier.sum_s, {bucket: count for bucket, count in more.items() if count})
 
     def percentile(self, percent: float) -> float:
-        """Estimate the shortest duration than which `percent` % of all are no longer; 0 where nothing was measured.
+        """Estimate a percentile: the shortest duration that `percent` % of all do not exceed; 0 if nothing was
+        measured.
 
         This is numpy.percentile with method="inverted_cdf", within RELATIVE_ERROR.
         """
@@ -108,7 +109,7 @@ class Durations:
         return 0.0
 
     def percentiles(self) -> Percentiles:
-        """Return the median, and how long the longest tenth and hundredth take at least."""
+        """Return the 50th, 90th and 99th percentiles."""
         return Percentiles(p50=self.percentile(50), p90=self.percentile(90), p99=self.percentile(99))
 
     def cumulative(self, bounds_s: Sequence[float]) -> list[int]:
@@ -126,9 +127,9 @@ def _middle(bucket: int) -> float:
 
 
 class StageStats(TypedDict):
-    """Sums of one stage since the start, and how long single pieces of work and single waits took.
+    """Sums of one stage since the start, and percentiles of single pieces of work and single waits.
 
-    A time of which nothing was measured is None, and has no percentiles.
+    A time that was not measured is None, and has no percentiles.
     """
 
     items: int
@@ -145,10 +146,10 @@ class StageStats(TypedDict):
 
 
 class LoaderStats(TypedDict):
-    """What a loader did so far."""
+    """Work and waits of a loader so far."""
 
     stages: dict[str, StageStats]
-    """Stages by name; `transform` is a part of `decode`, and absent where there is none."""
+    """Stages by name; `transform` is a part of `decode`, and absent without one."""
     fetch: dict[str, float]
     skipped: dict[str, int]
     """Images that were skipped, by reason."""
@@ -164,7 +165,7 @@ class Moment(NamedTuple):
 
 @dataclass(slots=True)
 class StageTimes:
-    """What one stage did: items, and every duration of working and waiting."""
+    """Items of one stage, and its durations of working and waiting."""
 
     items: int = 0
     busy_s: Durations = field(default_factory=Durations)
@@ -182,7 +183,7 @@ class StageTimes:
         }
 
     def merge(self, other: StageTimes) -> None:
-        """Add what another process did in this stage."""
+        """Add the work of another process in this stage."""
         self.items += other.items
         for name, durations in self.by_name().items():
             durations.merge(other.by_name()[name])
@@ -212,7 +213,7 @@ class Snapshot:
 
     stages: dict[str, StageTimes]
     fetch: dict[str, float]
-    """Counters of all fetchers so far; those whose name contains `held` are of the present ones."""
+    """Counters of all fetchers so far; counters whose names contain `held` are current values."""
     skipped: dict[str, int]
     """Images that were skipped, by reason."""
     images: int
@@ -220,7 +221,7 @@ class Snapshot:
     epoch: int
     """Epoch of the next batch."""
     batch: int
-    """Number of the next batch: of training counted over all epochs, of an evaluation from its beginning."""
+    """Number of the next batch: in training counted over all epochs, in an evaluation from its beginning."""
     ready_batches: int
     """Batches that are finished and wait to be taken."""
 
@@ -261,7 +262,7 @@ class Stats:
                 stage.cpu_s.add(cpu_s)
 
     def merge(self, stages: dict[str, StageTimes]) -> None:
-        """Add what was taken from the stages of another process."""
+        """Add stages that were taken from another process."""
         with self._lock:
             for name, times in stages.items():
                 self._stages.setdefault(name, StageTimes()).merge(times)
@@ -288,7 +289,7 @@ _API = "opentelemetry.trace"
 
 
 def open_tracer() -> Tracer | None:
-    """Return a tracer where the process has a provider of its own, else None."""
+    """Return a tracer if the process has its own provider, else None."""
     if _API not in sys.modules:
         return None
     from opentelemetry import trace

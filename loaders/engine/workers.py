@@ -1,7 +1,7 @@
 """Worker processes that write a batch's rows into memory shared with the loader's process.
 
 Each worker takes every P-th row of the rank's sequence, with a fetcher and decoding threads of its own, so the batches
-are those of one process. Shared memory has no name: nothing is left of it however a process ends.
+are those of one process. Shared memory has no name: nothing is left of it, however a process ends.
 
     loader -> worker    ("map", slot) and its descriptor | ("fill", slot)
     worker -> loader    _Part | an exception
@@ -57,7 +57,7 @@ JOIN_S = 5.0
 FROZEN_S = 5.0
 """Seconds beyond `stall_s` after which a silent worker counts as frozen; a live one reports hanging threads earlier."""
 NAMING_S = 5.0
-"""Longest time to look up what a frozen worker was to read: the index may be on the disk that hangs."""
+"""Longest time to look up which images a frozen worker had to read: the index may be on the disk that hangs."""
 CLOSED_POLL_S = 1.0
 """Interval at which to check whether another thread closed the loader, seconds."""
 
@@ -95,7 +95,7 @@ class _Worker:
 
 
 class ProcessProducer:
-    """Hands out batches to worker processes, `prefetch_batches` ahead, and joins what they report."""
+    """Hands out batches to worker processes, `prefetch_batches` ahead, and joins their reports."""
 
     def __init__(
         self, dataset: Dataset, index: SplitIndex, config: LoaderConfig, plan: BatchPlan, stats: Stats
@@ -163,7 +163,7 @@ class ProcessProducer:
         return dict(total)
 
     def ready_batches(self) -> int:
-        """Return 1 if every worker has reported on the next batch, whether or not it has on later ones, else 0."""
+        """Return 1 if every worker has reported on the next batch, else 0; reports on later batches do not count."""
         workers = self._workers
         with suppress(OSError):  # another thread closed the pipes
             return int(bool(workers) and all(worker.parts or worker.pipe.poll() for worker in workers))
@@ -219,7 +219,7 @@ class ProcessProducer:
             self._watch(worker)
 
     def _watch(self, worker: _Worker) -> None:
-        """Raise an error where a worker's watch has stopped, because the worker is suspended or never releases the
+        """Raise an error if a worker's watch has stopped, because the worker is suspended or never releases the
         interpreter lock."""
         who = f"worker process {worker.number} of {len(self._workers)} (process {worker.process.pid})"
         require_progress(
@@ -265,7 +265,7 @@ def _check_transforms(config: LoaderConfig) -> None:
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise not_portable(transform, error) from error
         except RuntimeError:
-            continue  # what is only handed over while a process starts, such as a multiprocessing.Value
+            continue  # some objects can be handed over only while a process starts, such as a multiprocessing.Value
         check_main(data, transform)
 
 
@@ -325,7 +325,7 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True)
 class _Reporter:
-    """Reports for each batch that a worker's rows are in place, or what hangs."""
+    """Reports each batch of a worker: its rows are filled, or what hangs."""
 
     pipe: Connection[Any, Any]
     pipeline: Pipeline

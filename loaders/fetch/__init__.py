@@ -1,7 +1,8 @@
-"""Where a sample's bytes are (`index.py`), and how they are read: from disk or bucket (`fetcher.py`), or a cache.
+"""Finds a sample's bytes (`index.py`), and reads them: from disk or bucket (`fetcher.py`), or a cache (`cache.py`).
 
 `plain.py` makes the index of data that have none. A bucket is read a block at a time, with many requests in flight and
-a budget of bytes; slow reads are hedged. The cache keys bytes by the object that they were read from.
+a budget of bytes; slow reads are hedged. The cache's keys name the object that
+bytes were read from.
 """
 
 __all__ = ["cache", "fetcher", "index", "plain"]

@@ -1,10 +1,10 @@
-"""Cache on a local disk for pieces of a bucket: bounded, shared by the processes of a user, checked on every read.
+"""Disk cache for pieces of a bucket's objects: bounded, shared by a user's processes, checked on every read.
 
 The folder is private, mode 0700. In a folder that others may read or write, such as /tmp, the cache is in one below it,
 `dataprep-<uid>`. Everything goes through a descriptor of the folder, and no link is followed.
 
 <folder>/total           bytes of all entries; whoever changes it locks the file
-<folder>/<sha256>.piece  magic, CRC32C, then the bytes; its modification time is that of its last use
+<folder>/<sha256>.piece  magic, CRC32C, then the bytes; its modification time is its last use
 <folder>/<random>.tmp    an entry that is being written, with its final size from the start
 """
 
@@ -36,11 +36,11 @@ MAGIC = b"dpc1"
 # Other files stay untouched, because a user may name a folder that has some.
 ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.piece|[0-9a-f]{32}\.tmp")
 EVICTED_SHARE = 0.1
-"""Share of `max_bytes` that an eviction frees in addition to what it must: listing the folder costs 3 us an entry."""
+"""Share of `max_bytes` that an eviction frees beyond what it must: listing the folder costs 3 us an entry."""
 STALE_S = 600.0
-"""Age at which a temporary file is taken to be that of a dead process, seconds."""
+"""Age at which a temporary file counts as a dead process's, seconds."""
 LOCK_S = 10.0
-"""Longest wait for the lock, which a process that works holds for less than a second."""
+"""Longest wait for the lock; a healthy process holds it for less than a second."""
 LOCK_POLL_S = 0.005
 
 
@@ -49,7 +49,7 @@ class DiskCache:
 
     Args:
         folder: Folder of the entries, created if missing; it should hold nothing else.
-        max_bytes: Size of all entries together, at most, whichever process writes them.
+        max_bytes: Maximum size of all entries together, whichever process writes them.
 
     Raises:
         UsageError: The folder cannot be created, or belongs to another user.
@@ -84,7 +84,7 @@ class DiskCache:
         return None
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep bytes in place of the least recently used ones; another process sees all of them or nothing."""
+        """Keep bytes, evicting the least recently used ones; another process sees all of the bytes or nothing."""
         if self._given_up:
             return
         name, temporary = _name(key), f"{uuid.uuid4().hex}.tmp"
@@ -96,7 +96,7 @@ class DiskCache:
                 file.write(data)
             os.rename(temporary, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         except OSError:
-            self._remove(temporary)  # its bytes stay in the total until the next eviction, which counts anew
+            self._remove(temporary)  # its bytes stay in the total until the next eviction, which counts again
 
     def _opened(self, name: str, flags: int) -> BinaryIO | FileIO:
         """Open a file of the folder, without following a link."""
@@ -117,21 +117,21 @@ class DiskCache:
             os.unlink(name, dir_fd=self._descriptor)
 
     def _reserve(self, temporary: str, num_bytes: int) -> bool:
-        """Make room and create a file of that size, so that other processes count it; False where it cannot fit."""
+        """Make room and create a file of that size, so that other processes count it; False if it cannot fit."""
         if num_bytes > self._max_bytes:
             return False
         with self._locked_total() as file:
             if file is None:
                 return False
             text = file.read()
-            # A total that is missing or damaged is counted anew.
+            # A total that is missing or damaged is counted again.
             total = int(text) if text.isdigit() else self._max_bytes
             if total + num_bytes > self._max_bytes:
                 total = self._evict(self._max_bytes - num_bytes)
             fits = total + num_bytes <= self._max_bytes
             file.seek(0)
             file.write(b"%020d" % (total + num_bytes if fits else total))
-            file.flush()  # before the file exists: dying here leaves too large a total, which the next eviction mends
+            file.flush()  # before the file exists: dying here leaves too large a total until the next eviction
             if fits:
                 with self._opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as reserved:
                     reserved.truncate(num_bytes)
@@ -168,7 +168,7 @@ class DiskCache:
             yield file if self._is_locked(file) else None  # released with the file, also when the process is killed
 
     def _is_locked(self, file: BinaryIO | FileIO) -> bool:
-        """Lock a file; where another process holds its lock for too long, say so and use no cache from here on."""
+        """Lock a file; if another process holds its lock for too long, warn and stop using the cache."""
         until_s = time.monotonic() + LOCK_S
         while not self._given_up:
             try:
@@ -181,7 +181,7 @@ class DiskCache:
             if not self._given_up:
                 self._given_up = True
                 warnings.warn(
-                    f"{self.folder}/total: another process has held its lock for {LOCK_S:g} s; this loader goes on "
+                    f"{self.folder}/total: another process has held its lock for {LOCK_S:g} s; this loader continues "
                     "without the cache; end that process, or choose another folder",
                     UserWarning,
                     stacklevel=2,
@@ -194,11 +194,10 @@ def _name(key: str) -> str:
 
 
 def _private(folder: Path) -> tuple[Path, int]:
-    """Open the folder of a cache, and make it if it is missing: the one that was named if nobody else may use it, else
-    one below it.
+    """Open the folder of a cache, and create it if it is missing: the named folder if it is private, else one below it.
 
     Raises:
-        OSError: It cannot be made, or belongs to another user.
+        OSError: The folder cannot be created, or belongs to another user.
     """
     for place in (folder, folder / f"dataprep-{os.geteuid()}"):
         with suppress(FileExistsError):

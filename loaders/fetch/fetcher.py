@@ -4,16 +4,15 @@
     decoding threads   wait() for the bytes, then done()
 
 `DiskFetcher` reads each sample when a decoding thread waits for it: nothing is read ahead and nothing is held, because
-the system's page cache serves. `BucketFetcher` makes one ranged read a piece, many in flight, in bounded memory:
+the system's page cache serves. `BucketFetcher` makes one ranged read for each piece, many in flight, in bounded memory:
 
     reading threads    one request a piece, through the local cache if there is one
     hedging threads    repeat a read that takes much longer than usual; the first answer wins
 
 The bytes of a piece are held until all samples that this rank picks from it are done; in an image folder every image is
-a piece of its own. There are two budgets in `prefetch_bytes`. First reads may fill all of it except HEDGED_SHARE, and
-`request` waits for room in that part; hedged reads may use the rest, and are not sent where they would not fit. So a
-slow read can always be hedged while the planner has filled its part, and both parts together never exceed what the user
-allowed.
+a piece. There are two budgets in `prefetch_bytes`. First reads may fill all of it except HEDGED_SHARE, and `request`
+waits for room in that part; hedged reads may use the rest, and are not sent where they would not fit. So a slow read
+can always be hedged while the planner has filled its part, and both parts together never exceed what the user allowed.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ PREFETCH_BYTES = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class FetchSettings:
-    """How bytes are fetched.
+    """Settings of a fetcher.
 
     Raises:
-        UsageError: A value is out of its range.
+        UsageError: A value is out of range.
     """
 
     prefetch_bytes: int = PREFETCH_BYTES
@@ -60,7 +59,7 @@ class FetchSettings:
     deadline_s: float = DEADLINE_S
     """Seconds without any answer from the bucket after which a read fails."""
     whole_records: bool = False
-    """Whether to deliver whole records, with their images in them."""
+    """Whether to deliver complete records, with their images in them."""
     cache: DiskCache | None = None
     """Cache on a local disk for what is read from a bucket."""
 
@@ -84,10 +83,10 @@ class Ticket(Protocol):
     entries: ShardIndex
     """Index entries of its piece."""
     entry: int
-    """Number of the sample among them."""
+    """Number of the sample among these entries."""
 
     def wait(self) -> bytes | Record:
-        """Return the image's bytes or the whole record. Raises DataprepError with the URL of the shard."""
+        """Return the image's bytes or the complete record. Raises DataprepError with the URL of the shard."""
 
     def done(self) -> None:
         """Release the bytes; a second call does nothing."""
@@ -115,10 +114,10 @@ class Fetcher(ABC):
 
     @abstractmethod
     def request(self, pick: Pick) -> Ticket:
-        """Begin to get one sample; waits while the budget is used up.
+        """Request one sample; waits while the budget is used up.
 
-        It waits only for bytes that other tickets are about to give back: when no ticket is waited on, one more piece
-        is admitted whatever its size.
+        The call waits only for bytes that other tickets will release: when no consumer waits on a ticket, one more
+            piece is admitted, whatever its size.
 
         Raises:
             DataprepError: The index cannot be read, or the fetcher was closed.
@@ -163,7 +162,7 @@ class Fetcher(ABC):
         offsets, sizes = (
             (entries.record_offset, entries.record_bytes) if whole else (entries.image_offset, entries.image_bytes)
         )
-        if stop - first == 1:  # NumPy's calls take longer for one number than all else
+        if stop - first == 1:  # NumPy's calls take longer for one number than everything else here
             return int(offsets[first]), int(sizes[first])
         offset = int(offsets[first:stop].min())
         return offset, int((offsets[first:stop] + sizes[first:stop]).max()) - offset
@@ -184,11 +183,11 @@ class Fetcher(ABC):
             file: The stored object: a shard, or the file of one image.
             offset: First byte.
             num_bytes: Number of bytes.
-            file_bytes: Size of the object as the index says it.
+            file_bytes: Size of the object according to the index.
 
         Raises:
             FormatError: The file of one image is missing or has another size: a fault of this image.
-            StorageError: Anything else: the place of the data, or a shard, has changed or cannot be read.
+            StorageError: Any other fault: a shard, or the storage, has changed or cannot be read.
         """
         url = self._storage.url_of(file)
         try:
@@ -201,7 +200,7 @@ class Fetcher(ABC):
             # A folder that is gone was moved away or unmounted.
             is_alone = self._index.one_file_per_image and not (self._storage.is_local and not Path(url).parent.is_dir())
             raise (FormatError if is_alone else StorageError)(
-                f"{url}: missing, the index lists it; "
+                f"{url}: missing, but the index lists it; "
                 'run "dataprep verify" to see what else is, and restore it or build again'
             ) from error
 
@@ -246,7 +245,7 @@ FREE_HEDGES = 5
 """Number of hedged reads that are always allowed, so that a loader's first reads can be hedged, too."""
 HEDGE_THREADS = 8
 HEDGE_POLL_S = 0.02
-"""Interval at which slow reads are looked for, seconds."""
+"""Interval of the search for slow reads, seconds."""
 MIN_HEDGE_AFTER_S = 0.2
 """Minimum age of a read that is hedged, seconds."""
 MIN_KNOWN_READS, MAX_KNOWN_READS = 20, 200
@@ -254,7 +253,7 @@ MIN_KNOWN_READS, MAX_KNOWN_READS = 20, 200
 FIRST_HEDGE_AFTER_S = 1.0
 """Age at which a read is hedged while the usual time of a read is not known, seconds."""
 IDLE_S = 0.25
-"""If no ticket is waited on for this long, admit one more piece, so that the consumer cannot deadlock."""
+"""If no consumer waits on a ticket for this long, one more piece is admitted, so that the consumer cannot deadlock."""
 CLOSE_S = 1.0
 """Seconds that `close` waits for reads in flight; later ones are left behind and fail on their own."""
 
@@ -270,7 +269,7 @@ class _Range:
     offset: int
     num_bytes: int
     file_bytes: int
-    """Size of the object as the index says it."""
+    """Size of the object according to the index."""
     users: int
     """Number of tickets that are not done, including those still to be requested."""
     data: bytes | None = None
@@ -440,7 +439,8 @@ class BucketFetcher(Fetcher):
         return data
 
     def _is_as_indexed(self, wanted: _Range, data: bytes) -> bool:
-        """Whether all images have the checksums of the index, if it has any: the cache would keep damage for ever."""
+        """Whether all images have the checksums of the index, if it has any; otherwise the cache would keep damage
+        forever."""
         entries = wanted.entries
         if entries.image_crc32c is None:
             return True

@@ -1,4 +1,4 @@
-"""The index of one split, read shard by shard: where every sample lies, and its label, size and key."""
+"""The index of one split, read shard by shard: place, label, size and key of every sample."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Texts:
         try:
             return text.decode()
         except UnicodeDecodeError as error:
-            raise FormatError(f"the index has a key or file that is no UTF-8, {text[:80]!r}; build it again") from error
+            raise FormatError(f"the index has a key or file that is not UTF-8, {text[:80]!r}; build again") from error
 
     def part(self, first: int, stop: int) -> Texts:
         """Return the strings from `first` to `stop`."""
@@ -72,15 +72,15 @@ class ShardIndex:
     image_offset: NDArray[np.int64]
     image_bytes: NDArray[np.int64]
     image_crc32c: NDArray[np.uint32] | None
-    """None where the dataset has no checksums of its images."""
+    """None if the dataset has no checksums of its images."""
     label: NDArray[np.int64]
-    """Class number, -1 where there is none."""
+    """Class number; -1 without a label."""
     height: NDArray[np.int32]
-    """Pixels; height and width are 0 where they are not known."""
+    """Pixels; height and width are 0 if they are not known."""
     width: NDArray[np.int32]
     keys: Texts
     files: Texts | None
-    """Stored object of each image in an adopted image folder; None where shard or key determine it."""
+    """Stored object of each image in an adopted image folder; None if shard or key determine it."""
 
     def __len__(self) -> int:
         return len(self.label)
@@ -124,7 +124,7 @@ class SplitIndex:
     """Reader of one split's index, which reads each shard when it is first needed; safe in many threads.
 
     Args:
-        storage: Place of the index; the data may lie elsewhere.
+        storage: Storage of the index; the data may be elsewhere.
         manifest: Manifest of the dataset.
         split: One of its splits.
         max_bytes: Memory for entries that are kept; the least recently used shards go first.
@@ -152,7 +152,7 @@ class SplitIndex:
         self._index = Index(self._storage, split, compare=True)
 
     def shard(self, shard: int) -> ShardIndex:
-        """Return the entries of one shard, read once however many threads ask for them.
+        """Return the entries of one shard; they are read once, however many threads ask for them.
 
         Raises:
             FormatError: The index is missing or damaged, or is not the one that the manifest lists.
@@ -212,7 +212,7 @@ class SplitIndex:
         return int(entries.image_bytes[entry] if self.one_file_per_image else self._split.shards[shard]["bytes"])
 
     def claims_sizes(self, shard: int) -> bool:
-        """Whether heights and widths of a shard are what another tool wrote: nobody compared them with the images."""
+        """Whether a shard's heights and widths come from another tool and were never compared with the images."""
         return is_adopted(self._manifest)
 
     def mean_image_bytes(self) -> float:
@@ -246,7 +246,7 @@ class SplitIndex:
         try:
             entries = _entries_of(self._index.read_group(shard, without="shard"))
         except FileNotFoundError as error:
-            raise FormatError(f"{error}: missing, the manifest lists it; restore it or build again") from error
+            raise FormatError(f"{error}: missing, but the manifest lists it; restore it or build again") from error
         samples, num_bytes = (self._split.shards[shard][name] for name in ("samples", "bytes"))
         if len(entries) != samples or not _is_sound(entries, num_bytes):
             file, group = self._index.place(shard)

@@ -188,7 +188,7 @@ def test_output_in_ascii_escapes_what_it_cannot_show(tmp_path):
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 ADVICE = (
-    "the locale of this process writes names of files in ascii, which does not have all letters: set PYTHONUTF8=1, and "
+    "the locale of this process writes file names in ascii, which does not have all letters: set PYTHONUTF8=1, and "
     "run the same command again"
 )
 

@@ -122,7 +122,7 @@ class AdapterContract:
 
     def test_an_error_is_raised_after_the_correct_batches_before_it(self, report, epochs):
         keys, _ = epochs[WHOLE]
-        assert f"{keys[0]}: its bytes are not those of the index" in report["error"]
+        assert f"{keys[0]}: its CRC32C differs from the index" in report["error"]
         whole = report["before_error"]
         assert WHOLE - 2 <= len(whole) <= WHOLE
         assert whole == epochs[: len(whole)]

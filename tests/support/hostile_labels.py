@@ -38,7 +38,7 @@ def _devkits() -> dict[str, tuple[bytes, str]]:
         "text": (b"404 Not Found\n" * 99, "not a valid gzip"),
         "plain-tar": (tar(truth), "not a valid gzip"),
         "gzip-of-nothing": (gzip.compress(b"", mtime=0), "end marker"),
-        "gzip-of-text": (gzip.compress(b"text" * 500, mtime=0), "no tar header|no number"),
+        "gzip-of-text": (gzip.compress(b"text" * 500, mtime=0), "not a tar header|not a number"),
         "gzip-name-without-end": (named_long, "truncated inside its content"),
         "bomb": (_bomb(), "only .* follow|unpacks to over"),
         "bit-flip": (good[:-6] + bytes([good[-6] ^ 1]) + good[-5:], "not a valid gzip"),

@@ -64,18 +64,18 @@ def _headers(ending: bytes) -> dict[str, tuple[bytes, str]]:
     name = b"evil" + ending
     data = member(name, jpeg())
     return {
-        "checksum": (header(name, checksum=b"000001\0 "), "no tar header"),
-        "checksum-no-number": (header(name, checksum=b"abcdef\0 "), "no number"),
-        "size-no-number": (header(name, size_field=b"0000000009x\0"), "no number"),
-        "size-negative": (header(name, size_field=b"-0000000001\0"), "no number"),
-        "size-negative-base-256": (header(name, size_field=b"\xff" * 12), "no number"),
+        "checksum": (header(name, checksum=b"000001\0 "), "not a tar header"),
+        "checksum-no-number": (header(name, checksum=b"abcdef\0 "), "not a number"),
+        "size-no-number": (header(name, size_field=b"0000000009x\0"), "not a number"),
+        "size-negative": (header(name, size_field=b"-0000000001\0"), "not a number"),
+        "size-negative-base-256": (header(name, size_field=b"\xff" * 12), "not a number"),
         "size-of-exabytes": (header(name, size_field=b"\x80" + b"\x7f" * 11), "only .* follow"),
         "size-past-the-end": (header(name, 2**32), "only .* follow"),
         "size-of-gigabytes-in-pax": (pax((b"size", b"9" * 15)) + data, "only .* follow"),
         "size-in-pax-no-number": (pax((b"size", b"-1")) + data, "an impossible size"),
         "size-in-pax-endless": (pax((b"size", b"1" * 5000)) + data, "an impossible size"),
         "directory-with-content": (member(b"d/", b"x" * 600, b"5"), "directory with 600 bytes"),
-        "noise": (bytes(range(256)) * 2, "no tar header|no number"),
+        "noise": (bytes(range(256)) * 2, "not a tar header|not a number"),
         "pax-climbs": (pax((b"path", b"../../evil" + ending)) + data, "climbs out"),
         "pax-absolute": (pax((b"path", b"/etc/evil" + ending)) + data, "absolute"),
         "pax-nul": (pax((b"path", b"a\0b" + ending)) + data, "NUL"),
@@ -180,7 +180,7 @@ def _cases() -> Iterator[Case]:
         for name, (raw, words) in _headers(ending).items():
             yield _case(where, name, partial(_put, where, raw), words)
         for name, data in _not_tars().items():
-            yield _case(where, f"is-{name}", partial(_replace, where, data), "end marker|no tar header|no number")
+            yield _case(where, f"is-{name}", partial(_replace, where, data), "end marker|not a tar header|not a number")
         good = {"inner": class_image(1) + class_image(2), "outer": good_class(), "val": val_image(1) + val_image(2)}[
             where
         ]

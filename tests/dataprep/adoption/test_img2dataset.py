@@ -139,7 +139,7 @@ def test_names_that_tfds_cannot_read_are_reported(web, tmp_path):
 def test_a_bucket_is_described_beside_its_files_only(web, tmp_path, bucket_url):
     url = upload(write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS), bucket_url)
     manifest, (line,) = adopt_here(url, tmp_path / "index")
-    assert line.startswith("TFDS needs its description beside files in a bucket")
+    assert line.startswith("TFDS needs its description next to files in a bucket")
     assert manifest.files == ()
 
 
@@ -185,7 +185,7 @@ def test_adopt_on_the_command_line_counts_rows_by_their_status(web, tmp_path):
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
     (folder / "00001_stats.json").write_text("[]")
     run = succeeds("adopt", folder, "--workers", 2)
-    assert "00001_stats.json: no stats of img2dataset" in run.stderr
+    assert "00001_stats.json: not the stats of img2dataset" in run.stderr
     assert "27 images in 4 shards" in run.stdout
     (folder / "00001_stats.json").write_text("{}")
     assert dataprep("adopt", folder, "--overwrite").returncode == 0

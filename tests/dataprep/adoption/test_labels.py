@@ -255,7 +255,7 @@ def test_a_key_that_got_its_shard_is_no_other_samples_key(tmp_path):
     keys = [key for key, *_ in read_all(tmp_path)[0]]
     assert keys == ["s/a", "s/a=001", "b", "s/a=002", "t/c", "x", "t/c=001", "t/C=001=001", "u/c=001"]
     assert len({key.lower() for key in keys}) == len(keys)
-    said = "train: 6 images have a key that another image has, too, ignoring case; their keys begin with their shard's"
+    said = "train: 6 images have the same key as another image, ignoring case; their keys begin with their shard's"
     assert adoption.notes == (f"{said} name",)
 
 

@@ -104,7 +104,7 @@ FAULTS = {
     "a label that is none": ([("x.jpg", b"j"), ("x.cls", b"0.5")], r"a.tar: member 'x.cls' at byte 1,536: label '0.5'"),
     "a label of a list": ([("x.jpg", b"j"), ("x.json", b'{"label": [1]}')], r"'x.json' at byte 1,536: label '\[1\]'"),
     "a label of an identifier": ([("x.jpg", b"j"), ("x.cls", b"9" * 12)], "expected an integer from 0 to 999,999"),
-    "a json that is none": ([("x.jpg", b"j"), ("x.json", b"{")], r"member 'x.json' at byte 1,536: it is no JSON"),
+    "a json that is none": ([("x.jpg", b"j"), ("x.json", b"{")], r"member 'x.json' at byte 1,536: it is not JSON"),
     "an extension twice": ([("x.jpg", b"j"), ("x.JPG", b"j")], r"member 'x.JPG' at byte 1,536: it occurs twice"),
     "a dot in the key": (
         [("a/IMG_1.00003.jpg", b"j"), ("a/IMG_1.00004.jpg", b"j")],
@@ -175,16 +175,18 @@ def test_an_incomplete_tfds_directory_is_refused(tfds_folder, tmp_path):
     shard = sorted(copy.glob("*train.tfrecord-*"))[1]
     data = shard.read_bytes()
     shard.unlink()
-    with pytest.raises(SourceError, match=r"train\.tfrecord-00001-of-0000\d: not found, dataset_info\.json lists it"):
+    with pytest.raises(
+        SourceError, match=r"train\.tfrecord-00001-of-0000\d: not found, but dataset_info\.json lists it"
+    ):
         adopt_here(copy)
     shard.write_bytes(data[:-5])
     with pytest.raises(SourceError, match=r"at byte [\d,]+: a record of [\d,]+ bytes, only [\d,]+ follow"):
         adopt_here(copy)
     shard.write_bytes(data + data)
-    with pytest.raises(SourceError, match=r"records, its description says"):
+    with pytest.raises(SourceError, match=r"records, but its description says"):
         adopt_here(copy)
     shard.write_bytes(b"x" + data[1:])
-    with pytest.raises(SourceError, match=r"at byte 0: no TFRecord, or a compressed or damaged one"):
+    with pytest.raises(SourceError, match=r"at byte 0: not a TFRecord, or a compressed or damaged one"):
         adopt_here(copy)
     with pytest.raises(UsageError, match=r"a TFDS directory is in a folder below; pass .*2\.1\.0"):
         adopt_here(tmp_path)

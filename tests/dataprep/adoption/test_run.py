@@ -32,7 +32,7 @@ def test_splits_are_found_by_file_names_or_given_patterns(tmp_path):
     for name in ("a-train-0", "a-train-1", "a-val-0", "extra"):
         tar_of(tmp_path / f"{name}.tar", [(f"{name}.jpg", image_of(1))])
     storage = open_linked(str(tmp_path))
-    with pytest.raises(UsageError, match=r"train, val, and others of no split by their names \('extra\.tar'\)"):
+    with pytest.raises(UsageError, match=r"train, val, and others whose names have no split \('extra\.tar'\)"):
         find(storage)
     (tmp_path / "extra.tar").unlink()
     assert [(shard.split, shard.name) for shard in find(storage).shards] == [
@@ -133,7 +133,7 @@ def test_one_of_two_adoptions_with_other_options_ends(place, stop, overwrite, ta
     for kind in (LocalStorage, StagedGCS):
         for method in ("create", "publish"):
             monkeypatch.setattr(kind, method, suspend(getattr(kind, method)))
-    with pytest.raises(ConflictError, match="another adoption with other options has taken this place meanwhile"):
+    with pytest.raises(ConflictError, match="an adoption with other options has taken over this output"):
         adopt_here(tars, index, overwrite=overwrite)
     monkeypatch.undo()
     assert read_manifest(open_storage(index)) == second[0]

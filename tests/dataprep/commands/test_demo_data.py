@@ -88,6 +88,6 @@ def test_options_that_exclude_each_other_are_refused(tmp_path, arguments, text):
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path):
     (tmp_path / "laion.parquet").write_bytes(b"someone's own")
-    with pytest.raises(UsageError, match=r"holds laion\.parquet, which is no demo"):
+    with pytest.raises(UsageError, match=r"holds laion\.parquet, which is not a demo"):
         run("laion", tmp_path)
     assert (tmp_path / "laion.parquet").read_bytes() == b"someone's own"

@@ -102,7 +102,7 @@ def test_a_copy_in_the_readers_region_is_named_and_examined_where_told(uploaded,
     assert (chosen.copy_of, chosen.placement.url, chosen.placement.verdict.kind) == (url, copy, CO_LOCATED)
     storage.delete(REPLICAS)
     storage.create(REPLICAS, b"{}")
-    assert "no list of replicas" in examined(url).notes[0]
+    assert "not a list of replicas" in examined(url).notes[0]
 
 
 def test_bytes_are_shown_as_cloud_storage_bills_them():

@@ -155,7 +155,7 @@ def test_ctrl_c_ends_a_copy_and_the_same_command_continues_it(source, target, gc
             break
         remove_all(target)
     assert code == 130, said
-    assert said.endswith("dataprep: interrupted; run the same command again to go on\n")
+    assert said.endswith("dataprep: interrupted; run the same command again to continue\n")
     assert "dataset.json" not in checksums(target)
     gcs.set_latency(0)
     assert replicate(source, "--to", target)["copies"][0]["standing"] > 0

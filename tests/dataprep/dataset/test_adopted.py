@@ -113,7 +113,7 @@ def forget(folder):
 
 
 def test_data_that_only_the_manifest_names_are_not_read(adopted):
-    message = rf"index: its manifest says that the data lie in {adopted}/data, .* run .dataprep adopt {adopted}/data"
+    message = rf"index: its manifest says that the data are in {adopted}/data, .* run .dataprep adopt {adopted}/data"
     with pytest.raises(UsageError, match=message):
         open_dataset(str(adopted / "index"), "train")
     storage = open_storage(str(adopted / "index"))

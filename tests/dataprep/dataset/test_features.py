@@ -74,7 +74,7 @@ def test_values_of_other_types_are_refused(name, value, text):
 def test_absent_and_unknown_values_are_refused():
     with pytest.raises(FormatError, match="'caption' is absent"):
         annotations_json(FEATURES, {name: value for name, value in VALUES.items() if name != "caption"})
-    with pytest.raises(FormatError, match="'depth' is no feature of the dataset"):
+    with pytest.raises(FormatError, match="'depth' is not a feature of the dataset"):
         annotations_json(FEATURES, VALUES | {"depth": 1})
     with pytest.raises(FormatError, match="fields"):
         values_of(FEATURES, [])

@@ -62,7 +62,7 @@ def test_a_rerun_leaves_everything_as_it_is_and_completes_what_is_missing(name, 
 
 def test_originals_that_are_no_demo_are_left_alone(tmp_path):
     (tmp_path / "train2017.zip").write_bytes(b"the real one")
-    with pytest.raises(UsageError, match=r"holds train2017\.zip, which is no demo; choose another folder"):
+    with pytest.raises(UsageError, match=r"holds train2017\.zip, which is not a demo; choose another folder"):
         write_demo("coco", tmp_path, images=24, odd=False)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"the real one"]
 

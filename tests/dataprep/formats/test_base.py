@@ -142,7 +142,7 @@ def test_a_new_format_says_four_things_and_the_rest_follows():
 
 LABELLED = Sample("a/b", b"jpeg", 3, "n01440764", 375, 500, 1)
 KEY_RULE = (
-    'expected at most 200 bytes of [A-Za-z0-9_-] and =XX in folders parted by "/", none of which starts with '
+    'expected at most 200 bytes of [A-Za-z0-9_-] and =XX in folders separated by "/", none of which starts with '
     '"__" (readers skip those)'
 )
 

@@ -220,15 +220,19 @@ NOT_THE_MESSAGE = "offset 12: another message, expected a tf.train.Example of he
     ("data", "classes", "fault"),
     [
         (b"\0" * 5, (), "offset 5: the end of the file, expected 7 more bytes"),
-        (b"\0" * 12, (), "offset 0: another checksum, expected the one of the record's length"),
+        (b"\0" * 12, (), "offset 0: another checksum, expected the checksum of the record's length"),
         (
             LENGTH + masked_crc(LENGTH),
             (),
             "offset 0: a record of 1,099,511,627,776 bytes, expected at most 268,500,992",
         ),
         (write(PLAIN)[:-5], (), "offset 125: the end of the file, expected 1 more bytes"),
-        (write(PLAIN)[:-4] + b"\0" * 4, (), "offset 12: another checksum, expected the one of the record's data"),
-        (write(PLAIN, PLAIN)[:-1] + b"\0", (), "offset 142: another checksum, expected the one of the record's data"),
+        (write(PLAIN)[:-4] + b"\0" * 4, (), "offset 12: another checksum, expected the checksum of the record's data"),
+        (
+            write(PLAIN, PLAIN)[:-1] + b"\0",
+            (),
+            "offset 142: another checksum, expected the checksum of the record's data",
+        ),
         (framed(b""), (), f"{NOT_THE_MESSAGE} orientation, width"),
         (framed(MESSAGE + b"\0"), (), f"{NOT_THE_MESSAGE} orientation, width"),
         (write(PLAIN), CLASSES, f"{NOT_THE_MESSAGE} label, orientation, width"),

@@ -202,9 +202,9 @@ END = bytes(1024)
         (JPG + JSON + bytes(512), (), "offset 2,560: the end of the file, expected 512 more bytes"),
         (JPG + JSON + bytes(512) + JPG, (), "offset 2,560: other bytes, expected a second zero block"),
         (END + b"x", (), "offset 1,024: more bytes, expected the end of the file"),
-        (member("a.png", b"png") + JSON, (), "offset 0: a header of b'a.png', expected that of a sample's .jpg"),
-        (member("../a.jpg", b"jpeg"), (), "offset 0: a header of b'../a.jpg', expected that of a sample's .jpg"),
-        (JSON + END, (), "offset 0: a header of b'a.json', expected that of a sample's .jpg"),
+        (member("a.png", b"png") + JSON, (), "offset 0: a header of b'a.png', expected the header of a sample's .jpg"),
+        (member("../a.jpg", b"jpeg"), (), "offset 0: a header of b'../a.jpg', expected the header of a sample's .jpg"),
+        (JSON + END, (), "offset 0: a header of b'a.json', expected the header of a sample's .jpg"),
         (JPG + JPG, (), "offset 1,027: another name in the header, expected the one of a.json"),
         (JPG + JSON, CLASSES, "offset 1,026: another name in the header, expected the one of a.cls"),
         (

@@ -83,13 +83,13 @@ def test_an_absent_segmentation_is_an_empty_text():
         ({"size": [10**9, 1], "counts": [10**9]}, "two whole numbers"),
         ({"size": [2, 3], "counts": [1, 4]}, "of 5 pixels, its size has 6"),
         ({"size": [2, 3], "counts": [1, 6]}, "of 7 pixels, its size has 6"),
-        ({"size": [2, 3], "counts": [-1, 7]}, "counts that are no runs"),
-        ({"size": [2, 3], "counts": [1.0, 5]}, "counts that are no runs"),
-        ({"size": [2, 3], "counts": None}, "counts that are no runs"),
+        ({"size": [2, 3], "counts": [-1, 7]}, "counts that are not runs"),
+        ({"size": [2, 3], "counts": [1.0, 5]}, "counts that are not runs"),
+        ({"size": [2, 3], "counts": None}, "counts that are not runs"),
         ({"size": [2, 3], "counts": "15\n"}, "pycocotools does not write"),
         ({"size": [2, 3], "counts": "ooooooooooooooo"}, "pycocotools does not write"),
         ({"size": [2, 3], "counts": "1o"}, "end within a number"),
-        ({"size": [2, 3], "counts": "?7"}, "counts that are no runs"),
+        ({"size": [2, 3], "counts": "?7"}, "counts that are not runs"),
     ],
 )
 def test_what_readers_cannot_read_is_refused(value, words):

@@ -160,7 +160,7 @@ def test_missing_and_wrong_links_of_repeats_are_found(damaged):
     (copy.root / "train/unlabeled2017_0").symlink_to("../images/train2017")
     (copy.root / "train/train2017_5").symlink_to("../images/train2017")
     lines = details(verify_here(copy.root))
-    assert "link train/train2017_3: no link, expected one to ../images/train2017" in lines
+    assert "link train/train2017_3: not a link, expected one to ../images/train2017" in lines
     assert "link train/unlabeled2017_0: leads to '../images/train2017', expected ../images/unlabeled2017" in lines
     assert "extra train/train2017_5: expected only the links of the repeats" in lines
 

@@ -139,7 +139,7 @@ def test_rows_that_wait_for_a_host_that_stalls_end_without_being_asked_for(web, 
 def test_a_row_waits_for_robots_txt_no_longer_than_for_its_turn(web, fetch):
     web.robots_location = web.url("/stall/1", f"slow.{DOMAIN}")
     (outcome,) = fetch([web.url("/image/1")], row_s=0.5, read_s=36_000.0, answer_s=36_000.0)
-    assert (outcome.status, outcome.reason) == (Status.HOST_BUSY, "no robots.txt of its host in time")
+    assert (outcome.status, outcome.reason) == (Status.HOST_BUSY, "its host's robots.txt did not arrive in time")
 
 
 def test_a_host_without_answers_is_abandoned(web, fetch):

@@ -131,8 +131,8 @@ def test_workers_share_a_hosts_limits():
     ("changed", "text"),
     [
         ({"contact": ""}, "sites must be able to reach the person who fetches"),
-        ({"contact": "https://a b"}, "is no address"),
-        ({"contact": "https://a\r\nX: y"}, "is no address"),
+        ({"contact": "https://a b"}, "is not an address"),
+        ({"contact": "https://a\r\nX: y"}, "is not an address"),
         ({"agent": "our bot"}, "choose another name"),
         ({"agent": "bot\r\nX:"}, "choose another name"),
         ({"in_flight": 0}, "in_flight is 0; it must be positive"),

@@ -59,7 +59,7 @@ def test_requests_out_of_range_are_refused(dataset, tmp_path):
         BenchRequest(urls=("x",), batch_size=0)
     with pytest.raises(UsageError, match="`rounds` must be 1 or more, got 0"):
         BenchRequest(urls=("x",), rounds=0)
-    with pytest.raises(UsageError, match=r"images in train, a batch takes 4,096; choose `batch_size`"):
+    with pytest.raises(UsageError, match=r"images in train, but a batch takes 4,096; choose `batch_size`"):
         bench_of(dataset("webdataset"), folder=tmp_path, batch_size=4096)
 
 

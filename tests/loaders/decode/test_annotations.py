@@ -316,14 +316,14 @@ def test_columns_are_carried_and_chosen():
 @pytest.mark.parametrize(
     ("objects", "words"),
     [
-        ([{"bbox": [1, 2, 3, 4]}], "objects: list, expected columns with a list"),
-        ({"bbox": 7}, "objects: dict, expected columns with a list"),
+        ([{"bbox": [1, 2, 3, 4]}], "objects: list, expected columns with a value for each"),
+        ({"bbox": 7}, "objects: dict, expected columns with a value for each"),
         ({"label": [1], "area": [2]}, "no column bbox; it has area, label"),
         ({"bbox": [[1, 2, 3, 4]], "label": []}, r"columns of \[0, 1\] values"),
         ({"bbox": [[1, 2, 3]]}, r"boxes must have the shape \(N, 4\)"),
         ({"bbox": [[1, 2, 3, 4], [1]]}, "field objects: .*inhomogeneous"),
         ({"bbox": [["a", 2, 3, 4]]}, "field objects: could not convert"),
-        ({"bbox": [[1, 2, 3, float("nan")]]}, "column bbox has values that are no finite numbers"),
+        ({"bbox": [[1, 2, 3, float("nan")]]}, "column bbox has values that are not finite numbers"),
     ],
 )
 def test_what_holds_no_annotations_is_refused(objects, words):

@@ -204,7 +204,7 @@ def test_a_program_without_the_guard_ends_with_one_error_that_names_it(dataset, 
     assert found.returncode == 1
     assert found.stderr.count("Traceback") == 1
     assert found.stderr.splitlines()[-1] == (
-        "dataprep.errors.UsageError: processes=2: each worker process imports the program, and came to its loader "
+        "dataprep.errors.UsageError: processes=2: each worker process imports the program, and opened its loader "
         'again; put what uses the loader under `if __name__ == "__main__":`, or leave `processes` out'
     )
     assert found.stdout == ""

@@ -197,11 +197,11 @@ def test_a_file_that_is_gone_or_has_another_size_is_left_out(images, change, on_
 def test_a_disk_that_goes_away_ends_the_run(images, broken, processes):
     """Whatever on_error says: all images would be left out, and nobody would notice."""
     settings = {"on_error": "skip", "processes": processes, "stall_s": HOURS_S}
-    with pytest.raises(StorageError, match="missing, the index lists it"):
+    with pytest.raises(StorageError, match="missing, but the index lists it"):
         masks(images, lambda: (images / "data/train").rename(images / "away"), **settings)
     with open_loader(str(broken), **SMALL, **settings, prefetch_batches=1) as loader:
         (broken / "train").rename(broken / "away")
-        with pytest.raises(StorageError, match=r"\.tar: missing, the index lists it"):
+        with pytest.raises(StorageError, match=r"\.tar: missing, but the index lists it"):
             list(loader)
 
 

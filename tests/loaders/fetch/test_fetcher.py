@@ -70,7 +70,7 @@ def test_a_missing_object_is_an_error_at_once(dataset, fetching, tmp_path, fmt, 
     path.unlink()
     ticket = opened.fetcher.request(pick)
     fault = FormatError if fmt == "imagefolder" else StorageError  # of one image, or of a shard
-    with pytest.raises(fault, match='missing, the index lists it; run "dataprep verify"') as caught:
+    with pytest.raises(fault, match='missing, but the index lists it; run "dataprep verify"') as caught:
         ticket.wait()
     ticket.done()
     assert str(caught.value).startswith(str(path))
