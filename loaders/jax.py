@@ -45,7 +45,7 @@ class JaxBatch:
     state: LoaderState
     """State for the loader's `load_state_dict`, which continues after this batch even if later ones are on devices."""
     views: list[RowView | None] | None = None
-    """How each image of the same rows was cropped and flipped, with the loader's setting `views`."""
+    """Crop, scale and flip of each image of the same rows, with the loader's setting `views`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The loader: batches that are the same for one seed wherever they are made, and that can be resumed after each.
+"""The loader: one seed gives the same batches on any number of hosts, and training can resume after each batch.
 
     with open_loader("gs://bucket/imagenet", batch_size=1024, rank=0, world_size=4) as loader:
         for batch in loader:                 # one epoch; the next `for` takes the next epoch
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
 
 STATE_VERSION = 1
 OWN_THREADS = "loader-"
-"""Beginning of the names of all threads that loaders start."""
-_ANEW = (
+"""Prefix of the names of all threads that loaders start."""
+_NEW_ORDER_ADVICE = (
     "load the weights of the model alone, without this state, to begin the new order at its first image "
     '("PyTorch" in docs/loaders.md shows how)'
 )
-"""What to do with a state of another build of the dataset."""
+"""Advice for a state of another build of the dataset."""
 _SINGLE_VIEW_ONLY = LoaderSettings.__annotations__.keys() - SharedSettings.__annotations__.keys()
-"""Settings that say what a single view of an image is."""
+"""Settings of a single view of an image."""
 
 
 @runtime_checkable
 class OpensLoader(Protocol):
-    """Data that open a loader of their own: `loaders.mixture`."""
+    """Data with their own loader: `loaders.mixture`."""
 
     def open_loader(self, split: str, config: LoaderConfig) -> Loader:
         """Open a loader with settings that were checked already."""
@@ -69,14 +69,13 @@ def open_loader(
     Args:
         url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
             them, as `loaders.mixture`.
-        split: Name of a split; of a mixture, for the datasets that name none.
+        split: Name of a split; in a mixture, for the datasets that name none.
         batch_size: Images in one step, over all ranks.
         settings: Other settings; `loaders.LoaderConfig` says what each means. By default only the split `train` is
             shuffled (`shuffle`), and what is shuffled is augmented (`augment`).
 
     Raises:
-        UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
-    """
+        UsageError: There is no such dataset, split or setting, or a value has the wrong type or is out of range."""
     for name, door in (("packs", "open_packs"), ("view_groups", "open_views")):
         if name in settings:
             raise UsageError(f"open_loader has no setting {name}; call {door}, whose batches have other parts")
@@ -104,7 +103,7 @@ def open_packs(
             `image_size`, `scale`, `ratio`, `clip_crop` and `resize`.
 
     Raises:
-        UsageError: As for `open_loader`, or the index does not know how large the images are.
+        UsageError: As for `open_loader`, or the index does not have the images' sizes.
     """
     if not isinstance(packs, Packs):
         raise UsageError(f"packs must be loaders.Packs, got {packs!r}")
@@ -120,11 +119,11 @@ def open_views(
     views: Views | Sequence[Views],
     **settings: Unpack[SharedSettings],
 ) -> ViewLoader:
-    """Open a loader that delivers several views of each image, made of one decode: random crops, in groups of one size.
+    """Open a loader that delivers several views of each image, made from one decode: random crops, in groups of one
+    size.
 
-    Besides its own settings, a view depends on the seed, the image's position and the view's number only, counted over
-    all groups: its pixels are the same whatever the other views are, and view 0 is the image that `open_loader`
-    delivers for the same crop.
+    A view depends only on its own settings, the seed, the image's position and the view's number, counted over all
+    groups. Other views do not change its pixels, and view 0 is the image that `open_loader` delivers for the same crop.
 
     Args:
         url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
@@ -139,7 +138,7 @@ def open_views(
         UsageError: As for `open_loader`.
     """
     if wrong := sorted(_SINGLE_VIEW_ONLY & set(settings)):
-        raise UsageError(f"open_views has no setting {', '.join(wrong)}; each of its views says size and area itself")
+        raise UsageError(f"open_views has no setting {', '.join(wrong)}; set size and area in each `Views` instead")
     groups, single = checked_groups(views), cast(LoaderSettings, settings)
     single["augment"] = True
     loader = open_configured(url, split, _config(url, split, single, batch_size, view_groups=groups))
@@ -153,7 +152,7 @@ def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: 
         check_program(config.processes)
     if isinstance(url, OpensLoader):
         return url.open_loader(split, config)
-    from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
+    from loaders.dataset import open_dataset  # here, so that importing a loader does not import the readers of data
 
     dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s, index=config.index)
     return loader_of(dataset, config)
@@ -217,7 +216,7 @@ class Loader:
     """Batch with which the next iteration of an evaluation starts."""
 
     _registration: Registration | None = None
-    """The loader among those whose metrics are served."""
+    """Registration with the server of metrics."""
 
     _collected: weakref.finalize[..., Any] | None = None
     """Ends the producer of a loader that is not closed."""
@@ -252,7 +251,8 @@ class Loader:
         self._serve()
 
     def _check_fields(self, check: Callable[[tuple[str, ...]], None]) -> None:
-        """Check the fields of the settings; where those with the size of annotations are missing, say what needs none.
+        """Check the fields of the settings; if the fields with the size of annotations are missing, the error says how
+        to do without.
 
         Args:
             check: Raises UsageError for fields that the dataset does not have.
@@ -292,9 +292,9 @@ class Loader:
         return self._taken()
 
     def _begin(self) -> None:
-        """Go to the first batch of an evaluation, or to the one after a state that was loaded.
+        """Go to the first batch of an evaluation, or to the batch after a loaded state.
 
-        This happens where an iterator is made, not where its first batch is taken: a StatefulDataLoader that resumes at
+        This happens when an iterator is made, not when its first batch is taken: a StatefulDataLoader that resumes at
         the end of a pass makes an iterator for the state, takes nothing from it, and makes another for the next pass.
         """
         if not self.config.shuffle:
@@ -339,7 +339,7 @@ class Loader:
     def positions(self, batch: int) -> Sequence[int]:
         """Return the position of each image of this rank in a batch, counted over all epochs: a key for random draws.
 
-        Whatever is drawn for a sample by its position is the same for every number of ranks. Positions ascend; the
+        Random draws that are keyed by a sample's position are the same for every number of ranks. Positions ascend; the
         images of a pack's rows have another order.
 
         Args:
@@ -354,7 +354,8 @@ class Loader:
             self._go_to(self.order.first_batch(epoch))
 
     def state_dict(self) -> LoaderState:
-        """Return the state after the last batch that was taken: its position, and all that the sequence depends on."""
+        """Return the state after the last batch that was taken: its position, and everything that the sequence depends
+        on."""
         return {
             "state_version": STATE_VERSION,
             "position": self._batch * self.config.batch_size,
@@ -372,20 +373,21 @@ class Loader:
         self._go_to(self._batch_after(state))
         self._start = self._batch
 
-    def check_build(self, state: Mapping[str, Any], advice: str = _ANEW) -> None:
-        """Check that a state is of this build of the dataset.
+    def check_build(self, state: Mapping[str, Any], advice: str = _NEW_ORDER_ADVICE) -> None:
+        """Check that a state belongs to this build of the dataset.
 
         Args:
             state: State of a loader.
-            advice: What to do, for the message.
+            advice: Advice for the message.
 
         Raises:
-            UsageError: The dataset was built or adopted again since the state was made; the message says what both are.
+            UsageError: The dataset was built or adopted again since the state was made; the message describes both
+                builds.
         """
 
         if lines := other_builds(self._sequence, state.get("sequence", {})):
             raise UsageError(
-                f"{self.dataset.url}: the dataset was built or adopted anew since the state was made, or is another "
+                f"{self.dataset.url}: the dataset was built or adopted again since the state was made, or is another "
                 f"build: {'; '.join(lines)}; its images have another order: {advice}"
             )
 
@@ -424,9 +426,9 @@ class Loader:
             raise UsageError(f"{self.dataset.url}: the state is of another sequence: {what}; use the same settings")
 
     def stats(self) -> LoaderStats:
-        """Return what every stage and the fetching did so far, and what was skipped.
+        """Return work and waits of every stage, the fetchers' counters, and counts of skipped images.
 
-        A time of which a stage measured nothing is None and has no entry in its `percentiles`.
+        A time that a stage did not measure is None and has no entry in its `percentiles`.
         """
         return self.snapshot().stats()
 
@@ -448,7 +450,7 @@ class Loader:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, by label; empty where they are not known."""
+        """Names of the classes, by label; empty if they are not known."""
         return self.dataset.manifest.classes
 
     @property
@@ -469,7 +471,7 @@ class Loader:
             return
         with self._counting:
             producer, self._producer = self._producer, None
-            if producer is not None:  # no other thread has ended it meanwhile
+            if producer is not None:  # no other thread has ended it in the meantime
                 self._fetched = _summed(self._fetched, producer.fetch_stats() | {"held_bytes": 0.0})
         if producer is not None:
             if self._collected is not None:
@@ -505,14 +507,14 @@ class Loader:
         return order_of(self.dataset, self.index, self.config)
 
     def _check_budget(self) -> None:
-        """Raise UsageError where the order would hold more bytes than a bucket's budget."""
+        """Raise UsageError if the order would hold more bytes than the budget for a bucket."""
         if not self.dataset.is_local:
             sharers = max(1, self.config.processes)  # each worker process fetches for itself
             budget = self.config.prefetch_bytes // sharers
             check_budget(self.order, self.config.world_size * sharers, self.index.mean_image_bytes(), budget)
 
     def _warn_of_large_batch(self) -> None:
-        """Warn on the first rank where a batch has images several times, because there are fewer than it takes."""
+        """Warn on the first rank if the split has fewer images than a batch, so that batches repeat images."""
         images, batch = self.order.num_samples, self.config.batch_size
         if batch > images and self.config.rank == 0:
             warnings.warn(
@@ -557,7 +559,7 @@ class Loader:
 
     @property
     def _decoding(self) -> dict[str, object]:
-        """The decoder and the settings on which the sequence depends."""
+        """The decoder and the settings that the sequence depends on."""
         decoder = open_decoder(self.config.interpolation, self.config.decoder).name
         return {"decoder": decoder, **self.config.sequence_document()}
 
@@ -573,7 +575,7 @@ def _end_collected(close: Callable[[], None], warning: str, pid: int) -> None:
     if os.getpid() != pid:
         return  # a forked process has copies of what its parent uses
     if threading.current_thread().name.startswith(OWN_THREADS):
-        # The collector of garbage may run in any thread, and none can wait for its own end.
+        # The garbage collector may run in any thread, and no thread can wait for its own end.
         threading.Thread(target=close, name=f"{OWN_THREADS}close", daemon=True).start()
     else:
         close()
@@ -582,7 +584,7 @@ def _end_collected(close: Callable[[], None], warning: str, pid: int) -> None:
 
 
 def _summed(ended: Mapping[str, float], present: Mapping[str, float]) -> dict[str, float]:
-    """Add the counters of fetchers; the most bytes that were held are those of the fetcher that held most."""
+    """Add the counters of fetchers; the most held bytes are the maximum over the fetchers."""
     total = {name: ended.get(name, 0.0) + count for name, count in present.items()}
     if "most_held_bytes" in present:
         total["most_held_bytes"] = max(ended.get("most_held_bytes", 0.0), present["most_held_bytes"])
@@ -632,7 +634,7 @@ _IDENTITY = ("plan", "revision")
 
 
 def other_builds(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return what is known of each dataset that has the same name in a state but is another build, one line each."""
+    """Return a line for each dataset that has the same name in a state but is another build."""
     return [
         f"{label}{_described(before, 'then')}, {_described(now, 'now')}"
         for label, now, before in _pairs(ours, theirs)

@@ -7,12 +7,12 @@
     windows                   w pieces of a stream at a time, whose samples are sorted by random words
     batch g                   positions [g*B, (g+1)*B); rank r of W takes those with G % W == r
 
-So the set of every batch is the same for every W, and where W divides K a rank reads each byte of its blocks once a
-pass. Evaluation takes every sample once, in the stored order. Rows inside a batch depend on W, so whatever is drawn for
-a sample must be keyed by G.
+So the set of every batch is the same for every W, and if W divides K, a rank reads each byte of its blocks once a pass.
+Evaluation takes every sample once, in the stored order. Rows inside a batch depend on W, so random draws for a sample
+must be keyed by G.
 
 The planner is `_PassLayout`, which permutes the blocks of a pass and cuts them among the streams, and `_Stream`, which
-mixes the samples of a few windows at a time. A piece is a block, or the part of one that a stream owns: where a stream
+mixes the samples of a few windows at a time. A piece is a block, or the part of one that a stream owns: if a stream
 ends inside a block, the next stream begins with the rest of it.
 """
 
@@ -48,7 +48,7 @@ HEDGED_SHARE = 1 / 32
 _PLANNED_SAMPLES = 256
 """Number of samples of a stream that are planned at once: a NumPy call costs as much as a hundred samples."""
 _KEPT_PASSES = 2
-"""Passes of which a lookup keeps the plans: readers that run ahead are in the next one already."""
+"""Number of passes whose plans a lookup keeps: readers that run ahead are already in the next one."""
 _NAMED_DIVISORS = 8
 """Maximum number of possible counts of ranks in a message."""
 _BLOCKS_PER_HELD = 16
@@ -74,9 +74,10 @@ class Pick(NamedTuple):
     sample: int
     """Index of the sample in the piece's shard."""
     of_piece: int
-    """Number of samples that this rank picks from the piece, from where it began; then the bytes can be freed."""
+    """Number of samples that this rank picks from the piece, counted from its start position; after them the bytes can
+    be freed."""
     released: tuple[Pick, ...] = ()
-    """In a mixture: samples counted in `of_piece` of their pieces that another rank takes in the place of this one."""
+    """In a mixture: samples counted in `of_piece` of their pieces that another rank takes instead of this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class Order:
     """Everything that the sequence of samples depends on.
 
     Raises:
-        UsageError: A number is out of its range, or there is no sample.
+        UsageError: A number is out of range, or there is no sample.
     """
 
     shard_samples: tuple[int, ...]
@@ -121,7 +122,7 @@ class Order:
 
     @property
     def end(self) -> int | None:
-        """Number of positions until the samples end; None if they have no end, as all but some mixtures."""
+        """Number of positions until the samples end; None if they never end; only some mixtures do."""
         return None
 
     def first_batch(self, epoch: int) -> int:
@@ -180,10 +181,10 @@ class Order:
 
 
 class Lookup:
-    """Finds the samples of single positions, each as a piece of its own; safe in many threads.
+    """Finds the samples of single positions, each as its own piece; safe in many threads.
 
-    It keeps the blocks of two passes in memory, and the plans of some windows of every stream that was asked for, so it
-    is fast where positions about ascend.
+    A lookup keeps the blocks of two passes in memory, and the plans of some windows of every requested stream, so it is
+    fast if positions roughly ascend.
     """
 
     def __init__(self, order: Order) -> None:
@@ -207,7 +208,7 @@ class Lookup:
         return Pick(position, Piece(piece.shard, sample, sample + 1, this_pass), sample, 1)
 
     def _layout(self, this_pass: int) -> _PassLayout:
-        """Return the layout of a pass; where a third one is needed, the plans of the oldest are dropped."""
+        """Return the layout of a pass; if a third one is needed, the oldest pass's plans are dropped."""
         if this_pass not in self._layouts:
             self._layouts[this_pass] = _PassLayout(self._order, this_pass)
             for oldest in list(self._layouts)[:-_KEPT_PASSES]:
@@ -217,7 +218,7 @@ class Lookup:
 
 
 def check_world(global_batch: int, rank: int, world_size: int) -> None:
-    """Raise UsageError where a batch cannot be shared among the ranks."""
+    """Raise UsageError if a batch cannot be shared among the ranks."""
     if not 0 <= rank < world_size:
         raise UsageError(f"rank must be 0 to {world_size - 1} in a world of {world_size}, got {rank}")
     if global_batch % world_size:
@@ -229,7 +230,7 @@ def check_world(global_batch: int, rank: int, world_size: int) -> None:
 
 
 def _ranks_that_share(global_batch: int, world_size: int) -> str:
-    """Return the numbers of ranks that divide a batch, `1, 2 or 4 ranks`: those nearest to the one that does not."""
+    """Return the numbers of ranks that divide a batch, `1, 2 or 4 ranks`: the nearest ones to `world_size`."""
     divisors = [each for each in range(1, global_batch + 1) if global_batch % each == 0]
     *first, last = sorted(sorted(divisors, key=lambda each: abs(each - world_size))[:_NAMED_DIVISORS])
     return f"{', '.join(map(str, first))} or {last} ranks" if first else counted(last, "rank")
@@ -243,7 +244,7 @@ def samples_per_block(
     num_streams: int = NUM_STREAMS,
     window: int = WINDOW,
 ) -> int:
-    """Return c: as many samples as fill a block, fewer where the dataset is too small for such blocks to mix well."""
+    """Return c: the samples that fill a block, or fewer if the dataset is too small for such blocks to mix well."""
     most = max(1, num_samples // (_BLOCKS_PER_HELD * num_streams * window))
     return max(1, min(int(block_bytes // max(1.0, mean_image_bytes)), most))
 
@@ -257,7 +258,7 @@ def stored_picks(
         shard_samples: Number of samples in each shard.
         first: First position.
         step: Distance between two positions.
-        samples_per_block: Samples that are read at once; 1 where other ranks have a share of every block.
+        samples_per_block: Samples that are read at once; 1 if other ranks have a share of every block.
     """
     at_once = samples_per_block if step == 1 else 1
     before = 0
@@ -307,7 +308,7 @@ def _blocks(shard_samples: tuple[int, ...], samples_per_block: int) -> _Blocks:
 
 
 class _PassLayout:
-    """The permuted blocks of one pass, and where every stream begins among them.
+    """The permuted blocks of one pass, and the start of every stream among them.
 
     The slots of a pass are the samples of all permuted blocks, one after another. Stream k owns the slots from
     `_bounds[k]` to `_bounds[k + 1]`, equal shares to within one slot, so its first and last block may be cut.
@@ -415,8 +416,8 @@ class _Stream:
         # The words are those of the turns, counted from the stream's beginning. So a window is mixed in the same way
         # whether it is planned after others or first, by a rank that resumes in it. Windows are the sort's main key: a
         # sample never leaves its window, and no more than the bytes of a window are held for a stream. The counts
-        # include only turns of the share from its first one on: the fetcher frees a piece after so many picks, and
-        # would hold it for ever if a count were too high, or read it twice if it were too low.
+        # include only turns of the share from its first one on: the fetcher frees a piece after that many picks, and
+        # would hold it forever if a count were too high, or read it twice if it were too low.
         words = philox_words(
             len(samples),
             seed=order.seed,
@@ -443,7 +444,7 @@ class _Stream:
 
 
 def bytes_held(order: Order, world_size: int, mean_image_bytes: float) -> float:
-    """Return the bytes of encoded images that a rank or process holds at once; 0 where each image is read alone.
+    """Return the bytes of encoded images that a rank or process holds at once; 0 if each image is read alone.
 
     Args:
         order: Order of the samples.

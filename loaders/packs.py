@@ -1,6 +1,6 @@
 """Packs: images at native aspect ratio, cut into patches, in rows of one static length.
 
-`Packs` is what a user asks for. `plan_rows` says how many patches each image of a row gets along its sides, a pure
+`Packs` has the settings. `plan_rows` computes the number of patches along each image's sides, a pure
 function of the images' sizes and their draws:
 
     wanted tokens   drawn for each image, uniformly along the side: the root of the tokens is uniform within the bounds
@@ -40,10 +40,10 @@ class Packs:
     """Images at their own aspect ratio, cut into patches and packed into rows of one length.
 
     A row holds a fixed number of images. Each gets a number of tokens that is drawn within bounds and scaled so that
-    the row is full, and is resized to the grid of whole patches with about so many tokens and about its own shape.
+    the row is full, and is resized to a grid of whole patches with about that number of tokens and about its own shape.
 
     Raises:
-        UsageError: A value is of another type or out of its range, or the images cannot fill a row within the bounds.
+        UsageError: A value has the wrong type or is out of range, or the images cannot fill a row within the bounds.
     """
 
     tokens: int
@@ -93,7 +93,7 @@ class Packs:
         return 3 * self.patch**2
 
     def document(self) -> dict[str, object]:
-        """Return the settings on which the batches depend, for a loader's state."""
+        """Return the settings that the batches depend on, for a loader's state."""
         crop = None if self.crop is None else list(self.crop)
         names = ("tokens", "images", "patch")
         found: dict[str, object] = {name: getattr(self, name) for name in names}
@@ -133,8 +133,8 @@ def plan_rows(
 
     Args:
         packs: Length of the rows, and bounds.
-        heights_RM: Heights of what is seen of the images, pixels, 1 or more.
-        widths_RM: Widths of the same.
+        heights_RM: Heights of the crops, pixels, 1 or more.
+        widths_RM: Widths of the crops.
         draws_RM: A random number in [0, 1) for each image.
     """
     import numpy as np
@@ -160,7 +160,8 @@ def plan_alone(packs: Packs, heights_N: NDArray[np.int64], widths_N: NDArray[np.
 
 
 def _shares(packs: Packs, draws_RM: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return how many tokens each image may have; a row's sum is its length, but for a token an image at most."""
+    """Return the maximum number of tokens of each image; their sum is at most the row's length, and short of it by at
+    most a token an image."""
     import numpy as np
 
     low, high = math.sqrt(packs.least), math.sqrt(packs.most)
@@ -195,7 +196,7 @@ def _grids(
         budget_N: Most tokens of each image, 1 or more.
         heights_N: Heights, pixels.
         widths_N: Widths, pixels.
-        fill: True: tokens that are left over cost, too. False: only a shape that differs from the image's does.
+        fill: True: tokens that are left over cost, too. False: only a difference from the image's shape costs.
     """
     import numpy as np
 
@@ -240,16 +241,16 @@ def _candidates(
 
 
 class Layout(NamedTuple):
-    """What each token of a batch is."""
+    """Image and grid position of each token of a batch."""
 
     segments_RT: NDArray[np.int32]
-    """Number of the image in its row, from 1 on; 0 where a token is padding."""
+    """Number of the image in its row, from 1 on; 0 for padding."""
     positions_RT2: NDArray[np.int32]
     """Row and column of each patch in its image's grid; 0 in padding."""
 
 
 def starts_of(grids_RM2: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the token at which each image begins in its row, shape (R, M): images follow each other without gaps."""
+    """Return the first token of each image in its row, shape (R, M): images follow each other without gaps."""
     import numpy as np
 
     tokens_RM: NDArray[np.int64] = np.prod(grids_RM2, axis=-1, dtype=np.int64)
@@ -257,7 +258,7 @@ def starts_of(grids_RM2: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def lay_out(grids_RM2: NDArray[np.int32], mask_RM: NDArray[np.bool_], tokens: int) -> Layout:
-    """Return what each token is.
+    """Return the layout of the tokens.
 
     Args:
         grids_RM2: Patches of each image along height and width, 0 where there is no image.

@@ -5,7 +5,7 @@
     samples.__getitems__([7, 8, 9]) # up to 256 reads in flight at once
 
 For pipelines that other libraries drive: PyTorch's DataLoader, Grain. Any thread may read, and copies in other
-processes open what they need themselves. `Steps` says which positions make up a rank's batches, and has their state.
+processes open what they need themselves. `Steps` yields the positions of a rank's batches, and has their state.
 Shapes: HWC, uint8, 0..255.
 """
 
@@ -45,17 +45,17 @@ Images: TypeAlias = Literal["decoded", "encoded"]
 PADDING = -1
 """Index of a row that holds no sample: the last batch of an evaluation is filled up with it."""
 MAX_AT_ONCE = 256
-"""Samples that are requested at once; a longer list is read in parts, so that it needs no more memory than these."""
+"""Maximum number of samples that are requested at once; a longer list is read in parts, to bound the memory."""
 _OF_PIXELS = (
     *("image_size", "interpolation", "augment", "scale", "ratio", "flip", "clip_crop", "resize"),
     *("views", "transform", "decoder"),
 )
-"""Settings of decoding, which say nothing about encoded images."""
+"""Settings of decoding, which encoded images do not have."""
 _OF_BATCHES = (
     *("batch_size", "rank", "world_size", "processes", "prefetch_batches", "stall_s", "packs", "view_groups"),
     *("metrics_port", "metrics_address"),
 )
-"""Settings of batches, which say nothing about single samples."""
+"""Settings of batches, which single samples do not have."""
 
 
 class Sample(TypedDict):
@@ -64,27 +64,27 @@ class Sample(TypedDict):
     image: NDArray[np.uint8] | bytes
     """HWC pixels, or the bytes of the stored file with `images="encoded"`."""
     label: int
-    """-1 where the image has no label."""
+    """-1 if the image has no label."""
     key: str
     mask: bool
-    """False where there is no sample: padding, or an image that `on_error="skip"` left out."""
+    """False if there is no sample: padding, or an image that `on_error="skip"` left out."""
     fields: NotRequired[Mapping[str, object]]
     """Values of the fields that the setting `fields` names."""
     view: NotRequired[RowView | None]
-    """How the image was cropped and flipped, with the setting `views`."""
+    """Crop, scale and flip of the image, with the setting `views`."""
 
 
 class Samples:
     """Samples of one split by position; picklable. `Samples.open` makes one.
 
     With `shuffle` an index is a global position of the loader's order, which continues over all epochs, and the crop is
-    the one that the loader draws there. Without, it is the number of the sample in the stored order.
+    the loader's at that position. Without, it is the number of the sample in the stored order.
     """
 
     def __init__(self, dataset: Dataset, config: LoaderConfig, images: Images, epochs: int | None) -> None:
         self._dataset, self.config, self._images, self._epochs = dataset, config, images, epochs
         self._opened: dict[int, Opened] = {}
-        """What the process of this number has opened; a forked process must not use what its parent opened."""
+        """Opened resources by process number; a forked process must not use its parent's."""
         loader = Loader(dataset, config)
         self._index: dict[int, SplitIndex] = {os.getpid(): loader.index}
         """Index that the process of this number has opened."""
@@ -135,7 +135,7 @@ class Samples:
         return cls(dataset, config, images, epochs)
 
     def __len__(self) -> int:
-        """Return the number of positions; without a last epoch it is the largest that Python knows."""
+        """Return the number of positions; without a last epoch, the largest length that Python allows."""
         return self._length
 
     def __getitem__(self, index: int) -> Sample:
@@ -158,7 +158,7 @@ class Samples:
         ]
 
     def __repr__(self) -> str:
-        """Return everything that the samples depend on, but no place: a copy elsewhere has the same text."""
+        """Return everything that the samples depend on, except the URL: a copy elsewhere has the same text."""
         return self._text
 
     def loader(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Loader:
@@ -176,7 +176,7 @@ class Samples:
         return {**self.__dict__, "_opened": {}, "_index": {}}
 
     def _asked(self, found: Opened, index: int) -> Asked | None:
-        """Return what an index asks for; None for padding."""
+        """Return the sample that an index asks for; None for padding."""
         return None if index == PADDING else Asked(index, found.place(index))
 
     def _checked(self, index: int) -> int:
@@ -190,7 +190,7 @@ class Samples:
         return self._length
 
     def _open(self) -> Opened:
-        """Return what this process has opened; of two threads that open at once one closes its own again."""
+        """Return this process's opened split; if two threads open it at the same time, one closes its own again."""
         found = self._opened.get(os.getpid())
         if found is None:
             mine = Opened(self.loader(1), self._images)
@@ -208,11 +208,11 @@ def _check_use(images: Any, settings: Iterable[str]) -> None:
         raise UsageError(not_one_of("images", images, get_args(Images)))
     if wrong := [name for name in settings if name in _OF_BATCHES]:
         raise UsageError(
-            f"{', '.join(wrong)}: no setting of single samples; leave it out, and give batch size and rank to what "
+            f"{', '.join(wrong)}: not a setting of single samples; leave it out, and give batch size and rank to what "
             "makes batches of them"
         )
     if images == "encoded" and (wrong := [name for name in settings if name in _OF_PIXELS]):
-        raise UsageError(f"{', '.join(wrong)}: no setting of encoded images; leave it out, or set images='decoded'")
+        raise UsageError(f"{', '.join(wrong)}: not a setting of encoded images; leave it out, or set images='decoded'")
 
 
 def _length(epoch_samples: int, *, shuffle: bool, epochs: int | None) -> int:
@@ -223,7 +223,7 @@ def _length(epoch_samples: int, *, shuffle: bool, epochs: int | None) -> int:
 
 
 class Asked(NamedTuple):
-    """A sample that is asked for."""
+    """A requested sample."""
 
     position: int
     """Key of its random draws."""
@@ -265,7 +265,7 @@ class Opened:
         return [self._sample(rows, row) for row in range(len(asked))]
 
     def _picks(self, asked: list[Asked | None]) -> list[tuple[int, Pick]]:
-        """Return what to read for each row that holds a sample."""
+        """Return the pick of each row that holds a sample."""
         rows = [(row, each) for row, each in enumerate(asked) if each is not None]
         pieces = self._pieces({each.place for _, each in rows})
         counts = Counter(pieces[each.place] for _, each in rows)
@@ -287,7 +287,7 @@ class Opened:
         return shard, number - (self._stops[shard - 1] if shard else 0)
 
     def _pieces(self, places: set[tuple[int, int]]) -> dict[tuple[int, int], Piece]:
-        """Return the piece that each sample is read with: of a bucket, neighbours in a shard are read at once.
+        """Return the piece that each sample is read with: from a bucket, neighbours in a shard are read at once.
 
         A piece's pass is the number of the call, so that two calls never share the bytes of one piece: the
         fetcher frees them after as many samples as the call asks for.
@@ -349,7 +349,7 @@ class Steps:
 
     The states are those of a loader with the same settings, so either continues where the other was. An evaluation
     begins again with each `for` except the first one after `load_state_dict`; its last batch is filled up with
-    `PADDING`, so that all ranks take equally many steps.
+    `PADDING`, so that all ranks take the same number of steps.
 
     Args:
         samples: The samples to choose from.

@@ -32,7 +32,7 @@ __all__ = ["dataset"]
 
 
 class _Element(TypedDict):
-    """A batch as tf.data takes it."""
+    """A batch in the form that tf.data takes."""
 
     images: NDArray[np.uint8] | tuple[NDArray[np.uint8], ...]
     labels: NDArray[np.int64]
@@ -42,7 +42,7 @@ class _Element(TypedDict):
     state: str
     """JSON."""
     views: NotRequired[list[str]]
-    """JSON of the fields of a `RowView`; empty where a row has none."""
+    """JSON of the fields of a `RowView`; empty if a row has none."""
 
 
 _END_S = 5.0
@@ -55,10 +55,9 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     The elements are dictionaries: `images` NHWC, uint8, 0..255; `labels` (N,) int64, -1 where an image has no label;
     `mask` (N,) bool, False where a row holds no sample; `keys` (N,) string; `fields`, each (N,) string, empty if a
     sample lacks it, JSON if it is neither text nor bytes; `state`, JSON for the loader's `load_state_dict`, to continue
-    afterwards; `views` (N,) string, with the setting of this name: JSON of how an image was cropped and flipped.
-    Of a `ViewLoader` `images` is a tuple, NVHWC for each group of views.
-    tf.data runs ahead and cannot say how far. After leaving an iterator before its end, give the state of the last
-    batch that you used to the loader.
+    afterwards; `views` (N,) string, with the setting of this name: JSON of an image's crop, scale and flip. From a
+    `ViewLoader`, `images` is a tuple, NVHWC for each group of views. tf.data runs ahead and cannot say how far. After
+    leaving an iterator before its end, give the state of the last batch that you used to the loader.
 
     Args:
         loader: Loader of this process.
@@ -89,7 +88,7 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
 
 def _elements(loader: Loader, epochs: int | None) -> Iterator[_Element]:
     batches = _batches(loader, epochs)
-    # A thread of tf.data that runs Python when the interpreter ends waits for ever, and the process waits for it.
+    # A thread of tf.data that runs Python when the interpreter ends waits forever, and the process waits for it.
     ending, running = threading.Event(), threading.Lock()
 
     def end() -> None:

@@ -50,7 +50,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TorchBatch:
-    """A `loaders.Batch` with tensors in place of arrays."""
+    """A `loaders.Batch` with tensors instead of arrays."""
 
     images: torch.Tensor
     """NHWC, uint8, 0..255."""
@@ -63,7 +63,7 @@ class TorchBatch:
     state: LoaderState
     """State for the loader's `load_state_dict`, which continues after this batch."""
     views: list[RowView | None] | None = None
-    """How each image was cropped and flipped, with the loader's setting `views`."""
+    """Crop, scale and flip of each image, with the loader's setting `views`."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> TorchBatch:
         """Return the batch with its tensors on a device; Lightning and Accelerate call this."""
@@ -79,7 +79,7 @@ class TorchBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchPackBatch(TorchBatch):
-    """A `loaders.PackBatch` with tensors in place of arrays, which have its shapes."""
+    """A `loaders.PackBatch` with tensors of the same shapes instead of arrays."""
 
     segments: torch.Tensor
     """int32; 0 in padding."""
@@ -95,7 +95,7 @@ class TorchPackBatch(TorchBatch):
 
 @dataclass(frozen=True, slots=True)
 class TorchViewBatch(TorchBatch):
-    """A `loaders.ViewBatch` with tensors in place of arrays."""
+    """A `loaders.ViewBatch` with tensors instead of arrays."""
 
     images: tuple[torch.Tensor, ...]  # type: ignore[assignment]  # in place of one tensor
     """For each group of views a tensor NVHWC, uint8, 0..255."""
@@ -104,12 +104,12 @@ class TorchViewBatch(TorchBatch):
 class TorchBatches(IterableDataset[TorchBatch]):
     """A loader's batches, one epoch at a time, in the memory that the loader wrote.
 
-    Use it directly, or in `DataLoader(..., batch_size=None)` without workers: a loader has threads and processes of its
-    own, and each worker would deliver the same batches.
+    Use it directly, or in `DataLoader(..., batch_size=None)` without workers: a loader has its own threads and
+    processes, and each worker would deliver the same batches.
 
     PyTorch's tools ask once how long an epoch is, so all epochs of a training have the same number of batches,
-    ceil(samples / batch_size). All batches are full: an epoch goes on with the batches of the loader's next one where
-    its own do not suffice, and the one after it begins where it ended.
+    ceil(samples / batch_size). All batches are full: if an epoch's own batches do not suffice, it continues with
+    batches of the loader's next epoch, and the following one begins where it ended.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -120,8 +120,7 @@ class TorchBatches(IterableDataset[TorchBatch]):
         return self._loader.order.equal_steps if self._loader.config.shuffle else len(self._loader)
 
     def __iter__(self) -> Iterator[TorchBatch]:
-        """Yield the rest of the epoch; of a `PackLoader` each batch is a `TorchPackBatch`, of a `ViewLoader` a
-        `TorchViewBatch`.
+        """Yield the rest of the epoch; a `PackLoader` gives `TorchPackBatch`, a `ViewLoader` `TorchViewBatch`.
 
         Raises:
             UsageError: This is a worker process of a DataLoader.
@@ -170,11 +169,11 @@ class _Position(int):
 class TorchSamples(Samples, Dataset[Sample]):
     """Samples of one split as a map-style dataset; picklable, so that worker processes of a DataLoader may read it.
 
-    `OrderSampler` asks for positions of the loader's order. The indices of all others, such as those of
-    `DataLoader(samples, shuffle=True)`, `DistributedSampler` and `Subset`, are numbers of stored samples; where images
-    are augmented, their crops are drawn with PyTorch's generator, other ones in every epoch. PyTorch's collate function
-    makes NHWC tensors of the images. A row without a sample, with the mask False, has the fields and the view of a
-    sample, for this function takes no None.
+    `OrderSampler` asks for positions of the loader's order. Indices of all other samplers, such as `DataLoader(samples,
+    shuffle=True)`, `DistributedSampler` and `Subset`, are numbers of stored samples. If images are augmented, their
+    crops are drawn with PyTorch's generator, and differ in every epoch. PyTorch's collate function makes NHWC tensors
+    of the images. A row without a sample, with the mask False, has the fields and the view of a sample, because this
+    function does not take None.
     """
 
     def __len__(self) -> int:
@@ -203,8 +202,8 @@ class TorchSamples(Samples, Dataset[Sample]):
 class OrderSampler(Steps, Sampler[list[int]]):
     """Batch sampler of one rank: the loader's batches, one epoch at a time, resumable by its state after each.
 
-    All epochs have the same number of batches, as those of `TorchBatches` have. A plain DataLoader takes some batches
-    ahead and cannot say which it has delivered; torchdata's StatefulDataLoader can.
+    All epochs have the same number of batches, as in `TorchBatches`. A plain DataLoader takes batches ahead and cannot
+    say which it has delivered; torchdata's StatefulDataLoader can.
     """
 
     def _taken(self) -> Iterator[list[int]]:
@@ -229,7 +228,7 @@ def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def _torch_batch(batch: Batch, arrays: Mapping[str, torch.Tensor]) -> TorchBatch:
-    """Return a batch with tensors in place of its arrays: a `TorchPackBatch` of packs, a `TorchViewBatch` of views."""
+    """Return a batch with tensors instead of arrays: a `TorchPackBatch` for packs, a `TorchViewBatch` for views."""
     others = batch.keys, batch.fields, batch.state, batch.views
     if isinstance(batch, ViewBatch):
         return TorchViewBatch(image_groups(arrays), arrays["labels"], arrays["mask"], *others)

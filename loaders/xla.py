@@ -57,11 +57,11 @@ def device_batches(
     When the iteration is left early, the loader continues after the batch that was yielded last.
 
     Args:
-        loader: Loader that was opened with the numbers of `host_rank()` where there is a mesh.
+        loader: Loader that was opened with the numbers of `host_rank()` if there is a mesh.
         device: Device of the batches; by default the process's own.
         mesh: Mesh of all processes' devices under SPMD; without one the batch is not cut.
         axis: Axes of the mesh along which the batch is cut; the other axes get copies.
-        prefetch: Number of batches that are prepared ahead of the one that is yielded; those after the second wait in
+        prefetch: Number of batches that are prepared ahead of the one that is yielded; batches after the second wait in
             host memory.
 
     Raises:

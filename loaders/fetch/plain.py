@@ -21,14 +21,14 @@ from dataprep.storage import Storage
 
 
 def indexed(data: Storage, index: str | None) -> str:
-    """Index plain data if that was not done, or if they have changed since, and return the URL of the index.
+    """Index plain data, unless they are indexed and unchanged, and return the URL of the index.
 
     Args:
         data: Place of the data.
         index: Folder or gs:// URL for the index; None: one in the user's cache.
 
     Raises:
-        UsageError: There are no such data.
+        UsageError: The data do not exist.
         SourceError: The data are damaged; the text says where.
     """
     if data.is_local and not Path(data.url).exists():
@@ -49,7 +49,7 @@ def indexed(data: Storage, index: str | None) -> str:
 
 
 def _understood(adoption: Adoption) -> str:
-    """Return what was found, such as `imagefolder, train of 95 images and val of 5, 2 classes`."""
+    """Return a summary of the data, such as `imagefolder, train of 95 images and val of 5, 2 classes`."""
     found = adoption.manifest
     splits = " and ".join(f"{split.name} of {counted(split.samples, 'image')}" for split in found.splits)
     classes = counted(len(found.classes), "class") if found.classes else "no labels"

@@ -1,4 +1,4 @@
-"""Numbers of a loader for the log of a training run: a flat dictionary every so many steps.
+"""Numbers of a loader for the log of a training run: a flat dictionary every few steps.
 
     report = MetricsCallback(loader, wandb.log)
     for step, batch in enumerate(loader):
@@ -40,11 +40,11 @@ FIELDS: Mapping[str, str] = {
     "skipped_images": "Images that were masked because they could not be read. Run `dataprep verify --deep`.",
     "epoch": "Epoch of the next batch.",
 }
-"""Numbers of a report without PREFIX, and how each is read; counts are those since the last report."""
+"""Numbers of a report without PREFIX, each with its meaning; counts start at the last report."""
 
 
 class HasSnapshot(Protocol):
-    """A loader that says what it counts."""
+    """A loader with counters."""
 
     def snapshot(self) -> Snapshot:
         """Return everything that the loader counts."""
@@ -56,7 +56,7 @@ class MetricsCallback:
     Args:
         loader: Loader of the training run.
         log: Function that logs a dictionary of numbers for a step, e.g. `wandb.log`.
-        every: Number of calls from one report to the next; the first report follows the first so many.
+        every: Number of calls from one report to the next, and until the first one.
         clock: Function that returns the time, seconds.
     """
 
@@ -91,7 +91,7 @@ class MetricsCallback:
 
 
 def differences(before: Snapshot, now: Snapshot, elapsed_s: float) -> dict[str, float]:
-    """Return the numbers of FIELDS for what a loader did between two looks at it."""
+    """Return the numbers of FIELDS for the time between two snapshots of a loader."""
     waits = _since(before, now, "batch", "get_wait_s")
     fetching = _since(before, now, "fetch", "get_wait_s").percentiles()
     decode = _since(before, now, "decode", "busy_s")

@@ -1,4 +1,4 @@
-"""Results of earlier runs, read from files, and what else than its rates differs from a result of now."""
+"""Results of earlier runs, read from files, and their differences from a new result, except rates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_earlier(path: Path, kind: type[Result], schema_version: int, command: s
     """Read what a command printed with `--json` in an earlier run.
 
     Raises:
-        UsageError: The file is absent, too large, or no such result.
+        UsageError: The file is absent, too large, or not such a result.
     """
     advice = f"give a file that {command} wrote"
     try:

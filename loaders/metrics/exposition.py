@@ -1,6 +1,6 @@
 """Every metric of a loader, and OpenMetrics over HTTP: what Prometheus scrapes from the loaders of a process.
 
-Nothing is measured for it: a scrape copies what the stages count in any case. Loaders that name the same port share
+Nothing is measured for it: a scrape copies counters that the stages keep anyway. Loaders that name the same port share
 one server, which ends with the last of them. A forked process closes what it inherited, so it never keeps a port.
 """
 
@@ -41,7 +41,7 @@ class Metric:
     """Name without PREFIX, and of a counter without `_total`."""
     kind: Literal["counter", "gauge", "histogram"]
     text: str
-    """What it counts, and what to do about a high or low value."""
+    """Meaning of the metric, and advice for a high or low value."""
     values: Callable[[Snapshot, LoaderConfig], Values]
     labels: tuple[str, ...] = ()
     """Labels in addition to LOADER_LABELS."""
@@ -264,7 +264,7 @@ class _Server:
         self._http.server_close()
 
     def forget(self) -> None:
-        """Close what a forked process inherited: the socket without the thread that serves it."""
+        """Close the inherited socket in a forked process, which does not have the thread that serves it."""
         with suppress(OSError):
             self._http.socket.close()
 
@@ -296,7 +296,7 @@ class Registration:
         self.url = server.url
 
     def close(self) -> None:
-        """Serve this loader no more, and end the server if it was the last one; a second call does nothing."""
+        """Stop serving this loader, and end the server if it was the last one; a second call does nothing."""
         with _servers.lock:
             if self._served not in self._server.loaders:
                 return
@@ -318,7 +318,7 @@ def serve(loader: Observed, split: str, address: str, port: int) -> Registration
         port: Port; 0 takes any that is free.
 
     Raises:
-        UsageError: The package that writes the format is not installed, or the port cannot be had.
+        UsageError: The package that writes the format is not installed, or the port is not available.
     """
     if find_spec("prometheus_client") is None:
         raise UsageError(f"metrics_port needs prometheus_client, which is not installed: {install_hint('metrics')}")
@@ -337,7 +337,7 @@ def serve(loader: Observed, split: str, address: str, port: int) -> Registration
 
 
 def _close_later(registration: Registration) -> None:
-    """Close a registration in a thread of its own: the collector of garbage may run in any, also in the server's."""
+    """Close a registration in a new thread, because the garbage collector may run in any, even in the server's."""
     threading.Thread(target=registration.close, name="loader-metrics-close", daemon=True).start()
 
 

@@ -6,9 +6,9 @@
  "labels": "joined",
  "epoch_samples": 1000000}
 
-Anyone may have written the file: its size, its number of datasets and every value are bounded, and fields that do not
-exist are refused. A relative URL is relative to the file's folder. Shards are numbered on from dataset to dataset, and
-each is read where it is.
+Anyone may have written the file: its size, its number of datasets and every value are bounded, and unknown fields are
+refused. A relative URL is relative to the file's folder. Shards are numbered on from dataset to dataset, and each is
+read where it is.
 """
 
 from __future__ import annotations
@@ -66,20 +66,20 @@ class MixtureSource:
     """One dataset of a mixture.
 
     Raises:
-        UsageError: A value is of another type or out of its range.
+        UsageError: A value has the wrong type or is out of range.
     """
 
     url: str
     """Folder or gs:// URL of a dataset that `dataprep build` made or `dataprep adopt` indexed."""
     weight: Weight = 1
-    """Share among the weights of all datasets; 0: none for now."""
+    """Weight, relative to the other datasets; 0: no samples for now."""
     split: str | None = None
-    """Name of a split; None: the one that `open_loader` names."""
+    """Name of a split; None: the split of `open_loader`."""
     name: str = ""
     """Name in `batch.fields["dataset"]` and in the state; by default the last part of the URL."""
     at_end: AtEnd = "repeat"
-    """When the dataset has ended: `repeat` begins its next pass, `drop` gives its weight to the others, `stop` ends the
-    mixture."""
+    """Action at the end of the dataset: `repeat` begins its next pass, `drop` gives its weight to the others, `stop`
+    ends the mixture."""
     epochs: int = 1
     """Epochs of its own after which a dataset ends that is not repeated."""
 
@@ -105,7 +105,7 @@ class MixtureSpec:
     """A mixture as its file or list describes it, checked.
 
     Raises:
-        UsageError: There is no dataset, two have one name or are the same, or a value is out of its range.
+        UsageError: There is no dataset, two datasets have the same name or are the same, or a value is out of range.
     """
 
     where: str
@@ -185,7 +185,7 @@ def read_spec(url: str) -> MixtureSpec:
     """Read the file of a mixture.
 
     Raises:
-        UsageError: There is no such file, or it does not describe a mixture; the message says where in it.
+        UsageError: There is no such file, or it does not describe a mixture; the message says where the fault is.
     """
     folder, _, name = url.rpartition("/")
     if not name:
@@ -194,7 +194,7 @@ def read_spec(url: str) -> MixtureSpec:
     data = read_bounded(with_deadline(open_linked(folder), DEADLINE_S), name, MAX_BYTES, advice=_ADVICE)
     if data is None:
         raise UsageError(f"{url}: not found; expected the file of a mixture; {_ADVICE}")
-    where = f"{url}: no mixture"
+    where = f"{url}: not a mixture"
     document = decode(data, _Document, where=where, advice=_ADVICE, error=UsageError)
     if document.version != VERSION:
         raise UsageError(f"{where}: version {document.version}, expected {VERSION}; {_ADVICE}")
@@ -211,7 +211,7 @@ def listed_sources(sources: Iterable[Any], at_end: AtEnd) -> tuple[MixtureSource
     """Return the datasets of a list of MixtureSource or of tuples (url, weight) or (url, weight, split).
 
     Raises:
-        UsageError: An entry is neither, or one of its values is of another type.
+        UsageError: An entry is neither, or a value has the wrong type.
     """
     found = []
     for number, entry in enumerate(sources):
@@ -282,14 +282,14 @@ class Part:
 
 @dataclass(frozen=True)
 class MixedDataset(Dataset):
-    """The datasets of a mixture; picklable. Its manifest has what they have in common."""
+    """The datasets of a mixture; picklable. The manifest has the fields that they share."""
 
     parts: tuple[Part, ...]
     origins: tuple[Origin, ...]
 
     @property
     def storage(self) -> Storage:  # only a single dataset has it
-        """Nothing: what needs the storage of a dataset does not work with several."""
+        """Raises UsageError: operations on the storage of a single dataset do not work with several."""
         raise UsageError(
             f"{self.url}: a mixture of {len(self.parts)} datasets, expected a single one: a mixture can be loaded, "
             f"but neither diagnosed nor measured; give one of its datasets, such as {self.parts[0].dataset.url}"
@@ -332,7 +332,8 @@ class MixedDataset(Dataset):
             part.dataset.check_stored_fields(self.stored_fields(names), own, deadline_s)
 
     def _check_type(self, name: str) -> None:
-        """Raise UsageError if the datasets have a field with other types, or one that is called as the mixture's."""
+        """Raise UsageError if the datasets have a field with other types, or a field with the name of the mixture's
+        own."""
         types = {part.name: part.dataset.manifest.features.get(name) for part in self.parts}
         owner = next((part for part, kind in types.items() if kind is not None), None)
         if name == DATASET_FIELD and owner is not None:
@@ -362,11 +363,11 @@ class MixedDataset(Dataset):
         return self.parts[number].dataset.url_of(own, file)
 
     def open_fetcher(self, index: SplitIndex, settings: FetchSettings) -> Fetcher:
-        """Start a fetcher for each dataset; together they keep to the settings."""
+        """Start a fetcher for each dataset; together they stay within the settings."""
         return MixedFetcher(self, _parts_of(index), settings)
 
     def open_fields(self, names: tuple[str, ...]) -> FieldReader:
-        """Open a reader of what is stored with each image."""
+        """Open a reader of fields that are stored with each image."""
         return _MixedFields(self, names)
 
 
@@ -399,7 +400,7 @@ class MixedIndex(SplitIndex):
         return self.parts[number].shard_file(own)
 
     def claims_sizes(self, shard: int) -> bool:
-        """Whether heights and widths of a shard are what another tool wrote."""
+        """Whether a shard's heights and widths come from another tool."""
         number, own = self._mixed.part_of(shard)
         return self.parts[number].claims_sizes(own)
 
@@ -441,7 +442,7 @@ class MixedFetcher(Fetcher):
         return needed
 
     def request(self, pick: Pick) -> Ticket:
-        """Begin to get one sample, after giving up those of its pieces that other ranks take."""
+        """Request one sample, after releasing the samples of its pieces that other ranks take."""
         for released in pick.released:
             number, own = self._own(released)
             self._parts[number].request(own).done()
@@ -477,12 +478,12 @@ class _MixedFields:
 
 
 def joined_labels(parts: tuple[Part, ...], labels: Labels) -> tuple[tuple[str, ...], tuple[Origin, ...]]:
-    """Return the classes of a mixture, and what becomes of each dataset's labels.
+    """Return the classes of a mixture, and the mapping of each dataset's labels.
 
     Args:
         parts: The datasets.
-        labels: `joined`: the classes are those of all datasets, in the order of their first occurrence; `own`: they are
-            known only if all datasets have the same.
+        labels: `joined`: the classes are those of all datasets, in the order of their first occurrence; `own`: the
+            classes are known only if all datasets have the same.
     """
     lists = [part.dataset.manifest.classes for part in parts]
     if labels == "own" or len({classes for classes in lists if classes}) <= 1:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Share(NamedTuple):
-    """The samples of one batch, and which of them one rank takes; every array has shape (samples,)."""
+    """The samples of one batch, and a mask of one rank's; every array has shape (samples,)."""
 
     positions: NDArray[np.int64]
     """Position in the mixture, ascending."""
@@ -61,7 +61,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _MixedBatches(BatchPlan):
-    """What all plans of a mixture's training have in common."""
+    """Base of the plans of a mixture's training."""
 
     order: MixedOrder
 
@@ -81,8 +81,8 @@ class _MixedBatches(BatchPlan):
 class MixedPackPlan(_MixedBatches):
     """The batches of packs of one rank of a training; picklable.
 
-    A row holds the same positions as that of a single dataset, so that it is the same for every number of ranks, and a
-    process makes whole rows. The samples of a dataset's block then belong to many rows, and each is read by itself.
+    A row holds the same positions as with a single dataset. So it is the same for every number of ranks, and a process
+    makes complete rows. The samples of a dataset's block then belong to many rows, and each is read by itself.
     """
 
     def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
@@ -104,9 +104,9 @@ class MixedPackPlan(_MixedBatches):
 class MixedPlan(_MixedBatches):
     """The batches of one rank of a training from `first_batch` on; picklable.
 
-    Rank r is at home to the samples of each dataset whose index j has j % world_size == r. Where a batch has more of
-    them than the rank has rows, the last ones become rows of other ranks. Of `parts` processes, number
-    (j // world_size) % parts makes the row, so each piece of a shard is read by one process.
+    Rank r is the home of each dataset's samples with index j % world_size == r. If a batch has more of them than the
+    rank has rows, the last ones become rows of other ranks. Of `parts` processes, number (j // world_size) % parts
+    makes the row, so each piece of a shard is read by one process.
     """
 
     def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
@@ -117,7 +117,7 @@ class MixedPlan(_MixedBatches):
             yield self._batch(number, sources, released)
 
     def share(self, number: int) -> Share:
-        """Return what of one batch the rank takes, all its processes together."""
+        """Return the rank's samples of one batch, over all of its processes."""
         size, world_size = self.order.global_batch, self.world_size
         positions, members, indexes = self.order.origins(number * size, (number + 1) * size)
         home = indexes % world_size
@@ -184,9 +184,9 @@ def mixture(
     """Describe several datasets, for `open_loader` to draw every batch from all of them.
 
     Args:
-        source: URL of a file such as `mix.json`, which says all else, too; or a list of (url, weight),
+        source: URL of a file such as `mix.json`, which also has the other arguments; or a list of (url, weight),
             (url, weight, split) or `MixtureSource`.
-        at_end: What becomes of the mixture when a dataset of a tuple has ended: `repeat` begins its next pass, `drop`
+        at_end: Action at the end of a dataset that is given as a tuple: `repeat` begins its next pass, `drop`
             gives its weight to the others, `stop` ends the mixture.
         labels: `joined`: classes of the same name are one class of the mixture; `own`: labels stay as they are.
         epoch_samples: Number of images in an epoch; by default an epoch of every dataset together.
@@ -238,7 +238,7 @@ class Mixture:
         return joined_dataset(self.spec.where or f"mixture of {names}", tuple(parts), self.spec.labels)
 
     def split_names(self) -> tuple[str, ...]:
-        """Return the splits that all datasets have; only `train` where the mixture itself names a dataset's split.
+        """Return the splits that all datasets have; only `train` if the mixture itself names a dataset's split.
 
         Raises:
             UsageError: A dataset does not exist.
@@ -261,7 +261,7 @@ class MixtureLoader(Loader):
         super().__init__(dataset, replace(config, fields=fields))
 
     def end_with_a_whole_batch(self) -> None:
-        """Leave out the last batch if the mixture ends within it: rows without a sample are nothing to train on."""
+        """Leave out the last batch if the mixture ends within it: a training does not take rows without a sample."""
         if isinstance(self.order, MixedOrder):
             self.order = replace(self.order, whole_batches=True)
 
@@ -286,7 +286,8 @@ class MixtureLoader(Loader):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue after the batch of a state, which may come from other weights: from there on, these here hold.
+        """Continue after the batch of a state, which may come from other weights: this loader's weights hold from there
+        on.
 
         Raises:
             UsageError: The state belongs to another sequence, or its weights are malformed.
@@ -310,7 +311,7 @@ class MixtureLoader(Loader):
         self._go_to(batch)
 
     def _order(self) -> Order:
-        """Return the order of the mixture, or for an evaluation the one of all samples."""
+        """Return the order of the mixture, or for an evaluation the order of all samples."""
         config, parts = self.config, self.dataset.parts
         orders = [order_of(part.dataset, index, config) for part, index in zip(parts, self.index.parts, strict=True)]
         counts = tuple(shard["samples"] for shard in self.dataset.split.shards)
@@ -432,7 +433,7 @@ def _changes(values: object, num_datasets: int) -> tuple[Change, ...]:
     """Return the changes of weights in a state.
 
     Raises:
-        UsageError: They are malformed, or do not follow each other.
+        UsageError: The changes are malformed or not in order.
     """
     kind = Annotated[list[_Change], Meta(min_length=1, max_length=MAX_CHANGES)]
     found: list[_Change] = convert(
@@ -448,7 +449,7 @@ def _changes(values: object, num_datasets: int) -> tuple[Change, ...]:
         fits = len(weights) == len(counts) == num_datasets and 0 < sum(weights) <= MAX_TOTAL
         if not fits or change["start"] <= before or sum(counts) > change["start"] or (before < 0 < change["start"]):
             raise UsageError(
-                f"the state's mixture: {quoted(change)} is no change of {num_datasets} datasets after position "
+                f"the state's mixture: {quoted(change)} is not a change of {num_datasets} datasets after position "
                 f"{before:,}; take the state of a loader"
             )
         before = change["start"]

@@ -21,7 +21,7 @@ of the same arc. It makes the shares exact in the long run, for weights that are
 and M have no common divisor, M successive positions have exactly the weights' shares.
 
 How many of the first n positions a dataset has is a sum of floors, which Euclid's algorithm computes in O(log M): no
-position needs those before it. All is done in integers, so every host computes the same.
+position depends on earlier ones. All arithmetic is in integers, so every host computes the same.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Proportions:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def counts(self, positions: int) -> tuple[int, ...]:
-        """Return how many of the first positions each dataset has."""
+        """Return the number of samples of each dataset among the first `positions` positions."""
         # The floor of (point - bound) / M grows by one where a position lands on the bound or after it.
         reached = [
             _floor_sum(positions, self._points, self._stride, self._points - bound) for bound in self._bounds[1:-1]
@@ -140,7 +140,7 @@ def whole_weights(weights: Sequence[int]) -> tuple[int, ...]:
 
 
 def _drift(units: tuple[int, ...]) -> int:
-    """Return how much further than 703/1000 of the circle a position is from the one before, in points.
+    """Return the step between two positions beyond 703/1000 of the circle, in points.
 
     In units of a weight, 1,000 evenly spaced points are `total` apart, and an arc is a multiple of that and `rest`
     more. A window's points are moved by less than 1,000 drifts of a millionth; where this is at most the smallest rest,
@@ -179,7 +179,7 @@ def _floor_sum(count: int, divisor: int, factor: int, start: int) -> int:
 
 
 AtEnd: TypeAlias = Literal["repeat", "drop", "stop"]
-"""What becomes of a mixture when a dataset ends: its next pass begins, the others share its weight, or all ends."""
+"""Action at the end of a dataset: its next pass begins, the others share its weight, or the mixture ends."""
 
 
 class Change(NamedTuple):
@@ -193,10 +193,10 @@ class Change(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A dataset of a mixture as its order sees it."""
+    """A dataset of a mixture, with its order."""
 
     order: Order
-    """Order of the dataset alone; the shards of the datasets before it count no samples."""
+    """Order of the dataset alone; shards of earlier datasets are in its list with 0 samples."""
     at_end: AtEnd
     stop: int | None
     """Number of samples after which the dataset ends; None for one that is repeated."""
@@ -222,7 +222,7 @@ class Segment(NamedTuple):
         return tuple(counts)
 
     def origins(self, first: int, stop: int) -> Origins:
-        """Return where the samples of positions `first` to `stop` come from, all of which belong to the segment."""
+        """Return the origins of the samples at positions `first` to `stop`, which all belong to the segment."""
         import numpy as np
 
         chosen = self.proportions.between(first - self.start, stop - self.start)
@@ -234,7 +234,7 @@ class Segment(NamedTuple):
 
 
 class Origins(NamedTuple):
-    """Where the samples of successive positions come from; positions without a sample are left out."""
+    """Dataset and index of the samples at successive positions; positions without a sample are left out."""
 
     positions: NDArray[np.int64]
     """Position in the mixture, shape (samples,)."""
@@ -246,14 +246,14 @@ class Origins(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MixedOrder(Order):
-    """Everything that the sequence of a mixture depends on; `shard_samples` are those of all datasets."""
+    """Everything that the sequence of a mixture depends on; `shard_samples` has the shards of all datasets."""
 
     members: tuple[Member, ...]
     changes: tuple[Change, ...]
     """Weights from position 0 on, and from every later position at which they were changed."""
     positions_of_epoch: int
     whole_batches: bool = False
-    """Whether the mixture ends with the last batch that its samples fill, as a training does."""
+    """Whether the mixture ends with the last batch that its samples fill, as in training."""
 
     @property
     def epoch_samples(self) -> int:
@@ -289,7 +289,7 @@ class MixedOrder(Order):
         return last.counts_at(position if last.stop is None else min(position, last.stop))
 
     def origins(self, first: int, stop: int) -> Origins:
-        """Return where the samples of positions `first` to `stop` come from."""
+        """Return the origins of the samples at positions `first` to `stop`."""
         import numpy as np
 
         found = [Origins(*(np.empty(0, np.int64) for _ in Origins._fields))]
@@ -317,7 +317,7 @@ class MixedOrder(Order):
 
     @cached_property
     def _segments(self) -> tuple[Segment, ...]:
-        """All segments; empty where nothing takes part from the first position on."""
+        """All segments; empty if no dataset takes part from the first position on."""
         found: list[Segment] = []
         for number, change in enumerate(self.changes):
             stop = self.changes[number + 1].start if number + 1 < len(self.changes) else None
@@ -375,7 +375,7 @@ def shared_out(home_N: NDArray[np.int64], world_size: int, rows: int) -> NDArray
         rows: Rows of a batch that each rank has.
 
     Returns:
-        The rank that takes each position: its own one if it has a row left, else the first rank that has.
+        The rank that takes each position: its own rank if that has a row left, else the first rank that has one.
     """
     import numpy as np
 

@@ -1,6 +1,6 @@
-"""A diagnosis for a terminal, next to an earlier one if asked for, and the words that its page shows as well.
+"""A diagnosis for a terminal, compared with an earlier one if requested, and texts that its page also shows.
 
-The verdict comes first, then the stages, the parts of a step and the changes. `compare_diagnoses` says what differed
+The verdict comes first, then the stages, the parts of a step and the changes. `compare_diagnoses` lists the differences
 from an earlier run.
 """
 
@@ -53,7 +53,7 @@ class ComparedFigure:
     before: float
     now: float
     ratio: float | None
-    """The figure now over that before; null where that was 0."""
+    """The figure now divided by the figure before; null if that was 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +61,8 @@ class DiagnosisComparison:
     """A diagnosis next to an earlier one."""
 
     differences: tuple[str, ...]
-    """Machine, versions, settings, data and device that differed, each in one line; only without any do ratios show
-    what the change of one thing brought."""
+    """Differences of machine, versions, settings, data and device, each in one line. If there are several, the ratios
+    do not show the effect of one."""
     before_verdict: str
     before_limit: Limit
     figures: tuple[ComparedFigure, ...]
@@ -72,13 +72,13 @@ def read_diagnosis(path: Path) -> EarlierDiagnosis:
     """Read what `dataprep diagnose --json` printed.
 
     Raises:
-        UsageError: The file is absent, too large, or no such diagnosis.
+        UsageError: The file is absent, too large, or not such a diagnosis.
     """
     return read_earlier(path, EarlierDiagnosis, SCHEMA_VERSION, "dataprep diagnose --json")
 
 
 def compare_diagnoses(before: EarlierDiagnosis, now: Diagnosis) -> DiagnosisComparison:
-    """Return how a diagnosis differs from an earlier one. Stages are matched by name."""
+    """Return the differences of a diagnosis from an earlier one. Stages are matched by name."""
     subjects = ({"url": each.url, "device": each.device} for each in (before, now))
     differences = [*changed("data and", *subjects), *machine_differences(before.machine, now.machine)]
     settings = json.loads(json.dumps(now.settings))  # as they are read from a file: tuples are lists there
@@ -145,7 +145,7 @@ def is_lower_bound(found: Diagnosis, stage: StageRate) -> bool:
 
 
 def lower_bounds_note(found: Diagnosis) -> str:
-    """Return sentences about rates alone that are lower than those in the run, and what `≤` means; empty if there are
+    """Return sentences about stages that were slower alone than in the run, and about the sign `≤`; empty if there are
     none."""
     notes = []
     alone, in_run = found.compute_alone_images_per_s, compute_rate(found)
@@ -164,8 +164,8 @@ def lower_bounds_note(found: Diagnosis) -> str:
 
 
 def limiting_stages(found: Diagnosis) -> set[str]:
-    """Return the stage that is the limit, none if that is undecided; where the cores are, the stages that take most of
-    them."""
+    """Return the stage that is the limit, none if that is undecided; if the cores are the limit, the stages that take
+    most of them."""
     if found.undecided:
         return set()
     if found.limit != "cores":
@@ -225,7 +225,7 @@ def transform_note(found: Diagnosis) -> str:
 
 
 def no_change_sentence(found: Diagnosis) -> str:
-    """Return what is said where no change is listed."""
+    """Return the sentence for a diagnosis without changes."""
     if found.undecided:
         return "No change was tried."
     if found.transform is not None and bound_of(found.transform) is not None:
@@ -283,7 +283,7 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
 
 
 def comparison_text(comparison: DiagnosisComparison, limit: Limit | None) -> RenderableType:
-    """Return a comparison for `rich` to print, and first what else than the rates differed."""
+    """Return a comparison for `rich` to print: differences other than rates first."""
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)

@@ -158,7 +158,7 @@ def test_a_dataset_that_grew_is_refused_in_one_line_and_a_new_run_begins_with_th
     with started(grown, checkpoint, 1) as process:
         output, errors = process.communicate(timeout=800)
     assert (process.returncode, output) == (1, "")
-    assert errors.startswith(f"{grown}: the dataset was built or adopted anew since the state was made")
+    assert errors.startswith(f"{grown}: the dataset was built or adopted again since the state was made")
     assert "load the weights of the model alone" in errors
     assert errors.count("\n") == 1
 

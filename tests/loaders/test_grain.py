@@ -169,6 +169,6 @@ def test_wrong_use_is_one_line(dataset):
         open_batches(url, batch_size=BATCH, epochs=0)
     with pytest.raises(UsageError, match="no setting bach_size"):
         open_batches(url, batch_size=BATCH, bach_size=3)
-    with pytest.raises(UsageError, match="rank: no setting of single samples"):
+    with pytest.raises(UsageError, match="rank: not a setting of single samples"):
         GrainSource.open(url, rank=1)
     assert "imagenet" in str(batches)

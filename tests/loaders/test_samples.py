@@ -133,10 +133,10 @@ def test_an_image_that_cannot_be_decoded_is_an_error_or_masked(originals, tmp_pa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch_size": 4}, "batch_size: no setting of single samples"),
-        ({"rank": 1, "world_size": 2}, "rank, world_size: no setting of single samples"),
+        ({"batch_size": 4}, "batch_size: not a setting of single samples"),
+        ({"rank": 1, "world_size": 2}, "rank, world_size: not a setting of single samples"),
         ({"images": "bytes"}, "images 'bytes', expected one of decoded, encoded"),
-        ({"images": "encoded", "image_size": 32}, "image_size: no setting of encoded images"),
+        ({"images": "encoded", "image_size": 32}, "image_size: not a setting of encoded images"),
         ({"image_sise": 32}, "did you mean image_size"),
         ({"epochs": 0}, "epochs must be None, or 1 or more of what is shuffled, got 0"),
         ({"epochs": 2, "shuffle": False}, "epochs must be None, or 1 or more of what is shuffled, got 2"),

@@ -222,7 +222,7 @@ def test_a_mixture_draws_views_of_several_datasets(dataset):
 
 
 WRONG = [
-    ({"image_size": 96}, "open_views has no setting image_size; each of its views says size and area itself"),
+    ({"image_size": 96}, "open_views has no setting image_size; set size and area in each `Views` instead"),
     ({"scale": (0.1, 1), "resize": 9}, "open_views has no setting resize, scale; "),
     ({"augment": False}, "open_views has no setting augment"),
     ({"packs": Packs(tokens=48, images=4)}, "several views of an image are squares, packs are not: choose one"),

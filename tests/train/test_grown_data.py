@@ -98,7 +98,7 @@ def test_weights_are_kept_and_the_order_begins_anew(builds, run, tmp_path, name)
     )
     assert code == 2
     assert said.endswith(
-        f"{data}: the dataset was built or adopted anew since the state was made, or is another build: 60 images then "
+        f"{data}: the dataset was built or adopted again since the state was made, or is another build: 60 images then "
         f"(plan {plans[0]}, revision 1), 72 images now (plan {plans[1]}, revision 1); its images have another order: "
         f"to begin a new run with the checkpoint's weights, give {advice}\n"
     )
