@@ -1,4 +1,4 @@
-"""Names below a dataset's root, the names of images that are read, and the paths that samples' keys were made of.
+"""Names below a dataset's root, the names of images that are read, and the paths that samples' keys were made from.
 
 `dataprep.sources.keys.key_of` makes keys: bytes other than letters, digits, `_`, `-` and `/` are `=XX`.
 """

@@ -133,9 +133,9 @@ class SampleRef:
     annotations: bytes = b""
     """Values of the dataset's features for this sample (dataprep/dataset/features.py); empty if it has none."""
     crc32c: int | None = None
-    """CRC32C that the image must have; None where none is known."""
+    """CRC32C that the image must have; None if unknown."""
     version: int = 0
-    """Version of `source` that holds the image (`ObjectInfo.version`); 0 where none is known, or `crc32c` says more."""
+    """Version of `source` that holds the image (`ObjectInfo.version`); 0 if unknown, or if `crc32c` is known."""
 
 
 class References(Protocol):
@@ -160,7 +160,7 @@ class SourceFile:
     is_unpacked: bool = False
     """Whether its images are unpacked below the output (dataprep/sources/unpacked.py)."""
     version: int = 0
-    """Version of an archive (`ObjectInfo.version`); 0 where none is known."""
+    """Version of an archive (`ObjectInfo.version`); 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

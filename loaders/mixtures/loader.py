@@ -206,7 +206,7 @@ def mixture(
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Several datasets with their weights, for `open_loader`; `loaders.mixture` makes it."""
+    """Several datasets with their weights, for `open_loader`; made by `loaders.mixture`."""
 
     spec: MixtureSpec
 

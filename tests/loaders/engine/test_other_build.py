@@ -47,7 +47,7 @@ def test_a_loader_refuses_the_state_of_another_build_and_says_what_to_do(dataset
             loader.load_state_dict(state)
     assert str(caught.value).partition(": the dataset was ")[2] == (
         f"built or adopted again since the state was made, or is another build: {'pets: ' if mixed else ''}"
-        f"{images - 9} images then (plan ffffffffffff, revision 1), {images} images now (plan {plan[:12]}, revision 1); its images "
-        "have another order: load the weights of the model alone, without this state, to begin the new order at its "
-        'first image ("PyTorch" in docs/loaders.md shows how)'
+        f"{images - 9} images then (plan ffffffffffff, revision 1), {images} images now (plan {plan[:12]}, "
+        "revision 1); its images have another order: load the weights of the model alone, without this state, to begin "
+        'the new order at its first image ("PyTorch" in docs/loaders.md shows how)'
     )
