@@ -40,7 +40,7 @@ _DATA_DESCRIPTOR = 0x8
 _UNIX = 3
 _UNPACK = "unpack it and give the folder"
 _STORE = "make it again without compression, with zip -0 -r"
-_AGAIN = "the archive is damaged: fetch it again"
+_AGAIN = "the archive is damaged: download it again"
 BLOCK_BYTES = 4 * 2**20
 """Size of one request over a network; smaller requests spend as much time on round trips as on bytes."""
 BLOCKS_IN_FLIGHT = 12
@@ -98,7 +98,7 @@ def find_directory(reader: _Reader) -> _Directory:
             break
         at = tail.rfind(b"PK\5\6", 0, at)
     if at < 0:
-        raise damaged(reader, reader.num_bytes, "no end of a zip archive here: truncated, or no zip; fetch it again")
+        raise damaged(reader, reader.num_bytes, "no end of a zip archive here: truncated, or no zip; download it again")
     _, disk, start_disk, here, entries, num_bytes, offset, _ = end
     end_at = tail_at + at
     locator_at = end_at - _LOCATOR64.size
@@ -112,7 +112,7 @@ def find_directory(reader: _Reader) -> _Directory:
             reader,
             end_at,
             f"its directory of {num_bytes:,} bytes at {offset:,} does not end here: it was truncated, or data were put "
-            "in front: fetch it again",
+            "in front: download it again",
         )
     if num_bytes > MAX_DIRECTORY_BYTES or entries > MAX_MEMBERS:
         raise damaged(
@@ -224,9 +224,9 @@ class GzipReader:
                 return self._file.read(num_bytes)
             raise EOFError
         except EOFError as error:
-            raise SourceError(f"{self.archive}: truncated inside its content; fetch it again") from error
+            raise SourceError(f"{self.archive}: truncated inside its content; download it again") from error
         except (zlib.error, gzip.BadGzipFile) as error:
-            raise SourceError(f"{self.archive}: not a valid gzip file: {error}; fetch it again") from error
+            raise SourceError(f"{self.archive}: not a valid gzip file: {error}; download it again") from error
 
 
 class _Entry(NamedTuple):

@@ -231,7 +231,7 @@ class Dataset(ABC):
         if problems:
             raise SourceError(
                 f"{root.url}: {self.name} {split}: {'; '.join(problems)}: "
-                "fetch the originals again, or build what exists with `allow_partial`"
+                "download the originals again, or build what exists with `allow_partial`"
             )
 
     def check_source(self, root: Storage, split: str, progress: Progress | None = None) -> list[SourceCheck]:

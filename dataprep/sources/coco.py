@@ -74,7 +74,8 @@ class Coco(Dataset):
         if problems and not (wanted.allow_partial and len(found.refs)):
             hint = ", or build what exists with `allow_partial`" if len(found.refs) else ""
             raise SourceError(
-                f"{root.url}: {self.name} {split}: {'; '.join(problems)}: check `source`, fetch what is missing{hint}"
+                f"{root.url}: {self.name} {split}: {'; '.join(problems)}: check `source`, "
+                f"download what is missing{hint}"
             )
         return found
 
@@ -116,7 +117,8 @@ class AnnotatedCoco(Coco):
             if unused and not allow_partial:
                 raise SourceError(
                     f"{root.url}: {self.name} {split}: annotations of {len(unused):,} images that do not exist, "
-                    f"such as {shown(unused[0])}: fetch the originals again, or build what exists with `allow_partial`"
+                    f"such as {shown(unused[0])}: download the originals again, or build what exists with "
+                    "`allow_partial`"
                 )
             found.sources.extend(annotations.sources)
             notes = tuple(_notes(split, unused, annotations))
@@ -137,7 +139,7 @@ class AnnotatedCoco(Coco):
         if problems:
             raise SourceError(
                 f"{root.url}: {self.name} {split}: {'; '.join(problems)}: "
-                "fetch the originals again, or build what exists with `allow_partial`"
+                "download the originals again, or build what exists with `allow_partial`"
             )
 
     def _refuse_other_categories(self, root: Storage, split: str, found: CocoAnnotations) -> None:
@@ -180,7 +182,7 @@ def found_kinds(root: Storage, splits: Iterable[str]) -> tuple[str, ...]:
         archive = archive_of("instances", folders[0])
         raise SourceError(
             f"{root.url}: no annotations of {' and '.join(folders)}: expected {archive}, or its files unpacked in "
-            "annotations/; fetch it, or build the images alone with `annotations` none"
+            "annotations/; download it, or build the images alone with `annotations` none"
         )
     return found
 

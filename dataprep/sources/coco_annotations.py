@@ -84,7 +84,7 @@ MAX_IMAGES = 2_000_000
 NO_IMAGE = -1
 """Id of an image that the files do not list; listed ids are from 0."""
 _INT64 = 2**63
-_AGAIN = "expected an annotation file of COCO; fetch it again"
+_AGAIN = "expected an annotation file of COCO; download it again"
 
 
 def segmentation_text(value: Any) -> str:
@@ -337,7 +337,7 @@ class CocoAnnotations:
             archive = archive_of(kind, self._folder)
             raise SourceError(
                 f"{self._root.url}: no {kind} of {self._folder}: expected {archive}, or its files unpacked in "
-                "annotations/; fetch it, or name other annotations with `annotations`"
+                "annotations/; download it, or name other annotations with `annotations`"
             )
         return found
 

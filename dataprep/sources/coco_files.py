@@ -151,13 +151,13 @@ class PanopticImages:
         try:
             data = self._packed(file_name) if self._zip is not None else self._loose(file_name)
         except (KeyError, FileNotFoundError) as error:
-            raise SourceError(f"{where}: not found, the annotations name it; fetch the archive again") from error
+            raise SourceError(f"{where}: not found, the annotations name it; download the archive again") from error
         except READ_ERRORS as error:
-            raise SourceError(f"{where}: {one_line(error)}; fetch the archive again") from error
+            raise SourceError(f"{where}: {one_line(error)}; download the archive again") from error
         if len(data) > MAX_PNG_BYTES:
             raise SourceError(f"{where}: over {MAX_PNG_BYTES:,} bytes, expected a panoptic image")
         if not data.startswith(b"\x89PNG\r\n\x1a\n"):
-            raise SourceError(f"{where}: no PNG; fetch the archive again")
+            raise SourceError(f"{where}: no PNG; download the archive again")
         return data
 
     def _packed(self, file_name: str) -> bytes:
@@ -264,7 +264,7 @@ class _Text:
     def fail(self, what: str, cause: Exception | None = None) -> NoReturn:
         """Raise SourceError for the place that is read."""
         place = self._chars_dropped + self._at
-        raise SourceError(f"{self._where}: at character {place:,}: {what}; fetch the file again") from cause
+        raise SourceError(f"{self._where}: at character {place:,}: {what}; download the file again") from cause
 
     def _read_more(self) -> bool:
         """Append the next part of the file; return False at its end."""
@@ -301,7 +301,7 @@ def _read(stream: BinaryIO, url: str) -> bytes:
     try:
         return stream.read(_COPY_BYTES)
     except READ_ERRORS as error:
-        raise SourceError(f"{url}: {one_line(error)}; fetch the archive again") from error
+        raise SourceError(f"{url}: {one_line(error)}; download the archive again") from error
 
 
 @contextmanager
@@ -323,7 +323,7 @@ def _member(root: Storage, archive: str, name: str) -> Iterator[BinaryIO]:
         try:
             stream = packed.open(name)
         except READ_ERRORS as error:
-            raise SourceError(f"{where}: {one_line(error)}; fetch the archive again") from error
+            raise SourceError(f"{where}: {one_line(error)}; download the archive again") from error
         with stream:
             yield cast(BinaryIO, stream)
 
@@ -350,4 +350,4 @@ def _zip_of(stream: BinaryIO, url: str) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(stream)
     except (*READ_ERRORS, ValueError) as error:
-        raise SourceError(f"{url}: no valid zip ({one_line(error)}); fetch it again") from error
+        raise SourceError(f"{url}: no valid zip ({one_line(error)}); download it again") from error

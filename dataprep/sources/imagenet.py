@@ -601,5 +601,5 @@ def _refuse_other_counts(root: Storage, release: str, found: Release) -> None:
     )
     raise SourceError(
         f"{root.url}: imagenet-21k train: {found.images:,} images of {found.classes:,} classes, expected {counts}: "
-        "fetch the originals again, or build what exists with `allow_partial`"
+        "download the originals again, or build what exists with `allow_partial`"
     )

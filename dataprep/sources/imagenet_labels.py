@@ -76,7 +76,7 @@ def read_val_labels(root: Storage) -> ValLabels | None:
     if (info := root.stat(BBOX)) is not None:
         return _from_boxes(root, info.num_bytes)
     for name in (f"{folder}{KAGGLE_CSV}" for folder in (*KAGGLE_FOLDERS, "Data/CLS-LOC/", "ILSVRC/Data/CLS-LOC/")):
-        data = read_bounded(root, name, MAX_CSV_BYTES, advice="fetch it again", error=SourceError)
+        data = read_bounded(root, name, MAX_CSV_BYTES, advice="download it again", error=SourceError)
         if data is not None:
             return _from_csv(f"{root.url}/{name}", name, data)
     for name in (f"{folder}{BOXES}" for folder in KAGGLE_FOLDERS):
@@ -91,17 +91,17 @@ def _from_csv(where: str, name: str, data: bytes) -> ValLabels:
     try:
         rows = csv.reader(data.decode("utf-8-sig").splitlines(), strict=True)
         if next(rows, None) != ["ImageId", "PredictionString"]:
-            raise SourceError(f"{where}: expected ImageId,PredictionString in its first line; fetch it again")
+            raise SourceError(f"{where}: expected ImageId,PredictionString in its first line; download it again")
         for row in rows:
             wnid = (row[1].split() or [""])[0] if len(row) == 2 else ""
             if not WNID.fullmatch(wnid) or row[0] in wnids or len(wnids) >= MAX_LABELS:
                 raise SourceError(
                     f"{where} line {rows.line_num:,}: {shown(','.join(row))}: expected an image that occurs once and "
-                    "a WNID; fetch it again"
+                    "a WNID; download it again"
                 )
             wnids[row[0]] = wnid
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{where}: no CSV that can be read: {error}; fetch it again") from error
+        raise SourceError(f"{where}: no CSV that can be read: {error}; download it again") from error
     return ValLabels(name, len(data), wnids)
 
 
@@ -118,11 +118,11 @@ def _from_unpacked_boxes(root: Storage, folder: str) -> ValLabels | None:
 
 
 def _class_in_file(root: Storage, name: str) -> str:
-    data = read_bounded(root, name, MAX_XML_BYTES, advice="fetch it again", error=SourceError)
+    data = read_bounded(root, name, MAX_XML_BYTES, advice="download it again", error=SourceError)
     try:
         return _class_of_boxes(data or b"")
     except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:
-        raise SourceError(f"{root.url_of(name)}: no XML that can be read: {error}; fetch it again") from error
+        raise SourceError(f"{root.url_of(name)}: no XML that can be read: {error}; download it again") from error
     except _AnnotationError as error:
         raise SourceError(f"{root.url_of(name)}: {error}; use {DEVKIT}") from error
 
@@ -134,10 +134,10 @@ def _from_devkit(root: Storage, num_bytes: int) -> ValLabels:
         if member_parts(reader, member)[-2:] != GROUND_TRUTH or member.is_directory:
             continue
         if ground_truth is not None:
-            raise damaged(reader, member.offset, "it occurs twice; fetch it again", member=member.name)
+            raise damaged(reader, member.offset, "it occurs twice; download it again", member=member.name)
         ground_truth = _content(reader, member, MAX_GROUND_TRUTH_BYTES)
     if ground_truth is None:
-        raise SourceError(f"{reader.archive}: {'/'.join(GROUND_TRUTH)} is not in it; fetch it again")
+        raise SourceError(f"{reader.archive}: {'/'.join(GROUND_TRUTH)} is not in it; download it again")
     wnid_of_id = {number: wnid for wnid, number in published_ids().items()}
     wnids = {}
     for number, line in enumerate(ground_truth.split(), start=1):
@@ -145,7 +145,7 @@ def _from_devkit(root: Storage, num_bytes: int) -> ValLabels:
         if wnid is None:
             raise SourceError(
                 f"{reader.archive}: ground truth line {number:,} is {line[:20].decode('latin-1')!a}, "
-                f"expected the ILSVRC2012_ID of one of {len(wnid_of_id):,} classes; fetch it again"
+                f"expected the ILSVRC2012_ID of one of {len(wnid_of_id):,} classes; download it again"
             )
         wnids[val_name(number)] = wnid
     return ValLabels(DEVKIT, num_bytes, wnids)
@@ -165,16 +165,16 @@ def _from_boxes(root: Storage, num_bytes: int) -> ValLabels:
             continue
         name = parts[-1].removesuffix(".xml")
         if name in wnids or len(wnids) >= MAX_LABELS:
-            raise damaged(reader, member.offset, "it occurs twice; fetch it again", member=member.name)
+            raise damaged(reader, member.offset, "it occurs twice; download it again", member=member.name)
         try:
             wnids[name] = _class_of_boxes(_content(reader, member, MAX_XML_BYTES))
         except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:  # the last two: encodings
-            what = f"no XML that can be read: {error}; fetch it again"
+            what = f"no XML that can be read: {error}; download it again"
             raise damaged(reader, member.offset, what, member=member.name) from error
         except _AnnotationError as error:
             raise damaged(reader, member.offset, f"{error}; use {DEVKIT}", member=member.name) from error
     if not wnids:
-        raise SourceError(f"{reader.archive}: no annotation (.xml) in it; fetch it again")
+        raise SourceError(f"{reader.archive}: no annotation (.xml) in it; download it again")
     return ValLabels(BBOX, num_bytes, wnids)
 
 
@@ -230,5 +230,5 @@ def _content(reader: GzipReader, member: Member, limit: int) -> bytes:
         )
     data = reader.read(member.offset, member.num_bytes)
     if len(data) < member.num_bytes:
-        raise damaged(reader, member.offset, "it is truncated; fetch it again", member=member.name)
+        raise damaged(reader, member.offset, "it is truncated; download it again", member=member.name)
     return data

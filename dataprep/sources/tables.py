@@ -177,7 +177,7 @@ def table_sha256(storage: Storage, name: str, num_bytes: int) -> str:
 
 
 @contextmanager
-def parquet_errors(url: str, advice: str = "fetch it again") -> Iterator[None]:
+def parquet_errors(url: str, advice: str = "download it again") -> Iterator[None]:
     """Turn the errors of a parquet file that is missing or damaged into SourceError."""
     import pyarrow as pa
 
@@ -269,7 +269,7 @@ def _footer(storage: Storage, name: str, num_bytes: int) -> bytes:
     footer_bytes = int.from_bytes(tail[:4], "little") + FOOTER_TAIL_BYTES
     if tail[4:] != b"PAR1" or footer_bytes > min(num_bytes, MAX_FOOTER_BYTES):
         raise SourceError(
-            f"{storage.url_of(name)} is not a readable parquet file (no footer at its end); fetch it again"
+            f"{storage.url_of(name)} is not a readable parquet file (no footer at its end); download it again"
         )
     return storage.read_range(name, num_bytes - footer_bytes, footer_bytes)
 
@@ -388,7 +388,9 @@ def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progres
     utf8.add(b"", is_last=True)
     scan.close()
     if scan.in_quotes:
-        raise SourceError(f"{storage.url_of(name)} ends inside a quoted field; fetch it again or convert it to parquet")
+        raise SourceError(
+            f"{storage.url_of(name)} ends inside a quoted field; download it again or convert it to parquet"
+        )
     with _parsed(storage, name):
         columns = _csv_columns(head, name) if quoted else _jsonl_columns(head)
     return TableFile(

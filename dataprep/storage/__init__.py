@@ -9,9 +9,9 @@ A file is published whole or not at all, and never replaces an existing one:
   of its CRC32C; a check that the place still belongs to this build; then the server's copy to the final name with
   `if_generation_match=0`.
 
-What is found in a place may be hostile. Nothing below a root is written or removed through a link (`folders.py`), and
-of the files in `_build/tmp/` only those with the name of a spool file are removed as stale. Credentials are left to
-google-auth and never logged.
+The content of a place may be hostile. Nothing below a root is written or removed through a link (`folders.py`), and in
+`_build/tmp/` only files with the name of a spool file are removed as stale. Credentials are left to google-auth and
+never logged.
 
     base.py, errors.py                the interface, names, errors of all kinds of storage
     local.py, folders.py, spool.py    disk; folders and files opened below a root; files that are being written
@@ -72,7 +72,7 @@ def open_originals(url: str) -> Storage:
 
 
 def expected(storage: Storage) -> Storage:
-    """Return a storage to which names can be given that are looked for: a bucket's, or any other as it is."""
+    """Prepare a storage for a dataset's archives: a bucket can look up many names at once; any other stays as it is."""
     if storage.is_local:
         return storage
     from dataprep.storage.gcs import ExpectedGCS, GCSStorage

@@ -17,7 +17,7 @@ from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
 from dataprep.messages import quoted
 
 NO_VERSION = 0
-"""Version of an object where none is known."""
+"""Version of an object whose version is not known."""
 _FACTOR, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1
 FORBIDDEN = "\\\0\r\n"
 """Characters that no name may hold: other systems take a backslash for a separator, and disks or Cloud Storage refuse
@@ -32,7 +32,7 @@ class ObjectInfo:
     name: str
     num_bytes: int
     crc32c: str | None
-    """Base64 as Cloud Storage writes it, or None where the store does not keep it (disk)."""
+    """Base64 as Cloud Storage writes it; None on disk, which does not keep it."""
     generation: int | None = field(default=None, compare=False)
     """The version of the object in its bucket; None on disk, which keeps none."""
     written_ns: int | None = field(default=None, compare=False)
@@ -40,7 +40,7 @@ class ObjectInfo:
     changed_ns: int | None = field(default=None, compare=False)
     """Time at which a file on disk was last written, replaced, renamed or touched, in nanoseconds; None in a bucket."""
     version: int = field(default=NO_VERSION, compare=False)
-    """Number that another version of the object does not have: its generation in a bucket, `file_version` on disk."""
+    """Number that differs between versions of the object: its generation in a bucket, `file_version` on disk."""
 
 
 class Storage(Protocol):
@@ -60,7 +60,7 @@ class Storage(Protocol):
         """Return the full URL or path of an object, for messages."""
 
     def stat(self, name: str) -> ObjectInfo | None:
-        """Return the object's size and, where the store keeps it, its CRC32C; None if the object does not exist."""
+        """Return the object's size and, if the store keeps it, its CRC32C; None if the object does not exist."""
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
         """Iterate over all objects below a prefix (whole path components, e.g. `train/`), ordered by name.
@@ -70,13 +70,13 @@ class Storage(Protocol):
         """
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
-        """Return the whole object.
+        """Return the complete object.
 
         Raises FileNotFoundError, and TooLargeError if the object has more than `max_bytes` bytes.
         """
 
     def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
-        """Return what `stat` returns for each of some objects; in a bucket many are asked for, or listed, at a time."""
+        """Return the result of `stat` for each name; a bucket is asked for many objects, or lists them, at a time."""
 
     def read_range(
         self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION, file_bytes: int | None = None
@@ -85,7 +85,7 @@ class Storage(Protocol):
 
         Args:
             version: The version to read; NO_VERSION reads any.
-            file_bytes: Size that the object must have, where it is known.
+            file_bytes: Size that the object must have, if it is known.
 
         Raises FileNotFoundError, ChangedError for another version, OtherSizeError for another size, and StorageError if
         the object ends before the end of the range.
@@ -104,8 +104,8 @@ class Storage(Protocol):
     def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> AbstractContextManager[Callable[[int], None]]:
         """Send a spool file while it is written; the context's function takes the number of bytes written so far.
 
-        A bucket gets them at once, so that `publish` has little left to do. Nothing is visible before that, and nothing
-        after an exception. If many bytes are expected, the upload is begun before the first of them.
+        A bucket gets them at once, so that `publish` has little left to do. Nothing is visible before `publish`, or
+        after an exception. If many bytes are expected, the upload begins before the first of them.
         """
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
@@ -123,20 +123,21 @@ class Storage(Protocol):
         """
 
     def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
-        """Write like `create`, once `before` has returned; the bytes are written meanwhile, under another name.
+        """Write like `create`, but publish only after `before` has returned.
 
-        On a disk the file's `written_ns` is thus older than the call of `before`.
+        The bytes are written under another name in the meantime, so on a disk the file's `written_ns` is older than the
+        call of `before`.
         """
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
-        """Replace a small object atomically and durably, if its content is exactly `expected` (None: if there is none).
+        """Replace a small object atomically and durably if its content is exactly `expected` (None: if it is absent).
 
-        True if this call wrote it. False if the content is another, which is kept: of several callers at once one wins,
-        and the others read again. On a disk without locks the last of several wins.
+        True if this call wrote it. False if the content differs; it is kept. If several callers replace at once, one
+        wins and the others read again. On a disk without locks the last one wins.
         """
 
     def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
-        """Replace exactly the expected object by a spool file, atomically and durably, and remove the spool file.
+        """Replace exactly the expected object with a spool file, atomically and durably, and remove the spool file.
 
         True if the file is in place, by this call or an earlier one; False if another object exists, which is kept.
         """
@@ -144,15 +145,15 @@ class Storage(Protocol):
     def remove_stale_spools(self) -> int:
         """Remove spool files of this machine whose writers are dead, and return their number.
 
-        On disk their folders are removed, too, if they are empty.
+        On disk, empty folders of spool files are removed as well.
         """
 
     def staged(self, root: str, still_ours: Callable[[], None]) -> Storage:
         """Return the same place for a writer that loses the right to write when the folder `root` is taken away.
 
-        Files for places outside `root` go through `root/tmp/`. On a disk `root` must exist and is not created: after it
-        was taken away (`take_away`), nothing more can be published, however long the writer was suspended. A disk links
-        from `root/tmp/`; a bucket uploads to it, calls `still_ours`, and lets the server copy.
+        Files for places outside `root` go through `root/tmp/`. On a disk `root` must exist and is not created: after
+        `take_away` nothing more can be published, however long the writer was suspended. A disk links from `root/tmp/`;
+        a bucket uploads to it, calls `still_ours`, and lets the server copy.
 
         Args:
             root: Folder of the writer's own state, with a name that is never used again.
@@ -173,13 +174,13 @@ class Storage(Protocol):
         """Remove everything below a prefix such as `_build`; repeatable, and missing things are fine."""
 
     def delete_exactly(self, info: ObjectInfo) -> bool:
-        """Remove this object, and in a bucket no later one of the same name; return whether it existed."""
+        """Remove this object and return whether it existed. A bucket keeps a later object of the same name."""
 
     def take_away(self, prefix: str) -> None:
         """Remove a tree like `delete_tree`; on disk rename the folder first, so that all paths into it end at once."""
 
     def prune(self, folders: Iterable[str]) -> None:
-        """Remove the empty ones of some folders, inner ones first. Buckets have no folders."""
+        """Remove the folders that are empty, inner ones first. Buckets have no folders."""
 
 
 class Originals(Protocol):
@@ -197,7 +198,7 @@ class Originals(Protocol):
 
 
 class ChangedError(StorageError):
-    """An object is no longer the version that was asked for."""
+    """An object does not have the requested version any more."""
 
     def __init__(self, url: str) -> None:
         self.what = f"{url}: written again, replaced or touched since it was listed"
@@ -205,10 +206,10 @@ class ChangedError(StorageError):
 
 
 def file_version(status: os.stat_result) -> int:
-    """Return a number that changes when a file is written, replaced, renamed, or gets other times.
+    """Return a number that changes when a file is written, replaced, renamed, or its times are set.
 
-    It is made of the times of the last write and of the last change of the file's status, which no program sets. The
-    inode is left out: some network file systems number files differently on every machine or mount.
+    It combines the times of the last write and of the last change of the file's status, which no program can set. The
+    inode is left out because some network file systems number files differently on every machine or mount.
     """
     return (status.st_mtime_ns * _FACTOR ^ status.st_ctime_ns) & _MASK or 1
 

@@ -27,12 +27,12 @@ def crc32c_text(value: int) -> str:
 
 
 def crc32c_number(text: str) -> int:
-    """Return the value of what `crc32c_text` has made."""
+    """Return the value of a text that `crc32c_text` made."""
     return int.from_bytes(base64.b64decode(text), "big")
 
 
 def crc32c_hex(crc32c: int | str | None) -> str:
-    """Write a CRC32C as messages do: 8 hexadecimal digits; `unknown` where none is kept.
+    """Write a CRC32C as messages do: 8 hexadecimal digits; `unknown` for None.
 
     Args:
         crc32c: The value, or its text as `crc32c_text` and Cloud Storage write it.
@@ -50,7 +50,7 @@ def crc32c_of_bytes(data: bytes) -> str:
 
 
 def crc32c_of_file(path: Path) -> str:
-    """Return the CRC32C of a whole file as text, read in blocks of 1 MiB.
+    """Return the CRC32C of a file as text, read in blocks of 1 MiB.
 
     Raises:
         OSError: The file cannot be read.
@@ -60,7 +60,7 @@ def crc32c_of_file(path: Path) -> str:
 
 
 def crc32c_of_stream(stream: BinaryIO | io.FileIO) -> str:
-    """Return the CRC32C of all that is left of a stream as text, read in blocks of 1 MiB."""
+    """Return the CRC32C of the rest of a stream as text, read in blocks of 1 MiB."""
     value = 0
     while block := stream.read(BLOCK_BYTES):
         value = crc32c_of(block, value)
@@ -68,7 +68,7 @@ def crc32c_of_stream(stream: BinaryIO | io.FileIO) -> str:
 
 
 class HashingWriter:
-    """A stream that counts and digests what passes through to another."""
+    """A stream that counts and digests bytes and passes them on to another stream."""
 
     def __init__(self, stream: BinaryIO | None) -> None:
         self._stream = stream
@@ -95,7 +95,7 @@ class HashingWriter:
 
 
 def digests_of(stream: BinaryIO) -> HashingWriter:
-    """Count and digest all that is left of a stream, in bounded memory."""
+    """Count and digest the rest of a stream, in bounded memory."""
     digests = HashingWriter(None)
     while block := stream.read(BLOCK_BYTES):
         digests.write(block)

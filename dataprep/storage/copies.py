@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def copy_object(source: Storage, target: Storage, info: ObjectInfo, copied: Callable[[int], None]) -> None:
-    """Copy one object under its own name, whole or not at all; if the same bytes exist already, that is success.
+    """Copy one object under its own name, completely or not at all; an existing copy with the same bytes is success.
 
     Args:
-        info: Expected size and CRC32C. An object that differs in one of them is not copied.
+        info: Expected size and CRC32C. An object with another size or CRC32C is not copied.
         copied: Called with the number of bytes of every part that was copied; an exception from it ends the copying.
 
     Raises:

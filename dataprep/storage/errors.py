@@ -17,7 +17,7 @@ READ_LESS_AT_ONCE = (
     "run the command again; where the connection is slow, have fewer requests at a time (reads_in_flight), "
     "or wait longer for each (deadline_s)"
 )
-"""What to do where a reader that a training waits for, whose deadlines are short, got no answer."""
+"""Advice for a training's reader, whose deadlines are short, that got no answer."""
 PATH_CHARACTERS = 320
 # Each process of a build writes up to 32 files at a time, which are removed again before the free space is measured.
 FEW_INODES = 256
@@ -58,7 +58,7 @@ def ends_before(url: str, offset: int, num_bytes: int, size: int) -> str:
 
 
 def other_size(url: str, num_bytes: int, expected: int) -> str:
-    """Return the text for an object of another size than that with which it was indexed."""
+    """Return the text for an object whose size differs from the index."""
     return (
         f"{url}: {num_bytes:,} bytes, the index says {expected:,}: it is truncated or was replaced; restore it or "
         "build again, or where another tool wrote it, adopt it again with `overwrite`"
@@ -66,7 +66,7 @@ def other_size(url: str, num_bytes: int, expected: int) -> str:
 
 
 def described_bytes(num_bytes: int, crc32c: str | None) -> str:
-    """Describe an object as `5 bytes with CRC32C e3069283`; without the CRC32C where it is not known."""
+    """Describe an object as `5 bytes with CRC32C e3069283`; without the CRC32C if it is not known."""
     return counted(num_bytes, "byte") + (f" with CRC32C {crc32c_hex(crc32c)}" if crc32c else "")
 
 
@@ -99,7 +99,7 @@ def unsettled(url: str) -> str:
 
 @contextmanager
 def disk_errors(path: Path | str) -> Iterator[None]:
-    """Turn errors of the operating system inside the block into ours; FileNotFoundError passes as it is.
+    """Turn errors of the operating system inside the block into ours; FileNotFoundError passes unchanged.
 
     Args:
         path: The file or folder in use, for the message and to measure how much space is left there.
@@ -147,6 +147,6 @@ def _full(path: Path) -> str:
 
 
 def _mount_point(folder: Path) -> Path:
-    """Return where the file system of an existing folder or file is mounted."""
+    """Return the mount point of an existing folder or file."""
     resolved = Path(os.path.realpath(folder))
     return next(parent for parent in (resolved, *resolved.parents) if os.path.ismount(parent))

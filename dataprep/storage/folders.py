@@ -2,8 +2,8 @@
 
 Everything that is read, written or removed in a dataset goes through here. A dataset may be a stranger's, unpacked from
 an archive with links to anywhere. Nothing is written or removed through a link, and reading follows only links that
-stay inside the root. Each component is opened in the descriptor of the one before, without following links, so nothing
-that changes meanwhile leads elsewhere.
+stay inside the root. Each component is opened in the descriptor of the one before, without following links, so a change
+in the meantime cannot lead elsewhere.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # For a folder that is only passed through, which may be closed to listing. Linux alone has O_PATH.
 PASSED_ROOT = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 PASSED_FOLDER = PASSED_ROOT | os.O_NOFOLLOW
-# A pipe in the place of a file must not make its reader wait.
+# A pipe where a file is expected must not make its reader wait.
 READ_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LINKS_IN_LINKS = 40
 Links: TypeAlias = Literal["inside", "in root", "anywhere"]
 """Links that are followed for reading: those that stay inside the root; also those directly in the root to anywhere,
 for a user's original files; or all, for adopted data whose place the user named."""
 T = TypeVar("T")
-# Limits the memory for an image folder of very many classes; a folder that is forgotten costs one more fsync.
+# Limits the memory for an image folder with very many classes; a forgotten folder costs one more fsync.
 MAX_KNOWN_FOLDERS = 4096
 # A reader of shards has two windows of blocks in flight; 64 leaves room under the usual limit of 1,024.
 MAX_OPEN_FILES = 64
@@ -202,7 +202,7 @@ class Folders:
 
 
 def is_within(name: str, folder: str) -> bool:
-    """Return whether a name is that of a folder or is below it; nothing is within the empty name."""
+    """Return whether a name is a folder's or is below that folder; nothing is within the empty name."""
     return bool(folder) and f"{name}/".startswith(f"{folder}/")
 
 
@@ -230,7 +230,7 @@ def _sync_parent(path: Path) -> None:
     try:
         descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
-        return  # a folder that may be entered but not read cannot be opened, and so not be synced
+        return  # a folder that may be entered but not read cannot be opened, so it cannot be synced
     try:
         sync_folder(descriptor)
     finally:
@@ -238,7 +238,7 @@ def _sync_parent(path: Path) -> None:
 
 
 def _close(folder: int) -> None:
-    """Close a folder. An error is ignored: nothing was written through the descriptor, which is closed all the same."""
+    """Close a folder and ignore an error: nothing was written through the descriptor, and it is closed in any case."""
     with contextlib.suppress(OSError):
         os.close(folder)
 
@@ -283,7 +283,7 @@ def _is_link(leaf: str, folder: int | None) -> bool:
 class _OpenFile:
     descriptor: int
     identity: tuple[int, int]
-    """Device and inode, by which a file that was replaced is noticed and opened again."""
+    """Device and inode; if they change, the file was replaced and is opened again."""
     readers: int = 0
     retired: bool = False
 
@@ -321,7 +321,7 @@ class OpenFiles:
             file = self._opened(name, (status.st_dev, status.st_ino))
             file.readers += 1
         try:
-            # Another file may have taken the place of the one that was looked at before this was opened.
+            # The file may have been replaced between stat and open.
             is_same = file.identity == (status.st_dev, status.st_ino)
             yield file.descriptor, status if is_same else os.fstat(file.descriptor)
         finally:
@@ -344,12 +344,12 @@ class OpenFiles:
         return file
 
     def _open(self, name: str, identity: tuple[int, int]) -> int:
-        """Open a file in its folder; from the root again if that folder is no longer the one of this name."""
+        """Open a file in its folder; start from the root again if that folder was replaced."""
         above, _, leaf = name.rpartition("/")
         try:
             descriptor = os.open(leaf, READ_FILE, dir_fd=self._folder(above))
         except OSError as error:
-            if error.errno != errno.ELOOP:  # no link, so perhaps a folder that was replaced
+            if error.errno != errno.ELOOP:  # not a link, so the folder may have been replaced
                 _close_folders(self._passed)
             return self._folders.open_file(name)
         status = os.fstat(descriptor)

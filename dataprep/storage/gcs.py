@@ -7,9 +7,9 @@ suspended:
     upload to root/tmp/<name>-<uuid> -> is the place still ours? -> the server copies it to its name, if that is free
 
 An upload cannot depend on another object, because Cloud Storage has no such precondition, so an upload alone cannot
-respect the right to write. A copy can, because its source must exist. Whoever takes the right away first changes the
-object that `still_ours` reads, then deletes everything below `root`. An upload that was finished before no longer has a
-source; one that is finished afterwards finds that the place belongs to another writer.
+respect the right to write. A copy can, because its source must exist. The process that takes the right away first
+changes the object that `still_ours` reads, then deletes everything below `root`. If the upload was finished before, its
+source is gone; if it is finished afterwards, `still_ours` finds that the place belongs to another writer.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 # A chunk costs one round trip, and is held in memory while it is sent; larger chunks hardly save time.
 UPLOAD_CHUNK_BYTES = 16 << 20
-# If a name is taken and then free again, another build is just removing that object.
+# A name that is taken and then free again means that another build is removing the object.
 UPLOAD_TRIES = 3
 DELETES_IN_FLIGHT = 32
-# Beyond these a listing, which tells of a thousand objects with one request, is sooner done.
+# For more objects a listing, which returns a thousand with one request, is faster.
 MAX_STATS = 64
 LISTED_FIELDS = "items(name,size,crc32c,generation),nextPageToken"
 DELETE_BATCH = 1000
@@ -60,8 +60,8 @@ HTTP_SESSION_LOST = (404, 410)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 DISCARDS_IN_FLIGHT = 2
 _discarding = ThreadPoolExecutor(DISCARDS_IN_FLIGHT, thread_name_prefix="dataprep-discard")
-"""Removes staged objects that were copied, while their writer continues. One that is left because
-the process is killed is below `root`, which is removed at the end."""
+"""Removes staged objects that were copied, while their writer continues. If the process is killed, the remaining ones
+are below `root`, which is removed at the end."""
 
 
 class _PastBoundError(Exception):
@@ -82,7 +82,7 @@ class _BoundedBytes(io.BytesIO):
 
 
 class GCSStorage:
-    """A prefix of a bucket. See `Storage` for what each call promises.
+    """A prefix of a bucket. See `Storage` for the contract of each call.
 
     Args:
         url: gs://bucket/prefix
@@ -261,7 +261,7 @@ class GCSStorage:
         return self.create(name, data)
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
-        """Replace with two requests: one reads the generation, the other uploads in place of exactly that one.
+        """Replace with two requests: one reads the generation, the other uploads and replaces exactly that one.
 
         After a lost response this call may find its own bytes, and then returns False.
         """
@@ -346,7 +346,7 @@ class GCSStorage:
         return True
 
     def take_away(self, prefix: str) -> None:
-        """Remove the objects; an object that is gone cannot be copied any more."""
+        """Remove the objects; a removed object cannot be copied any more."""
         self.delete_tree(prefix)
 
     def prune(self, folders: Iterable[str]) -> None:
@@ -406,8 +406,8 @@ class GCSStorage:
     ) -> Blob:
         blob = self._blob(name)
         blob.chunk_size = UPLOAD_CHUNK_BYTES
-        # Part of the object's metadata in every kind of upload; the library's `checksum` would compute it again and,
-        # where the server disagrees, delete by name whatever exists there.
+        # Part of the object's metadata in every kind of upload. The library's `checksum` would compute it again and, if
+        # the server disagrees, delete whatever object has this name.
         if crc32c is not None:
             blob.crc32c = crc32c
         blob.upload_from_file(
@@ -482,11 +482,11 @@ class ExpectedGCS(GCSStorage):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._known: dict[str, base.ObjectInfo | None] = {}
-        # 24 bytes for each object: with those of a million, the names would take 150 MB.
+        # 24 bytes for each object; the names of a million objects would take 150 MB.
         self._listed = array("q"), array("q"), array("q")
         """Hash of the name, size and version of each listed object."""
         self._order: NDArray[np.int64] | None = None
-        """Positions of the listed objects, sorted by their hashes; None where others were listed since."""
+        """Positions of the listed objects, sorted by their hashes; None after further objects were listed."""
 
     def expect(self, names: Sequence[str]) -> None:
         """Read the metadata of some objects, with one request each at the same time, for later calls of `stat`."""
@@ -508,12 +508,12 @@ class ExpectedGCS(GCSStorage):
             yield info
 
     def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
-        """Return what is known of each object, and ask for the others."""
+        """Return the known metadata of each object, and request the others."""
         found = {name: self._known.get(name) or self._as_listed(name) for name in dict.fromkeys(names)}
         unknown = [name for name, info in found.items() if info is None]
         asked = dict(zip(unknown, super().stats(unknown), strict=True))
         found |= asked
-        if len(asked) <= MAX_STATS:  # of more, the listing was remembered
+        if len(asked) <= MAX_STATS:  # for more objects, `list` has remembered the listing
             self._known |= asked
         return [found[name] for name in names]
 
@@ -575,8 +575,8 @@ class StagedGCS(GCSStorage):
         return self._copy(stage, name, (len(data), crc32c_of_bytes(data)))
 
     def create_last(self, name: str, data: bytes, before: Callable[[], None]) -> bool:
-        """Upload and check while `before` runs, then copy: if the place was lost meanwhile, the upload is gone or about
-        to be, as it would be for a writer that is suspended before it copies."""
+        """Upload and check while `before` runs, then copy. If the place was lost in the meantime, the upload is gone or
+        will soon be, as for a writer that is suspended before it copies."""
         if self._is_staging(name):
             return super().create_last(name, data, before)
         stage = self._new_stage(name)

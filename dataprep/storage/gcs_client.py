@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 CONNECTIONS = 64
 NO_BUCKET_METADATA = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
-"""Environment variable with which the library asks no bucket for its metadata, which only its traces need."""
+"""Environment variable that keeps the library from requesting a bucket's metadata, which only its traces need."""
 FIRST_ERROR_STATUS = 400
 MISSING_BUCKET = "bucket does not exist"
 REQUESTER_PAYS = "requester pays"
 ADDRESS = "https://storage.googleapis.com"
 _PERMISSION = re.compile(r"storage\.[a-z]+\.[A-Za-z]+")
 REQUEST_TIMEOUT_S = 60.0
-"""Longest pause between two pieces of a response: a stalled connection is given up, a slow one is not."""
+"""Longest pause between two pieces of a response: a stalled connection is closed, a slow one is not."""
 RETRY_DEADLINE_S = 300.0
 RETRY_FIRST_WAIT_S = 0.2
 RETRY_LONGEST_WAIT_S = 30.0
 SILENT_S = 2.0
-"""Time for which a call may find no server before a warning says so, once in a process: retries last minutes."""
+"""Time without an answer after which a call warns, once in a process: retries last minutes."""
 _log = logging.getLogger(__name__)
 _warned = threading.Event()
 
@@ -55,7 +55,7 @@ def client() -> Client:
     """Return the client of this process, which all its threads may use; a forked process gets its own.
 
     Raises:
-        google.auth.exceptions.DefaultCredentialsError: There are no credentials.
+        google.auth.exceptions.DefaultCredentialsError: No credentials were found.
     """
     return _client(os.getpid(), emulator_url())
 
@@ -64,7 +64,7 @@ def credentials() -> tuple[Any, str | None]:
     """Return the application default credentials and their project.
 
     Raises:
-        google.auth.exceptions.DefaultCredentialsError: There are none.
+        google.auth.exceptions.DefaultCredentialsError: None were found.
     """
     return _credentials(os.getpid())
 
@@ -104,12 +104,12 @@ def _read_error(response: Response, **_options: Any) -> None:
 def bucket_errors(url: str, permission: str, next_step: str = GO_ON) -> Iterator[None]:
     """Turn errors of Cloud Storage and its clients inside the block into ours.
 
-    FileNotFoundError passes as it is, and so does the failed precondition of an upload, which the caller examines.
+    FileNotFoundError passes unchanged, and so does the failed precondition of an upload, which the caller examines.
 
     Args:
         url: URL of the object or prefix in use.
-        permission: Permission that the work needs, in case the server does not name it.
-        next_step: What to do where Cloud Storage did not answer.
+        permission: Permission that the work needs, for the error if the server does not name it.
+        next_step: Advice for the error if Cloud Storage did not answer.
 
     Raises:
         AccessError: A permission or credentials are missing (CredentialsError), or the bucket does not exist.
@@ -133,7 +133,7 @@ def bucket_errors(url: str, permission: str, next_step: str = GO_ON) -> Iterator
 
 
 def proxy_note() -> str:
-    """Return which proxy the environment puts before Cloud Storage, without its password; empty if there is none."""
+    """Describe the proxy that the environment sets for Cloud Storage, without its password; empty if there is none."""
     from requests.utils import get_environ_proxies, select_proxy
 
     address = emulator_url() or ADDRESS
@@ -187,7 +187,7 @@ def _unanswered(error: Exception, url: str, next_step: str) -> StorageError:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Deadlines of a reader for which a training run waits, so that it soon reports a server that is gone."""
+    """Deadlines of a reader in a training run, short enough that a lost server is soon reported."""
 
     lost_s: float
     """Seconds after which a call fails if the server has not answered at all."""
@@ -201,7 +201,7 @@ class Deadlines:
 
 
 class Retries(threading.local):
-    """Number of times that the calling thread has sent a range read again."""
+    """Number of range reads that the calling thread has repeated."""
 
     count = 0
 
@@ -228,14 +228,14 @@ def retry_policy(
     status_of: Callable[[Exception], int | None] = status_in,
     counted: bool = False,
 ) -> Retry:
-    """Make a policy of exponential backoff with jitter and a deadline, which counts from here; use it for one call.
+    """Make a policy of exponential backoff with jitter and a deadline, which starts now; use it for one call.
 
     Args:
         is_worth_retrying: Says whether an error is retryable; by default 408, 429, 5xx and broken connections of
             google-cloud-storage are.
-        deadlines: None waits as long for a lost server as for one that refuses.
+        deadlines: None waits as long for a lost server as for one that answers with errors.
         status_of: Returns the HTTP status in an error, None if the server did not answer.
-        counted: Count what is sent again in `retries`.
+        counted: Count repeated requests in `retries`.
     """
     from google.api_core.retry import Retry
     from google.cloud.storage.retry import DEFAULT_RETRY
@@ -258,7 +258,7 @@ def retry_policy(
 def _on_error(
     status_of: Callable[[Exception], int | None], lost_s: float, counted: bool
 ) -> Callable[[Exception], None]:
-    """Return what a policy calls before each retry: a warning if there has been no answer for SILENT_S, and a count."""
+    """Return a policy's callback before each retry: it warns after SILENT_S without an answer, and counts."""
     started_s = time.monotonic()
 
     def on_error(error: Exception) -> None:

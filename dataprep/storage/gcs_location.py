@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GET_BUCKET = "storage.buckets.get"
 LIST_OBJECTS = "storage.objects.list"
 LIST_CACHES = "storage.anywhereCaches.list"
-# The guard runs before the first byte of every run, so no one should wait five minutes for it.
+# The guard runs before the first byte of every run; it must not wait five minutes.
 DEADLINES = gcs_client.Deadlines(lost_s=5.0, refused_s=15.0)
 _BUCKET_FIELDS = "location,locationType,customPlacementConfig,storageClass,autoclass,hierarchicalNamespace"
 _LISTED_FIELDS = "items(name,size,storageClass),nextPageToken"
@@ -35,13 +35,13 @@ class BucketLocation:
     storage_class: str | None = None
     """Storage class of new objects; None if the account may not see it."""
     autoclass: bool | None = None
-    """Whether Autoclass is on, with which reading costs no retrieval; None if the account may not see it."""
+    """Whether Autoclass is on, so that reads cost no retrieval fee; None if the account may not see it."""
     hierarchical: bool = False
     """Whether Cloud Storage says that the bucket has a hierarchical namespace."""
     caches: tuple[str, ...] | None = None
     """Zones in which the bucket has a running Rapid Cache; None if that is not known."""
     missing_permission: str = ""
-    """Permission that the account lacks to see all of this."""
+    """Permission that the account lacks to see all fields."""
 
 
 class _Autoclass(TypedDict, total=False):

@@ -51,7 +51,7 @@ def read_range(
         generation: Generation of the object; NO_VERSION reads the present one.
 
     Returns:
-        The bytes, and the size of the whole object where the answer says it.
+        The bytes, and the size of the complete object if the answer has it.
 
     Raises:
         FileNotFoundError: There is no such object or generation, or no such bucket.
@@ -84,7 +84,7 @@ def read_range(
 
 
 def _runtime_is_of_parent() -> bool:
-    """Return whether obstore was used before this process forked: its threads are gone then, and reads never end."""
+    """Return whether obstore was used before this process forked: its threads are gone, so reads would never end."""
     global _runtime_pid
     if _runtime_pid is None:
         _runtime_pid = os.getpid()

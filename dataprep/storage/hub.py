@@ -1,8 +1,8 @@
 """A dataset repository of the Hugging Face Hub as a place of originals: `hf://datasets/OWNER/NAME[@REVISION][/PATH]`.
 
-Only huggingface_hub talks to the Hub, so endpoint (HF_ENDPOINT), token, proxies and certificates are its own matter,
-and no credential passes through this module. A branch may move while a build runs, so `pinned` first replaces it by its
-commit; what is read afterwards never changes.
+Only huggingface_hub talks to the Hub, so it handles endpoint (HF_ENDPOINT), token, proxies and certificates, and no
+credential passes through this module. A branch may move while a build runs, so `pinned` first replaces it with its
+commit, which never changes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class HubPlace:
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """A source on the Hub with its revision resolved, and what its repository says about itself."""
+    """A source on the Hub with its revision resolved, and its repository's description."""
 
     url: str
     name: str
@@ -70,7 +70,7 @@ class HubSource:
     origin: str
     """Address of the commit for people."""
     licence: str
-    """As the repository's card says; empty if it does not."""
+    """Licence from the repository's card; empty if the card has none."""
 
 
 def is_hub(url: str) -> bool:
@@ -90,7 +90,7 @@ def place_in(url: str) -> HubPlace:
         revision = special[0] if special else rest[1:].partition("/")[0]
         rest, revision = rest[1 + len(revision) :], unquote(revision)
     if not _REPOSITORY.fullmatch(f"{owner}/{name}") or not revision:
-        raise UsageError(f"{quoted(url)} names no dataset of the Hugging Face Hub; {_EXPECTED}")
+        raise UsageError(f"{quoted(url)} is not a dataset of the Hugging Face Hub; {_EXPECTED}")
     return HubPlace(f"{owner}/{name}", revision, base.check_prefix(rest.strip("/")))
 
 
@@ -112,9 +112,9 @@ def pinned(url: str) -> HubSource:
             described = _DESCRIBED.decode(response.content)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             what = first_line(error)
-            raise StorageError(f"{place.url}: the Hub answered no description of it ({what}); {GO_ON}") from error
+            raise StorageError(f"{place.url}: the Hub's answer does not describe it ({what}); {GO_ON}") from error
     if not _COMMIT.fullmatch(described.sha):
-        raise StorageError(f"{place.url}: the Hub answered no commit for this revision; {GO_ON}")
+        raise StorageError(f"{place.url}: the Hub's answer has no commit for this revision; {GO_ON}")
     return HubSource(
         url=replace(place, revision=described.sha).url,
         name=place.repository.partition("/")[2],
@@ -124,7 +124,7 @@ def pinned(url: str) -> HubSource:
 
 
 class _Described(msgspec.Struct):
-    """What the Hub says of a repository, as far as it is needed."""
+    """The needed part of the Hub's description of a repository."""
 
     sha: str
     card: Any = msgspec.field(name="cardData", default=None)
@@ -142,7 +142,7 @@ def _licence(card: Any) -> str:
 
 
 class ReadOnlyStorage:
-    """A place of originals, to which nothing can be written: every call that writes raises UsageError."""
+    """A read-only place of originals: every call that writes raises UsageError."""
 
     url: str
 
@@ -154,7 +154,7 @@ class ReadOnlyStorage:
 
 
 class HubStorage(ReadOnlyStorage):
-    """A folder of a dataset repository, at one revision. See `Storage` for what each call promises.
+    """A folder of a dataset repository, at one revision. See `Storage` for the contract of each call.
 
     Args:
         url: `hf://datasets/OWNER/NAME[@REVISION][/PATH]`.
@@ -194,7 +194,7 @@ class HubStorage(ReadOnlyStorage):
     def read_range(
         self, name: str, offset: int, num_bytes: int, version: int = base.NO_VERSION, file_bytes: int | None = None
     ) -> bytes:
-        """Read with one request; one that breaks off is sent again."""
+        """Read with one request, which is repeated if it breaks off."""
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(self.url_of(name), offset, num_bytes))
         if num_bytes == 0:
@@ -282,7 +282,7 @@ def _get(url: str, headers: Mapping[str, str]) -> Any:
 
 @contextmanager
 def _hub_errors(place: HubPlace, url: str = "") -> Iterator[None]:
-    """Turn errors of huggingface_hub inside the block into ours, on one line and without addresses that were signed."""
+    """Turn errors of huggingface_hub inside the block into ours, on one line and without signed URLs."""
     try:
         from huggingface_hub import errors
         from huggingface_hub.utils import logging

@@ -27,10 +27,10 @@ from dataprep.storage.folders import Folders, Links, OpenFiles, sync_file, sync_
 from dataprep.storage.spool import NO_LOCKS, SpoolFolder
 
 SPOOL_FOLDER = "tmp"
-# If a name is taken and then free again, another build is just removing that file.
+# A name that is taken and then free again means that another build is removing the file.
 PLACE_TRIES = 3
 STREAM_BUFFER_BYTES = 128 * 2**10
-# Removing a large image folder takes a minute; a process that is suspended meanwhile would make others wait for ever.
+# Removing a large image folder takes a minute; a process suspended in the meantime would make others wait forever.
 ALONE_WAIT_S = 120.0
 ALONE_POLL_S = 0.05
 _Walk: TypeAlias = "Iterator[base.ObjectInfo | _Walk]"
@@ -42,7 +42,7 @@ RENAME_NOREPLACE = 1
 
 
 class _BeatingFile(io.FileIO):
-    """File of which every read counts as progress of this process."""
+    """File whose reads count as progress of this process."""
 
     def readinto(self, buffer: Any) -> int | None:
         beat()
@@ -50,7 +50,7 @@ class _BeatingFile(io.FileIO):
 
 
 class LocalStorage:
-    """A folder on disk, which need not exist yet. See `Storage` for what each call promises.
+    """A folder on disk, which need not exist yet. See `Storage` for the contract of each call.
 
     Args:
         links: Links that are followed when files are read. Users keep originals on other volumes that way; in a
@@ -70,7 +70,7 @@ class LocalStorage:
         self._build = base.check_prefix(build)
         try:
             self.root = root.resolve()
-            is_loop = os.path.islink(self.root)  # noqa: PTH114 - Python 3.13 resolves a loop to itself; a refusal is no loop
+            is_loop = os.path.islink(self.root)  # noqa: PTH114 - Python 3.13 resolves a loop to itself
         except (OSError, RuntimeError):
             is_loop = True
         if is_loop:
@@ -114,8 +114,8 @@ class LocalStorage:
         return found
 
     def sizes(self, names: Collection[str]) -> dict[str, int]:
-        """Return the sizes of those of some files that exist. Each of their folders is listed once: file systems on a
-        network then answer for many files at a time."""
+        """Return the sizes of the files that exist, by name. Each of their folders is listed once, so that network file
+        systems answer for many files at a time."""
         by_folder: dict[str, set[str]] = {}
         for name in names:
             folder, _, last = name.rpartition("/")
@@ -133,7 +133,7 @@ class LocalStorage:
         return found
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[base.ObjectInfo]:
-        """List files, following links as in reading; a loop of links is cut."""
+        """List files, following the same links as reads; a loop of links is cut."""
         pending = [self._entries(base.check_prefix(prefix), (), first)]
         while pending:
             entry = next(pending[-1], None)
@@ -157,7 +157,7 @@ class LocalStorage:
     ) -> bytes:
         """Read with one pread, if the system returns everything at once; the file stays open for the next read.
 
-        Its version is compared before and after, so that no byte is of another one.
+        The file's version is compared before and after, so that all bytes are from one version.
         """
         path = self._located(name)
         if offset < 0 or num_bytes < 0:
@@ -293,14 +293,14 @@ class LocalStorage:
             self._spools.discard(spool)
 
     def delete(self, name: str) -> None:
-        """Remove the file but not the folders above it; of a link, only the link."""
+        """Remove the file but not the folders above it; of a link, remove only the link."""
         path = self._target(name)
         nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         with errors.disk_errors(path), nothing_there, self._folders.around(path) as folder:
             os.unlink(path.name, dir_fd=folder)
 
     def delete_tree(self, prefix: str) -> None:
-        """Remove everything below the folder and the folder itself; of a link, only the link."""
+        """Remove the folder and everything below it; of a link, remove only the link."""
         path = self._target(base.check_prefix(prefix))
         nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
         with errors.disk_errors(path), nothing_there, self._folders.around(path) as folder:
@@ -345,7 +345,7 @@ class LocalStorage:
                 sync_folder(target)
 
     def _move_folder(self, name: str, goal: str, outer: int, target: int) -> None:
-        """Move a folder by a rename, which replaces no folder that has content; or its files, where that is refused."""
+        """Rename a folder, which never replaces a folder with content; if that is refused, move its files."""
         leaf = name.rpartition("/")[2]
         with self._folders.opened(name) as folder:
             sync_folder(folder)
@@ -367,8 +367,8 @@ class LocalStorage:
             same = theirs.is_file() and ours.read_bytes() == theirs.read_bytes()
         if not same:
             raise ConflictError(
-                f"{theirs}: it is not of this build, and a file of the dataset belongs there; move it away and run "
-                "the same command again"
+                f"{theirs}: it does not belong to this build, but a file of the dataset has this name; move it away "
+                "and run the same command again"
             )
 
     def delete_exactly(self, info: base.ObjectInfo) -> bool:
@@ -380,8 +380,8 @@ class LocalStorage:
     def take_away(self, prefix: str) -> None:
         """Rename the folder within the folder above it, then remove it.
 
-        An overlay refuses to rename a folder of its lower layer, such as one in a container's image; it is removed
-        where it is.
+        An overlay refuses to rename a folder of its lower layer, such as one in a container's image; such a folder is
+        removed in place.
         """
         path = self._target(base.check_prefix(prefix))
         gone = f"{prefix.rstrip('/')}-removed-{uuid.uuid4().hex}"
@@ -442,7 +442,7 @@ class LocalStorage:
         return self.root / base.check_name(name)
 
     def _located(self, name: str) -> str:
-        """Return the object's path as text: a Path costs 20 us, as much as everything else in a range read."""
+        """Return the object's path as text: a Path would cost 20 us, as much as the rest of a range read."""
         return f"{self.url}/{base.check_name(name)}"
 
     @contextlib.contextmanager
@@ -520,7 +520,7 @@ def _check_same(target: Path, num_bytes: int, crc32c: str) -> None:
 
 
 def _always() -> None:
-    """Do nothing: nothing is awaited, and a storage that is not staged cannot lose the right to write."""
+    """Do nothing: a storage that is not staged cannot lose the right to write."""
 
 
 def _locked_now(descriptor: int) -> bool:
@@ -544,7 +544,7 @@ def _locked(folder: int) -> Iterator[None]:
 
 
 def _forgive_others(_function: Callable[..., Any], _path: str, error: Any) -> None:
-    """Ignore errors of files that another build removes at the same time or still writes; the latter are kept."""
+    """Ignore errors of files that another build removes at the same time, or still writes (those are kept)."""
     if error[1].errno not in (errno.ENOENT, errno.ENOTEMPTY):
         raise error[1]
 

@@ -1,4 +1,4 @@
-"""Parquet files on disk or in a bucket, of which only the requested parts are read."""
+"""Parquet files on disk or in a bucket; only the requested parts are read."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 _TAIL_BYTES = 1 << 14
-"""Bytes at the end of a file that are read for its footer; that of one row group of ten columns has some 3 kB."""
+"""Bytes at the end of a file that are read for its footer; one row group of ten columns takes some 3 kB there."""
 _MAGIC = b"PAR1"
 _MANY_BYTES = 1 << 60
-"""Size of a file that is larger than all others."""
+"""Size larger than any file's."""
 _PAGE_BYTES = 1 << 12
-"""Size of a buffer with which pyarrow reads no column before its first page is needed."""
+"""Buffer size that keeps pyarrow from reading a column before its first page is needed."""
 
 
 class _UnreadableError(Exception):
-    """Something would have been read."""
+    """Bytes would have been read."""
 
 
 class _Unreadable(io.RawIOBase):
-    """A large file of which nothing can be read."""
+    """A large file that cannot be read."""
 
     _position = 0
 
@@ -55,14 +55,14 @@ class _Unreadable(io.RawIOBase):
 
 
 class ParquetFile:
-    """A parquet file of which only the requested row groups and columns are read, in the thread that requests them.
+    """A parquet file; only the requested row groups and columns are read, in the thread that requests them.
 
     Files in buckets are read by Python, and a thread of Arrow's that still needs the interpreter when it ends would
     abort the process.
 
     Args:
         file: The file as pyarrow opened it.
-        ranges: The file in a bucket from which pyarrow reads whole column chunks, so that close ones take one request.
+        ranges: A file in a bucket; pyarrow reads complete column chunks from it, so that close ones take one request.
     """
 
     def __init__(self, file: pq.ParquetFile, ranges: RangeFile | None = None) -> None:
@@ -99,7 +99,7 @@ class ParquetFile:
                 yield from self._file.iter_batches(rows, row_groups=run, columns=columns, use_threads=False)
 
     def _runs(self, groups: Iterable[int], rows: int) -> Iterator[list[int]]:
-        """Part row groups into runs of at least `rows` rows: only the bytes of one run are in memory."""
+        """Divide row groups into runs of at least `rows` rows: only the bytes of one run are in memory."""
         run, count = [], 0
         for group in groups:
             run.append(group)
@@ -111,9 +111,9 @@ class ParquetFile:
             yield run
 
     def _refuse_damaged(self, groups: Sequence[int], columns: Sequence[str] | None) -> None:
-        """Raise an error if the metadata of a column are damaged: `RowGroupMetaData.column` would end the process.
+        """Raise an error if a column's metadata are damaged: `RowGroupMetaData.column` would end the process.
 
-        A reader that cannot read a byte begins with each row group.
+        Each row group is opened over a file that cannot be read, so that no bytes are requested.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -162,7 +162,7 @@ def open_parquet(
     import pyarrow.parquet as pq
 
     if storage.is_local:
-        # With pre_buffer, pyarrow keeps all that was read of a file until it is closed.
+        # With pre_buffer, pyarrow keeps all bytes that it has read until the file is closed.
         with storage.open(name) as file:
             return ParquetFile(pq.ParquetFile(path_of(file), buffer_size=buffer_bytes, pre_buffer=not buffer_bytes))
     ranges = RangeFile(storage, name, window_bytes, num_bytes=num_bytes)
@@ -171,7 +171,7 @@ def open_parquet(
 
 
 def path_of(file: BinaryIO) -> str:
-    """Return a path that leads to an open file, whatever its name leads to by now."""
+    """Return a path to an open file that stays valid if the file is renamed or replaced."""
     return f"/proc/self/fd/{file.fileno()}" if sys.platform == "linux" else f"/dev/fd/{file.fileno()}"
 
 

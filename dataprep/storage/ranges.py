@@ -14,7 +14,7 @@ from typing import Any
 from dataprep.storage.base import NO_VERSION, Storage
 
 _GAP_BYTES = 1 << 20
-"""Expected ranges that lie closer are read with one request: a bucket sends these bytes sooner than it answers another
+"""Expected ranges that are closer are read with one request: a bucket sends these bytes faster than it answers another
 request."""
 _JOINED_BYTES = 1 << 26
 """Maximum size of such a request for several ranges, which is kept in memory."""
@@ -24,12 +24,12 @@ RANGES_AHEAD = 4
 
 
 class RangeWindow:
-    """Reads parts of an object; the bytes of the last request are kept, so that reads within them cost no request.
+    """Reads parts of an object and keeps the bytes of the last request, so that reads within them cost no request.
 
     Args:
         num_bytes: The object's size.
-        window_bytes: Minimum number of bytes of a request; near the object's end a request starts earlier to have as
-            many. With 0 each request reads exactly the wanted bytes.
+        window_bytes: Minimum number of bytes of a request; near the object's end a request starts earlier to reach this
+            number. With 0 each request reads exactly the requested bytes.
         version: Version of the object to read; any by default.
     """
 
@@ -48,13 +48,13 @@ class RangeWindow:
             start = min(offset, max(0, self._size - self._window_bytes))
             at = offset - start
             wanted = min(self._size - start, max(at + count, self._window_bytes))
-            version = (self._version,) if self._version else ()  # storages of loaders know no versions
+            version = (self._version,) if self._version else ()  # storages of loaders do not have versions
             self._window = self._storage.read_range(self._name, start, wanted, *version)
             self._window_at = start
         return self._window[at : at + count] if count else b""
 
     def holds(self, offset: int, num_bytes: int) -> bool:
-        """Return whether these bytes are within those of the last request."""
+        """Return whether the last request covers these bytes."""
         return self._window_at <= offset and offset + num_bytes <= self._window_at + len(self._window)
 
 
@@ -79,11 +79,11 @@ class RangeFile(io.RawIOBase):
         self._storage, self._name, self._size, self._position = storage, name, num_bytes, 0
         self._window = RangeWindow(storage, name, num_bytes, window_bytes)
         self._expected: list[tuple[int, int, RangeWindow]] = []
-        """Start, end and bytes of what is expected, in order; each is read when a part of it is."""
+        """Start, end and bytes of each expected range, in order; a range is read when a part of it is requested."""
 
     @contextmanager
     def expecting(self, ranges: Iterable[tuple[int, int]]) -> Iterator[None]:
-        """Read ranges that lie close together with one request, when the first of them is read, and keep their bytes
+        """Read ranges that are close together with one request, when the first of them is read, and keep their bytes
         until the end of the block.
 
         Args:
@@ -132,7 +132,7 @@ class RangeFile(io.RawIOBase):
 
 
 def _joined(ranges: Iterable[tuple[int, int]], num_bytes: int) -> list[tuple[int, int]]:
-    """Join ranges of an object of this size that lie close together, and leave out what lies outside of it."""
+    """Join ranges that are close together, and leave out parts past the object's size."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted((max(0, start), min(end, num_bytes)) for start, end in ranges):
         if start >= end:

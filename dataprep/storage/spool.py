@@ -1,7 +1,7 @@
-"""Local files that are not published yet, or never: spool files, and scratch files that no other process sees.
+"""Local files that are not published (yet): spool files, and scratch files that no other process sees.
 
-A spool file is locked by its writer, so that those of dead processes can be removed. Their names say which host writes
-them: on file systems on a network, locks may be known to one host only.
+A spool file is locked by its writer, so that files of dead processes can be removed. Its name contains the writer's
+host, because on network file systems a lock may be known to one host only.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dataprep.storage.folders import Folders
 # Enough to recognise a shard; together with 32 digits it has fewer than 255 bytes in any script.
 NAME_CHARACTERS = 48
 HOST_DIGITS = 8
-"""Number of the 32 digits at the end of a spool file's name that stand for its host; the others are random."""
+"""Number of the 32 digits at the end of a spool file's name that identify its host; the others are random."""
 TEMPORARY_PREFIX = "dataprep-spool-"
 _IN_USE = "in-use"
 """Name of a spool file that its process holds as long as it needs the folder."""
 MOST_TRIES = 100
-"""Attempts to create a file whose folder other processes may remove as stale each time."""
+"""Attempts to create a file while other processes may remove its folder as stale each time."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _making = threading.Lock()  # only one object for the process's folder: a second one, when dropped, would release locks
 
@@ -66,7 +66,7 @@ class SpoolFolder:
 
         Raises:
             FileNotFoundError: The folder that must exist is gone.
-            StorageError: The file system keeps no folder here, as that of /proc.
+            StorageError: The file system cannot create folders, e.g. /proc.
             OSError: The file cannot be created.
             UsageError: A link is on the way to the folder.
         """
@@ -92,9 +92,9 @@ class SpoolFolder:
     def sync(self, path: Path) -> int | None:
         """Make a spool file durable and return its size in bytes; None for a file that is not one of this object's.
 
-        The descriptor is older than the file's first byte, so the system reports every error of writing the file to it,
-        whichever descriptor wrote, and even if another one got the report before. A new descriptor would not get a
-        report that another one got.
+        The descriptor was opened before the first byte was written, so the system reports every write error of the file
+        to it, even if another descriptor wrote, or got the report before. A new descriptor would miss errors that were
+        reported already.
 
         Raises:
             FileNotFoundError: The file was removed as stale.
@@ -111,7 +111,7 @@ class SpoolFolder:
         return status.st_size
 
     def discard(self, path: Path) -> None:
-        """Remove a spool file, if it still exists, and release its lock. One that cannot be removed becomes stale."""
+        """Remove a spool file, if it still exists, and release its lock. If it cannot be removed, it becomes stale."""
         with contextlib.suppress(OSError), self._folders.around(path) as folder:
             os.unlink(path.name, dir_fd=folder)
         with self._guard:
@@ -153,7 +153,7 @@ def process_spools() -> SpoolFolder:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Create a folder in the machine's temporary folder, and remove it at the end; so are those of dead processes."""
+    """Create a folder in the machine's temporary folder and remove it at the end, with folders of dead processes."""
     remove_stale_spools()
     folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
     spools = SpoolFolder(Folders(folder), "")
@@ -166,12 +166,12 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def remove_stale_spools() -> int:
-    """Remove what dead processes of this user left in the machine's temporary folder; return the number of spools."""
+    """Remove files of this user's dead processes from the machine's temporary folder; return their number."""
     return sum(_remove_stale_folder(folder) for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"))
 
 
 def _is_spool_file(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a spool file that this host has made."""
+    """Return whether an entry is a spool file of this host."""
     digits = rf"{_host_digits()}[0-9a-f]{{{32 - HOST_DIGITS}}}"
     named = re.fullmatch(rf".{{1,{NAME_CHARACTERS}}}-{digits}", entry.name, re.DOTALL)
     return named is not None and entry.is_file(follow_symlinks=False)
@@ -258,10 +258,10 @@ class Extent(NamedTuple):
 
 
 class ScratchFile:
-    """A temporary file that grows at its end and is read anywhere, by one process.
+    """A temporary file of one process: append-only, readable at any position.
 
     Args:
-        content: What is written, for messages, e.g. `the list of samples`.
+        content: Name of the content, for messages, e.g. `the list of samples`.
         expected_bytes: Bytes that will be written, if known, for messages.
     """
 

@@ -52,7 +52,7 @@ def test_a_description_larger_than_any_is_not_read(originals, tmp_path, file):
         (dataset / "label.labels.txt").unlink()
     with (dataset / file).open("wb") as description:
         description.truncate(1 << 40)
-    with pytest.raises(SourceError, match=f"{file}: 1,099,511,627,776 bytes, expected at most 67,108,864; fetch it"):
+    with pytest.raises(SourceError, match=f"{file}: 1,099,511,627,776 bytes, expected at most 67,108,864; download it"):
         adopt(AdoptRequest(url=str(dataset), index_url=str(tmp_path / "index")), AdoptProgress(quiet=True))
 
 

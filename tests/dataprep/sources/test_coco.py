@@ -77,10 +77,10 @@ def test_missing_archives_and_wrong_counts_are_reported_together(tmp_path):
         COCO.enumerate(storage, "train", allow_partial=False)
     assert str(caught.value) == (
         f"{tmp_path}: coco-dup5 train: 3 images in train2017.zip, expected 118,287; neither unlabeled2017.zip nor "
-        "unlabeled2017/ exists: check `source`, fetch what is missing, or build what exists with `allow_partial`"
+        "unlabeled2017/ exists: check `source`, download what is missing, or build what exists with `allow_partial`"
     )
     with pytest.raises(
-        SourceError, match=r"neither val2017\.zip nor val2017/ exists: check `source`, fetch what is missing$"
+        SourceError, match=r"neither val2017\.zip nor val2017/ exists: check `source`, download what is missing$"
     ):
         COCO.enumerate(storage, "val", allow_partial=True)
 

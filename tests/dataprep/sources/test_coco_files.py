@@ -119,5 +119,5 @@ def test_damaged_archives_are_refused(tmp_path):
         unknown[good.index(signature) + at] = 99  # a method of compression that nobody knows
     storage = open_storage(str(tmp_path / "unknown"))
     storage.create("annotations_trainval2017.zip", bytes(unknown))
-    with pytest.raises(SourceError, match="fetch the archive again"):
+    with pytest.raises(SourceError, match="download the archive again"):
         content(find_json(storage, "captions", "val2017"))

@@ -242,7 +242,7 @@ def test_without_allow_partial_labels_are_those_of_all_1000_classes_and_counts_m
         IMAGENET.enumerate(storage, "train", allow_partial=False)
     assert str(caught.value) == (
         f"{tmp_path}: imagenet train: 9 images, expected 1,281,167; class n01440764 has 3, expected 732 to 1,300 (and "
-        "999 more classes): fetch the originals again, or build what exists with `allow_partial`"
+        "999 more classes): download the originals again, or build what exists with `allow_partial`"
     )
 
 

@@ -118,7 +118,7 @@ def test_damaged_members_of_an_archive_are_refused(tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("x.json") as stream:
-        with pytest.raises(SourceError, match="fetch the file again"):
+        with pytest.raises(SourceError, match="download the file again"):
             list(top_level_items(stream, "x.json"))
 
 
