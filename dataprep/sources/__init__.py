@@ -15,7 +15,7 @@ custom.py, existing.py, laion.py    a user's own class; a dataset that is conver
 
 Archives are hostile input. Names of members never become paths outside the target, because keys have an alphabet
 (`keys.py`). Sizes are compared with the archive's before anything is allocated. Compressed members of zips are refused
-instead of inflated, and so are links in archives; links in folders are followed only where they stay inside, except for
+instead of inflated, and so are links in archives; links in folders are followed only if they stay inside, except for
 the folder that the user named.
 """
 
@@ -70,7 +70,7 @@ T = TypeVar("T", bound=Dataset)
 
 
 class _OnDemand(Mapping[str, T]):
-    """Datasets by name, each of which is imported when it is looked up: a build imports its own alone.
+    """Datasets by name, imported when they are looked up, so that a build imports only its own.
 
     Args:
         places: Module of this package and name in it, `module:NAME`, by the dataset's name.
@@ -105,21 +105,21 @@ _OWN = {"folder": "folder:FOLDER", "table": "table:TABLE"}
 DATASETS: Mapping[str, Dataset] = _OnDemand(_DATASETS)
 """Published datasets whose original files hold images, by name."""
 OWN: Mapping[str, OwnDataset] = _OnDemand(_OWN)
-"""Kinds of a user's own data, by name."""
+"""Kinds of user data, by name."""
 BUILT: Mapping[str, Dataset] = _OnDemand({**_DATASETS, **_OWN, "laion": "laion:LAION"})
 """All datasets that can be built: DATASETS, OWN, and laion, whose original files are tables of URLs."""
 _OF_CUSTOM = ("Image", "ImageDataset", "images_in")
 
 
 def __getattr__(name: str) -> Any:
-    """Import what somebody's own dataset class needs when it is first used."""
+    """Import a name that user-defined dataset classes need when it is first used."""
     if name not in _OF_CUSTOM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.custom"), name)
 
 
 def dataset_named(name: str) -> Dataset:
-    """Return the dataset of a name. Raises UsageError, with the choices and the nearest one, for an unknown name."""
+    """Return the dataset with this name. Raises UsageError, with the choices and the nearest one, if it is unknown."""
     if name in DATASETS:
         return DATASETS[name]
     hint = did_you_mean(name.replace("_", "-"), DATASETS, cutoff=0.4)
@@ -127,11 +127,11 @@ def dataset_named(name: str) -> Dataset:
 
 
 def recorded_class(name: str) -> Dataset | None:
-    """Return the class of the dataset that a plan or a manifest names, without importing anybody else's module.
+    """Return the class of the dataset that a plan or a manifest names, without importing user code.
 
     Args:
-        name: Name of a dataset, `converted`, or `module:NAME` of somebody's own class, of which nothing but its name is
-            needed once its dataset is planned.
+        name: Name of a dataset, `converted`, or `module:NAME` of a user-defined class; once a dataset is planned, only
+            the class's name is needed.
     """
     if name in BUILT:
         return BUILT[name]
@@ -150,9 +150,9 @@ def configured(
     """Return the dataset of a build, configured by the build's options.
 
     Args:
-        name: One of DATASETS or OWN, `converted`, or `module:NAME` of somebody's own class.
+        name: One of DATASETS or OWN, `converted`, or `module:NAME` of a user-defined class.
         fake_images: Number of images of imagenet-fake.
-        own: What the user says of their own data.
+        own: The user's statements about their own data.
         annotations: Kinds of annotations of coco.
 
     Raises:
@@ -183,5 +183,5 @@ def configured(
 
 
 def own_name_fault(name: str) -> str:
-    """Return why a user's own dataset cannot have this name; empty if it can."""
+    """Return the reason that a user's own dataset cannot have this name; empty if it can."""
     return name_fault(name, frozenset(BUILT))

@@ -55,7 +55,7 @@ MAX_UNPACKED_BYTES = 512 * 2**20
 """Maximum size of a label archive's content, which is streamed; the published ones have under 100 MB."""
 _POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _POINTER_BYTES = range(120, 160)
-"""Sizes of Git LFS's pointers, whose digest and number of bytes vary in length only by the latter."""
+"""Possible sizes of a Git LFS pointer; they differ only in the length of the file's number of bytes."""
 Progress = Callable[[str, int, int], None]
 """Called with a file's name, the bytes done and the total bytes."""
 
@@ -86,7 +86,7 @@ def find_directory(reader: _Reader) -> _Directory:
     """Find the central directory of a zip.
 
     Raises:
-        SourceError: There is none, it is truncated, or larger than those that are read.
+        SourceError: It is missing, truncated, or over the limits.
     """
     tail_bytes = min(reader.num_bytes, _LOCATOR64.size + _END.size + 0xFFFF)
     tail_at = reader.num_bytes - tail_bytes
@@ -98,7 +98,8 @@ def find_directory(reader: _Reader) -> _Directory:
             break
         at = tail.rfind(b"PK\5\6", 0, at)
     if at < 0:
-        raise damaged(reader, reader.num_bytes, "no end of a zip archive here: truncated, or no zip; download it again")
+        what = "no end of a zip archive here: truncated, or not a zip; download it again"
+        raise damaged(reader, reader.num_bytes, what)
     _, disk, start_disk, here, entries, num_bytes, offset, _ = end
     end_at = tail_at + at
     locator_at = end_at - _LOCATOR64.size
@@ -125,7 +126,7 @@ def find_directory(reader: _Reader) -> _Directory:
 
 
 def refuse_pointer(storage: Storage, name: str, num_bytes: int, offset: int = 0) -> None:
-    """Raise SourceError for a Git LFS pointer, which a clone has in place of a file."""
+    """Raise SourceError for a Git LFS pointer, which a clone may have instead of the file."""
     if num_bytes in _POINTER_BYTES and storage.read_range(name, offset, len(_POINTER)) == _POINTER:
         raise SourceError(
             f"{storage.url_of(name)}: a Git LFS pointer in place of a file; run git lfs pull in the clone"
@@ -133,7 +134,7 @@ def refuse_pointer(storage: Storage, name: str, num_bytes: int, offset: int = 0)
 
 
 class ArchiveReader:
-    """Reads one archive forward, in a `with` block; going back works and costs a new request."""
+    """Reads one archive forward, in a `with` block. Reading backwards works, but costs a new request."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class ArchiveReader:
         """Open an archive.
 
         Args:
-            stream: Over a network, read the whole archive in large blocks; False if only little of it is needed.
+            stream: Over a network, read the complete archive in large blocks; False if only a little of it is needed.
 
         Raises:
             SourceError: There is no such file.
@@ -197,7 +198,7 @@ class ArchiveReader:
 class GzipReader:
     """The content of a small gzip file, read forward only, in bounded memory.
 
-    Its `num_bytes` is the most that is unpacked: `tar_members` asks for no byte behind it.
+    Its `num_bytes` is the limit of unpacked bytes: `tar_members` does not read past it.
     """
 
     num_bytes = MAX_UNPACKED_BYTES
@@ -217,9 +218,9 @@ class GzipReader:
         self._file = gzip.GzipFile(fileobj=io.BytesIO(storage.read(name)))
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """Read content at an offset that is not before the last one; fewer bytes than requested only at the end."""
+        """Read content at an offset not before the last one; fewer bytes than requested only at the end."""
         try:
-            if not self._is_empty:  # which GzipFile takes for content of no bytes
+            if not self._is_empty:  # GzipFile accepts an empty file as empty content
                 self._file.seek(offset)
                 return self._file.read(num_bytes)
             raise EOFError
@@ -252,7 +253,7 @@ class _Reader(ByteReader, Protocol):
     """Archive in which a directory can be found."""
 
     def read_apart(self, offset: int, num_bytes: int) -> bytes:
-        """Read bytes by a separate request."""
+        """Read bytes with a separate request."""
 
 
 def _find_end64(reader: _Reader, locator_at: int, locator: bytes) -> tuple[int, tuple[int, ...]]:
@@ -367,7 +368,7 @@ class _BlocksAhead:
         self._storage, self._name, self._num_bytes, self._version = storage, name, info.num_bytes, info.version
         self._held: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._pool = ThreadPoolExecutor(BLOCKS_IN_FLIGHT, thread_name_prefix="archive")
-        self._hold(0)  # a zip's directory is read first; these blocks arrive meanwhile
+        self._hold(0)  # these blocks arrive while a zip's directory is read
 
     def read(self, offset: int, stop: int) -> bytes:
         pieces = []

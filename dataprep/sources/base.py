@@ -1,8 +1,8 @@
-"""Definition of a dataset: its published facts, or what a user says about own data, and how originals become
+"""Definition of a dataset: its published facts, or a user's statements about their own data, and how originals become
 references.
 
-Nothing is published about a user's own data, so nothing is compared with published facts: splits, classes and features
-are those that are found. `Dataset.opened` finds them.
+A user's own data has no published facts to compare with: splits, classes and features are found in it, by
+`Dataset.opened`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_SAMPLES = 100_000_000
 some 100 bytes each with short names."""
 HASH_CHUNK_BYTES = 2**22
 ANY_SIZE = -1
-"""In place of the size of a file that holds more than an image, or does not exist."""
+"""Value of the size of a file that holds more than one image, or does not exist."""
 UNSTATED = "unknown, not stated"
 """Licence or origin that the user has not stated."""
 SPLITS = ("train", "val", "test")
@@ -50,7 +50,7 @@ SPLIT_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}[a-z0-9]|[a-z]")
 _RESERVED_SPLITS = frozenset({BUILD, RETRY, "images", "index"})
 CLASS_NAME = re.compile(r"(?=.{3,200}\Z)(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
-"""Name of somebody's own dataset class: `module:NAME`."""
+"""Name of a user-defined dataset class: `module:NAME`."""
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")
 
 
@@ -100,12 +100,12 @@ class Reading:
     progress: Progress | None = None
     """Called with a file's name, the bytes read and the total bytes."""
     unpack_to: Storage | None = None
-    """Output, below whose `_build/` image bytes that have no range of their own in the originals are unpacked
-    (dataprep/sources/unpacked.py); None to measure them only."""
+    """Output. Image bytes that have no range of their own in the originals are unpacked below its `_build/`
+    (dataprep/sources/unpacked.py); None only measures them."""
     splits: tuple[str, ...] = ()
     """Splits whose images are unpacked; empty for all."""
     max_reject_ratio: float = 0.0
-    """Share of a split's rows that may name an image which cannot be used; the build rejects these."""
+    """Maximum share of a split's rows whose image cannot be used; the build rejects these rows."""
 
 
 READ_ALL = Reading()
@@ -145,7 +145,7 @@ class Dataset(ABC):
     generated: ClassVar[bool] = False
     """True if this project generates the original files and the user chooses the number of images."""
     is_published: ClassVar[bool] = True
-    """False if nothing is known about the data except what is found in them."""
+    """False if everything about the data is found by reading it."""
     notes: tuple[str, ...] = ()
     """Messages for the user about what was found."""
 
@@ -155,7 +155,7 @@ class Dataset(ABC):
 
     @property
     def features(self) -> Features:
-        """Features that the dataset declares; a user's own data have those that are found."""
+        """Features that the dataset declares; features of a user's own data are found by reading it."""
         return NO_FEATURES
 
     def split_facts(self, split: str) -> SplitFacts:
@@ -174,7 +174,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Return the sorted class list; a label is a position in it. It is empty where the dataset has no classes.
+        """Return the sorted class list; a label is a position in it. It is empty if the dataset has no classes.
 
         Args:
             allow_partial: Return the classes found in `root`; otherwise the published ones, without reading anything.
@@ -196,7 +196,7 @@ class Dataset(ABC):
             classes: The class list, if another split's enumeration has it already.
 
         Raises:
-            SourceError: Files are absent, damaged, hostile, or not of the published counts and classes.
+            SourceError: Files are absent, damaged or hostile, or counts or classes differ from the published ones.
             UsageError: The dataset has no such split.
         """
         facts = self.split_facts(split)
@@ -264,11 +264,10 @@ class Dataset(ABC):
 
 
 def pinned(root: Storage, found: Enumeration) -> Enumeration:
-    """Return a list of originals that says which version of each file it is about; images whose checksums are known
-    need none.
+    """Return a list of originals with the version of each file; images with known checksums need none.
 
     Raises:
-        SourceError: A file that is an image has another size than was listed.
+        SourceError: The size of an image file differs from the listed one.
     """
     archives = {file.name: file.version for file in found.sources if file.version}
     refs = SpilledReferences()
@@ -278,7 +277,7 @@ def pinned(root: Storage, found: Enumeration) -> Enumeration:
 
 
 def class_counts(refs: References, classes: int) -> NDArray[np.int64]:
-    """Return the number of samples of each class; those without a label are not counted."""
+    """Return the number of samples of each class; samples without a label are not counted."""
     import numpy as np
 
     counts = np.zeros(classes, np.int64)
@@ -396,15 +395,15 @@ class OwnData:
     licence: str = UNSTATED
     origin: str = UNSTATED
     label_from: str | None = None
-    """`folder`, `none`, or the column of the metadata that holds the class; None lets the data decide."""
+    """`folder`, `none`, or the metadata column with the class; None chooses by what is found."""
     val_fraction: float = 0.0
     """Share of train that becomes val."""
     split_seed: int = 0
-    """Seed of the choice of val."""
+    """Seed for the choice of val."""
     group_by: str | None = None
     """Column of the metadata; images with the same value in it stay in one split."""
     defaults: tuple[tuple[str, str], ...] = ()
-    """Value for rows without one, by column of the metadata."""
+    """Default value, by column of the metadata."""
     drop: tuple[str, ...] = ()
     """Columns of the metadata to leave out."""
     pass_over: tuple[str, ...] = ()
@@ -427,7 +426,7 @@ class OwnData:
             raise UsageError("`group_by` keeps groups together when train is split: it needs `val_fraction`")
 
     def document(self) -> dict[str, object]:
-        """Return the fields as JSON values; those that few datasets need are left out if they are not given."""
+        """Return the fields as JSON values; rarely used fields are left out if they are not given."""
         rare = ("image_column", "key_from", "text_files", "join_classes")
         absent = {name for name in rare if getattr(self, name) in (None, (), False)}
         return {name: value for name, value in asdict(self).items() if name not in absent}
@@ -453,7 +452,7 @@ class Conversion:
     """Whether all fields that every sample has become features."""
 
     def document(self) -> dict[str, object]:
-        """Return the fields as JSON values; `all_fields` only where it is set."""
+        """Return the fields as JSON values; `all_fields` only if it is set."""
         return {name: value for name, value in asdict(self).items() if name != "all_fields" or value}
 
     @property
@@ -484,7 +483,7 @@ class OwnDataset(NamedDataset):
     facts: Mapping[str, SplitFacts] = field(default_factory=dict)
     default_splits: tuple[str, ...] = ()
     identity: str = ""
-    """Everything that decides what is found, except the user's words and the files themselves."""
+    """Everything that affects what is found, except the user's options and the files themselves."""
     is_published: ClassVar[bool] = False
     reads_all_files: ClassVar[bool] = False
     """Whether any file below the source may belong to the dataset, and not only those that a table names."""
@@ -517,7 +516,7 @@ FINISHED = FinishedDataset(
     name="dataset",
     description="Pictures that somebody's own dataset class has found.",
 )
-"""Used for every class that is not part of dataprep, wherever the class itself is not needed."""
+"""Represents every class that is not part of dataprep when the class itself is not needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -534,14 +533,14 @@ CONVERTED = Converted(
 
 
 def split_fault(split: str) -> str:
-    """Return why a split cannot have this name; empty if it can."""
+    """Return the reason that a split cannot have this name; empty if it can."""
     if split.lower() in _RESERVED_SPLITS or split.lower().endswith("-events"):
         return f"the name {quoted(split)} of a split is taken by another folder or file of a dataset"
     return ""
 
 
 def name_fault(name: str, taken: frozenset[str]) -> str:
-    """Return why a user's own dataset cannot have this name; empty if it can."""
+    """Return the reason that a user's own dataset cannot have this name; empty if it can."""
     if name in taken:
         return f"{quoted(name)} is the name of a dataset that dataprep builds"
     if not _NAME.fullmatch(name):
@@ -552,7 +551,7 @@ def name_fault(name: str, taken: frozenset[str]) -> str:
 
 
 def name_from(url: str) -> str:
-    """Return a name for the data at a URL, made of its last part: `~/My Pictures` gives `my-pictures`."""
+    """Make a name from the last part of a URL: `~/My Pictures` gives `my-pictures`."""
     last = url.rstrip("/").rpartition("/")[2].lower()
     for suffix in (".zip", ".tar"):
         last = last.removesuffix(suffix)

@@ -89,7 +89,7 @@ class AnnotatedCoco(Coco):
 
     @property
     def features(self) -> Features:
-        from dataprep.sources.coco_annotations import coco_features  # which the images alone do not need
+        from dataprep.sources.coco_annotations import coco_features  # not needed for images without annotations
 
         return coco_features(self.annotations)
 
@@ -158,7 +158,7 @@ class AnnotatedCoco(Coco):
 
 
 def _notes(split: str, unused: Sequence[str], annotations: CocoAnnotations) -> Iterator[str]:
-    """Yield lines about images and annotations that do not belong together."""
+    """Yield lines about images without annotations, and annotations without images."""
     if unused:
         yield f"{split}: left out the annotations of {len(unused):,} images that do not exist"
     for kind, count in annotations.of_unlisted().items():
@@ -171,10 +171,10 @@ def _notes(split: str, unused: Sequence[str], annotations: CocoAnnotations) -> I
 
 
 def found_kinds(root: Storage, splits: Iterable[str]) -> tuple[str, ...]:
-    """Return the kinds of annotations whose files exist for one of some splits.
+    """Return the kinds of annotations whose files exist for at least one of the splits.
 
     Raises:
-        SourceError: There is none for splits that should have some.
+        SourceError: Splits that should have annotations have none.
     """
     folders = [folder for split in splits if split in LABELLED for folder in SPLIT_PARTS[split]]
     found = tuple(kind for kind in KINDS if any(find_json(root, kind, folder) for folder in folders))

@@ -2,9 +2,9 @@
 
     JSON files ─▶ one annotation at a time, checked ─▶ temporary file ─▶ the annotations of one image at a time
 
-An annotation file lists annotations in no order of images, so each is written to a temporary file without a name, and
-only its image and its place are held in memory: 32 bytes an annotation. Values stay as they are in the JSON; each kind
-of annotations is a feature of its own. Masks stay as text: polygons, or run lengths.
+An annotation file is not ordered by image, so each annotation is written to a temporary file without a name, and only
+its image and its place are held in memory: 32 bytes an annotation. Values stay as they are in the JSON; each kind of
+annotations is a feature of its own. Masks stay as text: polygons, or run lengths.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ RECORDS: Mapping[str, str] = {
 }
 """Feature of the records of each kind of annotations."""
 MAX_ANNOTATIONS = 20_000_000
-"""Maximum number of annotations of one file: bounds the memory of their places to 640 MB. The largest of COCO
-has 860,001."""
+"""Maximum number of annotations in one file: bounds the memory for their places to 640 MB. COCO's largest file has
+860,001."""
 MAX_IMAGES = 2_000_000
 """Maximum number of images that the files list."""
 NO_IMAGE = -1
@@ -88,7 +88,7 @@ _AGAIN = "expected an annotation file of COCO; download it again"
 
 
 def segmentation_text(value: Any) -> str:
-    """Return a segmentation as canonical JSON; an empty text for None, where the annotation has none.
+    """Return a segmentation as canonical JSON; an empty text for None (the annotation has no segmentation).
 
     Raises:
         ValueError: It is not a segmentation; the text says what was found.
@@ -106,7 +106,7 @@ def segmentation_text(value: Any) -> str:
 
 
 def mask_size(text: str) -> tuple[int, int] | None:
-    """Return height and width of the mask that a segmentation's text encodes; None for polygons, which have none."""
+    """Return height and width of the mask in a segmentation's text; None for polygons, which have no size."""
     if not text.startswith("{"):
         return None
     height, width = json.loads(text)["size"]
@@ -240,7 +240,7 @@ class CocoAnnotations:
 
     Args:
         folder: Folder of the split's images, e.g. `train2017`.
-        features: Features of the dataset; those that this split has no annotations for are empty.
+        features: Features of the dataset; features without annotations in this split are empty.
     """
 
     def __init__(self, root: Storage, folder: str, kinds: tuple[str, ...], features: Features) -> None:
@@ -285,15 +285,15 @@ class CocoAnnotations:
         return {name: kind.categories for name, kind in self._kinds.items() if kind.categories}
 
     def unused(self) -> list[str]:
-        """Return the files of listed images for which `of` was not called."""
+        """Return the file names of listed images for which `of` was not called."""
         return [name for name in self._images if name not in self._used]
 
     def unlisted(self) -> list[str]:
-        """Return the files for which `of` was called and which no file lists; nothing if no file was read."""
+        """Return the images for which `of` was called but that no annotation file lists; empty if none was read."""
         return sorted(self._used - self._images.keys()) if self._kinds else []
 
     def of_unlisted(self) -> dict[str, int]:
-        """Return the number of annotations of images that no file lists, for each kind that has some."""
+        """Return the number of annotations whose image no file lists, by kind; kinds without any are left out."""
         known = [image.id for image in self._images.values()]
         counts = {name: kind.spill.count_of_others(known) for name, kind in self._kinds.items()}
         return {name: count for name, count in counts.items() if count}
@@ -301,8 +301,8 @@ class CocoAnnotations:
     def of(self, file_name: str) -> bytes:
         """Return the annotations of an image as canonical JSON; empty if the dataset has no features.
 
-        An image that the files do not list has no annotations, and the id NO_IMAGE: its name may look like the id of
-        another image.
+        An image that the files do not list has no annotations, and the id NO_IMAGE, because its name may look like
+        another image's id.
 
         Raises:
             SourceError: An annotation does not fit the image, or there are too many.
@@ -420,7 +420,7 @@ class CocoAnnotations:
 
     @cached_property
     def _labels(self) -> dict[str, dict[int, int]]:
-        """By kind, the position of each category among all, in the order of their ids."""
+        """Position of each category among all categories in the order of their ids, by kind."""
         return {name: {number: at for at, number in enumerate(ids)} for name, ids in self.categories.items()}
 
 
@@ -465,7 +465,7 @@ class _Spill:
         self._end = place.offset + place.num_bytes
 
     def count_of_others(self, images: Sequence[int]) -> int:
-        """Return the number of values of other images than these."""
+        """Return the number of values whose image is not one of these."""
         import numpy as np
 
         return int(np.isin(np.array(self._images, np.int64), images, invert=True).sum())

@@ -34,11 +34,11 @@ from dataprep.storage.ranges import RangeFile
 
 CHUNK_BYTES = 2**20
 MAX_ELEMENT_CHARS = 4 * 2**20
-"""Maximum length of an element, and of each value outside of arrays."""
+"""Maximum length of an element, and of each value outside arrays."""
 MAX_NAMES = 100
 """Maximum number of names at the top level."""
 MAX_BYTES = 4 * 2**30
-"""Maximum size of a file; the largest of COCO has 0.5 GB."""
+"""Maximum size of a file; COCO's largest has 0.5 GB."""
 READ_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError)
 """Errors of `zipfile` for damaged, encrypted and unknown members."""
 _REST_OF_NUMBER = re.compile(r"[0-9.eE+-]*\Z")
@@ -66,10 +66,10 @@ _COPY_BYTES = 2**20
 def top_level_items(stream: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
     """Yield the elements of all arrays at the top level of an object, each with the name of its array, in order.
 
-    An array without elements yields nothing, and neither do other values.
+    Empty arrays and other values yield nothing.
 
     Raises:
-        SourceError: The file is not JSON, no object, too large, or cannot be read.
+        SourceError: The file is not a JSON object, is too large, or cannot be read.
     """
     text = _Text(stream, where)
     text.expect("{")
@@ -151,13 +151,13 @@ class PanopticImages:
         try:
             data = self._packed(file_name) if self._zip is not None else self._loose(file_name)
         except (KeyError, FileNotFoundError) as error:
-            raise SourceError(f"{where}: not found, the annotations name it; download the archive again") from error
+            raise SourceError(f"{where}: not found, but the annotations name it; download the archive again") from error
         except READ_ERRORS as error:
             raise SourceError(f"{where}: {one_line(error)}; download the archive again") from error
         if len(data) > MAX_PNG_BYTES:
             raise SourceError(f"{where}: over {MAX_PNG_BYTES:,} bytes, expected a panoptic image")
         if not data.startswith(b"\x89PNG\r\n\x1a\n"):
-            raise SourceError(f"{where}: no PNG; download the archive again")
+            raise SourceError(f"{where}: not a PNG; download the archive again")
         return data
 
     def _packed(self, file_name: str) -> bytes:
@@ -170,7 +170,7 @@ class PanopticImages:
 
     @contextmanager
     def _seekable(self) -> Iterator[BinaryIO]:
-        """Open the archive; one inside of another is copied to a temporary file without a name."""
+        """Open the archive; an archive in an archive is copied to a temporary file without a name."""
         file = cast(AnnotationFile, self._file)
         with file.open() as stream:
             if not isinstance(stream, zipfile.ZipExtFile):
@@ -216,7 +216,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class _Text:
-    """The text of a file around the place that is read."""
+    """A window of the file's text around the current position."""
 
     def __init__(self, stream: BinaryIO, where: str) -> None:
         self._stream, self._where = stream, where
@@ -236,14 +236,14 @@ class _Text:
                 return ""
 
     def expect(self, character: str) -> None:
-        """Pass over one character."""
+        """Skip one character. Raises SourceError if it is another."""
         found = self.peek()
         if found != character:
             self.fail(f"{quoted(found) if found else 'the end of the file'}, expected {quoted(character)}")
         self._at += 1
 
     def value(self) -> Any:
-        """Return the next value, whatever it is, and pass over it."""
+        """Return the next value of any type, and move past it."""
         self.peek()
         while True:
             try:
@@ -255,14 +255,14 @@ class _Text:
                 continue
             except (ValueError, RecursionError) as error:
                 self.fail(one_line(error), error)
-            # A number at the end of what is read may continue: 1 is the beginning of 1.5e3.
+            # A number at the end of the window may continue: 1 is the beginning of 1.5e3.
             is_whole = self._text[end - 1] in '}]"' or not _REST_OF_NUMBER.match(self._text, end)
             if is_whole or not self._read_more():
                 self._at = end
                 return value
 
     def fail(self, what: str, cause: Exception | None = None) -> NoReturn:
-        """Raise SourceError for the place that is read."""
+        """Raise SourceError for the current position."""
         place = self._chars_dropped + self._at
         raise SourceError(f"{self._where}: at character {place:,}: {what}; download the file again") from cause
 
@@ -329,7 +329,7 @@ def _member(root: Storage, archive: str, name: str) -> Iterator[BinaryIO]:
 
 
 class _StreamReader:
-    """A seekable stream as `find_directory` reads archives."""
+    """Adapts a seekable stream to the reader that `find_directory` takes."""
 
     def __init__(self, stream: BinaryIO, url: str) -> None:
         self._stream, self.archive = stream, url
@@ -344,10 +344,10 @@ class _StreamReader:
 
 
 def _zip_of(stream: BinaryIO, url: str) -> zipfile.ZipFile:
-    """Open a zip whose directory is not larger than one that this project reads. Raises SourceError for others."""
+    """Open a zip. Raises SourceError if its directory is over the limits or damaged."""
     find_directory(_StreamReader(stream, url))
     stream.seek(0)
     try:
         return zipfile.ZipFile(stream)
     except (*READ_ERRORS, ValueError) as error:
-        raise SourceError(f"{url}: no valid zip ({one_line(error)}); download it again") from error
+        raise SourceError(f"{url}: not a valid zip ({one_line(error)}); download it again") from error

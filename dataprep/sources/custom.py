@@ -1,7 +1,7 @@
-"""Anybody's own dataset class: an `ImageDataset` that says where each image is; everything else is done for it.
+"""User-defined dataset classes: an `ImageDataset` lists where each image is, and dataprep does everything else.
 
-A class is named by `module:NAME`, or by an entry point in the group `dataprep.datasets`. It is imported only where its
-dataset is planned: workers, `verify` and loaders need nothing of it. What it yields is checked like any other input.
+A class is named by `module:NAME`, or by an entry point in the group `dataprep.datasets`. It is imported only to plan a
+dataset: workers, `verify` and loaders do not need it. The images that it yields are checked like any other input.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "dataprep.datasets"
-"""Group of the entry points by which an installed package names its dataset classes."""
+"""Group of entry points with which an installed package names its dataset classes."""
 ALL_FILES = "*"
-"""Name in the plan's sources for images that are files of their own."""
+"""Name in the plan's sources for images that are separate files."""
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """Place of one image, and what belongs to it."""
+    """Place of one image, with its key, label and annotations."""
 
     file: str
     """File that holds the image, relative to the source: the image itself, or an archive."""
@@ -51,8 +51,8 @@ class Image:
     offset: int = 0
     """First byte of the image in the file."""
     key: str = ""
-    """Name of the sample, unique in its split; empty to make it of the path of `file`, which for an image in an archive
-    is the archive's."""
+    """Name of the sample, unique in its split; if empty, it is made from the path of `file` (for an image in an
+    archive, the archive's path)."""
     label: str | None = None
     """Name of the image's class; None if the dataset has no classes."""
     annotations: Mapping[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class ImageDataset(ABC):
     features: ClassVar[Mapping[str, Feature]] = {}
     """Types of the annotations, which every image has."""
     classes: ClassVar[Sequence[str] | None] = None
-    """Names of the classes; None to take the labels that are found."""
+    """Names of the classes; None uses the labels that are found."""
     description: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     licence: ClassVar[str] = base.UNSTATED
@@ -88,8 +88,8 @@ class ImageDataset(ABC):
 def images_in(root: Storage, place: str) -> Iterator[Image]:
     """Yield the images below a folder, or in a .zip or .tar, in the order of their names or of the archive.
 
-    Each has its path below the source or in the archive, without its suffix, as its key. Files that are not images by
-    their names are passed over.
+    The key of an image is its path below the source or in the archive, without its suffix. Files whose names are not
+    those of images are skipped.
 
     Raises:
         SourceError: The archive is damaged or hostile, or has compressed images, which cannot be read in place.
@@ -116,7 +116,7 @@ def _is_image(parts: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class CustomDataset(base.OwnDataset):
-    """Somebody's own dataset class, as a dataset that can be built."""
+    """A user-defined dataset class, as a dataset that can be built."""
 
     reads_all_files: ClassVar[bool] = True
     place: str
@@ -135,7 +135,7 @@ class CustomDataset(base.OwnDataset):
 
 
 class _SplitReader:
-    """Reads and checks what a class lists for one split."""
+    """Reads and checks the images that a class lists for one split."""
 
     def __init__(self, dataset: CustomDataset, root: Storage, split: str) -> None:
         self._dataset, self._root, self._split = dataset, root, split
@@ -146,7 +146,7 @@ class _SplitReader:
         self._unlabelled: int | None = None
         """First image without a label."""
         self._sizes: dict[str, int] = {}
-        """Size of each file that holds more than one image."""
+        """Size of each file that holds several images."""
         self._loose_bytes = 0
 
     @property
@@ -267,18 +267,18 @@ class _SplitReader:
 
 def installed_classes() -> dict[str, EntryPoint]:
     """Return the dataset classes of installed packages, by the names of their entry points."""
-    from importlib.metadata import entry_points  # takes 15 ms, and most commands need no class
+    from importlib.metadata import entry_points  # takes 15 ms, and most commands do not need it
 
     return {found.name: found for found in sorted(entry_points(group=ENTRY_POINTS), key=lambda found: found.name)}
 
 
 def is_custom(name: str) -> bool:
-    """Return whether a name can be of somebody's own class; nothing is imported."""
+    """Return whether a name may be a user-defined class; nothing is imported."""
     return base.CLASS_NAME.fullmatch(name) is not None or name in installed_classes()
 
 
 def place_of(name: str) -> str:
-    """Return the `module:NAME` of a class: the name itself, or what the entry point of that name says."""
+    """Return the `module:NAME` of a class: the name itself, or the value of the entry point with that name."""
     if base.CLASS_NAME.fullmatch(name):
         return name
     found = installed_classes().get(name)
@@ -295,10 +295,10 @@ def custom_dataset(name: str | type) -> CustomDataset:
     """Import a dataset class.
 
     Args:
-        name: The class; `module:NAME`, where the module may be in the current folder; or the name of an entry point.
+        name: The class, `module:NAME` (the module may be in the current folder), or the name of an entry point.
 
     Raises:
-        UsageError: The module or a package that it needs is missing, or the class is not as `ImageDataset` asks.
+        UsageError: The module or a package that it needs is missing, or the class does not follow `ImageDataset`.
     """
     place = place_of(name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}")
     module_name, _, attribute = place.partition(":")
@@ -401,7 +401,7 @@ def _check_classes(place: str, definition: ImageDataset) -> None:
 
 @contextmanager
 def _calling(what: str) -> Iterator[None]:
-    """Turn an error of somebody's own code into one line that says where it was raised."""
+    """Turn an error in user code into one line that says where it was raised."""
     try:
         yield
     except (DataprepError, ModuleNotFoundError):
@@ -413,7 +413,7 @@ def _calling(what: str) -> Iterator[None]:
 
 
 def _digest(module: Any) -> str:
-    """Return a digest of a module's source, so that lists made by an earlier edition of it are not used again."""
+    """Return a digest of a module's source, so that lists from an earlier edition of it are not used again."""
     path = getattr(module, "__file__", None)
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""

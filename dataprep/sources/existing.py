@@ -3,7 +3,7 @@
     manifest ─▶ index, shard by shard ─▶ references: file, offset and size of the image, its checksum, key, label
              └▶ records, without their images ─▶ annotations, class names
 
-Index and records may be a stranger's: no offset, size, key or label is used before it is compared with its bounds.
+Index and records may come from a stranger: no offset, size, key or label is used before its bounds are checked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 FIRST_PASS = "-r0"
 """End of the keys of the first of several stored passes (`repeat` physical)."""
 ALL_FILES = "*"
-"""Name in the plan's sources for an image folder whose files have no folder in common."""
+"""Name in the plan's sources for an image folder whose files have no common folder."""
 _CHECKED_AT_ONCE = 32
 T = TypeVar("T")
 MAX_REST_BYTES = 1 << 26
@@ -59,12 +59,12 @@ MAX_REST_BYTES = 1 << 26
 _SHOWN = 12
 """Maximum number of fields in a message."""
 _OF_EVERY_SAMPLE = frozenset({"height", "key", "width"})
-"""Fields that every dataset has of its samples, whatever these hold."""
+"""Fields of samples that every dataset writes itself."""
 _COMPARED = 8
-"""Number of samples whose fields of these names are compared with their keys and images: fields that mean something
-else, such as the sides before a resize, differ in most samples."""
+"""Number of samples in which fields with these names are compared with key and image: fields with another meaning, such
+as the sides before a resize, differ in most samples."""
 _OF_CLASSES = frozenset({"class_name", "cls", "label"})
-"""Fields with labels; the labels of a dataset are only those of its index."""
+"""Fields with labels; a dataset's labels come only from its index."""
 _INTEGER = re.compile(r"-?\d{1,18}")
 _RENAME = "to keep it, rename it in the original data, and build again"
 _LEAVE_OUT = "give no `field` {words} to leave it out"
@@ -73,14 +73,14 @@ _KEEP_OTHERS = "leave it out, with `field` NAME for every other field"
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """A finished dataset: its manifest, and where its index and its data are."""
+    """A finished dataset: its manifest, and the places of its index and its data."""
 
     manifest: Manifest
     index: Storage
     data: Storage
 
     def split(self, name: str) -> SplitManifest:
-        """Return a split. Raises UsageError, with those that exist, for an unknown one."""
+        """Return a split. Raises UsageError, with the existing ones, for an unknown split."""
         found = {split.name: split for split in self.manifest.splits}
         if name not in found:
             raise UsageError(f"`split` {name}: {self.index.url} has {', '.join(found)}")
@@ -97,7 +97,7 @@ class ExistingDataset(base.Converted):
     wanted: base.Conversion
 
     def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> OpenedDataset:
-        """Return the dataset with the references and annotations of its splits, after a comparison of its files."""
+        """Compare the dataset's files, and return it with the references and annotations of its splits."""
         refuse_other_files(self.existing)
         manifest = self.existing.manifest
         values = open_values(manifest, root.url, self.wanted)
@@ -118,7 +118,7 @@ class ExistingDataset(base.Converted):
 def split_facts(
     existing: Existing, splits: tuple[str, ...], own: base.OwnData | None = None
 ) -> dict[str, base.SplitFacts]:
-    """Return the facts that a conversion keeps: the passes of an epoch. A share of train that becomes val has one."""
+    """Return the facts that a conversion keeps: the passes of an epoch, 1 for a share of train that becomes val."""
     names = splits or tuple(split.name for split in existing.manifest.splits)
     facts = {
         name: base.SplitFacts(samples=None, repeats=existing.split(name).repeats["count"])
@@ -128,12 +128,12 @@ def split_facts(
 
 
 def stored_splits(splits: tuple[str, ...], own: base.OwnData | None) -> tuple[str, ...]:
-    """Return the splits that are read for those of the new dataset: all but val, if it becomes a share of train."""
+    """Return the splits to read for the new dataset's splits: all except val, if val becomes a share of train."""
     return splits if own is None or not own.val_fraction else tuple(name for name in splits if name != "val")
 
 
 def check_val_fraction(existing: Existing, splits: tuple[str, ...], val_fraction: float) -> None:
-    """Raise UsageError if a dataset, or the splits of it that are converted, have no train, or a val already."""
+    """Raise UsageError if the dataset, or the splits to convert, lack train or already have val."""
     names = splits or tuple(split.name for split in existing.manifest.splits)
     if val_fraction and ("train" not in names or "val" in names):
         raise UsageError(
@@ -143,7 +143,7 @@ def check_val_fraction(existing: Existing, splits: tuple[str, ...], val_fraction
 
 
 def padded_classes(classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return class names in sorted order: the numbers that `dataprep adopt` uses as names get leading zeros."""
+    """Return class names that sort in their order: numbers that `dataprep adopt` uses as names get leading zeros."""
     if classes == tuple(str(label) for label in range(len(classes))):
         return tuple(name.zfill(len(str(len(classes) - 1))) for name in classes)
     return classes
@@ -187,24 +187,24 @@ FirstSample = tuple[str, RecordPlace]
 
 
 def record_places(rows: pa.Table) -> list[RecordPlace]:
-    """Return the places of some samples, from their rows of the index."""
+    """Return the places of samples, from their rows of the index."""
     columns = (rows.column(name).to_pylist() for name in RecordPlace._fields)
     return [RecordPlace(*place) for place in zip(*columns, strict=True)]
 
 
 class StoredValues:
-    """Reads the values of all samples of a dataset, then returns their features and annotations; here it has none."""
+    """Reads the values of all samples of a dataset, then returns their features and annotations; this base has none."""
 
     are_annotations = True
-    """Whether `of_shard` returns the annotations themselves, because all types are known."""
+    """Whether `of_shard` returns final annotations, because all types are known."""
     notes: tuple[str, ...] = ()
-    """Lines for the user about what is kept and left out, once the features are known."""
+    """Lines for the user about fields that are kept or left out, once the features are known."""
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
-        """Return the values of a shard's samples as `annotations` takes them; nothing if samples have none.
+        """Return the values of a shard's samples as `annotations` takes them; empty if samples have none.
 
         Args:
-            number: Position of the shard in it; shards must be read in order.
+            number: Position of the shard in the split; shards must be read in order.
 
         Raises:
             SourceError: Values are missing, damaged, or do not have the checksums of the index.
@@ -221,10 +221,10 @@ class StoredValues:
 
 
 def open_values(manifest: Manifest, url: str, wanted: base.Conversion) -> StoredValues:
-    """Return a reader of the annotations of a dataset, of the named fields, or of all fields.
+    """Return a reader of a dataset's annotations, of the named fields, or of all fields.
 
     Raises:
-        UsageError: The format holds no fields.
+        UsageError: The format cannot hold fields.
         SourceError: A field cannot be the name of a feature.
     """
     if manifest.features:
@@ -243,7 +243,7 @@ def open_values(manifest: Manifest, url: str, wanted: base.Conversion) -> Stored
 
 
 def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken: Features) -> tuple[str, ...]:
-    """Return notes about the fields of a dataset's first sample that are not taken; none if all are."""
+    """Return notes about the fields of a dataset's first sample that are not taken; empty if all are."""
     if manifest.features or first is None or FORMATS[manifest.format].one_file_per_image:
         return ()
     record = _without_image(data, *first)
@@ -258,7 +258,7 @@ def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken
 
 
 def _parted(train: Enumeration, own: base.OwnData) -> dict[str, Enumeration]:
-    """Return train without the share that becomes val, and val. Raises UsageError if one has no sample."""
+    """Return val and the rest of train. Raises UsageError if one of them has no sample."""
     refs = {"train": SpilledReferences(), "val": SpilledReferences()}
     for ref in train.refs:
         refs["val" if in_val(own, ref.key) else "train"].add(ref)
@@ -271,7 +271,7 @@ def _parted(train: Enumeration, own: base.OwnData) -> dict[str, Enumeration]:
 def _shard_fault(data: Storage, shard: ShardEntry) -> str:
     info, where = data.stat(shard["file"]), data.url_of(shard["file"])
     if info is None:
-        return f"{where}: missing, {MANIFEST} lists it"
+        return f"{where}: missing, but {MANIFEST} lists it"
     if info.num_bytes != shard["bytes"]:
         return f"{where}: {info.num_bytes:,} bytes, {MANIFEST} lists {shard['bytes']:,}"
     if info.crc32c is not None and shard["crc32c"] and info.crc32c != shard["crc32c"]:
@@ -328,7 +328,7 @@ class _SplitReader:
             )
 
     def _add(self, ref: SampleRef, kept: bytes, values: StoredValues) -> None:
-        """Add a reference; annotations whose types are not known yet are kept apart."""
+        """Add a reference; annotations whose types are not known yet are kept separately."""
         self._unlabelled += ref.label == NO_LABEL
         self._image_bytes += ref.num_bytes
         self._refs.add(replace(ref, annotations=kept) if values.are_annotations else ref)
@@ -348,7 +348,7 @@ class _SplitReader:
         try:
             table = open_index(self._index, self._split, compare=True)
         except FileNotFoundError as error:
-            raise SourceError(f"{error}: missing, {MANIFEST} lists it; restore it") from error
+            raise SourceError(f"{error}: missing, but {MANIFEST} lists it; restore it") from error
         if table.group_rows != [shard["samples"] for shard in self._split.shards]:
             raise FormatError(
                 f"{self._index_url}: its row groups do not match the shards that "
@@ -402,7 +402,7 @@ class _SplitReader:
 
     @property
     def _written(self) -> int:
-        """Number of passes whose samples each have a row in the index."""
+        """Number of passes with rows of their own in the index."""
         return self._format.passes_written(self._split.repeats["stored"])
 
     def _is_of_first_pass(self, key: str) -> bool:
@@ -432,7 +432,7 @@ class _SplitReader:
 
 
 class _Annotations(StoredValues):
-    """Annotations of a dataset with features, each compared with its checksum in the index."""
+    """Annotations of a dataset with features; each is compared with its checksum in the index."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -518,7 +518,7 @@ class _Fields(StoredValues):
 
 
 class _AllFields(_Fields):
-    """All fields of a dataset without features; those that cannot be features are left out, and named in the notes."""
+    """All fields of a dataset without features; fields that cannot be features are left out and named in the notes."""
 
     def __init__(self, manifest: Manifest, defaults: dict[str, str]) -> None:
         super().__init__(manifest, (), defaults)
@@ -540,7 +540,7 @@ class _AllFields(_Fields):
         return {name: value for name, value in values.items() if name not in self._faults}
 
     def _leave_out(self, error: DataprepError) -> None:
-        """Keep the fault of a column, unless the user gives this one a default."""
+        """Remember the fault of a column, unless the user gives it a default."""
         if not isinstance(error, ColumnError) or error.column in self._defaults:
             raise error
         self._faults.setdefault(error.column, error.reason)
@@ -555,7 +555,7 @@ class _AllFields(_Fields):
 
 
 def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> Values:
-    """Return the fields of a sample, except its image and what the new dataset writes again."""
+    """Return the fields of a sample, except its image and fields that the new dataset writes itself."""
     file, place = sample
     try:
         values = read_all_fields(manifest.format, record, place.image_offset - place.record_offset, _OF_EVERY_SAMPLE)
@@ -572,7 +572,7 @@ def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSa
 
 
 def _replaced(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> dict[str, str]:
-    """Return the fields that every dataset writes itself but that differ here, each with why it is left out."""
+    """Return the reason for leaving out each field that every dataset writes itself but whose value differs here."""
     file, place = sample
     try:
         values = read_all_fields(manifest.format, record, place.image_offset - place.record_offset, ())
@@ -590,7 +590,7 @@ def _replaced(manifest: Manifest, data: Storage, record: bytes, sample: FirstSam
 
 
 def _sides(data: bytes) -> tuple[int, int] | tuple[None, None]:
-    """Return height and width by the header of an image; None if Pillow does not read it."""
+    """Return height and width from an image's header; None if Pillow cannot read it."""
     try:
         with open_image(data) as image:
             return image.height, image.width
@@ -599,7 +599,7 @@ def _sides(data: bytes) -> tuple[int, int] | tuple[None, None]:
 
 
 def _is_label(value: object, label: int, class_name: str) -> bool:
-    """Return whether a value says nothing but the label of its sample, or the name of its class."""
+    """Return whether a value is only the sample's label, or the name of its class."""
     if not isinstance(value, str):
         return value == label
     text = value.strip()
@@ -607,7 +607,7 @@ def _is_label(value: object, label: int, class_name: str) -> bool:
 
 
 def _name_faults(names: Iterable[str], url: str) -> dict[str, str]:
-    """Return the names that no feature can have, each with the reason and what to do."""
+    """Return the names that features cannot have, each with the reason and advice."""
     faults = {name: fault for name in names if (fault := name_fault(name))}
     return {name: f"{fault}{_way_to_classes(name, url)}; {_RENAME}" for name, fault in faults.items()}
 
@@ -628,7 +628,7 @@ def _warnings(faults: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _mapped(data: Storage, function: Callable[[RecordPlace], T], places: Sequence[RecordPlace]) -> list[T]:
-    """Call a function that reads, for each row, with as many reads in flight as the storage can take."""
+    """Call a reading function for each row, with as many reads in flight as the storage can take."""
     if data.reads_in_flight == 1:
         return [function(place) for place in places]
     with ThreadPoolExecutor(data.reads_in_flight, thread_name_prefix="dataprep-values") as threads:
@@ -636,7 +636,7 @@ def _mapped(data: Storage, function: Callable[[RecordPlace], T], places: Sequenc
 
 
 def _without_image(data: Storage, file: str, place: RecordPlace) -> bytes:
-    """Return a record with zeros in the place of its image, which is not read."""
+    """Return a record with zeros instead of its image, which is not read."""
     start, stop = place.record_offset, place.record_offset + place.record_bytes
     image_start, image_stop = place.image_offset, place.image_offset + place.image_bytes
     rest = (image_start - start) + (stop - image_stop)
@@ -654,7 +654,7 @@ def _lines(data: Storage, split: SplitManifest) -> Iterator[bytes]:
     try:
         stream = data.open(metadata_file(split.name))
     except FileNotFoundError as error:
-        raise SourceError(f"{error}: missing, the manifest lists it; restore it") from error
+        raise SourceError(f"{error}: missing, but the manifest lists it; restore it") from error
     with stream:
         while line := stream.readline(2 * MAX_ANNOTATION_BYTES):
             yield line

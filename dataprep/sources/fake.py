@@ -1,7 +1,7 @@
 """imagenet-fake: 1,000 classes and any number of images, to size and time a pipeline without ImageNet.
 
-`imagenet-fake.tar`, 7 MB, holds one generated image for each class; all images of a class are references to it. So a
-dataset of 1,281,167 images needs no originals of that size, and a model can still tell the classes apart.
+`imagenet-fake.tar`, 7 MB, holds one generated image for each class; all images of a class are references to it. So
+1,281,167 images do not need originals of that size, and a model can still tell the classes apart.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FakeImageNet(Dataset):
             num_bytes = reader.num_bytes
         classes = published_classes()
         if [member.name for member in members] != [f"{wnid}.jpg" for wnid in classes]:
-            raise SourceError(f"{root.url_of(FAKE_TAR)}: not the generated file; remove it, and it is written again")
+            raise SourceError(f"{root.url_of(FAKE_TAR)}: not the generated file; remove it, then it is written again")
         found = RefCollector(root, wanted.split)
         for label, path in _images(wanted.split, self.split_facts(wanted.split).samples or 0):
             found.add(path, FAKE_TAR, members[label], label)

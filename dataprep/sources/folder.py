@@ -4,9 +4,8 @@
 
 Splits are the top folders train, val and test; without them, all images are in train. A label comes from the class
 folder directly below the split, or from a column of the metadata. All other columns become features, and so do text
-files of the images if the user names a feature for them: `cat.txt` holds
-what is written about `cat.jpg`, as many tools leave captions. They are hostile input: their size is bounded, and their
-bytes must be UTF-8.
+files of the images if the user names a feature for them: `cat.txt` has the text about `cat.jpg`, as many tools write
+captions. Text files are hostile input: their size is bounded, and their bytes must be UTF-8.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, bytes, bytes])
 _TEXTS = msgspec.msgpack.Decoder(dict[str, str])
 _ROW_DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, str, bytes])
 MAX_TEXT_BYTES = MAX_ANNOTATION_BYTES
-"""Maximum size of a text file: as of all annotations of a picture."""
+"""Maximum size of a text file; the same limit as for all annotations of a picture."""
 SUFFIX = "txt"
 """Suffix of text files if the user names none."""
 _SUFFIX = re.compile(r"[a-z0-9_-]{1,32}")
@@ -99,7 +98,7 @@ def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
         values: `NAME` or `NAME=SUFFIX`, as the user wrote them.
 
     Raises:
-        UsageError: No feature can have such a name, no text file such a suffix, or one of them occurs twice.
+        UsageError: A name or suffix is invalid, or occurs twice.
     """
     found = []
     for value in values:
@@ -118,7 +117,7 @@ def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 class TextFiles:
-    """Reads text files, and joins them with their pictures."""
+    """Reads text files and joins them with their pictures."""
 
     def __init__(self, root: Storage, own: OwnData, texts: SpilledItems[trees.Original], problems: Problems) -> None:
         self._root, self._texts, self._problems = root, texts, problems
@@ -129,7 +128,7 @@ class TextFiles:
         self._num_pictures = 0
 
     def joined(self, pictures: Iterable[P], stem_of: Callable[[P], bytes]) -> Iterator[tuple[P, dict[str, str]]]:
-        """Yield each picture with the contents of its files, by feature; `refuse_odd` refuses what is wrong afterwards.
+        """Yield each picture with the contents of its files, by feature; call `refuse_odd` afterwards.
 
         Args:
             pictures: All pictures, in the order of their stems.
@@ -201,7 +200,7 @@ class TextFiles:
                 yield self._checked(found)
 
     def _checked(self, found: Text | tuple[Text, SourceError]) -> Text:
-        """Return a text; the one of a file that is refused is empty."""
+        """Return a text; the text of a refused file is empty."""
         if isinstance(found, Text):
             return found
         text, error = found
@@ -233,7 +232,7 @@ class TextFiles:
 
 @dataclass(slots=True)
 class _Picture(own_pictures.Picture):
-    """One image of the tree, with the facts that are found so far."""
+    """One image of the tree, with the facts found so far."""
 
     original: trees.Original
     inner: tuple[str, ...]
@@ -358,8 +357,8 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
     # Splits
 
     def _split_folders(self, tree: trees.Tree) -> dict[str, str]:
-        """Return the split of each top folder that has the name of one; nothing if all images are in train, or if the
-        user says that all folders are classes."""
+        """Return the split of each top folder that is named like one; empty if all images are in train, or if the user
+        says that all folders are classes."""
         tops = {image.parts[0] for image in tree.images if len(image.parts) > 1 and _is_split(image.parts[0])}
         splits = {top: SPLIT_FOLDERS[top.lower()] for top in sorted(tops)}
         if not splits:
@@ -390,7 +389,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         return splits
 
     def _note_deeper_splits(self, tree: trees.Tree) -> None:
-        """Warn if folders below one top folder have names of splits, as in `images/train`: they are not taken for
+        """Warn if folders below one top folder are named like splits, as in `images/train`: they are not used as
         splits."""
         seconds = {
             image.parts[:2]
@@ -409,7 +408,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
     def _by_split(
         self, folders: Mapping[str, str], pictures: SpilledItems[_Picture]
     ) -> Mapping[str, own_pictures.Pictures[_Picture]]:
-        """Sort the images into splits; all into train if no folder has the name of a split."""
+        """Sort the images into splits; all into train if no folder is named like a split."""
         if not folders:
             return {"train": pictures}
         return {
@@ -422,7 +421,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
     # Metadata
 
     def _with_rows(self, tree: trees.Tree) -> SpilledItems[_Picture]:
-        """Read the rows of all files of metadata, and return all images, each with its row."""
+        """Read the rows of all metadata files, and return all images, each with its row."""
         if not tree.metadata:
             self._refuse_options(tree)
             return self._collected(_Picture(image, image.parts) for image in tree.images)
@@ -448,7 +447,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         return pictures
 
     def _rows(self, tree: trees.Tree) -> tuple[SpilledItems[_Row], bool]:
-        """Return the rows of all files of metadata, and whether each could be read."""
+        """Return the rows of all metadata files, and whether each could be read."""
         rows: SpilledItems[_Row] = SpilledItems(_ROWS)
         refused: list[str] = []
 
@@ -465,7 +464,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         return rows, not refused
 
     def _joined(self, images: Iterable[trees.Original], rows: Iterable[_Row]) -> Iterator[_Picture]:
-        """Yield all images, each with its row; note those without one, and the rows that have no image of their own.
+        """Yield all images, each with its row; note images without a row, and rows without an image of their own.
 
         Args:
             images: All images, in the order of their paths.
@@ -550,7 +549,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         return self._checked_classes(map(self._class_of, pictures))
 
     def _label_source(self, pictures: own_pictures.Pictures[_Picture]) -> str:
-        """Return the source of the labels if the user has not named one."""
+        """Choose the source of the labels when the user has not named one."""
         if own_pictures.LABEL_COLUMN in self._features:
             suffix = dict(self._own.text_files).get(own_pictures.LABEL_COLUMN)
             source = "the column label of the metadata" if suffix is None else f"the text files .{suffix}"
@@ -570,7 +569,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         return own_pictures.NO_LABELS
 
     def _folders_as_classes(self, names: list[str]) -> str:
-        """Return whether folders are classes, all images being in folders of these names."""
+        """Choose whether folders with these names, which hold all images, are classes."""
         if len(names) == 1:
             self._notes.append(
                 f"warning: no labels: all images are in the one folder {names[0]}; with `label_from` folder it is the "
@@ -594,7 +593,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         self._note_empty_folders({picture.inner[0] for picture in pictures})
 
     def _note_empty_folders(self, classes: set[str]) -> None:
-        """Note the folders next to the classes that have no image; archives and buckets have no empty folders."""
+        """Note folders without an image next to the class folders; archives and buckets have no empty folders."""
         if not self._root.is_local or self._own.archive:
             return
         root = Path(self._root.url)
@@ -623,7 +622,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
 
 
 def _table_command(tree: trees.Tree) -> str:
-    """Return the command that builds the pictures of the table that is passed over, or of any table."""
+    """Return the command that builds the pictures of the skipped table, or of any table."""
     command, table = "dataprep build table", tree.unused_table
     if table is None or not table.is_loose:
         return command
@@ -652,7 +651,7 @@ def _folder_of(picture: _Picture) -> str:
 
 
 class _OddRows:
-    """Counts rows that no image is left for, and keeps those with the lowest numbers."""
+    """Counts rows without an image of their own, and keeps those with the lowest numbers."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -28,7 +28,7 @@ MAX_DEPTH = 64
 _WITHOUT = "or remove it; dataprep build folder leaves it out with `exclude` NAME"
 _RENAME, _REPLACE = f"rename it, {_WITHOUT}", f"put the file in its place, {_WITHOUT}"
 PassOver: TypeAlias = Callable[[str], bool]
-"""Says whether a file is left out, by its name without folders."""
+"""Function that takes a file's name without folders and returns whether the file is left out."""
 
 
 class FolderFile(NamedTuple):
@@ -48,8 +48,7 @@ FILES = Codec(
 
 
 def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[FolderFile]:
-    """List all files of a folder, sorted by the bytes of their paths, in bounded memory; none if there is no such
-    folder.
+    """List all files of a folder, sorted by the bytes of their paths, in bounded memory; none if it does not exist.
 
     Args:
         depth: Number of directory levels to read; 1 is the folder alone.
@@ -60,7 +59,7 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[Fold
     """
     found = _on_disk(root, folder, depth) if root.is_local else _in_bucket(root, folder, depth)
     files = _sorted(found)
-    for file in islice(files, 1 if root.is_local else 0):  # refuses such a link now, and not with the first shard
+    for file in islice(files, 1 if root.is_local else 0):  # refuses such a link now, instead of with the first shard
         root.stat("/".join((folder, *file.parts)))
     return files
 
@@ -71,8 +70,8 @@ def tree_files(root: Storage, is_passed_over: PassOver = lambda _: False) -> Spi
     On disk a folder directly in the root may be a link to a folder anywhere.
 
     Args:
-        is_passed_over: Called with the name of each file or folder that is hidden, or that would be refused; returns
-            whether to go without it.
+        is_passed_over: Called with the name of each file or folder that is hidden or would be refused; returns whether
+            to skip it.
 
     Raises:
         SourceError: There is no such folder, a name is hostile or not UTF-8, or something is not a plain file.
@@ -82,8 +81,8 @@ def tree_files(root: Storage, is_passed_over: PassOver = lambda _: False) -> Spi
 
 
 def followed_links(root: Storage) -> list[str]:
-    """Return a line for each link in a source on disk that leads to a folder or file outside: a downloaded source may
-    have one to private pictures."""
+    """Return a warning for each link in a source on disk that leads outside: a downloaded source may contain a link to
+    private pictures."""
     if not root.is_local or not Path(root.url).is_dir():
         return []
     links = sorted(path for path in Path(root.url).iterdir() if path.is_symlink() and not is_hidden((path.name,)))
@@ -122,7 +121,7 @@ def _in_bucket(
 ) -> Iterator[FolderFile]:
     prefix = f"{folder}/" if folder else ""
     for info in root.list(prefix):
-        if info.name.endswith("/"):  # what consoles create for an empty folder
+        if info.name.endswith("/"):  # consoles create such an object for an empty folder
             continue
         name = info.name.removeprefix(prefix)
         try:
@@ -183,7 +182,7 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def link_targets(folder: Path) -> tuple[Path, ...]:
-    """Return the folders to whose files a link in a folder may lead.
+    """Return the folders that a link in a folder may lead into.
 
     They are the folder itself and, for a snapshot in the cache of the Hub's tools, whose files are links, the blobs of
     the same repository: `datasets--NAME/snapshots/REVISION/x` leads to `datasets--NAME/blobs/`.
@@ -198,7 +197,7 @@ def link_targets(folder: Path) -> tuple[Path, ...]:
 def _stat(
     root: Storage, folder: str, parts: tuple[str, ...], entry: os.DirEntry[str], inside: tuple[Path, ...]
 ) -> os.stat_result:
-    """Stat a file or folder; refuse a link that leads outside, and anything else."""
+    """Stat a file or folder; refuse links that lead outside, and everything else."""
     try:
         info = entry.stat()
     except OSError as error:

@@ -1,15 +1,14 @@
-"""One table of images: which column has the images, which has class names, its rows, and where the images are.
+"""A table of images: its image column, its class names, its rows, and the places of the images.
 
 Parquet files hold image bytes in a column, as the Hugging Face Hub writes them (`image: {bytes, path}`), or paths; text
-files hold paths. A table is hostile input. Rows of a parquet file are read a few at a time, the fewer the larger its
-row groups claim to be, so that a value that is repeated by a dictionary stays bounded as long as the sizes in the
-footer are true. Only sizes of row groups are asked for here: if the metadata of a column are damaged, pyarrow ends the
-process.
+files hold paths. A table is hostile input. Rows of a parquet file are read a few at a time, and fewer if its row groups
+claim to be large, so that a value repeated by a dictionary stays bounded as long as the sizes in the footer are true.
+Only sizes of row groups are read here: if the metadata of a column are damaged, pyarrow ends the process.
 
-Image bytes are unpacked below the output (`unpacked.py`). Paths are names below the source that the user named, and
-nothing else: a relative path begins at the folder of the table, or at the source if the first image is only there, and
-`..` leads never above the source; an absolute path or a URL of a bucket begins with the source's own; on disk a link
-must lead to a file inside the source, or inside the folder to which a link directly in the source leads.
+Image bytes are unpacked below the output (`unpacked.py`). Paths never leave the source: a relative path begins at the
+folder of the table, or at the source if the first image is only there, and `..` never leads above the source; an
+absolute path or a bucket's URL must begin with the source's own; on disk a link must lead to a file inside the source,
+or inside the target of a link directly in the source.
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ PATH_COLUMNS = frozenset(
         *("image_path", "img", "img_path", "path", "picture"),
     )
 )
-"""Names, in lower case, of columns of texts that are taken for paths of images."""
+"""Names, in lower case, of text columns that are read as paths of images."""
 _OTHER_DELIMITERS = (";", "\t", "|", ",")
-"""Characters that part the columns of some text files; in the name of a column they show that others were expected."""
+"""Other separators of columns; in a column's name they show that the file uses the wrong separator."""
 MAX_CLASSES = 1_000_000
 MAX_HUB_METADATA_BYTES = 2**26
 """Maximum size of the description of columns that the Hub's libraries store in a parquet file."""
 _ROW_BYTES = 2**26
-"""Bytes that a batch of rows may take if each row is as large as its row group: one value can be so large."""
+"""Maximum bytes of a batch of rows if each row is as large as its row group: a single value can be that large."""
 _LEAST_ROWS, _LEAST_BYTES = 8, 2**30
-"""Minimum number of rows of a batch, as long as they would take no more bytes than these even so."""
+"""Minimum number of rows of a batch, unless they could take more bytes than this."""
 _MOST_ROWS = 1024
 _BUFFER_BYTES = 2**22
 _PREFETCH_BYTES = 2**26
@@ -80,7 +79,7 @@ SPLIT_WORDS = {
 }
 """Split by a word in the name of a table or of its folder, in lower case, as on the Hugging Face Hub."""
 _LISTED = 10_000
-"""Maximum number of files by whose names `other_data` judges."""
+"""Maximum number of file names that `other_data` looks at."""
 _NO_LETTERS = re.compile(r"[^a-z]+")
 
 
@@ -88,7 +87,7 @@ class TableRow(NamedTuple):
     """One row of a table."""
 
     number: int
-    """Number of the line of a text file, or of the row of a parquet file, from 1, as messages name it."""
+    """Number, from 1, of the line in a text file or the row in a parquet file, as messages name it."""
     image: Any
     """Value of the image column: bytes, a path, or a dictionary of both."""
     values: Values
@@ -134,10 +133,10 @@ class TableColumns:
 
 
 def columns_of(table: ImageTable) -> TableColumns:
-    """Return the columns of a table: from its schema, its header or its first row.
+    """Read the columns of a table from its schema, its header or its first row.
 
     Raises:
-        SourceError: It cannot be read, has too many columns or one of them twice, or is a text file without a row.
+        SourceError: It cannot be read, has too many columns or the same one twice, or is a text file without a row.
     """
     if not table.is_parquet:
         row = next(table_files.text_rows(_text_file(table)), None)
@@ -169,7 +168,7 @@ def choose_image_column(
     """Return the name of the column with the images.
 
     Raises:
-        SourceError: No column or several may have them, or the chosen one has none.
+        SourceError: No column or several may have the images, or the chosen one has none.
     """
     known = ", ".join(f"{name} ({columns.types[name]})" for name in columns.kinds) or "no columns"
     if chosen is not None:
@@ -204,7 +203,7 @@ def choose_image_column(
 
 
 def named_url(root: Storage, only: str) -> str:
-    """Return the URL of the only table, or folder of tables, that the user names; the source's if empty."""
+    """Return the URL of the table, or folder of tables, that the user named; the source's URL if `only` is empty."""
     return root.url_of(only) if only else root.url
 
 
@@ -240,7 +239,7 @@ def table_rows(
 
 
 def any_bytes(table: ImageTable, image_column: str) -> bool:
-    """Return whether a row of a table has the bytes of an image; where none has, paths name the images."""
+    """Return whether any row of a table has the bytes of an image; if none has, paths name the images."""
     rows = table_rows(table, image_column, frozenset(columns_of(table).kinds) - {image_column})
     return any(image_bytes(row) is not None for row in rows)
 
@@ -263,11 +262,11 @@ def row_name(table: ImageTable, number: int) -> str:
 
 
 class PackedImage(NamedTuple):
-    """One row, and where its image is among those of its file."""
+    """One row, and the place of its image among the images of its file."""
 
     row: TableRow
     offset: int
-    """First byte among the images of its file; MISSING where the row has no image."""
+    """First byte among the images of its file; MISSING if the row has no image."""
     num_bytes: int
     crc32c: int
     """CRC32C of the image when it was measured or unpacked."""
@@ -285,7 +284,7 @@ class PackedImages:
     progress: Progress | None
 
     def rows(self, table: ImageTable, source: SourceFile) -> Iterator[PackedImage]:
-        """Yield the rows of a file. Its images are unpacked once the last row was taken, unless an earlier run did.
+        """Yield the rows of a file. Its images are unpacked after the last row, unless an earlier run unpacked them.
 
         Raises:
             SourceError: The file cannot be read, or an image is too large.
@@ -349,14 +348,14 @@ class LocatedImages:
 
     @property
     def are_listed(self) -> bool:
-        """Whether sizes come from a list of many files, as in a bucket; on disk each file is asked for its own."""
+        """Whether sizes come from a listing, as in a bucket; on disk each file is looked at."""
         return not self._root.is_local
 
     def name_of(self, path: str) -> str:
-        """Return the name below the source of a path in the table, whether the file exists or not.
+        """Resolve a path from the table: return its name below the source. The file need not exist.
 
         Raises:
-            SourceError: The path leads elsewhere; the message is a clause.
+            SourceError: The path leads out of the source; the error's text is a clause.
         """
         inside = f"{self._root.url}/"
         if path.startswith(inside):
@@ -376,7 +375,7 @@ class LocatedImages:
         return self._normal(self._base, path)
 
     def _found_base(self, path: str) -> PurePosixPath:
-        """Return the folder to which paths are relative, by the first one."""
+        """Find the folder to which paths are relative, from the first path."""
         for base in (self._folder, PurePosixPath()):
             try:
                 if self._root.stat(self._normal(base, path)) is not None:
@@ -400,7 +399,7 @@ class LocatedImages:
             raise SourceError(f"{shown(path)}: {error}") from error
 
     def sizes(self, names: Collection[str]) -> Mapping[str, int]:
-        """Return the size of each file in a bucket that exists."""
+        """Return the sizes of the files that exist in a bucket, by name."""
         return {info.name: info.num_bytes for info in self._root.stats(list(names)) if info is not None}
 
     def size_on_disk(self, name: str) -> int | None:
@@ -421,7 +420,7 @@ class LocatedImages:
         return info.num_bytes
 
     def _inside(self, name: str) -> tuple[Path, ...]:
-        """Return the folders inside which a link may lead."""
+        """Return the folders that a link may lead into."""
         top, slash, _ = name.partition("/")
         if top not in self._folders:
             root = Path(self._root.url)
@@ -430,14 +429,14 @@ class LocatedImages:
 
 
 def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, list[ImageTable]]:
-    """Find tables, and sort them into splits by their names; all into train if no name has the word of a split.
+    """Find tables, and sort them into splits by their names; all into train if no name contains a split's word.
 
     Args:
         only: Name of the only table, or folder of tables, to read; empty for all.
         notes: Messages for the user are appended here.
 
     Raises:
-        SourceError: There is no table, or they are of different kinds, or of no split where others are of one.
+        SourceError: There is no table, the tables are of different kinds, or only some of their names say a split.
     """
     tables = _tables(root, only, notes)
     for table in tables:
@@ -468,8 +467,8 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
 
 
 def other_data(root: Storage) -> str:
-    """Return what lies in a source in which nothing was found that is read, and the command that reads it; empty if
-    that is not known."""
+    """Describe known data of other tools in a source without readable files, with the command that reads it; empty if
+    there is none."""
     names = [info.name for info in islice(root.list(), _LISTED)]
     kinds = {_suffix(name) for name in names}
     saved = [name for name in names if f"/{name}".endswith("/state.json")]
@@ -499,7 +498,7 @@ def other_data(root: Storage) -> str:
 
 
 def stems(tables: Sequence[ImageTable]) -> dict[str, str]:
-    """Return a short name for each table by its name: without suffix and without the folders that hold all."""
+    """Return a short name for each table, by its name: without suffix and without the folders that hold all tables."""
     paths = {table.name: PurePosixPath(table.name).with_suffix("") for table in tables}
     folders = [path.parts[:-1] for path in paths.values()]
     depth = 0
@@ -531,7 +530,7 @@ def _is_binary(arrow: pa.DataType) -> bool:
 
 
 def _hub_features(table: ImageTable, schema: pa.Schema) -> dict[str, Any]:
-    """Return the description of columns by Hugging Face's libraries; empty if there is none."""
+    """Return the description of columns that Hugging Face's libraries stored; empty if there is none."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     try:
         if len(text) > MAX_HUB_METADATA_BYTES:
@@ -546,11 +545,11 @@ def _hub_features(table: ImageTable, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _class_names(table: ImageTable, column: str, feature: Any) -> tuple[str, ...]:
-    """Return the names of a column of type ClassLabel; nothing for other columns."""
+    """Return the class names of a column of type ClassLabel; empty for other columns."""
     if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
         return ()
     names = feature.get("names")
-    if not isinstance(names, list):  # a ClassLabel may have a number of classes only
+    if not isinstance(names, list):  # a ClassLabel may have only a number of classes
         return ()
     if len(names) > MAX_CLASSES or not all(isinstance(name, str) for name in names):
         raise SourceError(
@@ -574,11 +573,11 @@ def _parquet_rows(
     table: ImageTable, file: ParquetFile, columns: Sequence[str], progress: Progress | None
 ) -> Iterator[Values]:
     total, done = file.metadata.num_rows, 0
-    if not columns:  # only bytes, which are not wanted
+    if not columns:  # the column has only bytes, which are not requested
         yield from ({} for _ in range(total))
         return
     rows = _rows_at_once(table, file)
-    for group in range(file.metadata.num_row_groups):  # of a bucket's file, one group is in memory at a time
+    for group in range(file.metadata.num_row_groups):  # in a bucket, one group is in memory at a time
         for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
             batch.validate(full=True)
             beat()
@@ -589,7 +588,7 @@ def _parquet_rows(
 
 
 def _rows_at_once(table: ImageTable, file: ParquetFile) -> int:
-    """Return how many rows may be read at once. Raises SourceError for a small file that claims to have many."""
+    """Return how many rows may be read at once. Raises SourceError if a small file claims to have many rows."""
     metadata = file.metadata
     if metadata.num_rows > table.num_bytes:
         raise SourceError(
@@ -623,7 +622,7 @@ def _packed(row: TableRow, offset: int, num_bytes: int, crc32c: int) -> PackedIm
 
 
 def _splits_of(name: str) -> set[str]:
-    """Return the splits that a table's name and its folders name."""
+    """Return the splits in the names of a table and its folders."""
     words = _NO_LETTERS.split(PurePosixPath(name).with_suffix("").as_posix().lower())
     return {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
 

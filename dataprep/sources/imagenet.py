@@ -1,6 +1,5 @@
-"""ImageNet (ILSVRC2012) from its tars or from unpacked folders; if both exist, the tar is used. If neither exists,
-parquet files of the Hugging Face Hub are used, of train, validation and test. ImageNet-21k is
-the same layout with other counts.
+"""ImageNet (ILSVRC2012) from its tars, from unpacked folders, or from the Hugging Face Hub's parquet files: the first
+of these that exists is used. ImageNet-21k has the same layout with other counts.
 
 train: `ILSVRC2012_img_train.tar`, a tar of 1,000 class tars; or `train/<wnid>/*.JPEG`; or `train/<wnid>.tar`.
 val: `ILSVRC2012_img_val.tar`; or `val/` flat; or `val/<wnid>/*.JPEG`. The first two take their labels from a file
@@ -66,7 +65,7 @@ class ImageNet(base.Dataset):
     """ILSVRC2012's classification images."""
 
     def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> ImageNet:
-        """Return the dataset for the kind of originals that is found: tars, folders, or parquet files of the Hub."""
+        """Return the dataset for the originals that exist: tars, folders, or parquet files of the Hub."""
         if root.stat(TRAIN_TAR) is not None or root.stat(VAL_TAR) is not None:
             return self
         tables = hub_tables(root)
@@ -148,7 +147,7 @@ class HubImageNet(ImageNet):
     unpack_to: Storage | None
 
     def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> HubImageNet:
-        """Return this dataset, whose tables were found already."""
+        """Return this dataset; its tables were found before."""
         return self
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
@@ -181,7 +180,7 @@ class Finder:
     """Collects one split.
 
     Args:
-        classes: The classes that images may have; any other is refused at once. None accepts all that are found.
+        classes: The allowed classes; any other is refused immediately. None accepts every class.
     """
 
     dataset = "imagenet"
@@ -198,7 +197,7 @@ class Finder:
         """Return the label of a class."""
         label = self._labels.get(wnid)
         if label is None and self.classes is None and WNID.fullmatch(wnid):
-            label = self._labels[wnid] = len(self._labels)  # replaced when all classes are known
+            label = self._labels[wnid] = len(self._labels)  # preliminary, until all classes are known
         if label is None:
             if not WNID.fullmatch(wnid):
                 raise SourceError(
@@ -212,7 +211,7 @@ class Finder:
         return label
 
     def enumeration_found(self) -> Enumeration:
-        """Return the collected references, with labels that are positions in the sorted class list."""
+        """Return the collected references; labels are positions in the sorted class list."""
         met = tuple(self._labels)
         classes = tuple(sorted(met))
         if classes != met:
@@ -251,7 +250,7 @@ class TrainFinder(Finder):
         return self.enumeration_found()
 
     def in_folder(self, folder: str, files: SpilledItems[FolderFile]) -> Enumeration:
-        """List all images of the class tars and class folders in a folder, whose files these are."""
+        """List all images of the class tars and class folders in a folder; `files` are the folder's files."""
         if self.classes is None:
             for wnid in classes_in_folder(files):
                 self.label(wnid, wnid)
@@ -365,10 +364,10 @@ class HubImage(NamedTuple):
 
 
 def hub_tables(root: Storage) -> dict[str, list[image_tables.ImageTable]]:
-    """Return the parquet files of each split; nothing if the first file that is known is of a folder: an image or an
-    annotation.
+    """Return the parquet files of each split; empty if the first known file is an image or an annotation, so that the
+    source is unpacked folders.
 
-    Expects that there are no tars.
+    Expects a source without tars.
     """
     for info in root.list():
         if is_hidden_name(info.name):
@@ -381,7 +380,7 @@ def hub_tables(root: Storage) -> dict[str, list[image_tables.ImageTable]]:
 
 
 def wnids_in(tables: Sequence[image_tables.ImageTable]) -> Iterator[str]:
-    """Yield the class of each image by its name, without reading images; nothing for names without a class."""
+    """Yield the class in each image's name, without reading images; names without a class are skipped."""
     for table in tables:
         columns = image_tables.columns_of(table)
         image_column = image_tables.choose_image_column(table, columns, None)
@@ -399,7 +398,8 @@ class HubImages:
     """Reader of the images of one split.
 
     Args:
-        classes: The WNIDs, of which `label` is a position; None accepts any, but always the same for a class.
+        classes: The WNIDs; `label` is a position among them. None accepts any label that is always the same for a
+            class.
         unpack_to: Output below which images are unpacked; None to measure them only.
         progress: Called with a file's name, the bytes read and the total bytes.
     """
@@ -419,7 +419,7 @@ class HubImages:
         """Yield the images of a table.
 
         Raises:
-            SourceError: The file cannot be read, or an image's name or label is not one of ImageNet.
+            SourceError: The file cannot be read, or an image's name or label is not ImageNet's.
         """
         columns = image_tables.columns_of(table)
         image_column = image_tables.choose_image_column(table, columns, None)
@@ -448,7 +448,7 @@ class HubImages:
         return HubImage(where, wnid, parts, image.offset, image.num_bytes, image.crc32c)
 
     def _parsed(self, where: str, name: str, split: str, label: int | None) -> tuple[str, str]:
-        """Return the first part of an image's name, and its class; the name of a val image may be without it."""
+        """Return the first part of an image's name, and its class, which the name of a val image may lack."""
         pattern, example = (_TRAIN, _TRAIN_EXAMPLE) if split == "train" else (_VAL, _VAL_EXAMPLE)
         match, wnid = pattern.fullmatch(name), None
         if match is not None and split == "train":
@@ -524,7 +524,7 @@ class _ValFinder(Finder):
 
 
 def _split_folder(root: Storage, split: str) -> tuple[str, SpilledItems[FolderFile]]:
-    """Return the folder of a split with its files: in the source, or where Kaggle has it."""
+    """Return the folder of a split with its files, in the source or in Kaggle's folders."""
     for folder in (
         split,
         *(f"{above}{KAGGLE_IMAGES}{split}" for above in KAGGLE_FOLDERS),
@@ -563,7 +563,7 @@ class _Finder(TrainFinder):
     dataset = "imagenet-21k"
 
     def of_any_release(self) -> tuple[str, Enumeration]:
-        """Return the name of the release, which is empty if the names of files do not say it, and its images."""
+        """Return the name of the release (empty if file names do not show it) and its images."""
         for release in RELEASES:
             for suffix in (".tar", ".tar.gz"):
                 info = self.root.stat(release + suffix)
@@ -579,12 +579,12 @@ class _Finder(TrainFinder):
 
 
 def _files_in_root(root: Storage) -> SpilledItems[FolderFile]:
-    """List the class tars, and the files of class folders, that lie directly in the source among other files."""
+    """List the class tars, and the files of class folders, directly in the source; ignore other files."""
     return SpilledItems(FILES, (file for file in tree_files(root) if _WNID_OR_TAR.fullmatch(file.parts[0])))
 
 
 def _refuse_gzip(root: Storage, info: ObjectInfo) -> None:
-    """Raise SourceError if an archive is compressed: then no range of its bytes is an image."""
+    """Raise SourceError if an archive is compressed, because its images are then not byte ranges."""
     if info.num_bytes >= len(GZIP_MAGIC) and root.read_range(info.name, 0, len(GZIP_MAGIC)) == GZIP_MAGIC:
         where = root.url_of(info.name)
         raise SourceError(

@@ -1,8 +1,8 @@
 """Labels of ImageNet's validation images, which its tar does not hold.
 
 They come from the first of these that exists: `ILSVRC2012_devkit_t12.tar.gz` (the ground truth),
-`ILSVRC2012_bbox_val_v3.tgz` (one XML file an image), and what Kaggle has instead: `LOC_val_solution.csv`, or the XML
-files unpacked. Archives are read in a stream; nothing is unpacked to disk.
+`ILSVRC2012_bbox_val_v3.tgz` (one XML file an image), and Kaggle's files, `LOC_val_solution.csv` or the unpacked XML
+files. Archives are read as streams; nothing is unpacked to disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataprep.storage.base import Storage, read_bounded
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 BBOX = "ILSVRC2012_bbox_val_v3.tgz"
 KAGGLE_IMAGES = "Data/CLS-LOC/"
-"""Folder of train/ and val/ in what Kaggle has, which is the source or its folder ILSVRC."""
+"""Folder of train/ and val/ in Kaggle's files, below the source or its folder ILSVRC."""
 KAGGLE_CSV = "LOC_val_solution.csv"
 KAGGLE_FOLDERS = ("", "ILSVRC/")
 BOXES = "Annotations/CLS-LOC/val"
@@ -43,7 +43,7 @@ MAX_CSV_BYTES = 2**25
 
 @cache
 def published_ids() -> dict[str, int]:
-    """Return the ILSVRC2012_ID of each of the 1,000 WNIDs, which are sorted."""
+    """Return the ILSVRC2012_ID of each of the 1,000 WNIDs, sorted by WNID."""
     text = resources.files("dataprep").joinpath("data/imagenet_wnids.txt").read_text()
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
     return {wnid: int(number) for wnid, number in rows}
@@ -86,7 +86,7 @@ def read_val_labels(root: Storage) -> ValLabels | None:
 
 
 def _from_csv(where: str, name: str, data: bytes) -> ValLabels:
-    """Read Kaggle's labels: an image, and the class before each box in it."""
+    """Read Kaggle's labels: in each row an image, and for each box in it the class followed by coordinates."""
     wnids: dict[str, str] = {}
     try:
         rows = csv.reader(data.decode("utf-8-sig").splitlines(), strict=True)
@@ -101,12 +101,12 @@ def _from_csv(where: str, name: str, data: bytes) -> ValLabels:
                 )
             wnids[row[0]] = wnid
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{where}: no CSV that can be read: {error}; download it again") from error
+        raise SourceError(f"{where}: not a readable CSV file: {error}; download it again") from error
     return ValLabels(name, len(data), wnids)
 
 
 def _from_unpacked_boxes(root: Storage, folder: str) -> ValLabels | None:
-    """Read the class of each image from the XML files of a folder; None without any."""
+    """Read the class of each image from the XML files of a folder; None if it has none."""
     files = [file for file in folder_files(root, folder, depth=1) if file.parts[0].endswith(".xml")]
     if not files:
         return None
@@ -122,7 +122,7 @@ def _class_in_file(root: Storage, name: str) -> str:
     try:
         return _class_of_boxes(data or b"")
     except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:
-        raise SourceError(f"{root.url_of(name)}: no XML that can be read: {error}; download it again") from error
+        raise SourceError(f"{root.url_of(name)}: not readable XML: {error}; download it again") from error
     except _AnnotationError as error:
         raise SourceError(f"{root.url_of(name)}: {error}; use {DEVKIT}") from error
 
@@ -169,7 +169,7 @@ def _from_boxes(root: Storage, num_bytes: int) -> ValLabels:
         try:
             wnids[name] = _class_of_boxes(_content(reader, member, MAX_XML_BYTES))
         except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:  # the last two: encodings
-            what = f"no XML that can be read: {error}; download it again"
+            what = f"not readable XML: {error}; download it again"
             raise damaged(reader, member.offset, what, member=member.name) from error
         except _AnnotationError as error:
             raise damaged(reader, member.offset, f"{error}; use {DEVKIT}", member=member.name) from error
@@ -179,7 +179,7 @@ def _from_boxes(root: Storage, num_bytes: int) -> ValLabels:
 
 
 class _AnnotationError(Exception):
-    """An annotation from which no class can be read; caught in this module."""
+    """An annotation without a readable class; caught in this module."""
 
 
 @dataclass(slots=True)
@@ -203,12 +203,12 @@ class _ObjectNames:
 
     @staticmethod
     def refuse_doctype(*_: object) -> None:
-        # Entities can expand without bound, and true annotations declare none.
+        # Entities can expand without bound, and real annotations declare none.
         raise _AnnotationError("it declares a document type, which no annotation needs")
 
 
 def _class_of_boxes(text: bytes) -> str:
-    """Return the WNID that the objects of one annotation name; ILSVRC2012 has one class an image."""
+    """Return the WNID of an annotation's objects; ILSVRC2012 has one class an image."""
     found = _ObjectNames()
     parser = xml.parsers.expat.ParserCreate()
     parser.StartDoctypeDeclHandler = found.refuse_doctype

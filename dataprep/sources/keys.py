@@ -1,4 +1,4 @@
-"""Keys of samples, made of the names of files or archive members; and the problems of those names.
+"""Keys of samples, made from the names of files or archive members, and problems with those names.
 
 The name also decides whether a file is an image.
 
@@ -8,11 +8,11 @@ refused in any case. Every other name must have an image's suffix, or be one of 
 - with a component that begins with a dot (`._x.jpg`, `.DS_Store`), or that a system leaves (`__MACOSX`, `Thumbs.db`);
 - README, LICENSE or COPYING, bare or with `.txt` or `.md`.
 
-Anything else is refused as well: a sample must not vanish because its name is unusual.
+Anything else is refused: a sample must not be dropped because its name is unusual.
 
 Problems of a user's own data are collected and raised together, so that one run shows all. Samples with the same key
-are found among any number of references in bounded memory: hashes of 64 bits are sorted; where two are equal, the keys
-themselves are compared.
+are found among any number of references in bounded memory: hashes of 64 bits are sorted; if two are equal, the keys
+are compared.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES = 4096
 """Maximum length of an original name: no file system stores a longer path."""
 IMAGE_SUFFIXES = READABLE_SUFFIXES | {"tif", "tiff"}
-"""Suffixes by which a name is an image's; the real format is decided by the file's content, so a TIFF is rejected."""
+"""Suffixes of image names; the file's content decides the real format, so a TIFF is rejected."""
 ARCHIVES = frozenset({"tar", "zip"})
 """Suffixes of archives in which images can be read in place."""
 PACKED = frozenset({"7z", "bz2", "gz", "rar", "tgz", "xz", "zst"})
-"""Suffixes of compressed archives: no range of their bytes is an image."""
+"""Suffixes of compressed archives, whose images are not byte ranges."""
 _HASH_DIGITS = 32
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
 _METADATA = re.compile(r"(?<![^/])_(?=_)")
@@ -58,26 +58,26 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 PAPERS = frozenset({"readme", "license", "copying"})
 """Names of files about a dataset, without their suffixes."""
 Refuse = Callable[[DataprepError], None]
-"""Takes a problem: it raises it at once, or notes it so that reading goes on."""
+"""Function that takes a problem and raises it immediately, or notes it so that reading continues."""
 SHOWN_PROBLEMS = 10
 """Maximum number of problems that an error lists."""
 T = TypeVar("T")
 Chunk = tuple[Sequence[str], Callable[[int], T]]
-"""Names of some values, and a function that returns the value of a position."""
+"""Names of values, and a function that returns the value at a position."""
 CHUNK_ITEMS = 1 << 13
 COMPARED_HASHES = 1_000
-"""Number of equal hashes whose names are compared in one reading of all references."""
+"""Number of equal hashes whose names are compared in one pass over all references."""
 
 
 def name_parts(name: str) -> tuple[str, ...]:
-    """Split a member's or file's path into components without `.` and empty ones; the root of an archive has none.
+    """Split a member's or file's path into components, without `.` and empty ones; an archive's root gives none.
 
     Args:
         name: With `/` between components; bytes that are not UTF-8 as surrogate escapes.
 
     Raises:
         SourceError: The name is absolute, climbs out, is longer than a path can be, or holds a backslash, a NUL, a line
-            end or bytes that are no text. The message is a clause: the caller puts the archive in front.
+            end or bytes that are not text. The message is a clause; the caller prepends the archive.
     """
     if _PLAIN_PATH.fullmatch(name) and len(name) <= MAX_NAME_BYTES:
         return tuple(name.split("/"))
@@ -95,10 +95,10 @@ def name_parts(name: str) -> tuple[str, ...]:
 
 
 def is_image(parts: tuple[str, ...]) -> bool:
-    """Return whether a name is that of an image; False for a name to skip.
+    """Return whether a name is an image's; False for a name to skip.
 
     Raises:
-        SourceError: The name is neither; the message is a clause.
+        SourceError: The name is neither of the two; the message is a clause.
     """
     last = parts[-1]
     if is_hidden(parts):
@@ -114,7 +114,7 @@ def is_image(parts: tuple[str, ...]) -> bool:
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
-    """Return whether a path is hidden or of the system, like the files that macOS, Windows and shells leave behind."""
+    """Return whether a path is hidden or a system file, like those that macOS, Windows and shells leave behind."""
     return is_hidden_name("/".join(parts))
 
 
@@ -142,7 +142,7 @@ def key_of(parts: Sequence[str]) -> str:
 
 
 def is_file_of_image(source: str) -> bool:
-    """Return whether an original file is an image itself, by its name, and no archive that holds it."""
+    """Return whether an original file is, by its name, an image and not an archive of images."""
     return source.rpartition(".")[2].lower() in IMAGE_SUFFIXES
 
 
@@ -175,12 +175,12 @@ class Problems:
             self._first.append(error)
 
     def note(self, text: str) -> None:
-        """Note what is wrong with a source."""
+        """Note a problem with the source, given as text."""
         self.add(SourceError(text))
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note a problem that is raised inside, and go on behind."""
+        """Note a problem that is raised inside the block, and continue after the block."""
         try:
             yield
         except (SourceError, UsageError) as error:
@@ -190,13 +190,13 @@ class Problems:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Raise all problems at the end, with the one that is raised inside, if any."""
+        """Raise all problems at the end of the block, with the one raised inside it, if any."""
         with self.noted():
             yield
         self.refuse()
 
     def refuse(self) -> None:
-        """Raise the only problem as it is, or several as one error with a line for each of the first; none: go on."""
+        """Raise a single problem as it is, or several as one error that lists the first ones; do nothing if none."""
         if not self.count:
             return
         if self.count == 1:
@@ -213,8 +213,8 @@ class Problems:
 
 
 def refuse_duplicates(where: str, refs: References) -> None:
-    """Raise SourceError if samples have the same key, ignoring case. Its text begins with `where` and names both of the
-    first pairs."""
+    """Raise SourceError if samples have the same key, ignoring case. Its text begins with `where` and names both
+    samples of the first pairs."""
     problems = Problems(where)
     for first, second, _ in same_names(refs, keys_in_lower_case):
         problems.note(
@@ -233,10 +233,10 @@ def keys_in_lower_case(batch: pa.RecordBatch) -> list[str]:
 
 
 def same_names(refs: References, names: Names) -> Iterator[tuple[SampleRef, SampleRef, str]]:
-    """Yield the references of equal names: the first of a name, another one, and the name.
+    """Yield references with equal names: the first with a name, another one, and the name.
 
     Args:
-        refs: References in any number.
+        refs: Any number of references.
         names: Returns the name of each reference of a batch with the columns of `spill_schema`.
     """
     found = spilled(refs)
@@ -249,7 +249,7 @@ def same_names(refs: References, names: Names) -> Iterator[tuple[SampleRef, Samp
 
 
 def same_items(items: Iterable[T], name_of: Callable[[T], str]) -> Iterator[tuple[T, T, str]]:
-    """Yield the items of equal names: the first of a name, another one, and the name."""
+    """Yield items with equal names: the first with a name, another one, and the name."""
 
     def chunks() -> Iterator[Chunk[T]]:
         waiting = iter(items)
@@ -264,7 +264,7 @@ def _ref_at(batch: pa.RecordBatch, position: int) -> SampleRef:
 
 
 def _pairs(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[tuple[T, T, str]]:
-    """Yield the values of equal names, of which there are any number.
+    """Yield values with equal names, among any number of values.
 
     Args:
         chunks: Returns all of them, in their order; called several times.
@@ -279,14 +279,14 @@ def _pairs(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[tuple[T, T, str
 
 
 def _hashes(names: Sequence[str]) -> NDArray[np.uint64]:
-    """Return hashes that differ from process to process, so that nobody can foresee equal ones."""
+    """Return hashes that differ from process to process, so that equal ones cannot be prepared."""
     import numpy as np
 
     return np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
 
 
 def _equal_hashes(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[int]:
-    """Yield each hash that two names have."""
+    """Yield each hash of two or more names."""
     import numpy as np
     import pyarrow as pa
 

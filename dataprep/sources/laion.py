@@ -1,4 +1,4 @@
-"""LAION's tables of URLs: the meaning of their columns, and which rows make which shard.
+"""LAION's tables of URLs: the meaning of their columns, and the division of their rows into shards.
 
 LAION-400M has URL, TEXT, HEIGHT, WIDTH, SAMPLE_ID, LICENSE, NSFW and similarity; Re-LAION url, caption, key, hash,
 punsafe, pwatermark and the original sizes. A shard is a fixed number of rows of one file, in the table's order, as in
@@ -35,8 +35,8 @@ LAION_COLUMNS = (
     frozenset({"URL", "TEXT", "LICENSE", "similarity"}),
     frozenset({"hash", "punsafe", "pwatermark"}),
 )
-"""Names of columns that together only LAION's tables have: LAION-400M and the first LAION-5B; LAION-5B with the guesses
-of models, and Re-LAION."""
+"""Sets of column names that only LAION's tables have: LAION-400M and the first LAION-5B; LAION-5B with model scores,
+and Re-LAION."""
 _HIDDEN = re.compile(r"(?:^|/)[._]")
 SPLIT = "train"
 """Name of the only split."""
@@ -71,9 +71,9 @@ RENAMED = frozenset({"url", "caption"})
 
 @dataclass(frozen=True, kw_only=True)
 class LaionDataset(NamedDataset):
-    """The facts about a table of URLs that a manifest and its readers need; tables have no references.
+    """Facts about a table of URLs that a manifest and its readers need; tables have no references.
 
-    Without a name of the user's own it is LAION's if its columns are.
+    If the user gives no name, the columns decide whether the table is LAION's.
     """
 
     recipe: ClassVar[str] = "web"
@@ -87,7 +87,7 @@ class LaionDataset(NamedDataset):
         return ()
 
     def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
-        raise UsageError("laion is a table of URLs, there are no images to list; build it with dataprep build laion")
+        raise UsageError("laion is a table of URLs and has no images to list; build it with dataprep build laion")
 
 
 LAION = LaionDataset(
@@ -100,7 +100,7 @@ LAION = LaionDataset(
     default_splits=(SPLIT,),
 )
 UNNAMED = replace(LAION, description=NAMED_DESCRIPTION, citation="", licence=UNSTATED, origin=UNSTATED)
-"""Facts about a table that has no name and is not LAION's by its columns."""
+"""Facts about a table without a name whose columns are not LAION's."""
 
 
 class Row(NamedTuple):
@@ -124,11 +124,11 @@ class LaionTables:
 
     @property
     def is_laion(self) -> bool:
-        """Whether the tables are LAION's by their columns."""
+        """Whether the columns are LAION's."""
         return any(columns <= {column.name for column in self.files[0].columns} for columns in LAION_COLUMNS)
 
     def facts(self, own: OwnData | None) -> LaionDataset:
-        """Return the facts about the tables: those that the user stated, or LAION's if they are LAION's."""
+        """Return the facts about the tables: the user's statements, or LAION's facts if the tables are LAION's."""
         if own is not None:
             return LAION.described_by(own)
         return LAION if self.is_laion else UNNAMED
@@ -163,7 +163,7 @@ class LaionTables:
         )
 
     def locate(self, index: int) -> tuple[TableFile, int]:
-        """Return the file of a shard, and which part of the file the shard is."""
+        """Return the file of a shard, and the shard's position among the parts of the file."""
         part = index
         for file in self.files:
             if part < file.parts:
@@ -195,7 +195,7 @@ def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
 
 def find_tables(storage: Storage) -> list[str]:
     """List the tables in a folder or below a prefix, sorted by name. Raises SourceError if there is none."""
-    # Spark, pandas and file systems leave files behind whose names begin with . or _
+    # Spark, pandas and file systems leave files whose names begin with . or _
     names = sorted(info.name for info in storage.list() if is_table(info.name) and not _HIDDEN.search(info.name))
     if not names:
         raise SourceError(f"{storage.url}: no table (.parquet, .csv, .tsv, .jsonl) found; check `source`")
@@ -214,10 +214,10 @@ def measure_tables(
 
     Args:
         rows_per_shard: Rows of each shard; the last shard of a file may have fewer.
-        overrides: Column name by role, for columns that have none of the role's aliases (`column` url=LINK).
+        overrides: Column name by role, for columns without one of the role's aliases (`column` url=LINK).
 
     Raises:
-        SourceError: A file is damaged, or its columns are not those of the first one.
+        SourceError: A file is damaged, or its columns differ from the first file's.
         UsageError: A column is missing or ambiguous, or an override names an unknown role or column.
     """
     if rows_per_shard < 1:
@@ -238,7 +238,7 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
     """Decide which column has which role.
 
     Args:
-        overrides: Column name by role, for columns that have none of the role's aliases.
+        overrides: Column name by role, for columns without one of the role's aliases.
 
     Raises:
         UsageError: There is no header or no column of URLs, two differ only in case, or an override names an unknown

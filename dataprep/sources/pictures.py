@@ -1,9 +1,9 @@
-"""Pictures of a user's own with the rows that describe them: labels, features, and the share of train that becomes val.
+"""A user's own pictures with the rows that describe them: labels, features, and the share of train that becomes val.
 
-How pictures and rows are found is the matter of a subclass of `PictureReader`; what becomes of them is the same for
-all. `Columns` finds the type of each column over all rows, and converts each row to features. A type is never guessed
-from a part of the rows, and no value is left out or filled in unless the user says how: a column with a missing value,
-or with values of two kinds, is an error that names the row.
+Subclasses of `PictureReader` find pictures and rows; the rest is the same for all. `Columns` finds the type of each
+column over all rows, and converts each row to features. A type is never guessed from a part of the rows, and no value
+is left out or filled in unless the user says how: a column with a missing value, or with values of two kinds, is an
+error that names the row.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ColumnError(SourceError):
     """A column that cannot be a feature.
 
     Args:
-        reason: Which row of the column shows it, and why; one clause.
-        remedy: What would keep a column that is left out without being asked for; empty if nothing would.
+        reason: The row that shows it, and why; one clause.
+        remedy: Advice for keeping the column, if it is left out by default; empty if there is none.
     """
 
     def __init__(self, column: str, reason: str, advice: str, *, mark: str = "; ", remedy: str = "") -> None:
@@ -72,8 +72,8 @@ class Columns:
 
     Args:
         defaults: Value for rows without one, as JSON or as plain text, by column.
-        leave_out: What a user does to leave a column out, with {words} for its name.
-        refuse: Takes each value and column that no feature can have, as a ColumnError; such a column is left out.
+        leave_out: Advice for leaving a column out, with {words} for its name.
+        refuse: Takes a ColumnError for each value or column that cannot be a feature; such a column is left out.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Columns:
     def add(self, row: Row) -> bytes:
         """Take a row, and return it encoded; `values` decodes it once all rows are known.
 
-        A value that no feature can have, and a row that is too large, are refused.
+        A value that cannot be a feature, and a row that is too large, are refused.
         """
         values = {name: value for name, value in row.values.items() if name not in self._drop}
         for name, value in values.items():
@@ -133,7 +133,7 @@ class Columns:
     def features(self) -> dict[str, Feature]:
         """Return the type of every column that has one.
 
-        A column that has values of two kinds, or rows without a value and no default, is refused.
+        A column is refused if it has values of two kinds, or a row without a value and no default.
         """
         unknown = sorted((self._defaults.keys() | self._drop) - self._types.keys() - self._drop)
         if unknown:
@@ -184,7 +184,7 @@ class _Place:
 
 
 class _TextTypes:
-    """The type of a column whose values are all texts, as in a CSV file."""
+    """Finds the type of a column whose values are all texts, as in a CSV file."""
 
     def __init__(self) -> None:
         self._fits: dict[Kind, Callable[[str], bool]] = dict(_TEXT_KINDS)
@@ -233,15 +233,15 @@ _FROM_TEXT: dict[Kind, Callable[[str], Any]] = {"int64": int, "float64": float, 
 
 
 def _is_kept(text: str) -> bool:
-    """Return whether a float of 64 bits holds a number: any fraction, to its precision, but an integer exactly, because
-    it may be an identifier."""
+    """Return whether a 64-bit float can hold a number: a fraction to its precision, but an integer exactly, because it
+    may be an identifier."""
     number = float(text)
     return math.isfinite(number) and (not _WHOLE.fullmatch(text) or int(number) == int(text))
 
 
 @dataclass(slots=True)
 class _Types:
-    """The type of a column of typed values, from those seen so far; each fact maps to the first row that shows it."""
+    """Finds the type of a column of typed values; each fact seen so far maps to the first row that shows it."""
 
     kinds: dict[Kind, str] = field(default_factory=dict)
     depths: dict[int, str] = field(default_factory=dict)
@@ -250,12 +250,12 @@ class _Types:
     empty: str = ""
     """First row with an empty list, which does not show the type of its elements."""
     rounded: str = ""
-    """First row with an integer that a float of 64 bits does not hold exactly."""
+    """First row with an integer that a 64-bit float cannot hold exactly."""
     columns: dict[str, _Types] = field(default_factory=dict)
     """Columns of records."""
 
     def add(self, value: Any, place: _Place) -> None:
-        """Take one value. Raises SourceError for one that no feature can have."""
+        """Take one value. Raises SourceError for a value that cannot be a feature."""
         value = _as_columns(value, place)
         if isinstance(value, dict):
             self._add_records(value, place)
@@ -293,7 +293,7 @@ class _Types:
             self._add_nested(item, place, depth + 1)
 
     def default(self, text: str) -> Any:
-        """Return the value of a text: parsed if it is JSON, else the text itself."""
+        """Return the parsed text if it is JSON, else the text itself."""
         try:
             return json.loads(text)
         except ValueError:
@@ -404,7 +404,7 @@ LISTED_IN_FULL = 5
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedDataset(OwnDataset):
-    """A user's own data that were read."""
+    """A user's own data after reading."""
 
     found: Mapping[str, Enumeration]
     """Samples of each split."""
@@ -416,7 +416,7 @@ class OpenedDataset(OwnDataset):
         return cls(**known | changed, found=found)
 
     def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
-        """Return this dataset, whose originals were read already."""
+        """Return this dataset; its originals were read before."""
         return self
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
@@ -429,10 +429,10 @@ class OpenedDataset(OwnDataset):
 
 @dataclass(slots=True)
 class Picture(ABC):
-    """One image, with the facts that are found so far."""
+    """One image, with the facts found so far."""
 
     row: bytes = field(default=b"", kw_only=True)
-    """Row of metadata as encoded by `Columns.add`: decoded values would take several times the memory."""
+    """Row of metadata as encoded by `Columns.add`; decoded values would take several times the memory."""
     class_name: str = field(default="", kw_only=True)
 
     @property
@@ -448,8 +448,8 @@ class Picture(ABC):
     @property
     @abstractmethod
     def place(self) -> tuple[str, int, int, int | None]:
-        """File that holds the image, relative to the root, with offset, number of bytes, and the CRC32C that they must
-        have; None where none is known."""
+        """File that holds the image, relative to the root, with offset, number of bytes, and the expected CRC32C (None
+        if it is not known)."""
 
 
 P = TypeVar("P", bound=Picture)
@@ -457,7 +457,7 @@ P_co = TypeVar("P_co", bound=Picture, covariant=True)
 
 
 class Pictures(Protocol[P_co]):
-    """Pictures in their order, which are read any number of times: a list, or more than fit into memory."""
+    """Ordered pictures that can be read any number of times: a list, or more than fit into memory."""
 
     def __len__(self) -> int: ...
 
@@ -496,14 +496,14 @@ class PictureReader(ABC, Generic[P]):
         self._features: dict[str, Feature] = {}
         """All columns except the label."""
         self._class_of: Callable[[P], str] = attrgetter("class_name")
-        """Function that returns the class of an image; it is another one once the labels' source is known."""
+        """Function that returns the class of an image; replaced when the labels' source is known."""
 
     def _collected(self, pictures: Iterable[P]) -> Pictures[P]:
         """Return pictures that can be read several times."""
         return list(pictures)
 
     def _take_columns(self) -> None:
-        """Find the types of all columns, once every row was added to `_columns`."""
+        """Find the types of all columns, after all rows were added to `_columns`."""
         self._all_columns = self._columns.features()
         self._features = dict(self._all_columns)
 
@@ -542,7 +542,7 @@ class PictureReader(ABC, Generic[P]):
     # Labels
 
     def _label_by_column(self, pictures: Pictures[P], column: str) -> None:
-        """Take the classes from a column, which then is not a feature."""
+        """Take the classes from a column, which is then not a feature."""
         feature = self._features.pop(column, None)
         if feature is None or feature.shape or feature.kind not in ("text", "int64", "bool"):
             known = ", ".join(self._features) or "none"
@@ -560,7 +560,7 @@ class PictureReader(ABC, Generic[P]):
 
         def class_of(picture: P) -> str:
             value = self._values(picture)[column]
-            # With leading zeros the names are sorted like the numbers.
+            # With leading zeros, names sort like the numbers.
             return value if isinstance(value, str) else str(value).lower().zfill(width)
 
         self._class_of = class_of
@@ -580,7 +580,7 @@ class PictureReader(ABC, Generic[P]):
         return fewest, most
 
     def _check_features(self) -> None:
-        """Refuse columns whose names no feature can have."""
+        """Refuse columns whose names are not valid for features."""
         faults = {name: fault for name in self._features if (fault := name_fault(name))}
         if faults:
             hint = f", or give `label_from` {LABEL_COLUMN}" if LABEL_COLUMN in faults else ""
@@ -590,7 +590,7 @@ class PictureReader(ABC, Generic[P]):
             )
 
     def _checked_classes(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the sorted names of classes, each once and without empty ones."""
+        """Return the sorted, unique, non-empty names of classes."""
         classes = self._told_apart({name for name in names if name})
         for name in classes:
             try:
@@ -602,7 +602,7 @@ class PictureReader(ABC, Generic[P]):
         return classes
 
     def _told_apart(self, names: set[str]) -> tuple[str, ...]:
-        """Return sorted names; note those that differ only in case or Unicode form, or make them one."""
+        """Return sorted names; note names that differ only in case or Unicode form, or join them."""
         spellings: dict[str, list[str]] = {}
         for name in sorted(names):
             spellings.setdefault(normalize("NFC", name).casefold(), []).append(name)
@@ -632,7 +632,7 @@ class PictureReader(ABC, Generic[P]):
     # References
 
     def _dataset(self, dataset: OwnDataset, found: Mapping[str, Enumeration], splits: Iterable[str]) -> OpenedDataset:
-        """Return a dataset with the splits that exist, and the samples of those that were read."""
+        """Return a dataset with the existing splits, and the samples of the splits that were read."""
         line = renumbering(next((enumeration.classes for enumeration in found.values()), ()))
         notes = (*self._notes, *([line] if line else ()), *uneven_classes(self._own, found))
         return OpenedDataset.of(dataset, found, facts={name: dataset.facts[name] for name in splits}, notes=notes)
@@ -669,13 +669,13 @@ class PictureReader(ABC, Generic[P]):
 
 
 def in_val(own: OwnData, text: str) -> bool:
-    """Return whether an image of train belongs to val. Only its group or key decides, so other images do not move
-    it."""
+    """Return whether an image of train belongs to val. Only its group or key decides, so other images have no
+    influence."""
     return _place_of(own, text) < own.val_fraction * 2**64
 
 
 def uneven_classes(own: OwnData, found: Mapping[str, Enumeration]) -> Iterator[str]:
-    """Yield a line for each split of a divided train that has no image of some classes."""
+    """Yield a line for each split of a divided train that lacks images of some classes."""
     if not own.val_fraction or not found.keys() >= {"train", "val"} or not found["train"].classes:
         return
     classes = found["train"].classes
@@ -695,7 +695,7 @@ def uneven_classes(own: OwnData, found: Mapping[str, Enumeration]) -> Iterator[s
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names for a message: all of a few, else the first ones and dots."""
+    """Return names for a message: all if they are few, else the first ones and dots."""
     if len(names) <= LISTED_IN_FULL:
         return ", ".join(names)
     return ", ".join([*names[:SHOWN_EXAMPLES], "..."])
@@ -707,7 +707,7 @@ def _place_of(own: OwnData, text: str) -> int:
 
 
 def empty_split(own: OwnData, train: int, val: int, texts: Iterable[str]) -> UsageError:
-    """Return the error for a share of train that leaves no image for one of the splits; it names one that works."""
+    """Return the error for a share that leaves no image in train or val; it names a share that works."""
     asked, low, high = own.val_fraction, 1.0, 0.0
     for text in texts:
         place = _place_of(own, text) / 2**64

@@ -2,11 +2,11 @@
 
     tables ─▶ splits, by names ─▶ rows ─▶ images: unpacked bytes, or files ─▶ labels ─▶ a share of train becomes val
 
-A table may be a stranger's: its paths lead nowhere but below the source that the user named (`image_tables.py`).
+A table may come from a stranger: its paths never leave the source that the user named (`image_tables.py`).
 
-Rows whose images do not exist, have no byte, or are of a type that is not read are problems, unless
-`max_reject_ratio` allows as many as each split has: then the build rejects the images, and lists them. Pictures in
-the same folders that no row names are counted.
+Rows whose images are missing, empty or of a type that is not read are problems. If `max_reject_ratio` allows their
+number in each split, the build rejects and lists the images instead. Pictures in the same folders that no row names are
+counted.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class NamedRow(NamedTuple):
 
 
 class UnusableImages:
-    """Notes the rows of tables whose images cannot be used.
+    """Collects the rows of tables whose images cannot be used.
 
     Args:
         max_ratio: Share of a split's rows that may be rejected.
@@ -88,17 +88,17 @@ class UnusableImages:
         self._where = root.url
         self._all_missing = SpilledItems(_MISSING_IMAGES)
         self._rows, self._missing = 0, own_pictures.Examples()
-        """Rows of the table that is read, and its images that do not exist."""
+        """Rows of the current table, and its images that do not exist."""
         self._lacking: list[tuple[image_tables.ImageTable, own_pictures.Examples, int]] = []
-        """Tables that lack images, with these images and the number of rows."""
+        """Tables with missing images: the images and the number of rows."""
         self._unread: list[NamedRow] = []
-        """First rows with a file of a type that is not read."""
+        """First rows whose file has a type that is not read."""
         self._num_unread = 0
         self._empty = own_pictures.Examples()
 
     @property
     def are_some(self) -> bool:
-        """Whether there are images that cannot be used."""
+        """Whether any images cannot be used."""
         return bool(self._lacking or self._num_unread or self._empty.count)
 
     @property
@@ -123,7 +123,7 @@ class UnusableImages:
             self.add_empty(row)
 
     def add_empty(self, row: own_pictures.Shown) -> None:
-        """Note a row whose image has no byte, or that has none."""
+        """Note a row whose image is empty, or that has no image."""
         self._empty.add(row)
 
     def end_table(self, table: image_tables.ImageTable) -> None:
@@ -154,7 +154,7 @@ class UnusableImages:
             errors = self._too_many(odd, remedy)
         else:
             option = f"`max_reject_ratio` {ratio:g}" if are_final else "`max_reject_ratio`"
-            errors = self._mendable(f"or have them rejected and listed with {option}")
+            errors = self._repairable(f"or have them rejected and listed with {option}")
         for error in errors:
             problems.note(error)
         if not self._max_ratio:
@@ -171,8 +171,8 @@ class UnusableImages:
             )
         yield from self._elsewhere()
 
-    def _mendable(self, reject: str) -> Iterator[str]:
-        """Yield errors about all images that cannot be used, each with what helps; `reject` is how to go without."""
+    def _repairable(self, reject: str) -> Iterator[str]:
+        """Yield an error with advice for each kind of unusable images; `reject` is the advice for rejecting them."""
         for table, number, image in self._unread:
             yield (
                 f"{image_tables.row_name(table, number)}: {shown(image)}: a picture of type {_suffix(image)}, which is "
@@ -186,12 +186,12 @@ class UnusableImages:
                 )
         yield from self._elsewhere()
         if self._empty.count:
-            mend = "replace it, or remove the row" if self._empty.count == 1 else "replace them, or remove the rows"
+            repair = "replace it, or remove the row" if self._empty.count == 1 else "replace them, or remove the rows"
             images = f"{counted(self._empty.count, 'image')} without a byte"
-            yield f"{self._where}: {images}: {self._empty}; {mend}, {reject}"
+            yield f"{self._where}: {images}: {self._empty}; {repair}, {reject}"
 
     def _elsewhere(self) -> Iterator[str]:
-        """Yield an error for each table most of whose images do not exist, so that its paths begin elsewhere."""
+        """Yield an error for each table most of whose images do not exist: its paths probably begin elsewhere."""
         for table, missing, rows in self._lacking:
             if 2 * missing.count >= rows:
                 yield (
@@ -201,7 +201,7 @@ class UnusableImages:
                 )
 
     def _in_archive(self) -> str:
-        """Return what to do if the images are in an archive beside the table."""
+        """Return advice in case the images are in an archive next to the table."""
         if not self._root.is_local:
             return ""
         beside = sorted(path.name for path in Path(self._root.url).iterdir() if path.suffix.lower() in (".zip", ".tar"))
@@ -218,19 +218,19 @@ class UnusableImages:
 
 
 def is_read(image: str) -> bool:
-    """Return whether files of this type are read, by the name of the file."""
+    """Return whether a file is, by its name, of a type that is read."""
     return _suffix(image) not in OTHER_PICTURES
 
 
 class UnnamedPictures:
-    """Compares the pictures that rows name with those in the same folders."""
+    """Finds pictures that no row names in the folders of pictures that rows name."""
 
     def __init__(self, root: Storage) -> None:
         self._root = root
         self._names: set[str] = set()
 
     def add(self, name: str) -> None:
-        """Take the name below the source of a picture that a row names."""
+        """Take a picture that a row names, by its name below the source."""
         if len(self._names) <= MAX_NAMED:
             self._names.add(name)
 
@@ -239,7 +239,7 @@ class UnnamedPictures:
         entries = list(islice(self._entries(), MAX_LISTED + 1)) if len(self._names) <= MAX_NAMED else []
         if len(entries) > MAX_LISTED:
             return ""
-        named = {name.lower() for name in self._names}  # as keys, and some disks, ignore case
+        named = {name.lower() for name in self._names}  # because keys, and some disks, ignore case
         unnamed = sorted(name for name in entries if name and name.lower() not in named)
         if not unnamed:
             return ""
@@ -250,8 +250,8 @@ class UnnamedPictures:
         )
 
     def _entries(self) -> Iterator[str]:
-        """Yield the name below the source of each picture in the folders of those that rows name; an empty name for
-        anything else in them."""
+        """Yield the name below the source of each picture in the folders of the named pictures; an empty name for any
+        other file."""
         for folder in sorted({name.rpartition("/")[0] for name in self._names}):
             with suppress(OSError), os.scandir(self._root.url_of(folder)) as entries:
                 for entry in entries:
@@ -391,7 +391,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
                     if self._has_key(row, picture, f"{short[table.name]}-{ordinal}", is_built=is_built):
                         pictures.append(picture)
             self._unusable.end_table(table)
-            if self._holds_bytes:  # whoever has to repair a table should not wait until the others are unpacked
+            if self._holds_bytes:  # report a damaged table before the others are unpacked
                 self._problems.refuse()
         if not len(pictures) and not self._problems.count:
             raise SourceError(f"{tables[0].url}: no rows; expected one for each image")
@@ -402,7 +402,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         return pictures
 
     def _has_key(self, row: image_tables.TableRow, picture: _Picture, ordinal: str, *, is_built: bool) -> bool:
-        """Take the values of a row, and its key if its split is built; return False if it can have none."""
+        """Take the values of a row, and its key if its split is built; return False if it cannot have a key."""
         where = f"{picture.table.url} {numbered(picture.table.name, row.number)}"
         values = {name: value for name, value in row.values.items() if name != self._keys.reserved_column}
         picture.row = self._columns.add(Row((), where, values, picture.table.holds_texts))
@@ -460,7 +460,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
     def _named_rows(
         self, table: image_tables.ImageTable, located: image_tables.LocatedImages, refuse: keys.Refuse
     ) -> Iterator[tuple[image_tables.TableRow, str]]:
-        """Yield the rows of a table, each with the name of its file below the source; empty for a row without one."""
+        """Yield the rows of a table, each with the name of its file below the source; empty if it has no file."""
         for row in image_tables.table_rows(
             table, self._image_column, self._drop, progress=self._progress, refuse=refuse
         ):
@@ -503,7 +503,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
             )
 
     def _note_unnamed(self) -> None:
-        """Note the pictures next to the tables' own that no row names, if the rows of all tables are read."""
+        """Note pictures in the tables' folders that no row names, if the rows of all tables are read."""
         if self._unnamed is not None and (line := self._unnamed.line()):
             self._notes.append(line)
 
@@ -531,7 +531,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         return classes
 
     def _label_source(self) -> str:
-        """Return the column of the labels if the user has not named one."""
+        """Choose the column of the labels when the user has not named one."""
         named = [name for name in self._table_columns.classes if name in self._features]
         if own_pictures.LABEL_COLUMN in self._features or len(named) == 1:
             column = own_pictures.LABEL_COLUMN if own_pictures.LABEL_COLUMN in self._features else named[0]
@@ -576,7 +576,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
 
 
 class _Keys:
-    """Makes the keys of samples: from paths if rows have them, or a column, or the numbers of rows."""
+    """Makes the keys of samples from paths, from a column, or from the numbers of rows."""
 
     def __init__(self, own: base.OwnData, columns: image_tables.TableColumns, image_column: str) -> None:
         self._from = own.key_from
@@ -595,7 +595,7 @@ class _Keys:
             ]
             self._column = paths[0] if len(paths) == 1 and paths[0] not in own.drop else None
         self.reserved_column = self._column if self._column in RESERVED else None
-        """Column that is not a feature, because no feature may have its name; the key has its values."""
+        """Column that is only in the key, because its name is not valid for a feature."""
 
     def key(self, row: image_tables.TableRow, where: str, ordinal: str, file: str, *, is_missing: bool) -> str:
         """Return the key of a row.
@@ -603,7 +603,7 @@ class _Keys:
         Args:
             ordinal: Name of the table and number of the row in it.
             file: Name of the image's own file; empty if it has none.
-            is_missing: Whether the row has no image; then it may have no path, either.
+            is_missing: Whether the row has no image; it may then also have no path.
         """
         path = self._path(row, file)
         has_neither = is_missing and path is None

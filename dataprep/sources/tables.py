@@ -1,8 +1,8 @@
 """Tables in parquet, CSV, TSV or JSON lines: read in parts of many rows, or row by row as metadata of a user's images.
 
-In parts, for tables of any length: a file is divided into parts of equally many rows, the last one shorter. The footer
-of a parquet file has the number of its rows, and a part is read from the row groups that hold it. A text file is
-streamed once, to count the rows and to note at which byte each part begins. At most one part is in memory.
+In parts, for tables of any length: a file is divided into parts with the same number of rows; the last one is shorter.
+The footer of a parquet file has the number of rows, and a part is read from the row groups that hold it. A text file is
+streamed once, to count the rows and note the byte where each part begins. At most one part is in memory.
 
 Row by row: `metadata.csv`, `.jsonl` or `.parquet`, as Hugging Face's ImageFolder reads them, and a user's own tables.
 Each row describes one image, whose path is in the column `file_name`. Rows are read once, in order, and the size of
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["int", "float", "string"]
 Value: TypeAlias = str | int | float | None
-"""A value of a table; None where there is none."""
+"""A value of a table; None if it is missing."""
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
 """Suffixes of tables."""
 MAX_PART_BYTES = 2**30
@@ -61,11 +61,11 @@ _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 FILE_NAMES = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
 FILE_COLUMN = "file_name"
 MAX_LINE_BYTES = 4 * MAX_ANNOTATION_BYTES
-"""Maximum size of a line of text: JSON may need several bytes for one that is kept."""
+"""Maximum size of a line of text: JSON may need several bytes for each stored byte."""
 MAX_GROUP_BYTES = 2**29
 """Maximum size of a row group of a parquet file, uncompressed."""
 _BATCH_BYTES = 2**26
-"""Maximum memory of a batch of rows, if each row is as large as its row group: a single value can be so large."""
+"""Maximum memory of a batch of rows, if each row is as large as its row group: a single value can be that large."""
 _BATCH_ROWS = 1024
 _LEAST_ROWS = 8
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -116,7 +116,7 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
         part_rows: Rows of each part but the last.
 
     Raises:
-        SourceError: The file is absent, damaged or a text that is not UTF-8, or has no columns or the same one twice.
+        SourceError: The file is absent, damaged or not UTF-8 (text files), or has no columns or the same one twice.
         UsageError: The file is not a table by its suffix.
     """
     if not is_table(name):
@@ -165,7 +165,7 @@ def table_sha256(storage: Storage, name: str, num_bytes: int) -> str:
     """Return the hexadecimal digest of a table, as in `TableFile.sha256`.
 
     Raises:
-        SourceError: The file is absent, or no parquet file by its end.
+        SourceError: The file is absent, or its end is not a parquet file's.
     """
     try:
         if _suffix(name) == ".parquet":
@@ -191,7 +191,7 @@ def parquet_errors(url: str, advice: str = "download it again") -> Iterator[None
 
 
 def largest_group(metadata: Any) -> int:
-    """Return the size of the largest row group of a parquet file, uncompressed, as the file claims it.
+    """Return the uncompressed size of a parquet file's largest row group, as the file claims it.
 
     Only the sizes of row groups are read: if the metadata of a column are damaged, pyarrow ends the process.
     """
@@ -220,7 +220,7 @@ class Row(NamedTuple):
     """File and row, for messages."""
     values: Values
     is_text: bool
-    """Whether all values are texts, as in a CSV file; only all rows together show their types."""
+    """Whether all values are texts, as in a CSV file; their types are found over all rows."""
 
 
 def rows_of(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[Row]:
@@ -246,7 +246,7 @@ def holds_texts(url: str) -> bool:
 
 
 def numbered(url: str, number: int) -> str:
-    """Return the name of a row in messages: `line 3` of a text, in which a header is line 1, or `row 3` of parquet."""
+    """Return a row's name for messages: `line 3` of a text file (a header is line 1), or `row 3` of parquet."""
     return f"{'row' if _suffix(url) == '.parquet' else 'line'} {number}"
 
 
@@ -254,7 +254,8 @@ def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[in
     """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line.
 
     Args:
-        refuse: Takes each row with another number of fields than the header, or a line that is not a JSON object.
+        refuse: Takes an error for each row whose number of fields differs from the header's, and each line that is not
+            a JSON object.
 
     Raises:
         SourceError: The file cannot be read, or a line is too large.
@@ -353,7 +354,7 @@ def _integer(value: Any) -> int | None:
 
 
 def _real(value: Any) -> float | None:
-    """Return a finite number; None for NaN, which is how pandas writes an absent value, and for infinities."""
+    """Return a finite number; None for infinities and for NaN, which pandas writes for a missing value."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
@@ -361,7 +362,7 @@ def _text(value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # JSON can escape half a character
+        return value.encode("utf-8", "replace").decode()  # JSON can contain half of a surrogate pair
     return json.dumps(value, default=str, ensure_ascii=False)
 
 
@@ -563,7 +564,7 @@ def _named_rows(
 
 def _csv_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:
     delimiter = _DELIMITERS[_suffix(file.url)]
-    # strict: else a quote that is not closed takes the rows up to the next one, or to the end, into its field.
+    # strict: otherwise an unclosed quote would take the rows up to the next quote, or to the end, into its field.
     reader = csv.reader(_text_lines(file, stream), delimiter=delimiter, strict=True)
     with _parsed_metadata(file, 1):
         header = next(reader, [])
@@ -633,7 +634,7 @@ def _metadata_parquet_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tup
 
 
 def _refuse_bomb(file: MetadataFile, metadata: Any) -> int:
-    """Return how many rows may be read at once. Raises SourceError for a small file that claims to be large."""
+    """Return how many rows may be read at once. Raises SourceError if a small file claims to be large."""
     largest = largest_group(metadata)
     if largest > MAX_GROUP_BYTES or metadata.num_rows > file.num_bytes:
         raise SourceError(
@@ -657,7 +658,7 @@ def _text_lines(file: MetadataFile, stream: BinaryIO) -> Iterator[str]:
 
 @contextmanager
 def _parsed_metadata(file: MetadataFile, number: int) -> Iterator[None]:
-    """Turn errors of the row that begins at a line into one that names it."""
+    """Turn errors of the row that begins at a line into a SourceError that names the line."""
     try:
         yield
     except csv.Error as error:  # a field over 131,072 characters, a quote that is not closed

@@ -1,8 +1,8 @@
-"""Lists a tree of a user's files: images, metadata, text files, archives, and files that are passed over.
+"""Lists a tree of a user's files: images, metadata, text files, archives, and files that are skipped.
 
-Archives directly in the root are read as if they were unpacked there: into a folder of their own name, unless
-everything in them is in such a folder already. Hidden files are ignored; other files that are not images are passed
-over and counted. Pictures in formats that cannot be read are refused, because the dataset would lack them.
+Archives directly in the root are read as if they were unpacked there, into a folder with the archive's name unless
+everything in the archive is in such a folder already. Hidden files are ignored; other files that are not images are
+skipped and counted. Pictures in formats that cannot be read are refused, because the dataset would lack them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _IS_PACKED = "a compressed archive, in which images cannot be read in place"
 _TEXTS = frozenset({"caption", "txt"})
 """Suffixes that tools give to the text files of pictures."""
 _TABLES = frozenset({"csv", "jsonl", "parquet", "tsv"})
-"""Suffixes of tables, which only under the names of metadata are read beside pictures."""
+"""Suffixes of tables, which are read next to pictures only if they are named like metadata."""
 _PATTERN = re.compile(r"[.*?\[]")
-"""Characters by which a file to pass over is given by a pattern of its name, and not by its suffix."""
+"""Characters that make a value of `exclude` a pattern of names instead of a suffix."""
 SHOWN_EMPTY = 3
-"""Maximum number of images without a byte that are kept for a message."""
+"""Maximum number of empty images that are kept for a message."""
 MAX_METADATA_BYTES = 2**30
 """Maximum size of a metadata file; one in an archive or a bucket is held in memory."""
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, str, int, int])
@@ -65,7 +65,7 @@ class Original(NamedTuple):
 
 
 def path_bytes(image: Original) -> bytes:
-    """Return the path of an image as bytes, also where it is not UTF-8."""
+    """Return the path of an image as bytes, even if it is not UTF-8."""
     return name_bytes("/".join(image.parts))
 
 
@@ -87,7 +87,7 @@ def is_text(name: str, own: OwnData) -> bool:
 
 
 def is_passed_over(name: str, own: OwnData) -> bool:
-    """Return whether the user leaves a file out by its suffix or by a pattern.
+    """Return whether the user excludes a file, by its suffix or by a pattern.
 
     Args:
         name: Name of the file without its folder, in lower case.
@@ -119,7 +119,7 @@ class Tree:
     texts: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
     """Text files of the images."""
     num_empty: int = 0
-    """Number of images without a byte."""
+    """Number of empty images."""
     first_empty: list[Original] = field(default_factory=list)
     """The first of these images, for a message."""
     passed_over: Counter[str] = field(default_factory=Counter)
@@ -127,14 +127,14 @@ class Tree:
     sources: list[SourceFile] = field(default_factory=list)
     """Archives, and metadata files outside of archives."""
     unused_text: Original | None = None
-    """A file that was passed over although it seems to be the text file of an image."""
+    """A skipped file that seems to be the text file of an image."""
     unused_table: Original | None = None
-    """The first table that was passed over."""
+    """The first skipped table."""
     unused_archive: str = ""
-    """Name of the first archive that was passed over because it is in a folder."""
+    """Name of the first archive that was skipped because it is in a folder."""
     _last_image: Original | None = None
     _last_text: Original | None = None
-    """The last text file that was passed over, if no image came after it."""
+    """The last skipped text file, if no image came after it."""
 
     def take(self, original: Original, own: OwnData, metadata: Callable[[], MetadataFile]) -> None:
         """Add one file by its name; `metadata` is called if it is a metadata file."""
@@ -241,7 +241,7 @@ def _kind(suffix: str) -> str:
 
 
 def _is_odd(tree: Tree, own: OwnData, name: str) -> bool:
-    """Count a file that is left out before it is judged: a hidden one, one that the user leaves out, or no picture."""
+    """Return whether a file is skipped, and count it: it is hidden, excluded by the user, or not a picture."""
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
     if is_hidden((name,)):
         tree.passed_over[_HIDDEN] += 1
@@ -346,5 +346,5 @@ def _strip_common_folders(tree: Tree) -> None:
 
 
 def _without_top(files: SpilledItems[Original], depth: int) -> SpilledItems[Original]:
-    """Return files with paths that begin some folders deeper."""
+    """Return the files with paths that lack the first `depth` folders."""
     return SpilledItems(ORIGINALS, (file._replace(parts=file.parts[depth:]) for file in files))

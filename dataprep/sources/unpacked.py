@@ -6,11 +6,11 @@ and then a list of them:
     image 0 | image 1 | ... | sizes, 8 bytes each | CRC32Cs, 4 bytes each | CRC32C of the list, 4 bytes
     | number of images, 8 bytes | MAGIC
 
-So an image is a range of bytes again: a reference names the parquet file, and an offset among its images. That is a
-function of the original alone, wherever the output is. The file's name is a hash of the original's name, size and
-digest, so an original that has changed never meets the images of the old one. It is published whole or not at all,
-stays until the dataset is finished, and a rerun uses it. References have the CRC32C of each image, so bytes that change
-meanwhile never get into a dataset.
+So an image is a range of bytes again: a reference names the parquet file and an offset among its images, which depends
+on the original alone. The file's name is a hash of the original's name, size and digest, so images of an earlier
+version of the original are never used. The file is published completely or not at all, stays until the dataset is
+finished, and is used by reruns. References have the CRC32C of each image, so bytes that change in the meantime never
+get into a dataset.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from dataprep.storage.errors import disk_errors
 
 PARQUET = ".parquet"
 IMAGE_FILES = "*"
-"""Name in a plan's sources for all files that tables name by path; then none of the tables holds images itself."""
+"""Name in a plan's sources for all files that tables name by path; such tables hold no images themselves."""
 MAGIC = b"dp-unp-2"
 NO_IMAGE = -1
-"""Size of the image of a row that has none."""
+"""Size for a row without an image."""
 _SIZE_BYTES, _CRC32C_BYTES, _COUNT_BYTES = 8, 4, 8
 _TAIL_BYTES = _CRC32C_BYTES + _COUNT_BYTES + len(MAGIC)
 
@@ -73,8 +73,9 @@ def unpacked_sources(sources: Iterable[PlannedSource]) -> list[PlannedSource]:
 
 @contextmanager
 def unpacking(storage: Storage, name: str) -> Iterator[Callable[[bytes | None], int]]:
-    """Write a file of images; the context's function appends one, or None for a row without, and returns its CRC32C.
-    The file is published when the block has ended.
+    """Write a file of images and publish it at the end of the block.
+
+    The context's function appends an image, or None for a row without one, and returns its CRC32C.
 
     Raises:
         StorageError: The file cannot be written; nothing of it is visible then.
@@ -118,7 +119,7 @@ def unpacked_list(storage: Storage, name: str) -> UnpackedList | None:
         return None
     try:
         found = _list_in(storage, info)
-    except FileNotFoundError:  # removed by another process meanwhile
+    except FileNotFoundError:  # removed by another process in the meantime
         return None
     if found is None:
         storage.delete_exactly(info)
@@ -147,7 +148,7 @@ def _crc32c_bytes(data: bytes) -> bytes:
 
 
 def _little_endian(numbers: array[int]) -> array[int]:
-    """Return numbers as they are stored; the same function reads them back."""
+    """Convert numbers to or from the stored byte order."""
     if sys.byteorder == "little":
         return numbers
     swapped = array(numbers.typecode, numbers)
@@ -156,9 +157,7 @@ def _little_endian(numbers: array[int]) -> array[int]:
 
 
 class UnpackedImages:
-    """The originals of a build, in which the images of parquet files are read from the files that they were unpacked
-    to.
-    """
+    """The originals of a build; images of parquet files are read from the files with unpacked images."""
 
     def __init__(self, originals: Storage, output: Storage, sources: Iterable[PlannedSource]) -> None:
         self._originals, self._output = originals, output
@@ -188,12 +187,12 @@ class UnpackedImages:
             ) from error
 
     def refuse_damaged(self, ref: SampleRef, crc32c: int | None) -> None:
-        """Refuse an image whose bytes do not have the checksum of its reference, if it is an unpacked one.
+        """Refuse an unpacked image whose bytes do not have the checksum of its reference.
 
         The file that holds it is removed, so that a rerun unpacks it again.
 
         Raises:
-            SourceError: The image is an unpacked one.
+            SourceError: The image was unpacked; other images are left to the caller.
         """
         unpacked = self._names.get(ref.source)
         if unpacked is None:

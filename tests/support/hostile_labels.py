@@ -76,9 +76,9 @@ def _annotations() -> dict[str, tuple[bytes, str]]:
     external = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]>'
     two = f"<object><name>{WNID}</name></object><object><name>{OTHER_WNID}</name></object>"
     return {
-        "empty": (b"", "no XML"),
-        "text": (b"404 Not Found", "no XML"),
-        "cut": (_annotation()[:-5], "no XML"),
+        "empty": (b"", "not readable XML"),
+        "text": (b"404 Not Found", "not readable XML"),
+        "cut": (_annotation()[:-5], "not readable XML"),
         "doctype": (_annotation(before=doctype), "document type"),
         "doctype-in-utf16": (_annotation(before=doctype).decode().encode("utf-16"), "document type"),
         "billion-laughs": (
@@ -86,16 +86,16 @@ def _annotations() -> dict[str, tuple[bytes, str]]:
             "document type",
         ),
         "external-entity": (_annotation("<object><name>&x;</name></object>", external), "document type"),
-        "unknown-entity": (_annotation("<object><name>&x;</name></object>"), "no XML"),
+        "unknown-entity": (_annotation("<object><name>&x;</name></object>"), "not readable XML"),
         "no-object": (_annotation(""), "class none"),
         "two-classes": (_annotation(two), "expected one WNID"),
         "no-wnid": (_annotation("<object><name>../../etc</name></object>"), "expected one WNID"),
         "long-name": (_annotation(f"<object><name>{'n' * 100_000}</name></object>"), "expected one WNID"),
-        "deep": (b"<a>" * 40_000, "no XML"),
+        "deep": (b"<a>" * 40_000, "not readable XML"),
         "deep-and-closed": (b"<a>" * 30_000 + b"</a>" * 30_000, "class none"),
         "of-a-mebibyte": (_annotation("<object/>" * 2**17), "at most 262,144"),
-        "encoding-unheard-of": (b'<?xml version="1.0" encoding="evil"?><a/>', "no XML"),
-        "nul": (b"<a>\0</a>", "no XML"),
+        "encoding-unheard-of": (b'<?xml version="1.0" encoding="evil"?><a/>', "not readable XML"),
+        "nul": (b"<a>\0</a>", "not readable XML"),
     }
 
 

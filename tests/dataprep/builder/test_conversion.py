@@ -148,7 +148,7 @@ def replaced_manifest(path):
         ("index/train.parquet", longer, "the manifest has"),
         ("index/train.parquet", partial(changed, at=10), "the manifest has"),
         ("train/pets-train-00000-of-00002.tar", longer, "dataset.json lists"),
-        ("train/pets-train-00000-of-00002.tar", lambda path: path.unlink(), "missing, dataset.json lists it"),
+        ("train/pets-train-00000-of-00002.tar", lambda path: path.unlink(), "missing, but dataset.json lists it"),
         ("train/pets-train-00000-of-00002.tar", partial(changed, at=515), "has CRC32C"),
         ("dataset.json", replaced_manifest, "was replaced meanwhile"),
         ("dataset.json", lambda path: path.unlink(), "no dataset there"),

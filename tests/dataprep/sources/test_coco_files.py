@@ -56,7 +56,7 @@ def test_panoptic_images_of_an_archive_in_an_archive(storage, method):
     storage.create("panoptic_annotations_trainval2017.zip", outer)
     with PanopticImages(storage, "val2017") as images:
         assert images.read("7.png") == PNG
-        with pytest.raises(SourceError, match="not found, the annotations name it"):
+        with pytest.raises(SourceError, match="not found, but the annotations name it"):
             images.read("8.png")
 
 
@@ -87,7 +87,7 @@ def test_other_files_than_panoptic_images_are_refused(tmp_path):
     files = {"panoptic_val2017/jpeg.png": picture(1), "panoptic_val2017/bomb.png": bomb}
     storage.create("annotations/panoptic_val2017.zip", zipped(files))
     with PanopticImages(storage, "val2017") as images:
-        with pytest.raises(SourceError, match="no PNG"):
+        with pytest.raises(SourceError, match="not a PNG"):
             images.read("jpeg.png")
         with pytest.raises(SourceError, match="over 1,048,576 bytes"):
             images.read("bomb.png")

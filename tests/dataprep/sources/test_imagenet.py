@@ -188,7 +188,7 @@ def test_labels_of_kaggle_above_the_source_are_named(tmp_path):
         ("ImageId,Class\n", "expected ImageId,PredictionString in its first line"),
         ("ImageId,PredictionString\nILSVRC2012_val_00000001,\n", "line 2: .*expected an image that occurs once"),
         ("ImageId,PredictionString\na,n01440764 1\na,n01440764 1\n", "line 3: .*expected an image that occurs once"),
-        ('ImageId,PredictionString\n"a', "no CSV that can be read"),
+        ('ImageId,PredictionString\n"a', "not a readable CSV file"),
     ],
 )
 def test_damaged_labels_of_kaggle_are_refused(tmp_path, text, message):
