@@ -1,6 +1,6 @@
 """Engines: what builds the shards of a dataset, on this machine or on many.
 
-    engines.py   what `dataprep build` asks of an engine; the engines by name; the part that a run builds
+    engines.py   the interface of an engine to `dataprep build`; the engines by name; the part that a run builds
     local.py     the pool of processes of this machine, for all shards or for one of several parts
     task.py      a shard as a task on a node of Ray or Spark
     ray/         a Ray cluster; spark/: Apache Spark

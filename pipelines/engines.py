@@ -37,7 +37,7 @@ class Part:
         return index % self.count + 1
 
     def ordered(self, indexes: Iterable[int]) -> list[int]:
-        """Return indexes in the order in which their part begins them: as if shuffled, another for each `count`."""
+        """Return indexes in the order that their part begins them: as if shuffled, and different for each `count`."""
         return sorted(indexes, key=self._mixed)
 
     def _mixed(self, index: int) -> int:
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineChoice:
-    """What a command line says of the engine of a build; it changes no byte of the dataset."""
+    """Options of a build's engine; they change no byte of the dataset."""
 
     runner: str
     """Value of --runner."""
@@ -67,7 +67,7 @@ class EngineChoice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineWork:
-    """What an engine is told of the build before it is planned."""
+    """Facts about the build that an engine gets before it is planned."""
 
     dataset: str
     source_url: str
@@ -84,10 +84,10 @@ class EngineModule(Protocol):
     """An engine: a module with these three functions."""
 
     def check(self, choice: EngineChoice, /) -> None:
-        """Refuse a choice with which no build can run; no cluster is contacted. Raises UsageError."""
+        """Refuse a choice that no build can run with; no cluster is contacted. Raises UsageError."""
 
     def shards_at_once(self, choice: EngineChoice, urls: tuple[str, ...], /) -> int:
-        """Return the largest number of shards in progress, by which the limits for web hosts are divided.
+        """Return the largest number of shards in progress; the limits for web hosts are divided by it.
 
         Args:
             urls: URLs of originals and dataset.
@@ -177,7 +177,7 @@ def _scheduled(text: str, count: str | None, environment: Mapping[str, str]) -> 
             break
     else:
         names = ", ".join(scheduler.index for scheduler in _SCHEDULERS)
-        raise UsageError(f"`part` {text}: none of {names} is set; say `part` K/N")
+        raise UsageError(f"`part` {text}: none of {names} is set; give `part` K/N")
 
     def value(name: str | None, otherwise: int) -> int:
         found = environment.get(name, "") if name is not None else ""
@@ -185,12 +185,12 @@ def _scheduled(text: str, count: str | None, environment: Mapping[str, str]) -> 
 
     total = int(count) if count is not None else value(scheduler.count, 0)
     if total == 0:
-        raise UsageError(f"`part` {text}: {scheduler.index} does not tell the number of parts; say `part` auto/N")
+        raise UsageError(f"`part` {text}: {scheduler.index} does not say how many parts there are; give `part` auto/N")
     place, rest = divmod(value(scheduler.index, 0) - value(scheduler.first, 0), max(1, value(scheduler.step, 1)))
     if rest or not 0 <= place < total:
         raise UsageError(
-            f"`part` {text}: {scheduler.index}={environment[scheduler.index]} is none of {total} tasks in equal steps; "
-            "say `part` K/N"
+            f"`part` {text}: {scheduler.index}={environment[scheduler.index]} is not one of {total} tasks in equal "
+            "steps; give `part` K/N"
         )
     return _checked(text, place + 1, total)
 
@@ -203,7 +203,7 @@ def _checked(text: str, number: int, count: int) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class _Scheduler:
-    """Variables in which a scheduler tells a task its place among others."""
+    """Variables that a scheduler sets to give a task its place among others."""
 
     index: str
     first: str | None = None
@@ -218,5 +218,5 @@ _SCHEDULERS = (
     _Scheduler("JOB_COMPLETION_INDEX"),
     _Scheduler("DATAPREP_WORKER", count="DATAPREP_WORKERS"),
 )
-"""Slurm's job arrays, Google Batch, Indexed Jobs of Kubernetes, which do not tell their number, and `dataprep tpu run`.
-"""
+"""Slurm's job arrays, Google Batch, Indexed Jobs of Kubernetes, which do not say how many tasks there are, and
+`dataprep tpu run`."""

@@ -8,7 +8,7 @@ The parts run anywhere, in any number and at any time. They know of each other o
 the dataset becomes complete if one part remains. A shard may be built twice: both builds have the same bytes, and one
 of their receipts counts.
 
-The order in which a part takes its shards depends on N. So parts of another N, begun next to these, rarely take a shard
+A part's order of its shards depends on N. So parts of another N, begun next to these, rarely take a shard
 that is just being built, and they leave out what is finished.
 """
 
@@ -34,12 +34,12 @@ from pipelines.engines import EngineChoice, EngineWork, Part
 
 MIN_PATIENCE_S = 2.0
 PATIENCE_SHARDS = 4
-"""A part is silent when it finishes no shard while this part could have built so many in one process."""
+"""A part counts as silent if it finishes no shard in the time that one process here takes for this many."""
 _BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
 
 _Build = Callable[[BuildJob, Iterable[int], Callable[[int], bool]], Iterator[ShardReceipt]]
-"""Function that builds the shards of some indexes, in their order, and yields their receipts. Before it begins a shard
-it asks whether that is still left."""
+"""Function that builds the shards of some indexes, in their order, and yields their receipts. Before each shard it asks
+whether the shard is still missing."""
 
 
 def check(choice: EngineChoice) -> None:
@@ -88,7 +88,7 @@ class Helper:
     _seen: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Number of missing shards of each part, and when it last changed."""
     _silent: set[int] = field(default_factory=set)
-    """Parts of which every shard may be taken."""
+    """Parts whose shards may all be taken."""
 
     def shards_to_take(self, missing: Iterable[int], now_s: float) -> list[int]:
         """Return at most `workers` shards to build next; none while the other parts are at work on all that are left.

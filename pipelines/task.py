@@ -42,7 +42,7 @@ class Answer:
     index: int
     found: ShardReceipt | DataprepError | Lost | None
     lines: tuple[str, ...] = ()
-    """What the user should know of it."""
+    """Messages for the user about it."""
 
 
 Task = Callable[[int], Answer]
@@ -132,7 +132,7 @@ def receipts_in(answers: Iterable[Answer], warn: Callable[[str], object], advice
     Args:
         answers: Answers as they arrive; no more are taken after an error.
         warn: Receives lines for the user.
-        advice: How this engine gives a worker more memory.
+        advice: Advice on giving a worker of this engine more memory.
 
     Raises:
         DataprepError: A task has answered with it.

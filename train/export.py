@@ -64,7 +64,7 @@ class Exported:
 
     output: str
     model: str
-    """Name of the encoder, e.g. `vit_base_patch16`, or `vit_5120x32_patch14` where its size has no name."""
+    """Name of the encoder, e.g. `vit_base_patch16`, or `vit_5120x32_patch14` if its size has no name."""
     image_size: int
     """Side of the images, pixels."""
     num_heads: int | None
@@ -80,12 +80,12 @@ class Exported:
     source_digest: str
     """First 16 digits of the SHA-256 of the source's bytes; see `train.checkpoints.encoder_weights.source_digest`."""
     pixel_mean: tuple[float, ...] | None
-    """Mean of R, G and B, for values of 0..1, with which images were standardised; None if the source has none."""
+    """Mean of R, G and B that images were standardised with, for values of 0..1; None if the source has none."""
     pixel_std: tuple[float, ...] | None
     """Standard deviation of R, G and B, likewise."""
     classes: list[str] | None
-    """Names of the classes by the number of their logit, fewer than logits where the run had more of them; None where
-    there is no head, or the source does not say them."""
+    """Names of the classes by the number of their logit, fewer than logits if the run had more of them; None if there
+    is no head, or the source does not say them."""
     already_there: bool
     """Whether the file was there with the same bytes, so that nothing was written."""
 

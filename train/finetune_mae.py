@@ -123,7 +123,7 @@ class FinetuneAugment:
     """
 
     state_name = "train.finetune_augment.FinetuneAugment"
-    """Where version 0.1.0 defined it, whose checkpoints name it."""
+    """Name of the class in version 0.1.0, which old checkpoints contain."""
 
     def __init__(self, *, policy: str, color_jitter: float, erasing: Erasing, image_size: int) -> None:
         if policy and color_jitter:
@@ -505,7 +505,7 @@ def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBacken
 
 
 def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices, batch: int) -> JaxTask:
-    """Return what is trained: the network that PyTorch's model is, in JAX."""
+    """Return the task: PyTorch's network in JAX."""
     from train.loops.jax_finetune_steps import FinetuneTask as JaxFinetuneTask
     from train.models.jax_transformers import VisionTransformer as JaxVisionTransformer
 

@@ -123,7 +123,7 @@ class TrainResNet(RunOptions):
     )
     lr_scheduler_type: str | None = flag(
         None,
-        f"How the learning rate changes; default: in steps for {RECIPE_MODEL}, constant for others.",
+        f"Schedule of the learning rate; default: in steps for {RECIPE_MODEL}, constant for others.",
         TRAIN,
         choices=(STEPS, CONSTANT),
     )

@@ -1,4 +1,4 @@
-"""Where buckets and machines are, what moving bytes between them costs, and copies of a dataset elsewhere.
+"""Locations of buckets and machines, costs of moving bytes between them, and copies of a dataset elsewhere.
 
 placement.py     the entry point: builds, loaders and check-region call it before the first byte is read
 region.py        whether a reading is co-located, free, paid or unknown (pure)

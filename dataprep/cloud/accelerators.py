@@ -89,7 +89,7 @@ class Accelerator:
     topology: str | None
     """Topology such as `2x2x4`, if the name contains it."""
     note: str = ""
-    """How the name was understood, if it is not one of Google's."""
+    """Note on how the name was understood, if it is not one of Google's."""
 
     @property
     def cores(self) -> int:
@@ -199,7 +199,7 @@ def zone_note(accelerator: Accelerator, zone: str) -> str:
 
 
 def shape_of(accelerator: Accelerator) -> str:
-    """Return the topology of a slice: that of its name, else the most compact one.
+    """Return the topology of a slice: the one in its name, else the most compact one.
 
     Raises:
         UsageError: The number of chips has no usual shape in three dimensions.
@@ -214,7 +214,7 @@ def shape_of(accelerator: Accelerator) -> str:
 
 
 def _by_xpk_name(name: str, generation: Generation, cores: int) -> Accelerator:
-    """Return a TPU by xpk's name, in which the number counts TensorCores: `tpu7x-8` has four chips."""
+    """Return a TPU by xpk's name, whose number counts TensorCores: `tpu7x-8` has four chips."""
     chips, rest = divmod(cores, generation.cores_per_chip)
     shape = None if rest else compact(chips, generation.dimensions)
     if shape is None or chips > generation.max_chips:
@@ -274,7 +274,7 @@ def _by_topology(name: str, family: str, topology: str) -> Accelerator:
         )
     machine = machine or _slice_machine(generation, chips)
     if chips % machine.chips:
-        raise UsageError(f"{name}: {chips} chips are no whole number of machines with {machine.chips} chips each")
+        raise UsageError(f"{name}: {chips} chips do not fill machines of {machine.chips} chips each; choose a multiple")
     suffix = chips * (generation.cores_per_chip if generation.suffix_counts == "cores" else 1)
     known = machine == _slice_machine(generation, chips)
     official = f"{generation.prefix}-{suffix if suffix in generation.suffixes else topology}"

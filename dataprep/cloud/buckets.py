@@ -47,7 +47,7 @@ BIND_WAIT_S = 5.0
 
 
 class LifecycleAction(TypedDict):
-    """What happens to an object."""
+    """Action of a lifecycle on an object."""
 
     type: str
     storageClass: NotRequired[str]
@@ -72,11 +72,11 @@ class BucketRequest:
     lifecycle_days: int | None = None
     """Age of objects, in days, at which the lifecycle acts; None for never."""
     lifecycle: str = "delete"
-    """What happens at that age: one of LIFECYCLES."""
+    """Action at that age: one of LIFECYCLES."""
     soft_delete_days: int = 7
     """Number of days for which deleted objects can be restored and must be paid for; 0, or 7 to 90."""
     hierarchical: bool = False
-    """Whether objects lie in folders; it cannot be changed later."""
+    """Whether objects are in folders; this cannot be changed later."""
     caches: tuple[str, ...] = ()
     """Zones that get a Rapid Cache."""
 
@@ -113,14 +113,14 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
 
     Args:
         request: The bucket.
-        project: Project that pays; None for that of the credentials.
+        project: Project that pays; None for the project of the credentials.
 
     Returns:
         Whether the bucket was created, with its caches requested, and a line for each difference of an existing one.
 
     Raises:
         UsageError: The bucket exists in another location, or no project is known.
-        AccessError: The bucket belongs to somebody else, or may not be created.
+        AccessError: The bucket belongs to someone else, or may not be created.
         StorageError: Cloud Storage cannot be reached.
     """
     from google.api_core.exceptions import Conflict

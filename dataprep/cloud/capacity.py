@@ -71,7 +71,7 @@ class ImageCost:
     num_bytes: float
     """Bytes read from the bucket."""
     decodes: Literal["crop", "whole"] = "crop"
-    """Whether the loader decodes the crop alone or the whole image."""
+    """Whether the loader decodes only the crop, not the complete image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +83,7 @@ class StoredImages:
     short_side: int | None
     """Short side of the mean image, pixels; None if it is not known."""
     url: str | None = None
-    """Where the dataset is, if that is known."""
+    """URL of the dataset, if it is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,9 +110,9 @@ class WhatIf:
 
     name: str
     change: str
-    """What to do, in one line."""
+    """Advice, in one line."""
     images_per_s: float
-    """Rate of all hosts if the accelerator were fast enough; a lower bound where `certain` is False."""
+    """Rate of all hosts if the accelerator were fast enough; a lower bound if `certain` is False."""
     utilisation: float
     """Utilisation of the accelerator, 0..1."""
     limit: str
@@ -159,13 +159,13 @@ class HostCores:
     """Name of the processor; empty if no source states it."""
     processor_source: str
     speed: float
-    """Images a second that a core prepares, over those of a core of the machine `relative_to`."""
+    """Images a second that a core prepares, divided by the same for a core of the machine `relative_to`."""
     relative_to: str
     """Processor of the machine that measured our table of costs."""
     basis: str
     """Kind of evidence for the speed: measured, published case, or assumed."""
     ground: str
-    """What the speed rests on."""
+    """Basis of the speed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +181,7 @@ class MeasuredCost:
 
 
 CostTable: TypeAlias = Mapping[str, tuple[MeasuredCost, ...]]
-"""Measurements by loader, those of the smallest images first."""
+"""Measurements by loader, the smallest images first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,7 +218,7 @@ class EnoughHosts:
 
     @property
     def reason(self) -> str:
-        """Why no TPU with these hosts is enough."""
+        """Reason why no TPU with these hosts is enough."""
         if self.machine.vcpus is None:
             return "its vCPUs are not known"
         return f"{self.hosts:,} hosts would be needed, more than the largest TPU with them has"
@@ -481,7 +481,7 @@ def cost_from_document(document: Any, name: str) -> MeasuredFile:
 
 
 class _Settings(Struct):
-    """What is read of the settings of a measurement."""
+    """Settings of a measurement, as far as they are read."""
 
     image_size: int | None = None
 
@@ -493,7 +493,7 @@ class _BenchSection(Struct):
 
 
 class _Bench(Struct):
-    """What is read of the JSON of `dataprep bench`."""
+    """JSON of `dataprep bench`, as far as it is read."""
 
     sections: list[_BenchSection]
     settings: _Settings = field(default_factory=_Settings)
@@ -505,7 +505,7 @@ class _Stage(Struct):
 
 
 class _Diagnosis(Struct):
-    """What is read of the JSON of `dataprep diagnose`."""
+    """JSON of `dataprep diagnose`, as far as it is read."""
 
     stages: list[_Stage]
     bytes_per_image: float
@@ -546,7 +546,7 @@ def _changes(
         change = f"store a shorter side of {short_side} (dataprep convert)"
         yield _Change("resize", change, pod, smaller, command=_conversion(stored.url or "URL", short_side))
     if stored:
-        # Every pass gives a host other blocks, so what counts is the share of the whole dataset that it holds.
+        # Every pass gives a host other blocks, so what counts is the share of the complete dataset that it holds.
         cached = min(1.0, pod.ram_bytes * CACHE_SHARE / stored.num_bytes)
         share = "all" if cached == 1 else f"{cached:.0%}"
         change = f"keep {share} of the dataset in half of each host's memory (cache_dir=/dev/shm/…)"

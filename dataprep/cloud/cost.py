@@ -1,7 +1,7 @@
 """Costs of reading, writing and copying a dataset, in USD. Pure: amounts, places and prices in, costs out.
 
-1 GiB is 2^30 bytes, as Cloud Storage bills. Operations of class A are inserts, listings and copies; those of class B
-are reads.
+1 GiB is 2^30 bytes, as Cloud Storage bills. Operations of class A are inserts, listings and copies; operations of class
+B are reads.
 """
 
 from __future__ import annotations

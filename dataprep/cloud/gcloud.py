@@ -33,7 +33,7 @@ SAID_CHARACTERS = 300
 _NOT_FOUND = re.compile(r"NOT_FOUND|was not found|notFound", re.IGNORECASE)
 _TYPES = " ".join(gcloud_line("compute", "tpus", "accelerator-types", "list", zone="ZONE"))
 _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
-    (r"active account|gcloud auth login|reauth", AccessError, 'nobody is logged in; run "gcloud auth login"'),
+    (r"active account|gcloud auth login|reauth", AccessError, 'no one is logged in; run "gcloud auth login"'),
     (r"attribute \[project\]|core/project", UsageError, "no project is set; add `project`"),
     (
         r"SERVICE_DISABLED|has not been used in project|it is disabled",
@@ -95,7 +95,7 @@ class GcloudMissingError(UsageError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sent:
-    """Standard input of a command. It may hold secrets, which as an argument every user of the machine could see."""
+    """Standard input of a command. It may hold secrets, which every user of the machine could see in an argument."""
 
     text: str = field(repr=False)
     shown: str
@@ -178,7 +178,7 @@ class Gcloud:
         if listed is None:
             return []
         if not isinstance(listed, list):
-            raise UndecidedError(f"{_shown(argv)}: its answer is no list in JSON; run it by hand")
+            raise UndecidedError(f"{_shown(argv)}: its answer is not a JSON list; run it by hand")
         return [entry for entry in listed if isinstance(entry, dict)]
 
 
@@ -196,7 +196,7 @@ def _answer(argv: Sequence[str], ran: subprocess.CompletedProcess[str]) -> Any:
     try:
         return json.loads(ran.stdout) if ran.stdout.strip() else None
     except ValueError:
-        raise UndecidedError(f"{_shown(argv)}: its answer is no JSON; run it by hand") from None
+        raise UndecidedError(f"{_shown(argv)}: its answer is not JSON; run it by hand") from None
 
 
 def _shown(argv: Sequence[str]) -> str:

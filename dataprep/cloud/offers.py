@@ -22,7 +22,7 @@ DIRECT, CACHE, COPY = "direct", "cache", "copy"
 STORAGE_REGION = "us-central1"
 """Region whose published price of storage, in buckets and caches, is used everywhere."""
 OBJECT_BYTES = 256 * 2**20
-"""Assumed size of an object where only the size of the data is given: a shard of dataprep."""
+"""Assumed size of an object if only the size of the data is given: a shard of dataprep."""
 READ_BYTES = 2 * 2**20
 """Bytes of a request for data that are not a dataset of dataprep: the same as in the loaders."""
 _NEW_BUCKET = "gs://NEW-BUCKET"
@@ -64,14 +64,14 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """Where the data are and where they are read, how often, and at which prices."""
+    """Locations of the data and the reader, number of passes, and prices."""
 
     bucket: BucketLocation
     where: str
     """The reader's zone or region."""
     prices: Prices
     passes: float = 1.0
-    """How often the data are read."""
+    """Number of passes over the data."""
     months: float = 1.0
     """For how long a cache or a copy is kept."""
 

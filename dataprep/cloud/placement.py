@@ -26,7 +26,7 @@ from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.gcs_location import DEADLINES, BucketLocation, bucket_location, running_caches
 
 POLICIES = ("refuse", "warn", "off")
-"""What to do when the transfer is charged: the verdict is PAID."""
+"""Advice when the transfer is charged: the verdict is PAID."""
 SCHEME = "gs://"
 ADVICE = "read it from its own region or copy it near the reader (dataprep check-region {words} shows what both cost)"
 _log = logging.getLogger("dataprep")
@@ -62,7 +62,7 @@ def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVI
         url: URL of a dataset or of original files.
         policy: One of POLICIES.
         where: The reader's zone or region; by default this machine's zone.
-        advice: What the user should do instead, with `{words}` as a placeholder.
+        advice: Advice for the user, with `{words}` as a placeholder.
 
     Returns:
         Locations and verdict; None if nothing was checked.
@@ -123,7 +123,7 @@ def nearer_copy(found: Placement, prices: Prices, warn: Callable[[str], None]) -
 
     Args:
         found: Locations of the dataset and its reader, with a known price.
-        warn: Called with one line for a copy, or the whole list, that is skipped, with the reason.
+        warn: Called with one line, with the reason, for each copy that is skipped, or for the complete list.
     """
     price = found.verdict.usd_per_gib
     if price is None:
@@ -145,7 +145,7 @@ def nearer_copy(found: Placement, prices: Prices, warn: Callable[[str], None]) -
 
 
 def url_to_read(url: str, policy: str) -> str:
-    """Return the URL itself, or that of a cheaper copy if reading the URL costs money; a copy is logged once in each
+    """Return the URL itself, or the URL of a cheaper copy if reading it costs money; a copy is logged once in each
     process.
 
     Outside Google Cloud, with the policy `off`, and if reading the URL is free, no objects of any bucket are requested.
@@ -177,7 +177,7 @@ def bucket_name(url: str) -> str:
 
 def _paid(found: Placement) -> str:
     place = describe(found.bucket) if found.bucket else "an unknown place"
-    return f"{found.url} lies in {place} and is read from {found.where}: ${found.verdict.usd_per_gib:g} per GiB"
+    return f"{found.url} is in {place} and is read from {found.where}: ${found.verdict.usd_per_gib:g} per GiB"
 
 
 def _difference(url: str, original: ObjectInfo | None) -> str:

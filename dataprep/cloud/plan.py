@@ -1,7 +1,7 @@
 """The input of a training planned before there is a TPU: what its hosts deliver, how long it takes, what reading costs.
 
-`plan_input` takes an InputRequest, and returns an InputPlan for one TPU, EnoughTpus for all of them, or without a TPU
-PricedPlaces. It needs no account and no network.
+`plan_input` takes an InputRequest, and returns an InputPlan for one TPU, EnoughTpus for all of them, or PricedPlaces
+without a TPU. It needs no account and no network.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ GIVEN, MEAN_OF = "given", "mean of"
 _DATA = "gs://BUCKET/DATASET"
 """Placeholder for the data's URL, which is not given."""
 _AS_MEASURED = "assumed, because the core that measured is not known"
-"""Basis of the speed of the hosts' cores where the cost of an image is the user's."""
+"""Basis of the speed of the hosts' cores if the cost of an image is the user's."""
 
 
 @request
@@ -122,9 +122,15 @@ class InputRequest(CountedObjects):
         group=READ,
     )
     dataset_bytes: int | str | None = option(
-        "Size of another dataset's images, as 500GB.", default=None, size=True, low=1, group=READ
+        "Size of all images, for a dataset that is not in the list, such as 500GB.",
+        default=None,
+        size=True,
+        low=1,
+        group=READ,
     )
-    images: int | None = option("Number of another dataset's images.", default=None, low=1, metavar="N", group=READ)
+    images: int | None = option(
+        "Number of images, for a dataset that is not in the list.", default=None, low=1, metavar="N", group=READ
+    )
     loader: Loader = option("Loader that is used.", default="dataprep", group=IMAGES)
     measured: Path | None = option(
         "JSON of dataprep bench or diagnose, from which CPU time and bytes of an image are taken.",
@@ -157,7 +163,7 @@ class InputRequest(CountedObjects):
 
     @property
     def data(self) -> PlannedData:
-        """What the request says of the data."""
+        """The request's options about the data."""
         return PlannedData(
             dataset=self.dataset,
             given_bytes=None if self.dataset_bytes is None else int(self.dataset_bytes),
@@ -168,7 +174,7 @@ class InputRequest(CountedObjects):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedData:
-    """What is said of the data; a published dataset's figures stand in for what is None."""
+    """Facts about the data; a published dataset's figures replace those that are None."""
 
     dataset: str
     given_bytes: int | None
@@ -200,7 +206,7 @@ class PlannedData:
 
     @property
     def epoch_images(self) -> int | None:
-        """Images of an epoch; None if nothing says their number but the data's size."""
+        """Images of an epoch; None if only the data's size is known."""
         return self.images or (None if self.given_bytes else self._samples * self.repeats)
 
     def num_bytes(self, bytes_per_image: float) -> float:
@@ -221,7 +227,7 @@ class PlannedData:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostCost:
-    """Cost of an image on the hosts, and what its figures rest on."""
+    """Cost of an image on the hosts, and the basis of its figures."""
 
     image: ImageCost
     others: Mapping[str, ImageCost]
@@ -233,11 +239,11 @@ class HostCost:
     core_speed: float
     """Speed of the hosts' cores, as a share of the one that measured."""
     core_basis: str
-    """What that speed rests on."""
+    """Basis of that speed."""
     bytes_source: str
-    """Where the bytes of an image come from."""
+    """Source of the bytes of an image."""
     url: str | None
-    """The dataset with which the cost was measured, if that is known."""
+    """The dataset that the cost was measured with, if it is known."""
 
     @property
     def core_is_unknown(self) -> bool:
@@ -346,7 +352,7 @@ class PricedPlaces:
     verdict: Verdict
     offers: list[Offer]
     packed: Packed | None = None
-    """What loose pictures cost in shards, if that is at most half of what they cost as they are."""
+    """Cost of loose pictures in shards, if it is at most half of their present cost."""
 
     @property
     def pack_line(self) -> str:
@@ -395,14 +401,14 @@ class PricedPlaces:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingTime:
-    """How long an accelerator trains, evaluations and interruptions aside."""
+    """Training time of an accelerator, without evaluations and interruptions."""
 
     epochs: int
     images: int
     """Images of all epochs."""
     hours: float
     waiting_hours: float
-    """Part of `hours` in which the accelerator waits for images."""
+    """Part of `hours` that the accelerator waits for images."""
     chip_hours: float
 
 
@@ -414,7 +420,7 @@ class EnoughTpus:
     images_per_s: float
     found: list[EnoughHosts]
     speeds: dict[str, tuple[float, str]]
-    """Speed of a host's core by TPU generation, and what it rests on."""
+    """Speed of a host's core by TPU generation, and its basis."""
 
     def document(self) -> dict[str, object]:
         """Return the rows as JSON values, which docs/capacity.md describes."""
@@ -466,7 +472,7 @@ class InputPlan:
 
     @property
     def load(self) -> BucketLoad:
-        """What the bucket serves at the required rate."""
+        """Requests that the bucket serves at the required rate."""
         return BucketLoad(
             images_per_s=self.plan.asked_images_per_s,
             bytes_per_image=self.cost.image.num_bytes,
@@ -476,7 +482,7 @@ class InputPlan:
 
     @property
     def training(self) -> TrainingTime | None:
-        """How long training takes at the rate that the hosts certainly deliver; None for a single epoch."""
+        """Training time at the rate that the hosts certainly deliver; None for a single epoch."""
         epochs = self.request.epochs
         if epochs == 1:
             return None
@@ -492,7 +498,7 @@ class InputPlan:
 
     @property
     def not_counted(self) -> list[str]:
-        """What the verdict leaves out, each with what is needed of it."""
+        """Resources that the verdict leaves out, each with the amount that is needed."""
         if self.pod.bucket_gbps:
             return []
         gbps = self.plan.asked_images_per_s * self.cost.image.num_bytes * 8e-9
@@ -572,7 +578,7 @@ def plan_input(request: InputRequest) -> InputPlan | EnoughTpus | PricedPlaces:
 
 
 def priced_places(request: InputRequest, num_bytes: float) -> PricedPlaces:
-    """Price the reading of data of class Standard, or Rapid where the bucket is in a zone.
+    """Price the reading of data of class Standard, or Rapid if the bucket is in a zone.
 
     Args:
         request: Places, epochs, and number of objects.
@@ -598,7 +604,7 @@ def priced_places(request: InputRequest, num_bytes: float) -> PricedPlaces:
 
 
 def _packed(found: list[Offer], reading: Reading, places: Places) -> Packed | None:
-    """Return what loose pictures cost in shards, if that is at most half of what they cost as they are."""
+    """Return the cost of loose pictures in shards, if it is at most half of their present cost."""
     objects = sum(amount.objects for amount in reading.amounts)
     if not found or reading.objects_are_assumed or not is_loose(reading.num_bytes, objects):
         return None

@@ -64,7 +64,7 @@ def stale_tables(today: date) -> str:
 
 
 def read_prices(path: Path) -> Prices:
-    """Read a CSV file whose rows replace published prices: those of a contract, or newer ones.
+    """Read a CSV file whose rows replace published prices, with a contract's prices or newer ones.
 
     Raises:
         UsageError: The file cannot be read, or has another row than `item,of,where,usd`.

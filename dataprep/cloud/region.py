@@ -2,7 +2,7 @@
 
 same region, or same zone                   co-located
 a dual-region with the reader's region      free
-a running Rapid Cache in the reader's zone   cached: a lower price for what the cache holds, whatever else holds
+a running Rapid Cache in the reader's zone   cached: a lower price for what the cache holds, in any case
 everything else                             paid, by the areas of both; this includes reading a multi-region from inside
 a needed fact is unknown                    unknown; the reason names the fact
 """
@@ -113,7 +113,7 @@ def region_of(place: str) -> str:
 
 
 def is_zone(place: str) -> bool:
-    """Return whether a name is that of a zone, and not of a region."""
+    """Return whether a name is a zone's, not a region's."""
     return ZONE_NAME.fullmatch(place.lower()) is not None
 
 
@@ -145,13 +145,13 @@ def check_place(text: str) -> str:
     if ZONE_NAME.fullmatch(place) or REGION_NAME.fullmatch(place):
         return place
     guess = did_you_mean(place, sorted({row["zone"] for row in table("tpu_zones.csv")}))
-    raise UsageError(f"{text!r} is no zone or region; expected e.g. us-central1-a or europe-west4{guess}")
+    raise UsageError(f"{text!r} is not a zone or region; expected e.g. us-central1-a or europe-west4{guess}")
 
 
 def parse_location(text: str) -> BucketLocation:
     """Parse the location of a bucket: a region, a zone, `NAM4`, `US`, or two regions of a configurable dual-region.
 
-    A bucket in a zone has the class Rapid; of others the class stays unknown.
+    A bucket in a zone has the class Rapid; the class of others stays unknown.
 
     Raises:
         UsageError: There is no such location.
@@ -184,7 +184,7 @@ def unknown_regions(places: Iterable[str]) -> list[str]:
     known |= {region_of(row["zone"]): None for row in table("tpu_zones.csv")}
     regions = dict.fromkeys(map(region_of, places))
     return [
-        f"{region} is no region that dataprep knows{did_you_mean(region, known)}"
+        f"{region} is not a region that dataprep knows{did_you_mean(region, known)}"
         for region in regions
         if region not in known
     ]
@@ -226,7 +226,7 @@ def _paid(bucket: BucketLocation, froms: Iterable[str], place: str, prices: Pric
 
 
 def _transfer_price(bucket: BucketLocation, start: str, region: str, prices: Prices) -> float | None:
-    """Return the price between two regions: that of exactly this pair, as in contracts, else that of their areas."""
+    """Return the price between two regions: for exactly this pair, as in contracts, else for their areas."""
     for of in (start, bucket.location.lower()):
         price = prices.find("transfer_per_gib", of, region)
         if price is not None:

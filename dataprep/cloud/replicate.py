@@ -1,4 +1,4 @@
-"""Copies a finished dataset to other buckets and folders: create-only, checked by size and CRC32C, whole or nothing.
+"""Copies a finished dataset to other buckets and folders: create-only, checked by size and CRC32C, all or nothing.
 
     listing of the source, compared with its manifest -> the objects of the dataset
     listing of the target -> the existing objects; another object of the same name is refused before any copy
@@ -44,7 +44,7 @@ from dataprep.storage.gcs_location import BucketLocation, bucket_location
 QUEUED_PER_THREAD = 4
 """Maximum number of objects queued for each thread: an image folder may have a million objects."""
 CARDS = (README, CROISSANT)
-"""Files that users may edit: at the target they may be others."""
+"""Files that users may edit, so the target's may differ."""
 Phases = tuple[tuple[ObjectInfo, ...], ...]
 """Objects to copy, by phase; all of one phase are copied before the next begins."""
 
@@ -60,7 +60,7 @@ class Copying:
     existing: int
     """Number of objects that exist at the target already."""
     kept: tuple[str, ...] = ()
-    """Cards that are others at the target, and stay there."""
+    """Cards that differ at the target, and stay there."""
 
     @property
     def objects(self) -> int:
@@ -74,7 +74,7 @@ class Copying:
 def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[str]]) -> Phases:
     """List all objects of a finished dataset, with the CRC32C that the manifest, the index or the storage has for them.
 
-    Files on disk of which the manifest has only a SHA-256 are read, and compared with it.
+    Files on disk for which the manifest has only a SHA-256 are read, and compared with it.
 
     Args:
         storage: The dataset.
@@ -91,7 +91,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     manifest = manifest_in(data, storage.url_of(MANIFEST))
     if is_adopted(manifest):
         raise UsageError(
-            f"{storage.url}: its data were adopted and lie where other tools wrote them; copy them with "
+            f"{storage.url}: its data were adopted and are where other tools wrote them; copy them with "
             "`gcloud storage cp -r`, then `dataprep adopt` the copy"
         )
     fault = next(iter(find_faults(manifest)), None)
@@ -133,12 +133,12 @@ def plan_copy(source_url: str, target_url: str, phases: Phases) -> Copying:
     """List the objects that are missing at a target, without writing anything.
 
     Raises:
-        UsageError: The target lies inside the source or contains it, or a build is under way there.
+        UsageError: The target is inside the source or contains it, or a build is under way there.
         ConflictError: Objects of other content or name exist that readers would take for a part of the dataset.
     """
     source, target = open_storage(source_url), open_storage(target_url)
     if f"{source.url}/".startswith(f"{target.url}/") or f"{target.url}/".startswith(f"{source.url}/"):
-        raise UsageError(f"`to` {target.url}: it is, holds or lies in {source.url} itself; give another place")
+        raise UsageError(f"`to` {target.url}: it is, contains or is inside {source.url}; give another place")
     present = {info.name: info for info in target.list()}
     if PLAN_JSON in present:
         raise UsageError(f"`to` {target.url}: a build is under way there; give another place, or finish it")
@@ -147,8 +147,8 @@ def plan_copy(source_url: str, target_url: str, phases: Phases) -> Copying:
     strange = next((name for name in present if name not in wanted and name != REPLICAS and _top(name) in tops), None)
     if strange is not None:
         raise ConflictError(
-            f"{target.url_of(strange)}: not of {source.url}, and would be taken for a part of it; give another place, "
-            "or remove it"
+            f"{target.url_of(strange)}: not part of {source.url}, but readers would take it for one; "
+            "give another place, or remove it"
         )
     existing, kept = wanted.keys() & present.keys(), []
     for name in sorted(existing, key=lambda name: name != MANIFEST):  # first the manifest, which shows another dataset
@@ -204,10 +204,10 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
             stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
             if isinstance(error, DataprepError) and any_copied.is_set():
-                left = f"what was copied stays at {copying.target.url}, and the same command goes on from there"
+                left = f"what was copied stays at {copying.target.url}, and the same command continues from there"
                 raise type(error)(f"{error}; {left}") from error
             raise
-    copying.target.remove_stale_spools()  # on disk also their empty folder, which is no part of a dataset
+    copying.target.remove_stale_spools()  # on disk also their empty folder, which is not part of a dataset
 
 
 def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[str], None]) -> list[Replica]:
@@ -228,13 +228,13 @@ def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[s
     made = [source, *targets]
     manifest = source.stat(MANIFEST)
     if manifest is None:
-        raise VerificationError(f"{source.url_of(MANIFEST)}: it was removed meanwhile; was the whole dataset removed?")
+        raise VerificationError(f"{source.url_of(MANIFEST)}: it was removed meanwhile; was the dataset removed?")
     manifest = replace(manifest, crc32c=stored_crc32c(source, manifest))
     for place in made:
         if is_bucket(place.url) and place.stat(MANIFEST) is not None and not same_dataset(place, manifest):
             raise VerificationError(
-                f"{source.url}: it was overwritten after it was copied; {place.url} is a whole copy of what was there "
-                "before, and is not recorded as a copy"
+                f"{source.url}: it was overwritten after it was copied; {place.url} is a complete copy of what was "
+                "there before, and is not recorded as a copy"
             )
     known = {each.url: each for each in _known(made, warn)}
     known |= {place.url: Replica(place.url, _location(place.url, warn)) for place in made if is_bucket(place.url)}

@@ -186,7 +186,7 @@ class _SplitSummary(TypedDict):
 
 
 class _FirstShard(TypedDict):
-    """What the first shard holds, as `--dry-run --json` prints it."""
+    """Contents of the first shard, as `--dry-run --json` prints them."""
 
     file: str
     samples: int
@@ -195,11 +195,11 @@ class _FirstShard(TypedDict):
     labelled: int
     """Number of its samples that have a label."""
     fields: dict[str, int]
-    """Number of its samples that have each field beside the image."""
+    """Number of its samples that have each field other than the image."""
 
 
 class _Summary(TypedDict):
-    """What was found, or is adopted, as `--json` prints it."""
+    """Data that were found or adopted, as `--json` prints them."""
 
     url: str
     name: NotRequired[str]
@@ -211,7 +211,7 @@ class _Summary(TypedDict):
     labelled: NotRequired[int]
     """Number of samples that have a label."""
     fields: NotRequired[dict[str, int]]
-    """Number of samples that have each field beside the image."""
+    """Number of samples that have each field other than the image."""
     notes: NotRequired[tuple[str, ...]]
     splits: list[_SplitSummary]
     first_shard: NotRequired[_FirstShard]

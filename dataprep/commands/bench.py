@@ -44,7 +44,7 @@ class BenchProgress(AdoptProgress):
 class Bench(BenchRequest):
     __doc__ = BenchRequest.__doc__
     compare: Path | None = option(
-        "Show the rates next to those of an earlier run, whose --json is in this file.", default=None, metavar="FILE"
+        "Show the rates next to an earlier run's, whose --json is in this file.", default=None, metavar="FILE"
     )
 
 

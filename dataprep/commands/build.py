@@ -1,11 +1,10 @@
-"""`dataprep build`: original files to verified shards. A request for each kind of originals, all of which share most
-options.
+"""`dataprep build`: original files to verified shards. A request for each kind of originals; they share most options.
 
     BuildDataset    imagenet, imagenet-21k, imagenet-fake, coco-dup5     published archives
     BuildCoco       coco                                                with annotations
-    BuildFolder     folder                                              one's own pictures
-    BuildTable      table                                               one's own table of images
-    BuildCustom     module:NAME                                         one's own dataset class
+    BuildFolder     folder                                              a user's own pictures
+    BuildTable      table                                               a user's own table of images
+    BuildCustom     module:NAME                                         a user's own dataset class
     build_laion.py  laion                                               a table of URLs
 
 Each says with `job` what to build; `dataprep/commands/build_run.py` runs it.
@@ -153,7 +152,7 @@ class ImageBuild(Run):
             options: Options that change the dataset's bytes.
             source_url: Root of the originals.
             default_ratio: Share of rejected images that is allowed if none is asked for.
-            make: Class of the request, with what it needs more.
+            make: Function that makes the request; its other arguments are bound.
             compare: Compare the archives with their published sizes and digests first.
         """
         ratio = default_ratio if self.max_reject_ratio is None else self.max_reject_ratio
@@ -287,7 +286,7 @@ class OwnBuild(ImageBuild):
     licence: str = option("Licence of the pictures, for the manifest.", default=UNSTATED, group=WRITE)
     origin: str = option("Where the pictures come from, for the manifest.", default=UNSTATED, group=WRITE)
     join_classes: bool = option(
-        "Make one class of those whose names differ only in case or Unicode form, such as Cat and cat.",
+        "Merge classes whose names differ only in case or Unicode form, such as Cat and cat.",
         default=False,
         group=LABELS,
     )
@@ -382,7 +381,7 @@ class BuildFolder(OwnBuild):
         group=READ,
     )
     exclude: Texts = option(
-        "Leave files with this suffix (heic) or of this name (notes.txt, 'draft-*.png') out; may be repeated.",
+        "Leave out files with this suffix (heic) or name (notes.txt, 'draft-*.png'); may be repeated.",
         default=(),
         metavar="SUFFIX|NAME",
         group=READ,
@@ -517,7 +516,7 @@ def place_of(source: str, is_file: Callable[[str], bool]) -> tuple[str, str]:
 
     Args:
         source: The user's URL.
-        is_file: Returns whether a name is that of a file that may be a source.
+        is_file: Returns whether a name is a file's that may be a source.
     """
     url = open_storage(source).url.rstrip("/")
     if not is_file(url) or ("://" not in url and Path(url).is_dir()):
@@ -705,7 +704,7 @@ panoptic_annotations_trainval2017.zip, or their files unpacked in annotations/.
 
 \b
 A loader reads the annotations with fields=("captions", "objects", "person_keypoints", "panoptic_objects"), and
-loaders.transform_boxes carries boxes through its crops. Boxes are those of the original files, also with --resize:
+loaders.transform_boxes carries boxes through its crops. Boxes refer to the original files, also with --resize:
 original_height and original_width are the sizes to which they belong.
 
 {RERUN}"""
@@ -741,8 +740,8 @@ Examples:
 
 \b
 Tables are parquet files with the bytes of images in a column, as the Hugging Face Hub has them, or parquet, CSV, TSV
-or JSON lines with paths. A path is relative to the table or to --source, or begins with --source; it leads nowhere
-else. Splits are in the names of tables: data/train-00000-of-00012.parquet, validation.csv, test/0.parquet.
+or JSON lines with paths. A path is relative to the table or to --source, or begins with --source; others are refused.
+Splits are in the names of tables: data/train-00000-of-00012.parquet, validation.csv, test/0.parquet.
 
 \b
 A column label, or the only one of type ClassLabel, has the classes. All other columns become features, which every
@@ -771,7 +770,7 @@ _OF_THEIR_OWN: dict[str, tuple[type[ImageBuild], Callable[..., Opened], str]] = 
 
 
 def _command_named(name: str) -> click.Command | None:
-    """Return the command of a dataset; a class of one's own is imported when its command is called."""
+    """Return the command of a dataset; a user's own class is imported when its command is called."""
     if name in _ELSEWHERE:
         found: click.Command = import_module(_ELSEWHERE[name]).command
         return found
@@ -785,7 +784,7 @@ def _command_named(name: str) -> click.Command | None:
 
 
 def command_named(name: str) -> click.Command:
-    """Return the command that builds with one's own class, `module:NAME`."""
+    """Return the command that builds with a user's own class, `module:NAME`."""
     opening = f"Build with your own dataset class {name}."
     return command_of(BuildCustom, run_and_print, name, epilog=CUSTOM_EPILOG, opening=opening, dataset=name)
 

@@ -177,8 +177,7 @@ table.
 """
 _PNG_COMPRESSION, _QUALITY = 6, 95
 EXAMPLES, EXAMPLE_SHARDS = 3, 4
-"""Number of rows that are named for each reason when a build ends, and of shards among whose rows they are looked
-for."""
+"""Number of example rows for each reason when a build ends, and number of shards that are searched for them."""
 FEW_SHARDS = 4
 """Number of shards up to which an interruption costs a large part of a build."""
 
@@ -189,8 +188,8 @@ class BuildLaion(WebRequest, Run):
 
     Requests go to public addresses only, unless `allow_network` names others, and are limited for each host; robots.txt
     and opt-out headers are respected (docs/fetching.md). Every row ends with one status and, unless it succeeded, a
-    reason, in the shard's sidecar parquet file. Keys, names and columns are those of img2dataset. The rows stay in the
-    table's order.
+    reason, in the shard's sidecar parquet file. Keys, names and columns are the same as img2dataset's. The rows stay in
+    the table's order.
     """
 
     source: Texts = option(
@@ -269,7 +268,7 @@ class BuildLaion(WebRequest, Run):
     )
 
     def tables(self) -> tuple[str, ...]:
-        """Return all tables: a shell writes those of a pattern such as `laion/*.parquet` behind `source`."""
+        """Return all tables: a shell puts the matches of a pattern such as `laion/*.parquet` after `source`."""
         return (*texts(self.source), *takewhile(_is_no_option, texts(self.engine_options)))
 
     def engine_words(self) -> tuple[str, ...]:
@@ -383,7 +382,7 @@ def _few_lines(plan: Plan) -> Iterator[str]:
 
 
 def _rate_line(tables: TableRequest, shards: int, *, is_known: bool) -> str:
-    """Return the rate of requests to one host while so many shards are left.
+    """Return the rate of requests to one host while this many shards are left.
 
     Args:
         tables: The tables, with the limits of all workers together.
@@ -422,7 +421,7 @@ def _split_lines(output: str, split: SplitManifest) -> str:
 def _examples(output: str) -> dict[str, list[str]]:
     """Return the first rows of each reason in the first shards of a finished dataset."""
     found: dict[str, list[str]] = {}
-    with suppress(DataprepError):  # the counts are told without examples, and `dataprep verify` names what is damaged
+    with suppress(DataprepError):  # the counts are shown without examples, and `dataprep verify` names what is damaged
         for row in rejected_rows(open_fetched(output), EXAMPLE_SHARDS):
             lines = found.setdefault(row.reason, [])
             if len(lines) < EXAMPLES:

@@ -217,14 +217,14 @@ class Built:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drafted:
-    """The plan of a dry run, and what the build would take and cost."""
+    """The plan of a dry run, with the build's requests and cost."""
 
     plan: Plan
     buckets: list[PlannedBucket]
     worker_lines: list[str]
     notes: list[str]
     refusal: DataprepError | None
-    """Error with which the build would refuse its output."""
+    """Error that the build would refuse its output with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,7 +303,7 @@ def dataset_of(asked: Asked) -> Dataset:
 
 
 def run_and_print(asked: Asked, *, as_json: bool) -> None:
-    """Build for a command, and print what comes of it.
+    """Build for a command, and print the result.
 
     Raises:
         DataprepError: The build is refused or not finished, or a dry run shows that it would be.
@@ -337,7 +337,7 @@ def _draft(
 
 
 def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, str]:
-    """Return the error with which the build would refuse its output, if it would, and why that is not known."""
+    """Return the error that the build would refuse its output with, if any, and why that is not known."""
     try:
         refuse_output(request, plan)
     except StorageError as error:
@@ -364,7 +364,7 @@ def _open_engine(request: BuildRequest, choice: EngineChoice, progress: BuildPro
 
 
 def shards_at_once(run: Run, urls: tuple[str, ...]) -> int:
-    """Return the number of shards that a build has in flight on its engine, or in all of its parts.
+    """Return the number of shards that a build has in flight, on its engine or in all of its parts.
 
     Args:
         run: Options of the run; other parts are taken to have as many workers.
@@ -374,13 +374,13 @@ def shards_at_once(run: Run, urls: tuple[str, ...]) -> int:
 
 
 def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None:
-    """Write the cards of a dataset that is complete; it is no less complete without them."""
+    """Write the cards of a complete dataset; a card that cannot be written is only a warning."""
     storage = open_storage(url)
     try:
         written = write_cards(storage, result.manifest)
         if len(written) == len(CARDS):
             return
-        # The cards of a dataset that was whole already may be edited; those of a repaired one describe its old files.
+        # A dataset that was complete already may have edited cards; a repaired dataset's cards describe its old files.
         if result.assembled or card_plan(storage) not in (None, result.manifest.plan_hash):
             stale = set(CARDS) - own_cards(storage, result.manifest).keys()
             if stale:

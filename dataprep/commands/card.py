@@ -60,7 +60,7 @@ def _print(asked: Card, *, as_json: bool) -> None:
         click.echo(json.dumps({"url": storage.url, "written": written, "kept": kept}))
         return
     for name in texts:
-        what = "written" if name in written else "is another, and stays; replace it with --overwrite"
+        what = "written" if name in written else "differs, and stays; replace it with --overwrite"
         click.echo(f"{storage.url_of(name)} {what if name in (*written, *kept) else 'is up to date'}")
 
 

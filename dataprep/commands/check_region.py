@@ -111,7 +111,7 @@ class Training:
     num_bytes: int | None = None
     """Size of the data, if it is given and not looked up."""
     objects: int | None = None
-    """Number of objects that these data are, if it is given; None for objects of OBJECT_BYTES."""
+    """Number of objects that hold these data, if it is given; None for objects of OBJECT_BYTES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class CheckRegion(CountedObjects, Priced, NamedTpu):
     )
     split: str | None = option("Split that is read.", default=None, shown="train, else the first", group=READ)
     dataset_bytes: int | str | None = option(
-        "Size of the data that will be read, instead of looking it up.", default=None, size=True, group=READ
+        "Size of the data to read; by default it is looked up.", default=None, size=True, group=READ
     )
     bucket_location: str | None = option(
         "Location of the buckets, instead of looking it up: Cloud Storage gets no request, and no credentials are "
@@ -462,14 +462,14 @@ def _describe_place(report: RegionReport, where: str | None) -> None:
 
 
 def _try_reading(url: str, notes: list[str]) -> bool | None:
-    """Read the first byte of the first object of a zonal bucket, in the way in which loaders read."""
+    """Read the first byte of the first object of a zonal bucket, as loaders read."""
     from dataprep.storage.gcs import GCSStorage
 
     bucket, _, prefix = url.partition("://")[2].partition("/")
     try:
         first = next((each for each in stored_objects(bucket, prefix) if each.num_bytes), None)
         if first is None:
-            notes.append("a zonal bucket: it has no object with which to try whether loaders can read it")
+            notes.append("a zonal bucket: it has no object to try whether loaders can read it")
             return None
         GCSStorage(url, DEADLINES).read_range(first.name, 0, 1)
     except (DataprepError, OSError) as error:
@@ -595,7 +595,7 @@ def pass_traffic(dataset: Dataset, *, world_size: int = 1, deadline_s: float = 3
 
     Args:
         dataset: Dataset that is read.
-        world_size: Number of ranks; where it divides the number of streams, every byte is read once.
+        world_size: Number of ranks; if it divides the number of streams, every byte is read once.
         deadline_s: Deadline of reading the index, seconds.
     """
     from loaders.order import NUM_STREAMS, samples_per_block
@@ -621,7 +621,7 @@ def num_pieces(shard_samples: list[int], at_once: int, num_streams: int) -> floa
 
 
 def ranks_per_piece(world_size: int, samples: float, num_streams: int) -> float:
-    """Return the expected number of ranks that read a piece of some samples; 1 where the ranks divide the streams."""
+    """Return the expected number of ranks that read a piece of some samples; 1 if the ranks divide the streams."""
     sharing = world_size // math.gcd(world_size, num_streams)
     without: float = (1 - 1 / sharing) ** samples
     return sharing * (1 - without)

@@ -1,4 +1,4 @@
-"""`dataprep convert`: makes a new dataset of a finished one, in another format, with smaller images or other shards."""
+"""`dataprep convert`: makes a new dataset from a finished one: another format, smaller images or other shards."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ result has the same bytes.
 
 @request
 class Convert(ImageBuild):
-    """Make a new dataset of the dataset at URL: in another format, with smaller images, or in other shards.
+    """Make a new dataset from the dataset at URL: in another format, with smaller images, or in other shards.
 
     Keys, labels, splits, repeats, named classes and declared features stay the same. Images that need no change keep
-    their bytes, and each is compared with its checksum where the index has one. Images of adopted data are checked like
+    their bytes, and each is compared with its checksum if the index has one. Images of adopted data are checked like
     original files.
     """
 
@@ -166,13 +166,13 @@ def _kept(
         return None
     unknown = sorted({column for column, _ in defaults} - set(fields))
     if unknown:
-        raise UsageError(f"`default` {unknown[0]}: it is none of the fields that are kept")
+        raise UsageError(f"`default` {unknown[0]}: it is not one of the fields that are kept")
     return fields
 
 
 def _may_have_fields(manifest: Manifest) -> bool:
-    """Return whether samples have fields that are no features: those of adopted or downloaded data, but never those of
-    an image folder."""
+    """Return whether samples have fields that are not features, as in adopted or downloaded data, but never in an image
+    folder."""
     if manifest.features or FORMATS[manifest.format].one_file_per_image:
         return False
     if is_adopted(manifest):
@@ -195,7 +195,7 @@ def _conversion(
 
 
 def _refuse_inside(request: BuildRequest, index: Storage) -> None:
-    """Refuse an output that lies in the index or the data of the dataset, or around them."""
+    """Refuse an output that is inside the index or the data of the dataset, or contains them."""
     output = open_storage(request.output_url)
     for url in {index.url, request.source_url}:
         refuse_nested(output, replace(request, source_url=url))

@@ -68,7 +68,7 @@ class CreateBucket(NamedTpu):
         group=WRITE,
     )
     hns: bool = option(
-        "Create a hierarchical namespace: more requests a second from the start, dearer operations.",
+        "Create a hierarchical namespace: more requests a second from the start, more expensive operations.",
         default=False,
         group=WRITE,
     )
@@ -91,7 +91,7 @@ class CreateBucket(NamedTpu):
         """
         place = named_place(self.near, self.tpu, note)
         if place is None:
-            raise UsageError(f"{self.url}: in which region? give the zone of its readers as `near`, or their `tpu`")
+            raise UsageError(f"{self.url}: its region is missing; give its readers' zone as `near`, or their `tpu`")
         check_labels(self.label)
         return BucketRequest(
             name=_bucket_name(self.url),

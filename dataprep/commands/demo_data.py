@@ -44,13 +44,13 @@ class DemoData(Request):
     dataset: Literal["coco", "imagenet", "laion"] = option("Kind of the files.", kw_only=False)
     directory: Path = option("Folder for the files.", kw_only=False)
     images: int = option(
-        "Number of images in train, besides those in val; for laion, number of rows of the table.",
+        "Number of images in train (val is extra); for laion, number of rows of the table.",
         default=400,
         low=20,
         group=WRITE,
     )
     odd: bool = option(
-        "Add what the real datasets hold besides plain JPEGs: PNG, CMYK, truncated images, …",
+        "Add oddities of the real datasets: PNG, CMYK, truncated images, …",
         default=False,
         group=WRITE,
     )

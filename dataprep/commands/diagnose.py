@@ -41,14 +41,14 @@ Examples:
   dataprep diagnose shards/imagenet --device simulated:2000 --json | jq -r '.fixes[0].advice'
 
 \b
-`simulated:RATE` stands for an accelerator that takes RATE images a second, and takes hardly any CPU time. RATE of a
+`simulated:RATE` simulates an accelerator that takes RATE images a second, and needs hardly any CPU time. RATE of a
 model of your own: time its training steps on one batch that stays on the device, and give the images a second that
 they take; docs/bottleneck.md has the lines that do so. After commas, `transfer=RATE` limits the transfer to it, and
 `step-ms=MS` and `transfer-ms=MS` add time to each step and each transfer.
 
 Exit codes: 0 diagnosed, 1 a disk or bucket failed, 2 wrong usage or input, 3 undecided: the run was clearly faster
 than one of its stages alone, or slower than the stages promise while other programs used the cores, or it waits for
-cores of which other programs used more or fewer meanwhile.
+cores, and other programs used more or fewer of them meanwhile.
 """
 
 
@@ -69,7 +69,7 @@ class Diagnose(Request):
     batch_size: int = option("Images in a step on this host.", default=128, low=1, group=IMAGES)
     image_size: int = option("Sides of the cropped images, pixels.", default=224, low=1, group=IMAGES)
     threads: int | None = option(
-        "Threads that decode.", default=None, low=1, shown="one for each core, at most 16", group=WHERE
+        "Decoding threads.", default=None, low=1, shown="one for each core, at most 16", group=WHERE
     )
     processes: int = option("Processes that decode; 0: threads of this process do.", default=0, low=0, group=WHERE)
     prefetch_batches: int = option("Batches that are prepared ahead.", default=3, low=1, group=READ, rare=True)
@@ -110,7 +110,7 @@ class Diagnose(Request):
     )
     html: Path | None = option("Write one self-contained page as well.", default=None, metavar="FILE", group=WRITE)
     compare: Path | None = option(
-        "Show the rates next to those of an earlier run, whose --json is in this file.", default=None, metavar="FILE"
+        "Show the rates next to an earlier run's, whose --json is in this file.", default=None, metavar="FILE"
     )
 
     def setup(self) -> RunSetup:

@@ -50,7 +50,7 @@ TEMPLATE, SCRIPT = "inspect.html.j2", "inspect.js"
 FEW_CLASSES = 12
 """Number of classes up to which each has a bar with its name; more are drawn as an area."""
 CLASS_CHARACTERS = 24
-"""Maximum length of a class's name beside its bar; the table of classes has the whole name."""
+"""Maximum length of a class's name next to its bar; the table of classes has the complete name."""
 
 
 @request
@@ -71,7 +71,7 @@ class Inspect(Request):
     split: str | None = option("Show this split only.", default=None, shown="all", group=READ)
     html: Path | None = option("Write one self-contained page as well.", default=None, metavar="FILE", group=WRITE)
     rejected: bool = option(
-        "List instead every row without an image, or every rejected image: split, status, reason, key, then the URL of "
+        "List rejected images instead, or a table's rows without an image: split, status, reason, key, then the URL of "
         "a row, or the path of an image and the problem. A finished dataset no longer has the paths, and shows the "
         "keys as text.",
         default=False,
@@ -129,7 +129,7 @@ def _print_rejected_json(url: str, found: Iterator[Rejected]) -> None:
 
 
 def _json(summary: Summary) -> str:
-    """Return the summary as JSON; beside the key of an example is the path that it was made of."""
+    """Return the summary as JSON; next to an example's key is the path that it was made from."""
     document = asdict(summary)
     for split in document["splits"]:
         for trouble in split["troubles"]:
@@ -312,13 +312,13 @@ def _duplicates_text(split: SplitSummary, sheet: Sheet) -> str:
 
 
 def labels_text(summary: Summary) -> str:
-    """Say how many images have a label; nothing where all have one, or none."""
+    """Say how many images have a label; nothing if all have one, or none."""
     is_mixed = 0 < summary.labelled < summary.samples
     return f"{of_images(summary.labelled, summary.samples)} have one" if is_mixed else ""
 
 
 def duplicates_text(split: SplitSummary) -> str:
-    """Say how many images have the bytes of another one, and among how many that was looked for."""
+    """Say how many images have the bytes of another one, and how many images were compared."""
     if not split.compared:
         return "not looked for: the index has no checksums of the images; `dataprep adopt --digest` records them"
     is_partial = split.compared < split.samples
@@ -369,7 +369,7 @@ def _histogram(title: str, found: Histogram, caption: str) -> JsonObject:
 
 
 def class_caption(split: SplitSummary) -> str:
-    """Describe the number of classes, and name the smallest and the largest ones; each of a few once. A line of their
+    """Describe the number of classes, and name the smallest and the largest ones, or all of a few. A line of their
     numbering follows, if readers of an image folder give other labels."""
     classes = split.classes
     if classes is None:

@@ -92,7 +92,7 @@ def _exit_code(found: InputPlan | EnoughTpus | PricedPlaces) -> int:
 
 
 def _note(found: InputPlan | EnoughTpus | PricedPlaces, note: Note) -> None:
-    """Tell what is special about a TPU, and which regions dataprep does not know."""
+    """Print notes on a TPU, and on regions that dataprep does not know."""
     if isinstance(found, EnoughTpus):
         return
     priced, zone = (found.places, found.request.zone) if isinstance(found, InputPlan) else (found, found.places.where)

@@ -39,16 +39,16 @@ _log = logging.getLogger("dataprep")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a function is, as its callback `progress` gets it."""
+    """Progress of a function, as its callback `progress` gets it."""
 
     step: str
     """Step that runs, such as `building` or `writing index and manifest`."""
     done: int | None
     """Images, rows, bytes or shards that are done; None in a step of unknown length."""
     total: int | None
-    """Number of them in all; None where it is not known."""
+    """Number of them in all; None if it is not known."""
     rate: str
-    """Rates for people, such as `310 images/s, 34.1 MB/s`; empty where there are none."""
+    """Rates for people, such as `310 images/s, 34.1 MB/s`; empty if there are none."""
 
 
 Callback = Callable[[Progress], object]
@@ -67,7 +67,7 @@ class Viewer:
     """Function that writes the fields of a request in a message as people give them: as options of the command line."""
 
     def note(self, line: str) -> None:
-        """Tell something that is worth knowing before the work begins."""
+        """Report something worth knowing before the work begins."""
         if self.is_python:
             _log.info("%s", line)
         else:
@@ -298,7 +298,7 @@ class BuildProgress(ImageProgress):
 
 
 class LaionProgress(BuildProgress):
-    """Shows the progress of a build from a table of URLs, not all of whose rows become images.
+    """Shows the progress of a build from a table of URLs, where some rows become no image.
 
     Args:
         quiet: Print only warnings.

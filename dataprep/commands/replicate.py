@@ -34,9 +34,9 @@ Examples:
   dataprep verify gs://bucket-eu/imagenet --replicas
 
 \b
-Exit codes: 0 all copies are whole, 1 a copy failed, or the dataset is damaged, 2 usage, no dataset or bucket, a missing
-permission, or more than --max-usd, 3 --max-usd was given and a price is not known. From bucket to bucket Cloud Storage
-copies by itself; from or to a disk the bytes pass through this machine, whose reading --region-policy is about.
+Exit codes: 0 all copies are complete, 1 a copy failed, or the dataset is damaged, 2 usage, no dataset or bucket, a
+missing permission, or more than --max-usd, 3 --max-usd was given and a price is not known. From bucket to bucket Cloud
+Storage copies by itself; from or to a disk the bytes pass through this machine, whose reading --region-policy is about.
 """
 _WORKERS = 16
 """Default number of threads. They wait for Cloud Storage, which makes the copies, so the number of cores does not
@@ -258,7 +258,7 @@ def _to_disk(copying: Copying, source_url: str) -> PlannedCopy:
 
 
 def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:
-    """Sum up the missing objects by storage class; if the objects' classes may not be seen, that of the bucket is
+    """Sum up the missing objects by storage class; if the objects' classes may not be seen, the bucket's class is
     used."""
     bucket, _, prefix = copying.source.url.partition("://")[2].partition("/")
     try:

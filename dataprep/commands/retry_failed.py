@@ -49,7 +49,7 @@ class RetryFailed(WebRequest, LocalRun):
 
     By default the rows are those with retryable failures: timeouts, resets, names that were not found, and statuses
     408, 429 and 500 to 599, of the image or of its site's robots.txt. No existing shard is changed. The manifest
-    becomes the next revision, in which every row has its newest status.
+    becomes the next revision, with the newest status of every row.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)

@@ -30,7 +30,7 @@ The zone may be set in CLOUDSDK_COMPUTE_ZONE. With --dry-run a command shows wha
 
 
 class _InOrder(click.Group):
-    """Lists its commands in the order in which they are used."""
+    """Lists its commands in the order of their use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

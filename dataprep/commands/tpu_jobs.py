@@ -179,11 +179,11 @@ status_command = tpu_command(TpuStatus, _status, "status", "tpu status my-tpu --
 
 @request
 class KillOnTpu(OnWorkers):
-    """End runs and their processes; then remove libtpu's lock file where no process holds a chip.
+    """End runs and their processes; then remove libtpu's lock file if no process holds a chip.
 
-    A run's first process gets SIGTERM and time for a checkpoint. A process of the run is recognised by its number,
-    start time and boot, by the process group of that one, or by the run's mark in its environment, so that without
-    `others` no other process is ended.
+    A run's first process gets SIGTERM and time for a checkpoint. Processes of the run are that process, known by its
+    number, start time and boot, its process group, and all with the run's mark in their environment. Without `others`
+    no other process is ended.
     """
 
     run: Texts = option("Run to end; may be repeated.", default=(), metavar="NAME", shown="all that have not ended")
@@ -295,7 +295,7 @@ ENVIRONMENT_TIMEOUT_S = 3600.0
 class SetUpTpu(OnWorkers):
     """Copy code to all workers, create an environment for it, check mounts, and open /tmp/tpu_logs to all users.
 
-    Code goes into a folder that is named by its digest, so that a running program keeps the code with which it began.
+    Code goes into a folder that is named by its digest, so that a running program keeps the code that it began with.
     Run setup again after every change: of the steps that are done only the copying is repeated; changed code gets a
     new environment. The frameworks need different versions of libtpu or of torch, so an environment has only one of
     them.
@@ -395,7 +395,7 @@ class ProfileTpu(OnWorkers):
     tensorboard --logdir DESTINATION, or xprof --logdir DESTINATION.
     """
 
-    log_folder: str = option("Folder of a training on the workers.", kw_only=False)
+    log_folder: str = option("Folder of the training's logs on the workers.", kw_only=False)
     destination: Path = option("Folder on this machine.", kw_only=False)
 
 
@@ -439,7 +439,7 @@ def _copy_archive(fleet: Fleet, archive: Archive, remote: str) -> None:
 
 
 def _fetch(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], scratch: Path) -> dict[Trace, Path]:
-    """Fetch only the folders of traces, because checkpoints may be beside them, each into a folder named here."""
+    """Fetch only the folders of traces, because checkpoints may be next to them, each into a folder named here."""
     sources = sorted({(worker, str(PurePosixPath(path).parent)) for worker, path in sizes})
     local = {source: scratch / str(number) for number, source in enumerate(sources)}
     for (worker, folder), target in local.items():

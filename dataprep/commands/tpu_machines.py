@@ -37,7 +37,7 @@ from dataprep.messages import shell_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Where:
-    """The TPU that a command line names, and the receiver of what is said."""
+    """The TPU that a command line names, and the receiver of messages."""
 
     asked: OnTpu
     as_json: bool = False

@@ -77,9 +77,10 @@ def _print(asked: Verify, *, as_json: bool) -> None:
         )
     if report.verdict == "differs":
         raise VerificationError(
-            f"{report.url} differs from its manifest: {report.summary}; remove the named files, and copy them with "
-            f"dataprep replicate COPY --to {shell_words(report.url)}; or remove them and {MANIFEST}, and run the "
-            "build's command, which makes what is missing; or build all of it again with --overwrite"
+            f"{report.url} differs from its manifest: {report.summary}; to repair it, remove the named files "
+            f"and copy them with dataprep replicate COPY --to {shell_words(report.url)}; or remove them and "
+            f"{MANIFEST}, and run the build again, which makes what is missing; or build everything again "
+            "with --overwrite"
         )
     if report.verdict == "undecided":
         raise UndecidedError(

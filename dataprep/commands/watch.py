@@ -82,7 +82,7 @@ def _watch(url: str, interval_s: float, *, once: bool, as_json: bool) -> None:
 
 @contextmanager
 def _output(*, as_json: bool) -> Iterator[_Show]:
-    """Yield what shows a look: JSON lines, a picture of the terminal that changes, or lines where they change."""
+    """Yield the display of looks: JSON lines, a picture on the terminal that changes, or lines if they change."""
     from dataprep.host.piped import VisibleConsole
 
     console = VisibleConsole(sys.stdout)
@@ -98,7 +98,7 @@ def _output(*, as_json: bool) -> Iterator[_Show]:
 
 
 class _ChangedLines:
-    """Prints a line where it differs from the last one."""
+    """Prints a line if it differs from the last one."""
 
     def __init__(self) -> None:
         self._last = ""

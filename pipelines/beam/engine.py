@@ -105,14 +105,14 @@ def check(choice: EngineChoice) -> None:
 
 
 def shards_at_once(choice: EngineChoice, urls: tuple[str, ...]) -> int:
-    """Return the largest number of processes, each of which has one fetcher. Raises UsageError if the options do not
+    """Return the largest number of processes, each with one fetcher. Raises UsageError if the options do not
     limit it."""
     pipeline_options(choice.runner, choice.options)
     return runners.fetchers(choice.runner, choice.workers, _prepared(choice, urls))
 
 
 def open_engine(choice: EngineChoice, work: EngineWork) -> AbstractContextManager[Engine]:
-    """Make the engine of a Beam runner; `work.stall_s` limits the time in which a running job finishes no shard.
+    """Make the engine of a Beam runner; `work.stall_s` limits the time that a running job finishes no shard.
 
     Raises:
         UsageError: At once, if a runner or option cannot work, or something is missing.
@@ -212,7 +212,7 @@ def _raise_unfinished(runner: str, end: _End | _Left | None, exit_code: int | No
     if cause is not None or missing:
         raise BuildError(
             f"{runner}: {cause or 'the pipeline ended'}; {missing} of {shards} shards are missing. "
-            "Run the same command again: it goes on where it stopped"
+            "Run the same command again: it continues where it stopped"
         )
 
 

@@ -34,9 +34,9 @@ REFUSED = {
 }
 _CODE = "--sdk_container_image", "--extra_package", "--setup_file"
 _ONE_PROCESS = "no_use_multiple_sdk_containers"
-"""Experiment with which Dataflow starts one process on a machine, whatever its vCPUs."""
+"""Experiment that makes Dataflow start one process on a machine, whatever its vCPUs."""
 _MACHINE = re.compile(r"[a-z]\w*-(?:custom-(\d{1,4})-\d+(?:-ext)?|[a-z]+-(\d{1,4})(?:-[a-z]+)?)")
-"""Machine types whose names tell their vCPUs, such as n2-standard-4, e2-highcpu-8 and n2-custom-8-16384."""
+"""Machine types whose names contain their vCPUs, such as n2-standard-4, e2-highcpu-8 and n2-custom-8-16384."""
 _WAIT_S = 10
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
@@ -86,7 +86,7 @@ def prepare_arguments(runner: str, workers: int, arguments: Sequence[str], urls:
 
 
 def fetchers(runner: str, workers: int, arguments: Sequence[str]) -> int:
-    """Return the largest number of worker processes, by which the limits for web hosts are divided.
+    """Return the largest number of worker processes; the limits for web hosts are divided by it.
 
     Args:
         runner: One of RUNNERS.
@@ -118,12 +118,12 @@ def _dataflow_processes(given: Mapping[str, str]) -> int:
 
 
 def _vcpus(machine: str) -> int:
-    """Return the number of vCPUs of a machine type. Raises UsageError if its name does not tell it."""
+    """Return the number of vCPUs of a machine type. Raises UsageError if its name does not contain it."""
     named = _MACHINE.fullmatch(machine)
     if named is None:
         raise UsageError(
-            f"--machine_type={machine}: its name does not tell its vCPUs; give a type such as n2-standard-4, or "
-            f"--experiments={_ONE_PROCESS} for one process on each machine"
+            f"--machine_type={machine}: its name does not say how many vCPUs it has; give a type such as "
+            f"n2-standard-4, or --experiments={_ONE_PROCESS} for one process on each machine"
         )
     return int(named[1] or named[2])
 
@@ -167,7 +167,7 @@ def _dataflow(request: Request) -> list[str]:
 
 
 def _pins(request: Request) -> list[str]:
-    """Return options with which workers that install a wheel get the driver's versions of everything it needs."""
+    """Return options that give workers that install a wheel the driver's versions of everything it needs."""
     if "--extra_package" not in request.given or "--requirements_file" in request.given:
         return []
     options = [f"--requirements_file={pins_file()}"]
@@ -227,7 +227,7 @@ def _needed() -> dict[str, str]:
         name = canonicalize_name(wanted.name)
         try:
             installed = distribution(name)
-        except PackageNotFoundError:  # an extra that the driver lacks, and without which this build can do
+        except PackageNotFoundError:  # an extra that the driver lacks, and that this build does not need
             continue
         if name != DISTRIBUTION:
             found[name] = installed.version

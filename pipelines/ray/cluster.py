@@ -36,7 +36,7 @@ there is no limit."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RayOptions:
-    """What a user says of the cluster."""
+    """Options for the cluster."""
 
     address: str
     """`auto`, or HOST:PORT of the cluster's head."""
@@ -51,7 +51,7 @@ class RayOptions:
 
     @property
     def need(self) -> dict[str, float]:
-        """Resources of a process, by Ray's names; those of 0 left out."""
+        """Resources of a process, by Ray's names; resources of 0 are left out."""
         need = {"CPU": self.cpus, "memory": float(self.memory), **dict(self.resource)}
         return {name: amount for name, amount in need.items() if amount}
 
@@ -148,7 +148,7 @@ def connect(options: RayOptions, warn: Callable[[str], object] = lambda line: No
 
 
 def _tell(warn: Callable[[str], object], data: Mapping[str, Any], **_options: Any) -> None:
-    """Pass on in one line what Ray says of tasks that it tries again."""
+    """Pass on Ray's messages about tasks that it tries again, each in one line."""
     for line in data["lines"]:
         if line.startswith("Task "):
             warn(f"ray: {shortened(' '.join(line.split()), _LONGEST)}")
@@ -181,6 +181,6 @@ def explained() -> Iterator[None]:
         yield
     except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
         raise BuildError(
-            f"ray: the cluster cannot be reached any more ({first_line(error)}); run the same command again: it goes "
-            "on where it stopped"
+            f"ray: the cluster cannot be reached any more ({first_line(error)}); run the same command again: it "
+            "continues where it stopped"
         ) from error

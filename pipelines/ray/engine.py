@@ -59,7 +59,7 @@ def check(choice: EngineChoice) -> None:
 
 
 def shards_at_once(choice: EngineChoice, _urls: tuple[str, ...]) -> int:
-    """Return the number of processes: that of the options, or those for which the cluster has room now."""
+    """Return the number of processes: from the options, or as many as the cluster has room for now."""
     options = ray_options(choice.options)
     if options.processes is None:
         connect(options)
@@ -136,7 +136,7 @@ def run_task(task: Task, index: int) -> Answer:
 
 @cache
 def _prepare_process() -> None:
-    """Do for a process that Ray started what the environment does for those of the local pool."""
+    """Set up a process that Ray started as the environment does for the local pool's processes."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", BUILD_ENVIRONMENT["OPENBLAS_NUM_THREADS"])
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, int(BUILD_ENVIRONMENT["MALLOC_MMAP_THRESHOLD_"]))
@@ -216,7 +216,7 @@ class DetachedDriver:
         threading.Thread(target=self._drive, daemon=True).start()
 
     def state(self) -> tuple[int, DataprepError | None]:
-        """Return the number of shards done, and the error with which the job ended."""
+        """Return the number of shards done, and the error that the job ended with."""
         return self._done, self._error
 
     def _drive(self) -> None:
@@ -257,7 +257,7 @@ def _start_detached(run: Run, name: str, work: EngineWork) -> Any:
 
 
 def _detached_text(name: str, done: int, shards: int) -> str:
-    """Return what the user must know of a detached job that is at work."""
+    """Return the message about a detached job that is at work."""
     address = ray.get_runtime_context().gcs_address
     stop = f"import ray; ray.init('{address}', namespace='{NAMESPACE}'); ray.kill(ray.get_actor('{name}'))"
     return (
@@ -287,5 +287,5 @@ def _follow(running: Any, job: BuildJob, indexes: Sequence[int], work: EngineWor
     if receipts.missing:
         raise BuildError(
             f"ray: {job_name(job)} is gone; {len(receipts.missing)} of {len(indexes)} shards are missing. Run the "
-            "same command again: it goes on where it stopped"
+            "same command again: it continues where it stopped"
         )

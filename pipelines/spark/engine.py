@@ -83,7 +83,7 @@ class Answers:
     same deque while Spark's thread adds others on the right."""
 
     def zero(self, _value: deque[Answer]) -> deque[Answer]:
-        """Return what a task begins with."""
+        """Return the initial value of a task."""
         return deque()
 
     def addInPlace(self, value1: deque[Answer], value2: deque[Answer]) -> deque[Answer]:

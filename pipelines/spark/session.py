@@ -71,7 +71,7 @@ class SparkOptions:
     """The user's options after `--`."""
 
     master: str | None = None
-    """URL of the cluster; None: that of spark-submit or of the running session."""
+    """URL of the cluster; None: spark-submit's or the running session's."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of Spark by name."""
 
@@ -196,7 +196,7 @@ def open_context(options: SparkOptions) -> SparkContext:
     except Exception as error:
         raise _not_started(options, error) from error
     finally:
-        # PySpark's own handler would cancel all jobs of the session, also those of others.
+        # PySpark's own handler would cancel all jobs of the session, also other users'.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupted)
 
@@ -255,7 +255,7 @@ def explained(text: str) -> DataprepError:
             return UsageError("`runner` spark: " + meaning.format(found=shown, package=f"{DISTRIBUTION} {__version__}"))
     gone = "Answer from Java side is empty" in text or "Connection refused" in text
     line = shortened(" ".join(("Spark's Java process has ended" if gone else _cause(text)).split()), _LONGEST)
-    return BuildError(f"`runner` spark: {line}. Run the same command again: it goes on where it stopped")
+    return BuildError(f"`runner` spark: {line}. Run the same command again: it continues where it stopped")
 
 
 def _cause(text: str) -> str:

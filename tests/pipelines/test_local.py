@@ -83,9 +83,9 @@ def test_a_part_is_named_or_left_to_the_scheduler(text, variables, part):
             "auto",
             {},
             "none of SLURM_ARRAY_TASK_ID, BATCH_TASK_INDEX, JOB_COMPLETION_INDEX, DATAPREP_WORKER is set; "
-            "say `part` K/N",
+            "give `part` K/N",
         ),
-        ("auto", KUBERNETES, "JOB_COMPLETION_INDEX does not tell the number of parts; say `part` auto/N"),
+        ("auto", KUBERNETES, "JOB_COMPLETION_INDEX does not say how many parts there are; give `part` auto/N"),
         ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "4"}, "SLURM_ARRAY_TASK_ID=4 is none of 4 tasks in equal steps"),
         ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "11"}, "SLURM_ARRAY_TASK_ID=11 is none of 4 tasks in equal steps"),
         ("auto/2", BATCH, "BATCH_TASK_INDEX=7 is none of 2 tasks"),

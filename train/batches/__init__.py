@@ -1,4 +1,4 @@
-"""What a training step gets: batches from a loader or generated ones, masks, mixes of images.
+"""Inputs of a training step: batches from a loader or generated ones, masks, mixes of images.
 
 data.py              loaders over a dataset, or over plain data that are indexed first
 fake_data.py         black images, generated without reading data

@@ -36,7 +36,7 @@ class Data:
     url: str
     splits: tuple[str, ...]
     num_classes: int | None
-    """Number of classes; None where the data have no labels."""
+    """Number of classes; None if the data have no labels."""
     mixture: Mixture | None = None
     """The datasets that the data mix."""
     unlabelled: Mapping[str, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Data:
     def loaders(
         self, training: LoaderConfig, evaluation: LoaderConfig, *, tells: bool = True
     ) -> tuple[Loader, Loader | None]:
-        """Open the loaders of training and evaluation; with `tells`, say in a line if there is no split for the latter.
+        """Open the loaders of training and evaluation; with `tells`, say in a line if no split is evaluated.
 
         Raises:
             UsageError: See `training_loader`.
@@ -80,7 +80,7 @@ class Data:
 
     @property
     def fewest_classes(self) -> int | None:
-        """Smallest number of logits that a model needs; None where the data have no labels."""
+        """Smallest number of logits that a model needs; None if the data have no labels."""
         return self.num_classes
 
     def trained_split(self) -> str | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskConfig:
-    """How images are masked.
+    """Settings of masks.
 
     Raises:
         UsageError: Nothing would be visible, or nothing hidden.
@@ -92,7 +92,7 @@ def draw_masks(config: MaskConfig, *, seed: int, positions: Sequence[int]) -> Ma
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackMaskConfig:
-    """How packed images are masked.
+    """Settings of the masks of packed images.
 
     Raises:
         UsageError: Nothing would be visible, or nothing hidden.

@@ -28,7 +28,7 @@ MODES = ("batch", "pair", "elem")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixConfig:
-    """How images are mixed.
+    """Settings of Mixup and CutMix.
 
     Raises:
         UsageError: The smallest side of boxes is not below the largest.

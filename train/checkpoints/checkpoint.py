@@ -153,8 +153,8 @@ class CheckpointFolder:
         self._storage.remove_stale_spools()
 
     def _forget_older(self, step: int) -> None:
-        # Newer ones are left: a run may have gone back to an older state.
-        # Those of the other framework are left, too: it may continue them, where this one's cannot be.
+        # Newer checkpoints stay: a run may have gone back to an older state.
+        # The other framework's checkpoints stay, too: it may continue them if this framework's cannot be continued.
         own = [each for each in self.list() if each.is_jax == (self._codec is NUMPY)]
         older = [each for each in own if each.step <= step][self._keep :]
         for each in older:

@@ -150,9 +150,9 @@ SAFETENSORS_KEY = "dataprep"
 METADATA = "metadata"
 """Key of an export's facts in a .pth file."""
 PIXEL_MEAN, PIXEL_STD = "pixel_mean", "pixel_std"
-"""Keys of the statistics of the pixels among these facts."""
+"""Keys of the pixels' mean and deviation in these facts."""
 NUM_HEADS = "num_heads"
-"""Key of the number of heads among these facts, and among the flags of a run in its checkpoints."""
+"""Key of the number of heads in these facts, and among the flags of a run in its checkpoints."""
 _PRETRAINING = ("decoder_", "mask_token")
 """Prefixes of the names of tensors that only pretraining uses."""
 _SIDE = 224
@@ -178,7 +178,7 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Mean and standard deviation of R, G and B with which images were standardised, for values of 0..1."""
+    """Mean and standard deviation of R, G and B that images were standardised with, for values of 0..1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -198,9 +198,9 @@ class Weights:
     step: int | None
     """Number of updates after which the weights were saved; None if the file does not say it."""
     pixels: Statistics | None = None
-    """How the images were standardised on which the weights were trained; None if the file does not say it."""
+    """Mean and deviation of the images that the weights were trained on; None if the file does not say it."""
     classes: tuple[str, ...] = ()
-    """Names of the classes of the data on which the weights were trained; empty if the file does not say them."""
+    """Names of the classes that the weights were trained on; empty if the file does not say them."""
     heads: int | None = None
     """Number of heads of a block, as the flags of the weights' run or an export say it; None if the file does not."""
 
@@ -318,8 +318,8 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
 
 
 def source_digest(url: str) -> str:
-    """Return the first 16 digits of a file's SHA-256, which a checkpoint of ours has in its name; of a checkpoint by
-    Orbax, which is a folder, those of `digest_of_folder`."""
+    """Return the first 16 digits of a file's SHA-256, which a checkpoint of ours has in its name; for a checkpoint by
+    Orbax, which is a folder, the digits of `digest_of_folder`."""
     folder, _, name = url.rpartition("/")
     if name.endswith(ORBAX):
         return digest_of_folder(open_storage(url))
@@ -385,7 +385,7 @@ def _sizes() -> dict[str, MAEConfig]:
 
 
 def _size_of(dim: int, depth: int) -> str | None:
-    """Return the name of a size, where it has one."""
+    """Return the name of a size, if it has one."""
     shapes = {(config.encoder.dim, config.encoder_depth): size for size, config in _sizes().items()}
     return shapes.get((dim, depth))
 

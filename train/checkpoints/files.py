@@ -48,7 +48,7 @@ def check_state(where: str, state: Mapping[str, Any], entries: Sequence[str]) ->
     Args:
         where: Path or URL that the state was read from.
         state: Entries that were read.
-        entries: Names of the entries that the framework adds to those of every run.
+        entries: Names of the entries that the framework adds to every run's.
 
     Raises:
         UsageError: The state is something else, e.g. published weights, or has another version.
@@ -100,7 +100,7 @@ _LENGTHS_AT = 26
 _MAX_COUNTS = 1 + 2 * 64
 """Maximum number of counts that describe a tensor: an offset, 64 lengths and 64 strides."""
 _MAX_OVERLAP = 4
-"""How many times the bytes of a file its values may take if they are copied, because some are shared."""
+"""Largest ratio of the bytes of a file's values, if they are copied, to the file's bytes, because some are shared."""
 _DTYPES = {
     f"{name}Storage": dtype
     for name, dtype in {
@@ -149,7 +149,7 @@ class Codec:
     read: Callable[[Path], State]
     """Function that reads a state; it raises whatever its library raises."""
     advice: str = ""
-    """What to do about a file of an older format, for messages."""
+    """Advice for messages about a file of an older format."""
 
     def parse(self, name: str) -> Checkpoint | None:
         """Return the checkpoint that a file's name describes; None if it is not the name of a checkpoint."""
@@ -366,7 +366,7 @@ class _Pickle:
                 raise ValueError(f"opcode {opcode}, which torch.save does not write")
 
     def _marked(self) -> list[Any]:
-        """Return what was put on the stack since the last mark."""
+        """Return the objects on the stack since the last mark."""
         items, self._stack = self._stack, self._marks.pop()
         return items
 
@@ -376,7 +376,7 @@ class _Pickle:
         return self._stack[-1]
 
     def _called(self, function: Any, arguments: tuple[Any, ...]) -> Any:
-        """Return what a function of the few that are known returns for arguments."""
+        """Return the result of one of the few known functions for arguments."""
         match function.name if isinstance(function, _Name) else "":
             case "torch._utils._rebuild_tensor_v2":
                 return self._tensor(*arguments[:4])

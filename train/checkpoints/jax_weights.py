@@ -28,9 +28,9 @@ _AXES = {
     "decoder_downsample/kernels/kernel": (3, 2, 0, 1),
     "decoder_upsample/kernels/kernel": (0, 3, 1, 2),
 }
-"""For each kernel of a convolution, which of JAX's dimensions are PyTorch's, by its name."""
+"""JAX's dimensions in PyTorch's order, for each kernel of a convolution, by its name."""
 _JOINED = {"qkv/kernel": 1, "proj/kernel": 2}
-"""For each kernel with dimensions of heads, how many of its dimensions are summed over, by the end of its name."""
+"""Number of dimensions that are summed over, for each kernel with dimensions of heads, by the end of its name."""
 _FIXED = ("pos_embed", "decoder_pos_embed")
 """Tensors of PyTorch that a masked autoencoder computes, and does not train."""
 _PROBED, _STATISTICS = "head.1.", "head.0."
@@ -40,7 +40,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdamWGroups:
-    """How PyTorch's AdamW groups weights, which is the order of its moments."""
+    """Groups of weights in PyTorch's AdamW, which give the order of its moments."""
 
     decay_vectors: bool = False
     """Whether vectors are in one group with matrices."""
@@ -95,7 +95,7 @@ def from_torch(where: str, tensors: Arrays, shapes: Mapping[str, tuple[int, ...]
 def state_from_torch(
     where: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], groups: AdamWGroups
 ) -> dict[str, NDArray[Any]]:
-    """Return weights and AdamW's moments of a checkpoint of PyTorch as the arrays of one of JAX's.
+    """Return weights and AdamW's moments of a PyTorch checkpoint as the arrays of a JAX checkpoint.
 
     Args:
         where: Path or URL of the checkpoint, for messages.
@@ -125,7 +125,7 @@ def state_from_torch(
 def probe_state_from_torch(
     where: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, NDArray[Any]]:
-    """Return weights, statistics and momentum of a linear probe's checkpoint of PyTorch as the arrays of one of JAX's.
+    """Return weights, statistics and momentum of a linear probe's PyTorch checkpoint as the arrays of a JAX checkpoint.
 
     Args:
         where: Path or URL of the checkpoint, for messages.
@@ -158,7 +158,7 @@ def split_probe(tensors: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, NDA
 
 
 def _joined_probe(weights: Arrays, statistics: Arrays) -> dict[str, NDArray[Any]]:
-    """Return what `split_probe` split."""
+    """Join weights and statistics again, the inverse of `split_probe`."""
     found = {
         f"{_PROBED}{name[len('head.') :]}" if name.startswith("head.") else name: each for name, each in weights.items()
     }
@@ -188,7 +188,7 @@ def trained_weights(where: str, state: Mapping[str, Any]) -> dict[str, NDArray[A
 
 
 def _fixed_positions(tensors: Arrays, description: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return what `MaskedAutoencoder` of PyTorch keeps next to its weights, by the run's options."""
+    """Return the tensors that PyTorch's `MaskedAutoencoder` keeps next to its weights, by the run's options."""
     patch_size = tensors["patch_embed.proj.weight"].shape[2]
     config = mae_config(str(description["model"]), image_size=int(description["input_size"]), patch_size=patch_size)
     kernel = tensors.get("decoder_downsample.weight")

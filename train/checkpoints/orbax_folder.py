@@ -3,7 +3,7 @@
     checkpoint-000000400.orbax/     a folder: `arrays`, which Orbax shards, and `document`, JSON, with everything else
 
 Orbax writes into a folder with another name, which gets this one when all processes are done. The document lists the
-arrays' shapes, so that a checkpoint of another model is known before anything is read.
+arrays' shapes, so that a checkpoint of another model is recognised before anything is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OrbaxFolder(CheckpointFolder):
     Args:
         url: A folder or gs://bucket/prefix that all processes see.
         keep: Number of newest checkpoints to keep, 1 or more.
-        like: Arrays by their names, as the run has them: a checkpoint's by Orbax are read with the same
+        like: Arrays by their names, as the run has them: arrays of an Orbax checkpoint are read with the same
             shardings, whatever the number of processes that wrote them. None: all values are read into this host's
             memory.
     """
@@ -70,7 +70,7 @@ class OrbaxFolder(CheckpointFolder):
         return Checkpoint(_name_of(step), step, "")
 
     def load(self, checkpoint: Checkpoint) -> State:
-        """Read a state; of one by Orbax every process reads its own part of the arrays, or all of them without `like`.
+        """Read a state. If Orbax wrote it, every process reads its own part of the arrays, or without `like` all.
 
         Raises:
             UsageError: The arrays are of another model, or the library that reads them is not installed.
@@ -116,7 +116,7 @@ def remove_orbax(url: str) -> None:
 
 
 def _targets(url: str, shapes: Mapping[str, list[int]], like: Mapping[str, jax.Array] | None) -> dict[str, Any]:
-    """Return what Orbax makes of each array: one on the devices, as `like` has it, or else one of NumPy.
+    """Return the target of each array for Orbax: an array on the devices, as `like` has it, or else a NumPy array.
 
     Without a target Orbax lays an array out as the devices were that wrote it, and fails where there are others.
     """

@@ -1,4 +1,4 @@
-"""Options of programs that train in PyTorch or in JAX, and what a run in JAX opens by them."""
+"""Options of programs that train in PyTorch or in JAX, and the devices and folders that a run in JAX opens."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class JaxOptions(RunOptions):
 
 @request
 class ShardingOptions(JaxOptions):
-    """How JAX saves memory, for programs that do not do it by default."""
+    """Options that save memory in JAX, for programs that do not do it by default."""
 
     fsdp: bool = flag(False, "With JAX: shard weights and moments among the devices.", DEVICES)
     grad_ckpt: bool = flag(
@@ -161,7 +161,7 @@ def open_jax_devices(tensor_parallel: int) -> JaxDevices:
 
 @dataclass(frozen=True, kw_only=True)
 class JaxRun:
-    """What an entry's flags make of a run in JAX."""
+    """Parts of a run in JAX that an entry's flags decide."""
 
     flags: JaxOptions
     devices: JaxDevices
@@ -173,7 +173,7 @@ class JaxRun:
     is_probe: bool = False
     """Whether only the head is trained."""
     tensors: Mapping[str, NDArray[Any]] | None = None
-    """First weights by PyTorch's names, in its layouts; None: they are drawn from the seed."""
+    """Initial weights under PyTorch's names, in its layouts; None: they are drawn from the seed."""
 
     def open(self) -> Training[JaxBackend]:
         """Put the weights on the devices; nothing is trained yet."""

@@ -51,11 +51,11 @@ _SETTINGS = {
     "token_normalize_func": lambda word: word.replace("_", "-"),
 }
 _OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|RESOURCE_EXHAUSTED", re.IGNORECASE)
-"""Words with which PyTorch and XLA say that a host or a device has no memory left."""
+"""Words of PyTorch and XLA that mean that a host or a device has no memory left."""
 
 
 def flag(default: Any, text: str, group: str = OTHER, within: Spec = MappingProxyType({}), **about: Any) -> Any:
-    """Make a field that is an option: `dataprep.arguments.option` in the order in which such lines are read.
+    """Make a field that is an option: `dataprep.arguments.option`, with its arguments in reading order.
 
     Args:
         default: Value if it is not given.

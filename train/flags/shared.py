@@ -65,7 +65,7 @@ _OF_SQUARES = ("fake_data", "diagnose", "use_byol_crop", "compile", "mask_downsa
 UNSET = -1
 """Value of a size or batch size that means "not given"."""
 WARMUP_SHARE = 0.1
-"""Largest share of a run while the learning rate rises, where only a default says how long; MAE's recipes take 5 %
+"""Largest share of a run while the learning rate rises, if only a default says how long; MAE's recipes take 5 %
 to 11 %."""
 DEVICE_BATCH = 64
 """Number of images per device if no batch size is given."""
@@ -85,7 +85,7 @@ class RunOptions(Request):
     )
     region_policy: RegionPolicy = flag(
         "refuse",
-        "What to do if reading the bucket from here costs money; off: prices are not looked up.",
+        "Action if reading the bucket from here costs money; off: prices are not looked up.",
         READ,
         rare=True,
     )
@@ -101,7 +101,7 @@ class RunOptions(Request):
     accum_iter: int = flag(1, "Parts of a batch over which the gradient is accumulated.", TRAIN, COUNT)
     on_error: OnError = flag(
         "raise",
-        "What to do about an image that cannot be read: raise ends the run, skip leaves it out of losses and "
+        "Action for an image that cannot be read: raise ends the run, skip leaves it out of losses and "
         "evaluations, and counts it.",
         READ,
     )
@@ -192,7 +192,7 @@ class RunOptions(Request):
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     def diagnosed_options(self, images: int) -> Options:
-        """Return the options with which this command sets what a diagnosis may advise.
+        """Return this command's options for the settings that a diagnosis may advise.
 
         Args:
             images: Images of one update, of all devices together.

@@ -31,7 +31,7 @@ AUTOMATIC = "automatic"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopConfig:
-    """Settings of when a run logs, evaluates, saves and stops, and of what its messages advise.
+    """Settings of a run: when it logs, evaluates, saves and stops, and the advice in its messages.
 
     An interval of 0 turns its reason off.
     """
@@ -53,14 +53,14 @@ class LoopConfig:
     profile_steps: tuple[int, int] | None = None
     """First step that is traced, and the first one after it that is not."""
     resume_hint: str = "`resume` automatic continues it"
-    """How to continue a stopped run, for its last message."""
+    """Advice for continuing a stopped run, for its last message."""
     anew_hint: str = (
         "to begin a new run with the checkpoint's weights, give `init` {words} in place of `resume`, and another "
         "`output_dir`"
     )
-    """What to do if the dataset was rebuilt since a checkpoint, whose path or URL takes the place of {words}."""
+    """Advice if the dataset was rebuilt since a checkpoint; {words} is replaced by the checkpoint's path or URL."""
     batch_hint: str = "a smaller batch"
-    """What to choose if there are too few images for a batch, for the message."""
+    """Advice if there are too few images for a batch."""
 
     def last_step(self, order: Order) -> int:
         """Return the step after which the run ends."""
@@ -94,7 +94,7 @@ class LoopConfig:
 def ended_epochs(order: Order, step: int) -> range:
     """Return the numbers of epochs, counted from 1, that end with a step: none in the middle of an epoch.
 
-    Where an epoch is shorter than a batch, several may end with the same step.
+    If an epoch is shorter than a batch, several may end with the same step.
     """
     if step < 1 or order.first_batch(order.epoch_of(step)) != step:
         return range(0)
@@ -102,7 +102,7 @@ def ended_epochs(order: Order, step: int) -> range:
 
 
 def resumed_position(order: Order, epochs: int, step: int) -> str:
-    """Return the end of a message about a resumed run: how much of its epoch is done; empty where none is left."""
+    """Return the end of a message about a resumed run: how much of its epoch is done; empty if none is left."""
     samples, position = order.epoch_samples, step * order.global_batch
     epoch, done = divmod(position, samples)
     last = order.first_batch(epochs) * order.global_batch
@@ -283,7 +283,7 @@ class Backend(Protocol):
         """Return this backend's entries of a checkpoint, copied to the host."""
 
     def converted(self, where: str, state: State) -> State:
-        """Return a state with this backend's entries, where another framework's can be continued; else the same state.
+        """Return a state with this backend's entries: another framework's state is converted if it can be continued.
 
         Args:
             where: Path or URL of the checkpoint, for messages.
@@ -307,7 +307,7 @@ class Backend(Protocol):
         """Take the weights of a checkpoint and their statistics, no moments or generators; otherwise as `restore`."""
 
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
-        """Log a picture of what the weights of a saved state do, if the task has one."""
+        """Log a picture of the predictions of a saved state's weights, if the task has one."""
         return
 
     def memory_bytes(self) -> int | None:
@@ -324,11 +324,11 @@ class Backend(Protocol):
 
     @property
     def compute_threads(self) -> int:
-        """Number of threads with which an update computes, where that can be changed, as on a CPU; 0 elsewhere."""
+        """Number of threads of an update, if it can be changed, as on a CPU; otherwise 0."""
         return 0
 
     def use_threads(self, count: int) -> None:
-        """Compute with another number of threads from now on, where `compute_threads` is not 0. For `diagnose`."""
+        """Compute with another number of threads from now on, if `compute_threads` is not 0. For `diagnose`."""
         return
 
     def close(self) -> None:

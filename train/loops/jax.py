@@ -186,10 +186,10 @@ class Steps(Protocol):
     """Function of values and of what `evaluated` returns: sums `loss`, `correct` and `images`."""
 
     def inputs(self, batch: JaxBatch, update: Update) -> Any:
-        """Return what `update` takes, on the devices."""
+        """Return the arguments of `update`, on the devices."""
 
     def evaluated(self, batch: JaxBatch) -> tuple[Any, ...]:
-        """Return what `evaluate` takes after the values."""
+        """Return the arguments of `evaluate` after the values."""
 
     def on_devices(self, values: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         """Copy the arrays of a checkpoint to the devices, as values like those that are given.
@@ -226,7 +226,7 @@ class JaxBackend(Backend):
     judge: Callable[[dict[str, float]], dict[str, float]] = dict
     """Function that adds numbers to an evaluation's."""
     same_model: str = "use the flags that it was trained with"
-    """What to do if a checkpoint is from another model, for the message."""
+    """Advice for the message if a checkpoint is from another model."""
     _in_flight: deque[jax.Array] = field(default_factory=deque)
     """Losses of the updates that were handed to the devices last."""
 
@@ -311,7 +311,7 @@ class JaxBackend(Backend):
         return {ARRAYS: dict(named_leaves(self.values)) if self.saves_parts else arrays_of(self.values)}
 
     def converted(self, where: str, state: SavedState) -> SavedState:
-        """Return a state of this backend, if need be made of one of PyTorch."""
+        """Return a state of this backend, converted from PyTorch's if needed."""
         if "model" not in state or ARRAYS in state or "version" not in state:
             return state
         arrays = self.steps.from_torch(where, state, self.values)

@@ -39,7 +39,7 @@ class FinetuneTask(ClassifierTask):
     label_smoothing: float = 0.0
 
     def rows(self, batch: JaxBatch, positions: range, sharding: NamedSharding) -> Any:
-        """Return images, labels, and which rows hold samples; also partners and how they are mixed, if they are."""
+        """Return images, labels, and which rows hold samples; if images are mixed, also their partners and shares."""
         plain = super().rows(batch, positions, sharding)
         if not self.mix.enabled:
             return plain

@@ -49,7 +49,7 @@ class Inputs(NamedTuple):
 
 
 class Task(Protocol):
-    """What is trained: a network and its loss."""
+    """Task that is trained: a network and its loss."""
 
     def initial(self, key: jax.Array) -> Any:
         """Draw the weights."""

@@ -51,8 +51,8 @@ Item = TypeVar("Item")
 class StepMonitor:
     """Times waits and steps. A step lasts from the delivery of a batch until the next one is requested.
 
-    Where steps are only queued on a device, the loop waits inside a step for room in the queue, so that the shares are
-    right over several steps, but not for each.
+    If steps are only queued on a device, the loop waits inside a step for room in the queue, so the shares are right
+    over several steps, but not for each.
 
     Args:
         batch_images: Images in one step, of this host or of all hosts; `images_per_s` counts the same.
@@ -107,7 +107,7 @@ BackendT = TypeVar("BackendT", bound=Backend)
 _DIGITS = 6
 """Significant digits of rates, shares, times, epochs and learning rates in a log line."""
 _START_EPOCH = "start_epoch"
-"""Flag of a run that begins with a later epoch; a run that is resumed has it in its checkpoint alone."""
+"""Flag of a run that begins with a later epoch; a resumed run has it only in its checkpoint."""
 _WITHOUT_SHAPE = ("num_heads",)
 """Flags of a model that no shape of its weights shows."""
 
@@ -133,7 +133,7 @@ class Training(Generic[BackendT]):
     _evaluated_step: int = 0
     """Step of the last evaluation."""
     _report_loader: MetricsCallback | None = None
-    """Logs numbers of the loader with every log line, where the logs take them."""
+    """Logs numbers of the loader with every log line, if the logs take them."""
     _saved_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -413,7 +413,7 @@ class Training(Generic[BackendT]):
 
     @property
     def _is_packed(self) -> bool:
-        """Whether a batch may leave out images that do not fit into its rows, which nothing here counts."""
+        """Whether a batch may leave out images that do not fit into its rows; they are not counted here."""
         return self.loader.config.packs is not None
 
     @property
@@ -442,7 +442,7 @@ class _DiagnosedDevice:
 
     @property
     def compute_threads(self) -> int:
-        """Number of threads with which an update computes on the cores that decode; 0 if it computes elsewhere."""
+        """Number of threads of an update on the cores that decode; 0 if it computes elsewhere."""
         return self.backend.compute_threads
 
     def use_threads(self, count: int) -> None:
@@ -468,7 +468,7 @@ def _shown(value: object) -> str:
 
 
 def _start_epoch(flags: object) -> int:
-    """Return the epoch with which a run with these flags began."""
+    """Return the epoch that a run with these flags began with."""
     found = flags.get(_START_EPOCH, 0) if isinstance(flags, Mapping) else 0
     return found if isinstance(found, int) else 0
 
@@ -477,7 +477,7 @@ def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, An
     """Return the flags with other values in the checkpoint's run: name, old value, new value."""
     if not isinstance(theirs, Mapping):
         return []
-    # The flags left out say how a run begins, which one that is resumed does not.
+    # The flags left out say how a run begins; they mean nothing to a resumed run.
     both = sorted((theirs.keys() & ours.keys()) - {"init", "resume", _START_EPOCH})
     return [(name, theirs[name], ours[name]) for name in both if theirs[name] != ours[name]]
 
@@ -485,8 +485,8 @@ def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, An
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STOPPED_EXIT_CODE = 128 + signal.SIGTERM
 SAME_S = 1.0
-"""Time after the first signal in which others are the same one: a terminal sends Ctrl-C to all its processes, and one
-that started this process may pass it on."""
+"""Time after the first signal during which others count as the same one: a terminal sends Ctrl-C to all its processes,
+and the process that started this one may pass it on."""
 _SHOW_CURSOR = b"\x1b[?25h\n"
 """Sequence that undoes what a progress bar on a terminal does."""
 
@@ -535,7 +535,7 @@ def stop_signals(
 @contextlib.contextmanager
 def interrupt_as_sigterm(announce: Callable[[], None]) -> Iterator[Stop]:
     """Send this process SIGTERM at the first Ctrl-C, for a framework that stops all processes at SIGTERM; a second
-    Ctrl-C ends this process at once. Whether they stop is the framework's to say, never the `Stop`'s."""
+    Ctrl-C ends this process at once. The framework decides whether they stop, never the `Stop`."""
 
     def pass_on() -> None:
         announce()
@@ -586,7 +586,7 @@ class Unread:
         self._updates.append((step, numbers, keys))
 
     def check(self) -> None:
-        """Read the losses and check them, but do not forget the numbers.
+        """Check that the waiting losses are finite, without clearing them.
 
         Raises:
             DataprepError: A loss is not finite.
@@ -596,7 +596,7 @@ class Unread:
                 self._report(step, loss, keys)
 
     def take(self) -> dict[str, float]:
-        """Return the means since the last call, and forget the numbers.
+        """Return the means since the last call, and clear the numbers.
 
         Raises:
             DataprepError: A loss is not finite.

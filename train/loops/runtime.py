@@ -111,11 +111,11 @@ class Runtime:
 
     @property
     def compute_threads(self) -> int:
-        """Number of threads with which a step computes, where that can be changed, as on a CPU; 0 elsewhere."""
+        """Number of threads of a step, if it can be changed, as on a CPU; otherwise 0."""
         return torch.get_num_threads() if self.name == "cpu" else 0
 
     def use_threads(self, count: int) -> None:
-        """Compute with another number of threads from now on, where `compute_threads` is not 0."""
+        """Compute with another number of threads from now on, if `compute_threads` is not 0."""
         torch.set_num_threads(count)
 
     def memory_bytes(self) -> int | None:
@@ -251,7 +251,7 @@ def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
 
 
 def open_autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Return the context where a model computes with a precision, one of `PRECISIONS`.
+    """Return the context in which a model computes with a precision, one of `PRECISIONS`.
 
     `auto` is bfloat16 on CUDA, and float32 elsewhere; TPUs multiply XLA's float32 in bfloat16 anyway.
     """

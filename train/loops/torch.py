@@ -123,7 +123,7 @@ class TorchBackend(Backend):
         return step % self.agreement_steps == 0 and self.runtime.agree(asked)
 
     def agree_on_time(self, elapsed: bool, step: int) -> bool:
-        """Return whether any host's clock says that it is time; several hosts agree on it every `agreement_steps`."""
+        """Return whether `elapsed` is true on any host; several hosts agree on it every `agreement_steps`."""
         return self.agree_to_stop(elapsed, step)
 
     def not_finite(self) -> list[str]:

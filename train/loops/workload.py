@@ -50,7 +50,7 @@ class Workload:
     runtime: Runtime
     optimizer: torch.optim.Optimizer
     masks: MaskConfig | None
-    """How a masked autoencoder masks images; None for a classifier."""
+    """Settings of a masked autoencoder's masks; None for a classifier."""
     _positions: itertools.count[int] = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -82,7 +82,7 @@ class Workload:
 
     @property
     def compute_threads(self) -> int:
-        """Number of threads with which a step computes on a CPU; 0 on another device."""
+        """Number of threads of a step on a CPU; 0 on another device."""
         return self.runtime.compute_threads
 
     def use_threads(self, count: int) -> None:

@@ -38,7 +38,7 @@ GELU are computed again, which on a CPU takes less time than writing and reading
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Computation:
-    """How a network is computed; none of these changes its weights."""
+    """Settings of a network's computation; none of these changes its weights."""
 
     dtype: str = "float32"
     """Number format of matrix products; weights, normalisations, sums of branches and losses are float32."""

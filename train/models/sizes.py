@@ -16,7 +16,7 @@ LAYER_NORM_EPSILON = 1e-6
 TARGET_EPSILON = 1e-6
 """Number that is added to the variance of a patch's pixels before they are divided by their standard deviation."""
 LEAST_HIDDEN = 1e-6
-"""Number by which a sum of errors is divided at least, for a batch without a readable image."""
+"""Smallest divisor of a sum of errors, for a batch without a readable image."""
 TOKEN_STD = 0.02
 POOLS = ("token", "average", "average_of_normed")
 PositionKind: TypeAlias = Literal["fractional", "absolute"]
@@ -190,7 +190,7 @@ def check_patches(image_size: int, patch_size: int) -> None:
 
 
 def unknown_name(what: str, name: str, names: Sequence[str]) -> UsageError:
-    """Return the error for a name that is not among those that there are."""
+    """Return the error for an unknown name."""
     return UsageError(f"no {what} {name!r}{there_are(name, names, cutoff=0.4)}")
 
 

@@ -1,4 +1,4 @@
-"""What a run reports: log lines, TensorBoard events, profiles, and its diagnosis.
+"""Reports of a run: log lines, TensorBoard events, profiles, and its diagnosis.
 
 logs.py              JSON lines on stdout and in log.txt, a progress bar, TensorBoard's files, Weights & Biases
 profiling.py         traces of some steps

@@ -107,7 +107,7 @@ def _value(tag: str, content: bytes) -> bytes:
 
 LOG_FILE = "log.txt"
 ENDED = "ended"
-"""Name of what only the last line of a run that has done all of its steps has."""
+"""Field that only the last line of a finished run has."""
 
 
 class Logs:

@@ -28,7 +28,7 @@ TYPES_WITH_TOPOLOGY = ("v2", "v3", "v4")
 """Generations for which `gcloud compute tpus tpu-vm create` takes a topology (SDK 528)."""
 IMAGE_PROJECT = "ubuntu-os-accelerator-images"
 IMAGE_FAMILIES = {"7x": "ubuntu-accel-2404-amd64-tpu-tpu7x"}
-"""Image families of Compute Engine by generation, for those that differ from v5p and v6e."""
+"""Image families of Compute Engine by generation, for generations that differ from v5p and v6e."""
 IMAGE_FAMILY = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 """Image family of v5p and v6e."""
 BOOT_DISK_GB = 200
@@ -334,8 +334,8 @@ def delete_commands(target: Target, *, queued: bool) -> list[list[str]]:
 def ssh_command(target: Target, worker: int, command: str) -> list[str]:
     """Return the command that runs a line of shell on one worker.
 
-    All workers are not called at once, because gcloud then mixes their outputs and exit codes; its output directory,
-    which would separate them, is a folder named None in SDK 528.
+    Each worker gets a call of its own, because gcloud mixes the outputs and exit codes of several; its output
+    directory, which would separate them, is a folder named None in SDK 528.
     """
     place, flags = target.place, {"internal_ip": target.internal_ip, "quiet": True, "command": command}
     if target.api == "tpu":
@@ -369,7 +369,7 @@ def _create_machines(request: CreateTpu, script: Path | None) -> list[list[str]]
         return [gcloud_line("compute", "instances", "create", name, **place.flags, **machine)]
     if not place.project:
         raise UsageError(
-            f"{request.accelerator.name} on Compute Engine: policies are named by their project; add `project`"
+            f"{request.accelerator.name} on Compute Engine: a resource policy belongs to a project; add `project`"
         )
     parent = f"projects/{place.project}/regions/{place.region}"
     return [

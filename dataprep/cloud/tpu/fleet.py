@@ -48,7 +48,7 @@ _LEFT_OUT = {
 }
 _DIGEST_CHARACTERS = 12
 ONE_RUN_S = 120.0
-"""Time after the first folder's within which other folders belong to the same run."""
+"""Longest time between the first folder of a run and its other folders."""
 _FORMAT = "%Y_%m_%d_%H_%M_%S"
 Trace = tuple[int, str]
 """Number of a worker, and a path below its folder of logs."""
@@ -227,7 +227,7 @@ def pack(folder: Path) -> Archive:
         return _packed(folder, _in_git(folder) or _in_folder(folder))
     except OSError as error:
         raise UsageError(
-            f"{error.filename}: {error.strerror}, while {folder} is packed; expected files that nobody changes "
+            f"{error.filename}: {error.strerror}, while {folder} is packed; expected files that do not change "
             "meanwhile: run it again, or name what other programs write in .gitignore"
         ) from None
 

@@ -89,7 +89,7 @@ def start(fleet: Fleet, run: str, argv: Sequence[str], env: Mapping[str, str]) -
 
 
 def _sent(env: Mapping[str, str], worker: int, count: int) -> Sent:
-    """Return the variables of a worker as JSON for stdin; only values that are no secrets are shown."""
+    """Return the variables of a worker as JSON for stdin; values that are secrets are not shown."""
     known = {item for framework in FRAMEWORKS.values() for item in framework.items()}
     shown = {key: value if (key, value) in known else HIDDEN for key, value in env.items()}
     place = {WORKER: str(worker), WORKERS: str(count)}
@@ -136,7 +136,7 @@ def follow(
         silent = [worker for worker, at_s in heard_s.items() if time.monotonic() - at_s > watch.patience_s]
         if silent:
             raise UndecidedError(
-                f"worker {silent[0]} has not answered for {watch.patience_s:.0f} s; the run goes on: follow it again "
+                f"worker {silent[0]} has not answered for {watch.patience_s:.0f} s; the run continues: follow it again "
                 f"with `run` {shell_words(run)}"
             )
         time.sleep(watch.poll_s)

@@ -1,8 +1,8 @@
 """Makes the manifest of a build and a training on GKE: one JobSet, which Kueue admits if it names a queue. Pure.
 
-The build's parts run on CPU nodes first; the training starts when one of them has found the dataset whole. If a node of
-the training is taken away, the JobSet starts again without that counting as a failure, and the training continues from
-its checkpoint; the build then ends at once, because the dataset exists.
+The build's parts run on CPU nodes first; the training starts when one of them has found the dataset complete. If a node
+of the training is taken away, the JobSet starts again without that counting as a failure, and the training continues
+from its checkpoint; the build then ends at once, because the dataset exists.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class ManifestRequest(Request):
         "Words of a dataprep build that runs first, in parts.", default=None, metavar="'DATASET …'"
     )
     parts: int = option("Parts of the build, each a pod.", default=8, low=1)
-    part_cpu: str = option("CPUs of a part.", default="4", rare=True)
-    part_memory: str = option("Memory of a part.", default="3Gi", rare=True)
-    part_disk: str = option("Disk of a part.", default="4Gi", rare=True)
+    part_cpu: str = option("CPUs for each part.", default="4", rare=True)
+    part_memory: str = option("Memory for each part.", default="3Gi", rare=True)
+    part_disk: str = option("Disk for each part.", default="4Gi", rare=True)
     queue: str | None = option(
         "Local queue of Kueue that admits the JobSet.", default=None, metavar="NAME", shown="no Kueue", group=WHERE
     )
@@ -115,7 +115,7 @@ class ManifestRequest(Request):
 
     @property
     def build_argv(self) -> list[str]:
-        """Command of the build, without its part. Raises UsageError if `build` are not the words of one."""
+        """Command of the build, without its part. Raises UsageError if `build` does not hold the words of one."""
         words = self.build or ""
         try:
             argv = shlex.split(words)
@@ -127,7 +127,7 @@ class ManifestRequest(Request):
 
     @property
     def part_requests(self) -> dict[str, str]:
-        """What one part of the build requests."""
+        """Resources that one part of the build requests."""
         return {"cpu": self.part_cpu, "memory": self.part_memory, "ephemeral-storage": self.part_disk}
 
 
@@ -162,7 +162,7 @@ def new_queue(request: ManifestRequest) -> list[Document]:
     """
     queue = request.queue
     if queue is None:
-        raise UsageError("`new_queue`: what is its name? add `queue`")
+        raise UsageError("`new_queue` needs a name; add `queue`")
     chips = request.accelerator.chips
     groups = [_resource_group(f"{queue}-tpu", {"google.com/tpu": str(chips)})]
     flavors = [_kueue("ResourceFlavor", f"{queue}-tpu", {"nodeLabels": _node_labels(request)})]
@@ -205,7 +205,7 @@ def _node_labels(request: ManifestRequest) -> dict[str, str]:
 
 
 def _failure_policy(request: ManifestRequest) -> Document:
-    """Return what follows a failure: jobs fail with PodFailurePolicy only in the two cases that their pods name."""
+    """Return the rules for failures: jobs fail with PodFailurePolicy only in the two cases that their pods name."""
     reason = ["PodFailurePolicy"]
     taken_away = {
         "name": "nodetakenaway",

@@ -61,11 +61,11 @@ class Started(Identity):
 
 
 class Ended(TypedDict, total=False):
-    """How a run ended: `exit.json`."""
+    """End of a run: `exit.json`."""
 
     code: int
     reason: str
-    """Why the command could not be started."""
+    """Reason why the command could not be started."""
     ended_s: float
 
 
@@ -363,7 +363,7 @@ def prepare(_options: argparse.Namespace) -> dict[str, str]:
 def _open_logs(logs: Path) -> str:
     """Open libtpu's folder of logs to all users; return what is wrong with it, or `fine`.
 
-    Any user may make that name in /tmp, also as a link: only root's folder, or that of the user who called sudo, is
+    Any user may make that name in /tmp, also as a link: only the folder of root, or of the user who called sudo, is
     opened, by its descriptor, and nothing in it is touched. Sticky: users cannot replace each other's files by links.
     """
     with contextlib.suppress(FileExistsError):
@@ -535,12 +535,12 @@ def alive(known: Identity) -> bool:
 
 
 def _pids() -> list[int]:
-    """List all processes but init, which opens no chip, and which root in some containers may not examine."""
+    """List all processes except init, which opens no chip, and which root in some containers may not examine."""
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and entry.name != "1"]
 
 
 def _open_files(pid: int) -> set[str]:
-    """Return what a process has open, but for files that it closes meanwhile."""
+    """Return what a process has open, except files that it closes meanwhile."""
     found = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

@@ -62,9 +62,9 @@ def test_a_missing_resource_reads_as_none_and_need_not_be_deleted(plays):
 def test_entries_are_the_objects_of_a_json_list(plays):
     assert plays("""echo '[{"a": 1}, 2]'""").entries(["gcloud", "list"]) == [{"a": 1}]
     assert plays("true").entries(["gcloud", "list"]) == []
-    with pytest.raises(UndecidedError, match="gcloud list: its answer is no list in JSON; run it by hand"):
+    with pytest.raises(UndecidedError, match="gcloud list: its answer is not a JSON list; run it by hand"):
         plays("echo '{}'").entries(["gcloud", "list"])
-    with pytest.raises(UndecidedError, match="gcloud list: its answer is no JSON; run it by hand"):
+    with pytest.raises(UndecidedError, match="gcloud list: its answer is not JSON; run it by hand"):
         plays("echo nothing").read(["gcloud", "list"])
 
 

@@ -57,7 +57,7 @@ def test_a_paid_reading_is_refused_with_its_price_and_what_to_do(american):
     with pytest.raises(UsageError) as error:
         guard("gs://b/x", "refuse")
     assert str(error.value) == (
-        "gs://b/x lies in europe-west4 and is read from us-central1-a: $0.05 per GiB; read it from its own region or "
+        "gs://b/x is in europe-west4 and is read from us-central1-a: $0.05 per GiB; read it from its own region or "
         "copy it near the reader (dataprep check-region gs://b/x shows what both cost), or accept the price with "
         "`region_policy` warn"
     )

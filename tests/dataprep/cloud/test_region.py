@@ -175,7 +175,7 @@ def test_a_zone_without_its_last_part_is_its_region(zone, region):
 
 def test_a_misspelt_zone_is_refused_with_the_nearest():
     assert check_place(" US-Central1-A ") == "us-central1-a"
-    with pytest.raises(UsageError, match=r"'us-central1a' is no zone or region.*did you mean us-central1-a"):
+    with pytest.raises(UsageError, match=r"'us-central1a' is not a zone or region.*did you mean us-central1-a"):
         check_place("us-central1a")
     with pytest.raises(UsageError, match=r"expected e\.g\. us-central1-a"):
         check_place("--zone")
@@ -185,10 +185,13 @@ def test_a_misspelt_zone_is_refused_with_the_nearest():
     ("places", "notes"),
     [
         (("us-central1-a", "EUROPE-WEST4", "us-central2-b", "me-west1"), []),
-        (("us-cental1", "us-central1-a"), ["us-cental1 is no region that dataprep knows; did you mean us-central1?"]),
-        (("europe-west44-b",), ["europe-west44 is no region that dataprep knows; did you mean europe-west4?"]),
-        (("us-cental2-b", "us-cental2"), ["us-cental2 is no region that dataprep knows; did you mean us-central2?"]),
-        (("moon-crater7",), ["moon-crater7 is no region that dataprep knows"]),
+        (
+            ("us-cental1", "us-central1-a"),
+            ["us-cental1 is not a region that dataprep knows; did you mean us-central1?"],
+        ),
+        (("europe-west44-b",), ["europe-west44 is not a region that dataprep knows; did you mean europe-west4?"]),
+        (("us-cental2-b", "us-cental2"), ["us-cental2 is not a region that dataprep knows; did you mean us-central2?"]),
+        (("moon-crater7",), ["moon-crater7 is not a region that dataprep knows"]),
     ],
 )
 def test_a_region_that_no_table_has_is_noted_once_with_the_nearest(places, notes):

@@ -243,16 +243,16 @@ def test_a_conflict_of_an_upload_says_what_to_do(finished, target):
 def test_a_strangers_file_inside_would_be_taken_for_data(sources, target):
     open_storage(target).create("train/more.tar", b"x")
     open_storage(target).create("notes/README", b"x")  # is not in the way
-    with pytest.raises(ConflictError, match=r"train/more\.tar: not of .* would be taken for a part of it"):
+    with pytest.raises(ConflictError, match=r"train/more\.tar: not part of .*, but readers would take it for one"):
         plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
 
 
 @pytest.mark.parametrize(
     ("source", "target", "said"),
     [
-        ("{0}", "{0}", "it is, holds or lies in"),
-        ("{0}", "{0}/copy", "it is, holds or lies in"),
-        ("{0}", "gs://copies-eu", "it is, holds or lies in"),
+        ("{0}", "{0}", "it is, contains or is inside"),
+        ("{0}", "{0}/copy", "it is, contains or is inside"),
+        ("{0}", "gs://copies-eu", "it is, contains or is inside"),
         ("gs://copies-eu/none", "gs://copies-us/none", "no dataset there"),
     ],
 )
@@ -352,7 +352,7 @@ def test_a_copy_that_fails_says_what_stays_and_that_the_same_command_goes_on(sou
     source, target = open_storage(sources()), str(tmp_path / "copy")
     copying = plan_copy(source.url, target, dataset_phases(source, shape_faults))
     copying.target.create("index/train.parquet", b"another one")
-    left = "what was copied stays at .*/copy, and the same command goes on from there"
+    left = "what was copied stays at .*/copy, and the same command continues from there"
     with pytest.raises(ConflictError, match=left):
         copy_dataset(copying, workers=2, copied=lambda objects, num_bytes: None)
     copying.target.delete("index/train.parquet")

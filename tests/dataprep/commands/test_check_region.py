@@ -89,8 +89,8 @@ def test_a_mistyped_region_is_priced_with_a_note_that_names_the_nearest():
     assert (result.exit_code, result.stderr.splitlines()) == (
         1,
         [
-            "note: us-cental1 is no region that dataprep knows; did you mean us-central1?",
-            "note: europe-west44 is no region that dataprep knows; did you mean europe-west4?",
+            "note: us-cental1 is not a region that dataprep knows; did you mean us-central1?",
+            "note: europe-west44 is not a region that dataprep knows; did you mean europe-west4?",
         ],
     )
     assert [f"note: {note}" for note in checked(*words)["notes"][-2:]] == result.stderr.splitlines()
@@ -282,7 +282,7 @@ def test_adopted_data_are_judged_by_the_bucket_of_the_data(american_vm, dataset,
         patch.setenv("NO_GCE_CHECK", "true")
         run = dataprep("adopt", f"{dataset}/train", "--index", index)
     assert run.returncode == 0, run.stderr
-    with pytest.raises(UsageError, match="gs://region-eu/imagenet/train lies in europe-west4"):
+    with pytest.raises(UsageError, match="gs://region-eu/imagenet/train is in europe-west4"):
         open_loader(str(index), batch_size=8)
 
 
@@ -306,10 +306,10 @@ def test_a_build_is_refused_before_anything_is_written(american_vm, originals, g
 def test_a_build_refuses_a_source_in_a_paid_region(american_vm, dataset, tmp_path):
     result = build("--source", dataset, "--output", tmp_path / "out", "--format", "webdataset")
     assert isinstance(result.exception, UsageError)
-    assert "gs://region-eu/imagenet lies in europe-west4 and is read from us-central1-a" in str(result.exception)
+    assert "gs://region-eu/imagenet is in europe-west4 and is read from us-central1-a" in str(result.exception)
 
 
 def test_a_dataflow_build_is_judged_from_its_workers_region(american_vm, dataset, tmp_path):
     arguments = ["--source", "gs://region-us/none", "--output", tmp_path / "out", "--format", "webdataset"]
     result = build(*arguments, "--runner", "DataflowRunner", "--", "--region=europe-west4")
-    assert "gs://region-us/none lies in us-central1 and is read from europe-west4" in str(result.exception)
+    assert "gs://region-us/none is in us-central1 and is read from europe-west4" in str(result.exception)

@@ -91,9 +91,9 @@ def test_a_bucket_of_somebody_else_is_refused(name, gcs):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gs://x-y-z"], "give the zone of its readers as --near, or their --tpu"),
+        (["gs://x-y-z"], "give its readers' zone as --near, or their --tpu"),
         (["gs://x-y-z/prefix", "--near", "us-central1"], "expected only a bucket's name"),
-        (["gs://x-y-z", "--near", "us-central"], "is no zone or region"),
+        (["gs://x-y-z", "--near", "us-central"], "is not a zone or region"),
         (["gs://x-y-z", "--near", "us-central1", "--label", "Team=x"], "expected KEY=VALUE"),
         (["gs://x-y-z", "--near", "us-central1", "--service-account", "trainer"], "add --project"),
     ],
@@ -149,7 +149,7 @@ def test_a_dry_run_shows_the_commands_and_asks_nobody(name, cloud, gcs):
 
 def test_a_mistyped_region_gets_a_note_before_anything_is_created(name):
     result = create(f"gs://{name}", "--near", "us-cental2-b", "--project", "proj", "--dry-run")
-    assert result.stderr == "note: us-cental2 is no region that dataprep knows; did you mean us-central2?\n"
+    assert result.stderr == "note: us-cental2 is not a region that dataprep knows; did you mean us-central2?\n"
 
 
 def test_a_cache_and_a_hierarchical_namespace_are_requested_and_named(name):

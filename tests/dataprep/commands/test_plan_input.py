@@ -268,8 +268,8 @@ def test_with_an_accelerator_a_zone_alone_prices_no_reading(plan_input, capsys):
 def test_a_mistyped_region_is_priced_with_a_note_that_names_the_nearest(capsys):
     places = ("--bucket-location", "us-cental1", "--zone", "us-central22-b")
     notes = [
-        "us-central22 is no region that dataprep knows; did you mean us-central2?",
-        "us-cental1 is no region that dataprep knows; did you mean us-central1?",
+        "us-central22 is not a region that dataprep knows; did you mean us-central2?",
+        "us-cental1 is not a region that dataprep knows; did you mean us-central1?",
     ]
     command.main([*places, "--json"], standalone_mode=False)
     printed = capsys.readouterr()

@@ -16,7 +16,7 @@ from tests.support.builds import succeeds
 def test_a_zone_or_region_is_checked_and_lower_case():
     assert named_place("US-Central1-A", None, pytest.fail) == "us-central1-a"
     assert named_place(None, None, pytest.fail) is None
-    with pytest.raises(UsageError, match="'nowhere' is no zone or region"):
+    with pytest.raises(UsageError, match="'nowhere' is not a zone or region"):
         named_place("nowhere", None, pytest.fail)
 
 

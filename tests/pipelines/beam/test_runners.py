@@ -137,5 +137,5 @@ def test_dataflow_must_be_told_how_many_processes_it_may_start(given):
 
 @pytest.mark.parametrize("machine", ["a2-highgpu-1g", "e2-medium", "big"])
 def test_machine_types_that_do_not_tell_their_vcpus_are_refused(machine):
-    with pytest.raises(UsageError, match=f"--machine_type={machine}: its name does not tell its vCPUs"):
+    with pytest.raises(UsageError, match=f"--machine_type={machine}: its name does not say how many vCPUs it has"):
         fetchers("DataflowRunner", 3, ["--max_num_workers=4", f"--machine_type={machine}"])

@@ -75,7 +75,7 @@ def test_a_worker_that_is_silent_for_too_long_ends_the_following(pod, fleet, mon
     monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=clock.perf_counter, sleep=clock.sleep))
     start(fleet, "r", ["sleep", "600"], {})
     pod.drop(" state ", how="before", worker=1, times=1000)
-    with pytest.raises(UndecidedError, match="worker 1 has not answered for 900 s; the run goes on: follow it again"):
+    with pytest.raises(UndecidedError, match="worker 1 has not answered for 900 s; the run continues: follow it again"):
         followed(fleet, "r", replace(QUICK, poll_s=100.0, patience_s=900.0))
 
 

@@ -139,7 +139,7 @@ def test_a_new_queue_fits_the_schemas_of_kueue_and_has_room_for_the_jobs():
 
 def test_a_new_queue_needs_a_name():
     request = ManifestRequest(name="m", type="v6e-8", image="i", argv=["x"])
-    with pytest.raises(UsageError, match="`new_queue`: what is its name"):
+    with pytest.raises(UsageError, match="`new_queue` needs a name"):
         new_queue(request)
 
 
