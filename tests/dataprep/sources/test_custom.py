@@ -80,7 +80,7 @@ def test_images_of_folders_and_archives_are_listed(tmp_path):
         ([image(annotations=None)], {}, "annotations None of type NoneType"),
         ([image(annotations={"caption": None})], {}, "'caption' is null, expected text"),
         ([image(annotations={})], {}, "'caption' is absent"),
-        ([image(annotations={"caption": "x", "y": 1})], {}, "'y' is no feature"),
+        ([image(annotations={"caption": "x", "y": 1})], {}, "'y' is not a feature"),
         ([image()], {"features": {}}, "annotations 'caption', expected none"),
         ([image("../a.jpg")], {}, "climbs out"),
         ([image("/etc/passwd")], {}, "absolute"),
