@@ -43,11 +43,11 @@ REFUSED = {
     "fd00:ec2::254": "metadata",
     "fd20:ce::254": "metadata",
     "fe80::1": "link-local",
-    "fe80::1%eth0": "no address",
+    "fe80::1%eth0": "not an address",
     "fec0::1": "not public",
     "ff02::1": "multicast",
-    "127.1": "no address",
-    "localhost": "no address",
+    "127.1": "not an address",
+    "localhost": "not an address",
 }
 PUBLIC = ["8.8.8.8", "1.1.1.1", "172.32.0.1", "192.0.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 ADDRESSES = [address for address in REFUSED if (":" in address or address.count(".") == 3) and "%" not in address]

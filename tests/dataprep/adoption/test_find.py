@@ -111,7 +111,7 @@ def test_files_that_cannot_be_loaded_are_listed(folder):
 def test_labels_of_two_splits_must_mean_the_same(folder, tmp_path):
     (folder / "val" / "zebra").mkdir()
     (folder / "val" / "zebra" / "z.jpg").write_bytes(image_of(1))
-    with pytest.raises(UsageError, match=r"val has class folders that train has not \('zebra'\)"):
+    with pytest.raises(UsageError, match=r"val has class folders that train does not have \('zebra'\)"):
         adopt_here(folder)
     adopted = adopt_here(folder, splits=(("train", "train"),))
     assert [split.name for split in adopted.manifest.splits] == ["train"]
