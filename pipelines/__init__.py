@@ -1,4 +1,4 @@
-"""Engines: what builds the shards of a dataset, on this machine or on many.
+"""Engines, which build the shards of a dataset, on this machine or on many.
 
     engines.py   the interface of an engine to `dataprep build`; the engines by name; the part that a run builds
     local.py     the pool of processes of this machine, for all shards or for one of several parts

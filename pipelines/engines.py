@@ -1,4 +1,4 @@
-"""Engines: what `dataprep build` asks of one, their table by name, and the part that a run builds.
+"""Engines: their interface to `dataprep build`, their table by name, and the part that a run builds.
 
 An engine is a module with the three functions of `EngineModule`. It is imported when it is named.
 """
@@ -60,7 +60,7 @@ class EngineChoice:
     workers: int
     """Number of processes, if the engine starts them on this machine."""
     part: Part | None = None
-    """Part of the dataset that this run builds, next to others; None: all of it."""
+    """Part of the dataset that this run builds, next to other parts; None: all of it."""
     detach: bool = False
     """Whether to submit the job and leave it running, without waiting for its end."""
 

@@ -76,7 +76,7 @@ def open_engine(choice: EngineChoice, work: EngineWork) -> Iterator[Engine]:
 
 @dataclass(slots=True)
 class Helper:
-    """Decides which shards of others a part builds when its own are done. Times are seconds of any clock.
+    """Decides which shards of other parts a part builds when its own are done. Times are seconds of any clock.
 
     Two rules, so that little is built twice. All shards of a part that has been silent for `patience_s` may be taken.
     Of any other part only those are taken that it will begin last: all but its next `2 * workers`.
@@ -112,14 +112,14 @@ class Helper:
         return self._share(sorted(free))
 
     def _share(self, free: list[int]) -> list[int]:
-        """Return what this part takes of shards that all parts may take: each begins at a place of its own."""
+        """Return this part's share of the shards that all parts may take: each part begins at its own place."""
         first = (self.part.number - 1) * len(free) // self.part.count
         most = -(-len(free) // self.part.count)
         return (free[first:] + free[:first])[: min(self.workers, most)]
 
 
 def patience_s(shard_s: float) -> float:
-    """Return the seconds after which a part is silent, where one process takes `shard_s` seconds for a shard."""
+    """Return the seconds after which a part is silent, if one process takes `shard_s` seconds for a shard."""
     return max(MIN_PATIENCE_S, PATIENCE_SHARDS * shard_s)
 
 
@@ -196,7 +196,7 @@ class _PartOfBuild:
         return patience_s(self._workers * self._building_s / max(1, self._built))
 
     def _await_manifest(self) -> None:
-        """Leave the manifest to the part that built the last shard, unless that one does not write it."""
+        """Leave the manifest to the part that built the last shard, unless that part does not write it."""
         until_s = time.monotonic() + self._patience_s()
         while time.monotonic() < until_s and self._opened.storage.stat(MANIFEST) is None:
             beat()

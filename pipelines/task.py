@@ -1,6 +1,6 @@
 """One shard as a task on any node of a Ray or Spark cluster, and the answers to the driver.
 
-The engine's own scheduling and retries are enough, since a shard is idempotent: what a lost process had begun is begun
+The engine's own scheduling and retries are enough, since a shard is idempotent: a shard of a lost process is begun
 again elsewhere, and a shard with a receipt is not built again. So all that a task can do wrong is an answer, not an
 exception: the engine tries again only tasks whose worker was lost. A task without progress ends its own process, which
 the engine then counts as lost.
@@ -62,7 +62,7 @@ class NodeTask:
         return Answer(index, self.fault())
 
     def fault(self) -> UsageError | None:
-        """Return what is wrong with the node of this process."""
+        """Return the problem of this process's node; None if there is none."""
         host = socket.gethostname()
         if self.version != __version__:
             return UsageError(

@@ -197,7 +197,7 @@ def _erased(image_HWC: NDArray[np.uint8], erasing: Erasing, rng: np.random.Gener
 
 
 def _erased_box(height: int, width: int, count: int, rng: np.random.Generator) -> tuple[int, int, int, int] | None:
-    """Draw top, left, height and width in pixels of a box smaller than the image; None where no draw fits."""
+    """Draw top, left, height and width in pixels of a box smaller than the image; None if no draw fits."""
     low, high = (math.log(each) for each in ERASED_RATIO)
     for _ in range(_TRIES):
         area = rng.uniform(*ERASED_AREA) * height * width / count
@@ -243,7 +243,7 @@ NOT_PROBED: Mapping[str, Any] = {
     "ema_decay": 0.0,
     "grad_ckpt": False,
 }
-"""Values that turn off what a linear probe does without, by the options' names."""
+"""Values that turn off the options that a linear probe does not use, by the options' names."""
 LINEAR_PROBE: Mapping[str, Any] = {
     **NOT_PROBED,
     "epochs": 90,
@@ -464,7 +464,7 @@ class FinetuneTask(ClassifierTask):
 
 
 def open_training(flags: FinetuneMAE) -> Training[Any]:
-    """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
+    """Open devices, loaders, model and optimiser; nothing is trained yet."""
     weights = _weights(flags)
     if flags.input_size is None:
         flags = replace(flags, input_size=DEFAULT_SIDE if weights is None else weights.image_size)
@@ -588,7 +588,7 @@ def _open_model(flags: FinetuneMAE, weights: Weights | None, num_classes: int) -
 
 
 def _tell_first_weights(flags: FinetuneMAE, weights: Weights | None, model: VisionTransformer, logs: Logs) -> None:
-    """Say which model a run trains, and where its first weights are from; an evaluation says nothing."""
+    """Log the model that a run trains, and the source of its initial weights; an evaluation logs nothing."""
     if flags.eval:
         return
     if flags.init:

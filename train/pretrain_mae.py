@@ -109,7 +109,7 @@ class PretrainMAE(ShardingOptions, PackOptions, RecipeOptions):
 
 
 def open_training(flags: PretrainMAE) -> Training[Any]:
-    """Open all that a run needs: devices, loader, model, optimiser; nothing is trained yet."""
+    """Open devices, loader, model and optimiser; nothing is trained yet."""
     config = mae_config(flags.model, image_size=flags.input_size, **flags.model_options())
     return _open_jax(flags, config) if flags.is_jax else _open_torch(flags, config)
 

@@ -194,7 +194,7 @@ class ResNetTask(ClassifierTask):
 
 
 def open_training(flags: TrainResNet) -> Training[TorchBackend]:
-    """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
+    """Open devices, loaders, model and optimiser; nothing is trained yet."""
     schedule = flags.schedule()
     runtime = flags.open_runtime()
     if flags.metrics_debug and runtime.name != "xla":

@@ -242,7 +242,7 @@ DIAGNOSED_OPTIONS: Options = {
     "batch_size": Option("--config.batch-size"),
     "transfer_ahead": Option("--config.prefetch"),
 }
-"""Options that set what a diagnosis may advise."""
+"""Options for the settings that a diagnosis may advise."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "tpu": {"batch_size": 1024, "half_precision": True, "dataset_cache": True},
@@ -281,7 +281,7 @@ def _cache_folder() -> Path:
 
 
 def open_training(config: Config) -> Training[JaxBackend]:
-    """Open all that a run needs: devices, loaders, model; nothing is trained yet.
+    """Open devices, loaders and model; nothing is trained yet.
 
     Raises:
         UsageError: The data do not exist, have no labels, have images without one, or have no split to evaluate on.
@@ -346,7 +346,7 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> ResNetSteps:
 
 
 def train(config: Config) -> int:
-    """Train, and continue a run in the same folder if there is one, or only measure it; return the exit code."""
+    """Train, or continue the run in the same folder, or only measure it; return the exit code."""
     try:
         import jax
 

@@ -163,7 +163,7 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         COUNT_OR_NONE,
     )
     no_grad_ckpt: bool = flag(
-        False, "Keep what every block computes, instead of computing it again for its gradient.", DEVICES
+        False, "Keep the results of every block, instead of computing them again for its gradient.", DEVICES
     )
     run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are sharded.", DEVICES)
 
@@ -208,7 +208,7 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         )
 
     def fitted_to(self, order: Order, num_classes: int) -> TrainViT:
-        """Return these flags with all that the data decide: the number of logits, and how long the learning rate rises.
+        """Return these flags with the values that the data decide: the number of logits, and the length of the warm-up.
 
         Args:
             order: Order of the training's batches.
@@ -251,7 +251,7 @@ def plan(flags: TrainViT) -> Plan:
 
 
 def open_training(flags: TrainViT) -> Training[Any]:
-    """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
+    """Open devices, loaders, model and optimiser; nothing is trained yet."""
     return _open_jax(flags) if flags.is_jax else _open_torch(flags)
 
 
@@ -330,7 +330,7 @@ def _open_model(flags: TrainViT, runtime: Runtime) -> torch.nn.Module:
 
 
 def _refuse_too_large(flags: TrainViT, runtime: Runtime) -> None:
-    """Raise UsageError if the host's memory is too small: the system would end the program without a word."""
+    """Raise UsageError if the host's memory is too small: the system would kill the program without a message."""
     import torch
 
     from train.models.vit import VisionTransformer

@@ -156,7 +156,7 @@ def there_are_tpus() -> str:
 def smallest_slice(machine: TpuMachine, hosts: int) -> Accelerator | None:
     """Return the smallest TPU with at least so many machines of a kind; None if the largest has fewer.
 
-    Sizes are powers of two, and the largest that is on offer.
+    Sizes are powers of two, and the largest size on offer.
     """
     generation = generations()[machine.generation]
     if generation.suffixes:
@@ -176,7 +176,7 @@ def known_zones(generation: str, mode: str | None = None) -> list[str]:
 
 
 def zone_refusal(region: str, accelerator: Accelerator | None = None) -> str:
-    """Return the error about a region that is given where a zone is needed, with the region's known zones.
+    """Return the error about a region in place of a zone, with the region's known zones.
 
     Args:
         region: The region.

@@ -164,7 +164,7 @@ def _found(client: Client, name: str) -> Bucket | None:
             raise
         raise AccessError(
             f"gs://{name}: a bucket of this name exists already and may not be seen (storage.buckets.get is missing); "
-            "it may be somebody else's: choose another name"
+            "it may be someone else's: choose another name"
         ) from error
 
 
@@ -193,7 +193,7 @@ def _create(client: Client, request: BucketRequest, project: str | None) -> None
 
 
 def _create_cache(client: Client, name: str, zone: str) -> None:
-    """Request a Rapid Cache that takes in what is read for the first time; it runs some minutes later."""
+    """Request a Rapid Cache that stores data when they are first read; it runs some minutes later."""
     with bucket_errors(f"gs://{name}", CREATE_CACHE):
         wanted = {"zone": zone, "admissionPolicy": "admit-on-first-miss"}
         client._post_resource(f"/b/{name}/anywhereCaches", wanted, retry=gcs_client.retry_policy())
@@ -236,7 +236,7 @@ def _differences(found: Bucket, request: BucketRequest) -> list[str]:
     ]
     if request.hierarchical:
         pairs.append(("hierarchical namespace", bool(found.hierarchical_namespace_enabled), True))
-    lines = [f"{what}: {got}, requested was {due}" for what, got, due in pairs if got != due]
+    lines = [f"{what}: {got}, requested: {due}" for what, got, due in pairs if got != due]
     return lines + [f"lifecycle: no rule {rule}" for rule in request.rules if rule not in rules]
 
 

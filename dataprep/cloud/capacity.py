@@ -31,7 +31,7 @@ VCPU_SPEED = 0.6
 """Speed of a vCPU relative to a core of the same host: hosts count hyperthreads, and the two of a core together do
 about 1.2 times what one does alone."""
 CERTAIN_GBPS = 10.0
-"""Network of a host for which none is published: a safe assumption, a third of what Compute Engine gives N1 machines
+"""Network of a host if none is published: a safe assumption, a third of what Compute Engine gives N1 machines
 with as many vCPUs."""
 CACHE_SHARE = 0.5
 """Share of a host's memory that cached files may take."""
@@ -47,7 +47,7 @@ class Pod:
     vcpus: float
     ram_bytes: float
     nic_gbps: float | None
-    """Promised network; None where it is not published."""
+    """Promised network; None if it is not published."""
     measured_gbps: float | None = None
     """Measured rate at which a host reads from the bucket; it counts in full, in place of `nic_gbps`."""
     bucket_gbps: float | None = None
@@ -119,7 +119,7 @@ class WhatIf:
     """The resource that limits the rate after the change."""
     certain: bool
     command: str = ""
-    """The command that makes the change; empty where it is a setting of the loader."""
+    """The command that makes the change; empty if it is a setting of the loader."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +141,7 @@ class CapacityPlan:
     most_images_per_s: float
     """Rate that the hosts could deliver if every resource of unknown amount were sufficient."""
     utilisation: float
-    """Utilisation of the accelerator by what is certain, 0..1. MLPerf Storage passes at 0.9."""
+    """Utilisation of the accelerator that is certain, 0..1. MLPerf Storage passes at 0.9."""
     what_ifs: tuple[WhatIf, ...]
     """Changes, the best first."""
 
@@ -190,9 +190,9 @@ class MeasuredFile:
 
     cost: ImageCost
     image_size: int | None
-    """Side of the images that were delivered; None where the document does not say."""
+    """Side of the images that were delivered; None if the document does not say."""
     url: str | None
-    """The dataset that was read; None where the document names none or several."""
+    """The dataset that was read; None if the document names none or several."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -521,7 +521,7 @@ def _between(low: MeasuredCost, high: MeasuredCost, image_size: int) -> Measured
 
 
 def _judge(resources: tuple[Resource, ...]) -> tuple[Verdict, Resource]:
-    """Return the verdict and the resource that decides it; one certainly short precedes one that may be short."""
+    """Return the verdict and the resource that decides it; a certain shortage comes before a possible one."""
     certain = min(_known(resources), key=_headroom)
     if certain.headroom < 1:
         return "input-bound", certain

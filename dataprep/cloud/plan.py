@@ -183,7 +183,7 @@ class PlannedData:
 
     @property
     def image_bytes(self) -> tuple[float, str]:
-        """Bytes of an image, and where they come from.
+        """Bytes of an image, and their source.
 
         Raises:
             UsageError: The dataset's bytes were not published, and no other figure stands in for them.
@@ -333,7 +333,7 @@ class Packed:
         return (
             f"Packed into shards in the bucket's region first, the data cost {usd(self.total)} in place of "
             f"{usd(loose)}: {usd(self.requests)} for the requests of the packing, and {usd(self.offer.total)} "
-            f"{WHERE_FROM[self.offer.kind]} {self.offer.place.lower()}; without the storage of the shards beside the "
+            f"{WHERE_FROM[self.offer.kind]} {self.offer.place.lower()}; without the storage of the shards next to the "
             f"pictures{transfer if self.multi_region else ''}."
         )
 

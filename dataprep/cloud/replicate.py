@@ -213,9 +213,9 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
 def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[str], None]) -> list[Replica]:
     """Write the list of all copies to `replicas.json` of the source and of every copy on the list.
 
-    A list only grows, except that copies which no longer exist are removed; of two writers at the same time, the second
-    adds to the list of the first. Copies on disk are not listed, because other machines could not read them; where all
-    are on disk, no list is written.
+    A list only grows, except that copies which no longer exist are removed; if two processes write at the same time,
+    the second adds to the first one's list. Copies on disk are not listed, because other machines could not read them;
+    if all are on disk, no list is written.
 
     Args:
         source: The dataset that was copied.

@@ -110,7 +110,7 @@ class Adopt(LocalRun):
     )
 
     def adoption(self) -> AdoptRequest:
-        """Return what is asked for."""
+        """Return the request of `dataprep.adoption`."""
         names = () if self.class_names is None else read_class_names(Path(self.class_names))
         return AdoptRequest(
             url=str(self.url),
@@ -126,7 +126,7 @@ class Adopt(LocalRun):
 
 
 def _adopted(asked: Adopt) -> Dataset:
-    """Adopt what a request names, and return the dataset; a dry run returns what was found."""
+    """Adopt the data of a request, and return the dataset; a dry run returns the data that were found."""
     if not asked.dry_run:
         adoption = _run(asked, asked.viewer())
         return Dataset(url=adoption.url, known=adoption.manifest)

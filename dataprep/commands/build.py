@@ -63,7 +63,7 @@ _ELSEWHERE = {"laion": "dataprep.commands.build_laion"}
 
 @request
 class ImageBuild(Run):
-    """Options that all builds of pictures share: how shards are cut, and what is done to images."""
+    """Options that all builds of pictures share: how shards are cut, and how images are prepared."""
 
     format: Literal["imagefolder", "tfrecord", "webdataset"] = option("Format to write.", group=WRITE)
     split: Texts = option("Build this split only; may be repeated.", default=(), group=LABELS)
@@ -108,7 +108,7 @@ class ImageBuild(Run):
     )
 
     def policy(self) -> ImagePolicy:
-        """Return what is done to images."""
+        """Return the preparation of images."""
         return ImagePolicy(
             check=self.check,
             on_bad=self.on_bad,

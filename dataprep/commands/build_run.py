@@ -88,7 +88,7 @@ class LocalRun(Watched):
 
 @request
 class Run(Guarded, NamedTpu, LocalRun):
-    """Options of a build that change no byte of its dataset."""
+    """Options of a build that do not change the bytes of its dataset."""
 
     output: Place = option("Folder or gs:// prefix for the dataset.", metavar="URL", group=WRITE)
     overwrite: bool = option(
@@ -98,7 +98,7 @@ class Run(Guarded, NamedTpu, LocalRun):
         group=WRITE,
     )
     dry_run: bool = option(
-        "Print the plan, and leave nothing behind; where the build would refuse `output`, say why and end with "
+        "Print the plan, and leave nothing behind; if the build would refuse `output`, say why and end with "
         "its exit code.",
         default=False,
     )
@@ -197,7 +197,7 @@ class Job:
 
 
 class Asked(Protocol):
-    """A request for a build: a `Run` that also says what is built."""
+    """A request for a build: a `Run` with the dataset to build."""
 
     def choice(self) -> EngineChoice:
         """See `Run.choice`."""
@@ -397,7 +397,7 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
 
 @contextmanager
 def _missing_listed(*, as_json: bool) -> Iterator[None]:
-    """Print all images that a table names and that do not exist, if they are why the build ends and --json is given."""
+    """With --json, print all images that a table names and that do not exist, if the build ends because of them."""
     try:
         yield
     except SourceError as error:

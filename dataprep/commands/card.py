@@ -39,7 +39,7 @@ def _cards(asked: Card) -> dict[str, str]:
 
 
 def _written(asked: Card) -> tuple[dict[str, str], Storage, list[str], list[str]]:
-    """Write cards, and return their texts, where they are, which were written and which others stay."""
+    """Write cards; return their texts and places, which were written, and which existing ones stay."""
     storage = open_storage(str(asked.url))
     manifest = readable_manifest(storage)
     cards = cards_of(manifest)

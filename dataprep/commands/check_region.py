@@ -1,4 +1,4 @@
-"""`dataprep check-region`: whether reading a bucket from here costs money, how much, and what to do about it."""
+"""`dataprep check-region`: whether and how much reading a bucket from here costs, and how to avoid it."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class RegionCheck:
 
 
 def _checked(asked: CheckRegion) -> RegionCheck:
-    """Examine what a request names."""
+    """Examine the URLs of a request."""
     return _examined(asked, Viewer(is_python=True).note)
 
 
@@ -481,7 +481,7 @@ def _try_reading(url: str, notes: list[str]) -> bool | None:
 
 
 def _price(report: RegionReport, training: Training, prices: Prices) -> None:
-    """Add the costs of a pass and of the training, and what to do about them."""
+    """Add the costs of a pass and of the training, and the advice."""
     bucket, reading, found = report.placement.bucket, report.reading, report.placement.verdict
     if bucket is None or reading is None:
         return

@@ -83,7 +83,7 @@ class Diagnose(Request):
         "Folder that keeps what was read from a bucket.", default=None, metavar="FOLDER", group=READ, rare=True
     )
     decoder: Literal["auto", "extension", "library"] = option(
-        "Decoder of JPEGs: the compiled extension, or a library; auto: the extension where it was compiled.",
+        "Decoder of JPEGs: the compiled extension, or a library; auto: the extension if it was compiled.",
         default="auto",
         group=IMAGES,
         rare=True,

@@ -73,7 +73,7 @@ def _print(asked: InputRequest, *, as_json: bool) -> int:
 
 
 def _planned(asked: InputRequest) -> InputPlan | EnoughTpus | PricedPlaces:
-    """Plan what a request asks for."""
+    """Return the plan for a request."""
     found = plan_input_of(asked)
     _note(found, Viewer(is_python=True).note)
     return found
@@ -214,7 +214,7 @@ def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table:
 
 
 def _table(title: str, first: str, *numbers: str) -> Table:
-    """Open a table whose first column has words, and all others numbers."""
+    """Open a table with words in the first column, and numbers in the others."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     table.add_column(first, overflow="fold")
     for name in numbers:

@@ -44,7 +44,7 @@ class Progress:
     step: str
     """Step that runs, such as `building` or `writing index and manifest`."""
     done: int | None
-    """Images, rows, bytes or shards that are done; None in a step of unknown length."""
+    """Number of images, rows, bytes or shards done; None in a step of unknown length."""
     total: int | None
     """Number of them in all; None if it is not known."""
     rate: str

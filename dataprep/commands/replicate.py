@@ -59,7 +59,7 @@ class Replicate(Priced, Guarded, Watched):
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     to: Places = option("Folder or gs:// prefix of a copy; may be repeated.", metavar="URL", group=WRITE)
     dry_run: bool = option(
-        "Say what would be copied, its price, and when the copy has paid for itself; write nothing.", default=False
+        "Print what would be copied, the price, and when the copy pays for itself; write nothing.", default=False
     )
     max_usd: float | None = option(
         "Copy nothing if all copies together cost more than this.", default=None, low=0, metavar="USD"
@@ -87,7 +87,7 @@ class Replication:
 
 
 def _replicated(asked: Replicate) -> Replication:
-    """Copy a dataset as a request says."""
+    """Make the copies of a request."""
     return _copied(asked, asked.viewer(), lambda _line: None)
 
 

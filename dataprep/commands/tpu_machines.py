@@ -135,7 +135,7 @@ class PlanTpu(Request):
     zone: str | None = option(
         "Zone in the command that is shown.", default=None, shown="the first known one for the generation", group=WHERE
     )
-    dry_run: bool = option("Has no effect, because this command never runs anything.", default=False, rare=True)
+    dry_run: bool = option("Has no effect: this command never runs anything.", default=False, rare=True)
 
 
 def _plan(asked: PlanTpu, *, as_json: bool) -> None:

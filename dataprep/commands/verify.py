@@ -35,10 +35,10 @@ class Verify(LocalRun):
 
     It compares sizes, SHA-256 and CRC32C of all shards; every record with the index; keys, classes and events; and
     counts with the published ones. Missing files are found, too, and extra ones that readers would take for a part of
-    the dataset. Every difference is one line; of many, the first 1,000 are printed, at most 50 of each shard, and the
-    rest is counted.
+    the dataset. Every difference is one line; at most 1,000 lines, and 50 for each shard, are printed, and the rest is
+    counted.
 
-    Of data that other tools wrote, every image is decoded and the bad ones are named.
+    In data that other tools wrote, every image is decoded and the bad ones are named.
 
     With `replicas`, size and CRC32C of every object of every copy, except cards, are compared too, as Cloud Storage
     lists them, which costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
@@ -52,7 +52,7 @@ class Verify(LocalRun):
 
 
 def _report(asked: Verify) -> Report:
-    """Verify what a request names."""
+    """Verify the dataset of a request."""
     return _verified(asked, asked.viewer())
 
 
@@ -64,7 +64,7 @@ def _verified(asked: Verify, viewer: Viewer) -> Report:
 
 
 def _print(asked: Verify, *, as_json: bool) -> None:
-    """Print a report. Raises VerificationError if the dataset differs, UndecidedError if that is not known."""
+    """Print a report. Raises VerificationError if the dataset differs, UndecidedError if it is not known."""
     report = _verified(asked, people(asked, quiet=as_json))
     if as_json:
         click.echo(json.dumps({"verdict": report.verdict, **asdict(report)}))

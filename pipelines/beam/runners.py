@@ -1,6 +1,6 @@
 """Completes and checks the arguments of each Beam runner, before anything is started.
 
-The user gives the facts that only they know (an address, a project, an image). All others are found here: the number of
+The user gives the facts that only they know (an address, a project, an image). The others are found here: the number of
 workers, the location of their code, the versions that they install.
 """
 

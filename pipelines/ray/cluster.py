@@ -30,7 +30,7 @@ _CONNECT_S = 10.0
 _ADDRESS = re.compile(r"[A-Za-z0-9_.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 _LONGEST = 200
 OOM_RETRIES = {"RAY_task_oom_retries": str(MAX_DEATHS - 1)}
-"""Variable of a driver that limits how often Ray tries a task again that it has killed for want of memory. By default
+"""Variable of a driver that limits how often Ray tries a task again after killing it because memory ran out. By default
 there is no limit."""
 
 

@@ -99,7 +99,7 @@ class _Job:
     error: Exception | None = None
 
     def run(self, task: Task, indexes: Sequence[int], answers: Any) -> None:
-        """Run the job and wait for it, in a thread that Py4J knows: the job's group belongs to the thread."""
+        """Run the job and wait for it, in a thread that Py4J knows, because the job's group belongs to the thread."""
         try:
             self.context.setJobGroup(self.group, "dataprep build", interruptOnCancel=True)
             partitions = self.context.parallelize(indexes, len(indexes))

@@ -60,7 +60,7 @@ class CheckpointFolder:
         return sorted(checkpoints, key=lambda each: (each.step, each.digest), reverse=True)
 
     def remove_unfinished(self) -> None:
-        """Remove what interrupted saves left behind; for checkpoints in one file there is nothing to remove."""
+        """Remove the remains of interrupted saves; for checkpoints in one file there are none."""
 
     def save(self, step: int, state: State) -> Checkpoint | None:
         """Write a state, then remove the checkpoints that are too old. If it is killed, older checkpoints are intact.
@@ -70,7 +70,7 @@ class CheckpointFolder:
             state: Dictionaries, lists, numbers, text, and tensors or arrays on the host.
 
         Returns:
-            The checkpoint; None where another host writes it.
+            The checkpoint; None if another host writes it.
         """
         storage = self._storage
         storage.remove_stale_spools()
@@ -109,7 +109,7 @@ class CheckpointFolder:
     def newest_valid(
         self, tell: Callable[[str], None], *, move_damaged: bool = False
     ) -> tuple[Checkpoint, State] | None:
-        """Return the newest checkpoint that is not damaged, and its state; None where there is none.
+        """Return the newest checkpoint that is not damaged, and its state; None if there is none.
 
         Args:
             tell: Called with a line for each damaged checkpoint, which is skipped, with the reason.
@@ -174,7 +174,7 @@ class CheckpointFolder:
 
 
 def load_any(url: str) -> State:
-    """Read the complete state at a path or gs:// URL of one checkpoint; compare the digest where the name holds one.
+    """Read the complete state at a path or gs:// URL of one checkpoint; compare the digest if the name holds one.
 
     Raises:
         UsageError: There is no such file.

@@ -118,7 +118,7 @@ def remove_orbax(url: str) -> None:
 def _targets(url: str, shapes: Mapping[str, list[int]], like: Mapping[str, jax.Array] | None) -> dict[str, Any]:
     """Return the target of each array for Orbax: an array on the devices, as `like` has it, or else a NumPy array.
 
-    Without a target Orbax lays an array out as the devices were that wrote it, and fails where there are others.
+    Without a target Orbax lays an array out for the devices that wrote it, and fails if the devices differ.
     """
     import jax
     import numpy as np

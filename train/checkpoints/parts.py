@@ -46,7 +46,7 @@ class Pieces:
 
 
 def part_of(state: State, *, rank: int) -> State:
-    """Return a host's part as plain values, which `weights_only` can read; rank 0's also has what is not sharded."""
+    """Return a host's part as plain values, which `weights_only` can read; rank 0's also has all unsharded values."""
     pieces = [
         {"path": list(path), "shape": list(leaf.shape), "found": [(list(start), each) for start, each in leaf.found]}
         for path, leaf in _leaves(state, ())
@@ -305,7 +305,7 @@ class PartFolder(CheckpointFolder):
         return found, f"no part of step {save.step} of host {', '.join(map(str, missing))}"
 
     def _wait(self, look: Callable[[], tuple[T | None, str]]) -> T:
-        """Wait for what other hosts write.
+        """Wait for the files of other hosts.
 
         Args:
             look: Function that returns it, or None, and what is missing.

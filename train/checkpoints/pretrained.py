@@ -80,7 +80,7 @@ def _shape(value: Any) -> str:
 DEFAULT_ENCODER = "vit_large_patch16"
 """Encoder of a classifier for which neither a name nor weights are given."""
 FINE_TUNED_HEAD_STD = 2e-5
-"""Standard deviation of a head's first weights: so small that the first logits are nearly 0 for any encoder."""
+"""Standard deviation of a head's initial weights: so small that the first logits are nearly 0 for any encoder."""
 PROBED_HEAD_STD = 0.01
 _HEAD = "head."
 _NOT_PRETRAINED = (_HEAD, "fc_norm.", "norm.")

@@ -61,7 +61,7 @@ REFUSED = dict.fromkeys(("world_size", "local_rank", "dist_on_itp", "dist_url"),
 FAKE_DATA = "Train on black images, as many as ImageNet has; no data are read."
 """Help of `fake_data`, which some programs have."""
 _OF_SQUARES = ("fake_data", "diagnose", "use_byol_crop", "compile", "mask_downsampling")
-"""Options that `pack_tokens` does without."""
+"""Options that are not for `pack_tokens`."""
 UNSET = -1
 """Value of a size or batch size that means "not given"."""
 WARMUP_SHARE = 0.1
@@ -115,7 +115,7 @@ class RunOptions(Request):
 
     device: str | None = flag(
         None,
-        "Device to train on; tpu: by torch-tpu, not tested on hardware; default: xla where there is a TPU or "
+        "Device to train on; tpu: by torch-tpu, not tested on hardware; default: xla if there is a TPU or "
         "PJRT_DEVICE is set, else cuda, else cpu.",
         DEVICES,
         choices=DEVICE_NAMES,
@@ -254,10 +254,10 @@ class RunOptions(Request):
         logs: Logs | None = None,
         clip_grad_norm: float = 0.0,
     ) -> Training[TorchBackend]:
-        """Put a run in PyTorch together: a task with its model, on the task's devices.
+        """Make a run in PyTorch: a task with its model, on the task's devices.
 
         Args:
-            task: What is trained.
+            task: Task with the model to train.
             optimizer: Optimiser of its model.
             schedule: Learning rate.
             loader: Loader of the training images.
@@ -412,7 +412,7 @@ def fitted_warmup(flags: Recipe, given: Container[str], recipe_epochs: int) -> R
 
 
 def tell_warmup(flags: RunOptions, rises: str, name: str, default: str) -> None:
-    """Say in a line on stderr that the learning rate rises for less time than an option's default."""
+    """Print on stderr that the learning rate rises for less time than an option's default."""
     text = f"note: the learning rate rises for {rises}; the default of `{name}` is {default}"
     click.echo(spelled(type(flags), text), err=True)
 
@@ -468,7 +468,7 @@ class PackOptions(Request):
             raise UsageError(f"`{name}` is for square images; leave it out with `pack_tokens`")
 
     def packs(self, patch: int, *, crop: tuple[float, float]) -> Packs | None:
-        """Return what the loader is asked for; None for squares.
+        """Return the packs to ask the loader for; None for squares.
 
         Args:
             patch: Side of the model's patches, pixels.

@@ -1,4 +1,4 @@
-"""Backend: what the training loop needs from a framework and its devices; `torch.py` and `jax.py` implement it.
+"""Backend: the interface of a framework and its devices to the training loop; `torch.py` and `jax.py` implement it.
 
 Shapes: N images of this host, H x W pixels, C = 3 channels.
 """
@@ -121,7 +121,7 @@ def trained_images(order: Order, epochs: int, step: int, first_step: int = 0) ->
         order: Order of the images.
         epochs: Epochs of the run.
         step: Step after which the run ended.
-        first_step: Step after which it began, above 0 where it began with a later epoch.
+        first_step: Step after which it began, above 0 if it began with a later epoch.
     """
     planned, steps, of = epochs * order.epoch_samples, order.first_batch(epochs), f"of {counted(epochs, 'epoch')}"
     if order.end is not None and order.end < planned:
@@ -332,7 +332,7 @@ class Backend(Protocol):
         return
 
     def close(self) -> None:
-        """Close what was opened for evaluations."""
+        """Close the loaders of evaluations."""
         return
 
 
@@ -408,7 +408,7 @@ class Plan:
 
 
 def plan_of(model: nn.Module, num_devices: int) -> Plan:
-    """Plan what each device would hold of a model, which may be on the `meta` device.
+    """Plan the share of a model on each device; the model may be on the `meta` device.
 
     Args:
         model: Model whose weights are planned; not wrapped for FSDP.

@@ -72,7 +72,7 @@ def open_mesh(tensor_parallel: int) -> Mesh:
 
 
 def shardings_of(tree: Any, mesh: Mesh, *, fsdp: bool) -> Any:
-    """Return the sharding of each weight of a tree, or of what is kept for each weight.
+    """Return the sharding of each weight of a tree, or of an optimiser's state for each weight.
 
     Args:
         tree: Arrays, or their shapes, in the layout of `train.models.jax_transformers`, or below other names.
@@ -170,8 +170,8 @@ def normalised(images_BHWC: jax.Array) -> jax.Array:
 
 
 _UPDATES_AHEAD = 2
-"""Number of updates handed to the device before an earlier one is waited for: more would only hold more batches in
-its memory."""
+"""Number of updates in the device's queue before the loop waits for an earlier one: more would only hold more batches
+in its memory."""
 _MOMENTS = ("momentum/", "optimizer/")
 """Prefixes of the names of arrays that belong to an optimiser."""
 
@@ -289,7 +289,7 @@ class JaxBackend(Backend):
         return step % self.agreement_steps == 0 and bool(multihost_utils.process_allgather(elapsed).any())
 
     def check_same_checkpoint(self, step: int, url: str) -> None:
-        """Refuse a folder where processes see different checkpoints: they would train different weights."""
+        """Refuse a folder if processes see different checkpoints in it: they would train different weights."""
         steps = {int(each) for each in multihost_utils.process_allgather(step).flatten()}
         if len(steps) > 1:
             raise UsageError(

@@ -114,7 +114,7 @@ _WITHOUT_SHAPE = ("num_heads",)
 
 @dataclass(kw_only=True)
 class Training(Generic[BackendT]):
-    """A run: all that its steps need, and where it logs and saves."""
+    """A run: backend, loader and settings of its steps, its logs and its checkpoints."""
 
     config: LoopConfig
     backend: BackendT
@@ -228,7 +228,7 @@ class Training(Generic[BackendT]):
         return STOPPED_EXIT_CODE if stopped else 0
 
     def diagnose(self, model: str, options: Options) -> int:
-        """Measure what the run would wait for, with the updates that it would do; return the exit code.
+        """Measure what the run would wait for, with its own updates; return the exit code.
 
         Args:
             model: Name of the model, for the report.
@@ -408,7 +408,7 @@ class Training(Generic[BackendT]):
 
     @property
     def _first_step(self) -> int:
-        """Step after which the run began: above 0 where it began with a later epoch than the first."""
+        """Step after which the run began: above 0 if it began with a later epoch than the first."""
         return self.loader.order.first_batch(_start_epoch(self.description))
 
     @property

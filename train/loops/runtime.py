@@ -28,7 +28,7 @@ NO_TPU = "no TPU here; use `device` tpu on a TPU VM, or `device` cpu"
 
 
 class RandomState(TypedDict):
-    """State of the generators that a step may draw from."""
+    """State of the random generators that a step may use."""
 
     cpu: torch.Tensor
     cuda: NotRequired[torch.Tensor]

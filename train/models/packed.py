@@ -120,7 +120,7 @@ class PackedMAEOutput(NamedTuple):
     """Mean squared error of the hidden patches, a scalar."""
     prediction_RTV: torch.Tensor
     hidden_RT: torch.Tensor
-    """1 where a patch was hidden, else 0."""
+    """1 if a patch was hidden, else 0."""
     error_RT: torch.Tensor
     """Mean squared error of each patch."""
 

@@ -217,7 +217,7 @@ class Archive:
 
 
 def pack(folder: Path) -> Archive:
-    """Pack all files that git does not ignore; outside a repository all but environments and caches.
+    """Pack all files that git does not ignore; outside a repository all except environments and caches.
 
     Raises:
         UsageError: There are no files, more than MAX_BYTES, a link that leads outside, or a file that cannot be read or

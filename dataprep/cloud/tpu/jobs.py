@@ -48,7 +48,7 @@ class Watch:
     grace_s: float = 60.0
     """Time that a program gets to write a checkpoint when its run is ended."""
     keep_going: bool = False
-    """Whether the other workers continue when one has failed. In a program over all chips they would wait for ever."""
+    """Whether the other workers continue if one has failed. In a program over all chips they would wait for ever."""
 
 
 def check_run(name: str) -> str:

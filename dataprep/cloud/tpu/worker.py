@@ -464,7 +464,7 @@ def mount(options: argparse.Namespace) -> dict[str, str | int]:
 
 
 def _mounted(target: str) -> str | None:
-    """Return what is mounted on a folder; of several mounts on it the last one, which hides the others."""
+    """Return the source that is mounted on a folder; if there are several, the last one, which hides the others."""
     for line in reversed((ROOT / "proc/mounts").read_text().splitlines()):
         source, place, *_ = line.split()
         if place.replace("\\040", " ") == target.rstrip("/"):

@@ -62,7 +62,7 @@ def test_every_difference_of_an_existing_bucket_is_one_line_and_nothing_is_chang
         "label team",
         "lifecycle",
     ]
-    assert "label team: vision, requested was speech" in lines
+    assert "label team: vision, requested: speech" in lines
     bucket = gcs_client.client().get_bucket(request_of().name)
     assert (bucket.storage_class, bucket.labels["team"]) == ("STANDARD", "vision")
 
@@ -87,7 +87,7 @@ def test_a_missing_namespace_or_cache_of_an_existing_bucket_is_a_difference(requ
     assert ensure_bucket(request, None) == (
         False,
         [
-            "hierarchical namespace: False, requested was True",
+            "hierarchical namespace: False, requested: True",
             "Rapid Cache in us-central2-b: none is running (gcloud storage buckets anywhere-caches create "
             f"gs://{request.name} us-central2-b)",
         ],

@@ -73,8 +73,8 @@ def test_differences_of_an_existing_bucket_are_listed_and_nothing_is_changed(nam
         create(name, "--near", "us-central1", "--storage-class", "nearline", "--label", "a=c", "--lifecycle-days", 9)
     assert caught.value.exit_code == 1
     for part in (
-        "storage class: STANDARD, requested was NEARLINE",
-        "label a: b, requested was c",
+        "storage class: STANDARD, requested: NEARLINE",
+        "label a: b, requested: c",
         "lifecycle: no rule {'action': {'type': 'Delete'}, 'condition': {'age': 9}}",
         "gcloud storage buckets update",
     ):
@@ -84,7 +84,7 @@ def test_differences_of_an_existing_bucket_are_listed_and_nothing_is_changed(nam
 
 def test_a_bucket_of_somebody_else_is_refused(name, gcs):
     gcs.create_bucket(name, location="US-CENTRAL1", deny=["storage.buckets.get"])
-    with pytest.raises(AccessError, match="may be somebody else's: choose another name"):
+    with pytest.raises(AccessError, match="may be someone else's: choose another name"):
         create(f"gs://{name}", "--near", "us-central1-a")
 
 
