@@ -57,7 +57,7 @@ class Shuffle:
     seed: int
     split: str
     permutes: bool = True
-    """Whether samples are put into random order; otherwise they keep theirs."""
+    """Whether samples are shuffled; otherwise they keep their order."""
 
     def tables(self, rows: SpilledTable, pass_index: int) -> Iterator[pa.Table]:
         """Yield rows, one for each sample, in the order of a pass."""
@@ -88,7 +88,7 @@ class OrderedSplit:
         """Yield the references of each shard, with the columns of `refs_schema`.
 
         Args:
-            checked: Whether the checksums of the images are among them.
+            checked: Whether to include the checksums of the images.
         """
         rows = self.refs.rows()
         schema = references.refs_schema(with_annotations=self.annotated, with_crc32c=checked)
@@ -104,8 +104,8 @@ def order_split(
 ) -> OrderedSplit:
     """Divide one split into shards.
 
-    Every stored pass is permuted with a key of its own and cut at equal shares of the source bytes, so that shards
-    have nearly the same size and their number depends on the bytes alone.
+    Each stored pass is permuted with its own key and cut at equal shares of the source bytes, so that shards have
+    nearly the same size and their number depends on the bytes alone.
 
     Args:
         passes: Number of passes to write: 5 for a physical `repeat` of a dataset repeated five times, else 1.
@@ -167,7 +167,7 @@ def _numbers(tables: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[NDArray[np
 
 
 def _regrouped(tables: Iterable[pa.Table], schema: pa.Schema, lengths: Iterable[int]) -> Iterator[pa.Table]:
-    """Yield the rows of some tables, in their order, as tables of other lengths."""
+    """Yield the rows of tables, in their order, as tables with the given lengths."""
     import pyarrow as pa
 
     waiting = iter(tables)
@@ -184,7 +184,7 @@ def _regrouped(tables: Iterable[pa.Table], schema: pa.Schema, lengths: Iterable[
 
 
 def _planned(rows: pa.Table, pass_index: int | None, schema: pa.Schema) -> pa.Table:
-    """Return the references of a shard as they are stored; in a physical pass their keys say which it is."""
+    """Return the references of a shard as they are stored; in a physical pass the keys contain its number."""
     if pass_index is not None:
         keys = strings([physical_key(key, pass_index) for key in rows.column("key").to_pylist()])
         rows = rows.set_column(0, rows.schema.field(0), keys)
@@ -223,7 +223,7 @@ class ArchiveRecipe(Recipe):
         """Return the plan, and the order of each of its splits.
 
         Args:
-            keeping: Stores the lists of originals, and has those that an earlier run stored.
+            keeping: Stores the lists of originals, and returns lists that an earlier run stored.
         """
         options = request.options
         enumerate_split = Enumerator(
@@ -295,7 +295,7 @@ class ArchiveRecipe(Recipe):
         dataset = _configured(plan.options)
         files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features)
         if files or FORMATS[plan.options.format].one_file_per_image:
-            publishing.wait()  # what follows an index is put, or made from it, when it is there
+            publishing.wait()  # later files need the index in place
         for name, data in files.items():
             storage.create(name, data)
         shard.place_images(build)
@@ -403,7 +403,7 @@ def _ordered(
 
 
 def _is_checked(plan: Plan) -> bool:
-    """Return whether the images must have checksums: those of a dataset that is converted, and unpacked ones."""
+    """Return whether the images must have checksums: images of a converted dataset, and unpacked images."""
     return plan.options.converted is not None or any(unpacked_sources(split.sources) for split in plan.splits)
 
 
@@ -445,7 +445,7 @@ def _splits(
 
 
 def _check_kept(build: OpenBuild, index: int, receipt: records.ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
-    """Count the samples of a receipt, and compare those that are not rejected with the planned ones, in order."""
+    """Count the samples of a receipt, and compare its accepted samples with the planned ones, in order."""
     rejected = {event.key for event in receipt.events if event.kind == "rejected"}
     planned = references.references_of(build, index)
     keys = planned.column("key").to_pylist()
@@ -499,10 +499,10 @@ _NOT_CONVERTED = "a request to build original files, expected one to convert a d
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConversionRequest(BuildRequest):
-    """What to convert; `source_url` is where the shards are."""
+    """A conversion of a finished dataset; `source_url` is the place of the shards."""
 
     index_url: str
-    """Where manifest and index are: `source_url`, unless adopted data lie apart from them."""
+    """Place of manifest and index: `source_url`, unless adopted data are elsewhere."""
     links: str
     """How links in the shards' place are followed: a name in `dataprep.dataset.adopted.LINKS`."""
 
@@ -511,7 +511,7 @@ class ConversionRecipe(ArchiveRecipe):
     """Builds a dataset from the images in the shards of another one."""
 
     def _dataset(self, request: BuildRequest) -> Dataset:
-        from dataprep.sources import existing as sources  # which no build of originals needs
+        from dataprep.sources import existing as sources  # not needed to build originals
 
         options, wanted, asked = request.options, _conversion_of(request), _as_conversion(request)
         index = open_storage(asked.index_url)
@@ -563,7 +563,7 @@ CONVERSIONS = ConversionRecipe()
 
 
 def named_source(index: Storage) -> str:
-    """Return the name of a dataset's place in the manifest: its URL, or on a disk its folder without the path."""
+    """Return the name of a dataset's place for the manifest: its URL, or on disk its folder without the path."""
     return index.url.rpartition("/")[2] if index.is_local else index.url
 
 
@@ -584,9 +584,9 @@ def _conversion_of(request: BuildRequest) -> Conversion:
 
 _ARCHIVES = (".tar", ".zip", ".gz")
 _GETS_AN_ARCHIVE = 2
-"""Looks at each archive in addition to reading its content: whether it is there, and its size before it is listed."""
+"""Metadata requests for each archive: whether it exists, and its size before it is listed."""
 _GETS_A_ZIP = 2
-"""Reads at the end of a zip: the record that says where its directory is, and the directory."""
+"""Reads at the end of a zip: the record with the place of its directory, and the directory."""
 _LISTS = 4
 """Number of listings: of the output when the build begins, before the manifest is put and afterwards, and of the files
 to remove; further pages of long listings are extra."""
@@ -615,9 +615,9 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     samples = sum(sum(split.shard_samples) for split in plan.splits)
     described = 2 * splits + metadata_files + 1
     cards = 2  # README.md and croissant.json, which are uploaded under their own names
-    # Each object but single images is uploaded, and then copied to its name by the server.
+    # Each object except single images is uploaded, and then copied to its name by the server.
     inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
-    # Receipts, plan.json and the references; of each split what was listed, and the digest of that.
+    # Receipts, plan.json and the references; for each split its list of originals, and the list's digest.
     kept_while_building = shards + 2 + 2 * splits
     listed = shards + (samples if single else shards)
     pages = _WHOLE_LISTINGS * (listed // PAGE_OBJECTS) + shards // PAGE_OBJECTS
@@ -656,7 +656,7 @@ def archives_traffic(plan: Plan) -> Traffic:
 
 
 def _unpacked(plan: Plan) -> tuple[int, int, int]:
-    """Return how many parquet files are unpacked below the output, the number of their images, and their bytes."""
+    """Return the number of parquet files that are unpacked below the output, and their images' number and bytes."""
     splits = [split for split in plan.splits if unpacked_sources(split.sources)]
     files = {source["name"] for split in splits for source in unpacked_sources(split.sources)}
     return len(files), sum(sum(each.shard_samples) for each in splits), sum(each.source_bytes for each in splits)

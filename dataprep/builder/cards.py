@@ -1,6 +1,6 @@
 """The cards of a dataset: `README.md` with the head that the Hugging Face Hub reads, and `croissant.json`.
 
-Both are pure functions of the manifest, and part of no digest: users may edit them (docs/decisions/0013-cards.md).
+Both are pure functions of the manifest and not part of any digest: users may edit them (docs/decisions/0013-cards.md).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TYPES = {"bool": "sc:Boolean", "float32": "sc:Float", "float64": "sc:Float", "i
 
 
 def croissant_bytes(manifest: Manifest, licence: str) -> bytes:
-    """Return the content of `croissant.json`; an empty licence is one that no one has stated."""
+    """Return the content of `croissant.json`; the licence is empty if none was stated."""
     return json.dumps(_document(manifest, licence), indent=1, sort_keys=True, ensure_ascii=True).encode() + b"\n"
 
 
@@ -84,7 +84,7 @@ def _distribution(manifest: Manifest) -> Iterator[Json]:
 
 
 def _is_open(manifest: Manifest) -> bool:
-    """Return whether a reader of Croissant can open the shards: tars whose digests are known."""
+    """Return whether readers of Croissant can open the shards: they are tars with known digests."""
     shards = [shard for split in manifest.splits for shard in split.shards]
     return manifest.format == "webdataset" and all(shard["sha256"] for shard in shards)
 
@@ -134,7 +134,7 @@ def _record_sets(manifest: Manifest, split: SplitManifest) -> Iterator[Json]:
 
 
 def _contents(split: SplitManifest, name: str, files: str, description: str, column: tuple[str, str]) -> Node:
-    """Describe the files of a file set: the path of each, and its content as a column of some type."""
+    """Describe a file set: each file's path, and its content as a column with a type."""
     name, files = f"{split.name}-{name}", f"{split.name}-{files}"
     path = _field(name, "file", "sc:Text", _property(files, "fullpath"))
     return _record_set(name, description, [path, _field(name, *column, _property(files, "content"))])
@@ -153,7 +153,7 @@ def _listed_annotations(manifest: Manifest, split: SplitManifest) -> Node:
 
 
 def _features(features: Features) -> Iterator[tuple[str, str, bool]]:
-    """Yield the name, the type and whether it is a list, for each feature that Croissant can describe."""
+    """Yield name, type and whether it is a list, for each feature that Croissant can describe."""
     for name, feature in sorted(features.items()):
         if name.isascii() and name.isidentifier() and feature.kind != "records" and len(feature.shape) < 2:
             yield name, _TYPES.get(feature.kind, "sc:Text"), bool(feature.shape)
@@ -206,14 +206,14 @@ def cards_of(manifest: Manifest) -> dict[str, bytes]:
 
 
 def write_cards(storage: Storage, manifest: Manifest) -> list[str]:
-    """Write the cards that do not exist, and return their names."""
+    """Write the missing cards, and return their names."""
 
     def write(card: tuple[str, bytes]) -> list[str]:
         name, data = card
         try:
             return [name] if storage.create(name, data) else []
         except ConflictError:
-            return []  # the user's own, or edited
+            return []  # written or edited by the user
 
     with ThreadPoolExecutor(2, thread_name_prefix="dataprep-cards") as threads:
         written = [name for names in threads.map(write, cards_of(manifest).items()) for name in names]
@@ -244,7 +244,7 @@ def _tidy(storage: Storage) -> None:
 
 
 def own_cards(storage: Storage, manifest: Manifest) -> dict[str, str]:
-    """Return the SHA-256 digests of the cards that are as they were written for this manifest, by name."""
+    """Return the SHA-256 digests of the unedited cards of this manifest, by name."""
     return {name: _sha256(data) for name, data in cards_of(manifest).items() if read_card(storage, name) == data}
 
 
@@ -253,7 +253,7 @@ def _sha256(data: bytes) -> str:
 
 
 def read_card(storage: Storage, name: str) -> bytes | None:
-    """Return an existing card; None if there is none, and no bytes if it is far too large."""
+    """Return an existing card; None if there is none, and empty bytes if it is far too large."""
     try:
         return storage.read(name, MAX_CARD_BYTES)
     except FileNotFoundError:
@@ -311,7 +311,7 @@ def _head(manifest: Manifest) -> Iterator[str]:
 
 
 def _tasks(manifest: Manifest) -> Iterator[str]:
-    """Yield the tasks, in the Hub's words, for which labels and features suffice."""
+    """Yield the tasks, in the Hub's words, that labels and features allow."""
     names = {name.lower() for name in _leaves(manifest.features)}
     if manifest.classes:
         yield "image-classification"
@@ -334,7 +334,7 @@ def _size(samples: int) -> str:
 
 
 def _data_files(manifest: Manifest) -> Mapping[str, str]:
-    """Return the pattern of each split's files as `datasets.load_dataset` takes it; none if it cannot read them."""
+    """Return the pattern of each split's files for `datasets.load_dataset`; empty if it cannot read them."""
     if is_adopted(manifest) or manifest.format == "tfrecord":
         return {}
     pattern = "{}/**" if FORMATS[manifest.format].one_file_per_image else "{}/*.tar"

@@ -3,8 +3,8 @@
     manifest there with our plan's hash?  -> done, if its files have the right sizes
     originals -> plan (create-only) -> engine: shards, receipts -> index -> metadata -> manifest
 
-Every step is create-only and gives the same bytes in whichever process it runs. So a second build of the same output,
-or a rerun after any crash, joins in and does no harm.
+Every step is create-only and gives the same bytes in any process. So a second build of the same output, or a rerun
+after a crash, safely joins in.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from dataprep.storage.local import LocalStorage
 def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
     """Raise VerificationError, naming files, if some are missing or have another size than the manifest says.
 
-    While `dataprep retry-failed` runs, or after it was interrupted, files are newer than the manifest: then nothing is
-    compared.
+    Nothing is compared while `dataprep retry-failed` runs, or after it was interrupted, because files are then newer
+    than the manifest.
     """
     damage = _damage(storage, manifest)
     if not damage or storage.stat(RETRY_JSON) is not None:
@@ -52,10 +52,10 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
 
 
 def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -> NoReturn:
-    """Raise an error about a dataset whose codecs have other versions than this build's.
+    """Raise an error about a dataset that was made with other codec versions than this build's.
 
     Args:
-        versions: The versions with which it was made and those of this build, in words.
+        versions: Both versions in words, as `other_versions` returns them.
 
     Raises:
         VerificationError: Files are missing or have another size.
@@ -64,7 +64,7 @@ def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -
     advice = "or build all of it again with `overwrite`"
     if damage := _damage(storage, manifest):
         raise VerificationError(
-            f"{damage}. It was {versions}, and other versions may write other bytes: install those versions to repair "
+            f"{damage}. It was {versions}; other versions may write other bytes: install those versions to repair "
             f"it, replicate another copy to {storage.url}, {advice}"
         )
     raise UsageError(f"{storage.url}: the dataset is there already, {versions}; choose another `output`, {advice}")
@@ -80,7 +80,7 @@ def _damage(storage: Storage, manifest: Manifest) -> str:
 def damaged_files(storage: Storage, manifest: Manifest) -> Iterator[str]:
     """Yield a clause for each file of a dataset that is missing or has another size: `x.tar has 3 bytes, expected 9`.
 
-    On disk every file is looked at, a bucket of shards is listed once. Images that are files of their own are listed.
+    On disk each file is looked at; a bucket of shards is listed once. Images that are separate files are listed.
     """
     due = {entry["file"]: entry["bytes"] for entry in manifest.files}
     single = FORMATS[manifest.format].one_file_per_image
@@ -103,7 +103,7 @@ def _sizes(storage: Storage, names: Collection[str], *, single: bool) -> Mapping
 
 
 def _damaged_images(storage: Storage, manifest: Manifest, split: SplitManifest, others: set[str]) -> Iterator[str]:
-    """Yield the clauses of a split of an image folder, whose index is read only if number or bytes of its files differ.
+    """Yield the clauses of an image folder's split; its index is read only if the number or bytes of files differ.
 
     Args:
         others: Names of files that are not images.
@@ -116,17 +116,17 @@ def _damaged_images(storage: Storage, manifest: Manifest, split: SplitManifest, 
 
 
 REPAIRS = 2
-"""Times that a build makes shards again whose files are gone or were changed by others."""
+"""Maximum number of times that a build makes shards again after their files were removed or changed by others."""
 MAX_SENT_POINTER_BYTES = 1 << 16
-"""Maximum size of a `plan.json` that is sent to the workers; they read a larger one, which would make the graphs of
-engines large. That of ImageNet has 20 kB."""
+"""Maximum size of a `plan.json` that is sent to the workers. They read a larger one themselves, because it would make
+the graphs of engines large. ImageNet's has 20 kB."""
 
 
 class _Output(Enum):
-    """What is at the output before a build."""
+    """State of the output before a build."""
 
     EMPTY = auto()
-    """Nothing at all, as one listing of a bucket says; a disk is not asked."""
+    """Empty, according to one listing of a bucket; not used for disks."""
     LEFT = auto()
     """Files of a dataset whose manifest is gone, and no build is under way."""
     OTHER = auto()
@@ -135,11 +135,11 @@ class _Output(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A complete dataset, and the work of this run on it."""
+    """A complete dataset, and this run's work on it."""
 
     manifest: Manifest
     shards_built: int
-    """Shards that this run built; the others were done already."""
+    """Number of shards that this run built; the others were done before."""
     assembled: bool
     """Whether this run wrote the manifest."""
 
@@ -148,7 +148,7 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool, is_empty: 
     """List the originals and plan the shards, with the recipe of the dataset; see `Recipe.plan`.
 
     Raises:
-        UsageError: A manifest could not hold that many shards: the dataset would be built and never be read.
+        UsageError: There are more shards than a manifest can hold, so the dataset could not be read.
     """
     planned = recipe_of(request.options.dataset).plan(request, progress, keep=keep, is_empty=is_empty)
     if planned.plan.num_shards > MAX_SHARDS:
@@ -164,13 +164,13 @@ def run_build(
     progress: Progress,
     finished: Callable[[BuildResult], None] = lambda result: None,
 ) -> BuildResult:
-    """Build a dataset, or the missing part of it.
+    """Build a dataset, or its missing part.
 
     Args:
         finished: Called when the dataset is complete; in a bucket while the build's own files are removed.
 
     Raises:
-        DataprepError: The build is not finished; what was done stays, and the same command continues from there.
+        DataprepError: The build is not finished; finished parts stay, and the same command continues from there.
         VerificationError: The dataset was finished before, and files of it are missing or have another size.
         OvertakenError: Another build owns the output now; no file of this one was left there.
     """
@@ -185,7 +185,7 @@ def run_build(
         planned.kept()
     if output is _Output.LEFT:
         if outputs.take_over(storage, planned, overwrite=request.overwrite):
-            # Its references are stored only once, and what was found has been told.
+            # Its references are stored only once, and the notes about the originals were shown before.
             planned = prepare(request, _ToldProgress(progress), keep=True)
     elif found is not None and not found.is_empty and not _is_of(storage, found, planned):
         outputs.make_way(storage, found)
@@ -209,18 +209,18 @@ def run_build(
 
 
 class _ToldProgress:
-    """The progress of listing originals again, whose lines the user has seen."""
+    """Progress of listing originals again; its lines are hidden because the user has seen them."""
 
     def __init__(self, progress: Progress) -> None:
         self.enumerating, self.reading, self.planned = progress.enumerating, progress.reading, progress.planned
         self.shard_done, self.assembling = progress.shard_done, progress.assembling
 
     def log(self, line: str) -> None:
-        """Show nothing."""
+        """Ignore the line."""
 
 
 def refuse_output(request: BuildRequest, plan: Plan) -> None:
-    """Raise the error with which `run_build` would refuse the output before the first shard; only read it.
+    """Raise the error that `run_build` would raise about the output before the first shard, without writing.
 
     Raises:
         UsageError: Another dataset, another build or other files are there.
@@ -278,7 +278,7 @@ def _is_of(storage: Storage, found: outputs.Existing, planned: Planned) -> bool:
 def _build(
     storage: Storage, claim: outputs.Claim, request: BuildRequest, engine: Engine, progress: Progress, *, is_fresh: bool
 ) -> BuildResult:
-    """Build the missing part: all of it if the build is fresh."""
+    """Build the missing part, which is everything for a fresh build."""
     done: set[int] = set()
     if not is_fresh:
         with ThreadPoolExecutor(1) as threads:  # over a network concurrently
@@ -316,7 +316,7 @@ def _build(
 def _owner_and_manifest(
     storage: Storage, plan: Plan, request: BuildRequest
 ) -> tuple[outputs.Claim | None, Manifest | None]:
-    """Return the build that owns the output and what `_finished` returns."""
+    """Return the build that owns the output, and the result of `_finished`."""
     with ThreadPoolExecutor(1) as threads:  # over a network concurrently
         owner = threads.submit(outputs.read_claim, storage)
         manifest = _finished(storage, plan, request)
@@ -347,7 +347,7 @@ def _finished(storage: Storage, plan: Plan, request: BuildRequest) -> Manifest |
 def _build_missing(
     build: outputs.OpenBuild, done: set[int], request: BuildRequest, engine: Engine, progress: Progress
 ) -> tuple[int, int]:
-    """Return the numbers of shards that were missing, and that this run built; `done` are those that exist."""
+    """Build the shards not in `done`; return the numbers of missing shards and of shards that this run built."""
     plan, built = build.plan, 0
     progress.planned(plan, done)
     missing = [index for index in range(plan.num_shards) if index not in done]
@@ -367,10 +367,10 @@ def _build_missing(
 def _rejection_line(
     build: outputs.OpenBuild, request: BuildRequest, receipt: ShardReceipt, rejected: Counter[str]
 ) -> str | None:
-    """Return a warning when the rejected images of a split become more than the request allows; else None.
+    """Return a warning when a split's rejected images exceed the number that the request allows; else None.
 
     Args:
-        rejected: Number of rejected images of each split before; those of the receipt are added.
+        rejected: Number of rejected images of each split so far; the receipt's are added.
     """
     events = [event for event in receipt.events if event.kind == "rejected"]
     split, _ = build.plan.locate(receipt.index)
@@ -390,15 +390,15 @@ def _rejection_line(
 def _assemble(build: outputs.OpenBuild, request: BuildRequest, progress: Progress) -> tuple[Manifest, bool]:
     """Write index, metadata, manifest: in this order, each create-only, and only while this build owns the output.
 
-    All files in place are compared with the receipts before the manifest is put and afterwards: what is changed by
-    others in between is noticed, too. Return the manifest, and whether this run wrote it.
+    All files in place are compared with the receipts before the manifest is put and afterwards, so that changes by
+    others in between are noticed. Return the manifest, and whether this run wrote it.
     """
     progress.assembling()
     storage = build.storage
     with PublishingRows(storage) as publishing:
         manifest, check = recipe_of(build.plan.options.dataset).assemble(build, request, publishing, progress.log)
         check()
-        if storage.is_local:  # a bucket's storage compares after the upload, before the server copies it
+        if storage.is_local:  # a bucket's storage compares between the upload and the server's copy
             publishing.wait()
             build.check()
         created = storage.create_last(MANIFEST, manifest_bytes(manifest), publishing.wait)
@@ -438,7 +438,7 @@ def _refuse_foreign(storage: Storage, *, overwrite: bool) -> _Output:
         UsageError: There are other files: a dataset is never mixed with them.
     """
     with ThreadPoolExecutor(1) as threads:
-        # In a bucket one request, at the same time, says that there is nothing at all.
+        # In a bucket, one concurrent request shows whether it is empty.
         listed = None if storage.is_local else threads.submit(lambda: next(storage.list(), None))
         overwriting, manifest, *ours = _marks(storage)
     if overwriting is not None and manifest is None and not overwrite:

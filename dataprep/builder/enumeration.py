@@ -1,7 +1,7 @@
 """Lists the originals of a build, or takes the list that an earlier run kept under `_build/`.
 
-`Enumerator` lists each split, `Keeping` stores the lists while shards are built, and a kept list is used again only
-where `compare` finds the same originals.
+`Enumerator` lists each split, `Keeping` stores the lists while shards are built, and a kept list is used again only if
+`compare` finds the same originals.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from dataprep.storage.parquet import open_parquet
 
 
 def list_source(source: Storage, dataset: Dataset) -> str | None:
-    """Return a digest of names, sizes and versions of the files of a dataset on a disk; None where not all files below
-    the source may belong to it, or they cannot be listed."""
+    """Return a digest of names, sizes and versions of a dataset's files on disk; None if some files below the source
+    cannot belong to the dataset, or the files cannot be listed."""
     if not isinstance(dataset, OwnDataset) or not dataset.reads_all_files:
         return None
     digest = hashlib.sha256()
@@ -47,13 +47,13 @@ def list_source(source: Storage, dataset: Dataset) -> str | None:
         for info in filter(None, [source.stat(only)]) if only else source.list():
             listed = f"{info.name}\0{info.num_bytes}\0{info.version}\0"
             digest.update(listed.encode("utf-8", "surrogateescape"))
-    except DataprepError:  # the dataset is found nevertheless, or the error is told when it is read
+    except DataprepError:  # reading the dataset succeeds nevertheless, or reports the error
         return None
     return digest.hexdigest()
 
 
 def load_note(storage: Storage, name: str) -> bytes:
-    """Return what `Keeping.note` has stored; nothing if it is missing or too large."""
+    """Return the bytes that `Keeping.note` stored; empty if they are missing or too many."""
     try:
         return storage.read(name, MAX_NOTE_BYTES)
     except (FileNotFoundError, TooLargeError):
@@ -70,7 +70,7 @@ def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
 
 
 MAX_ENUMERATION_BYTES = 64 << 30
-"""Maximum size of an enumeration, which is read in batches; that of the 1.3 million images of ImageNet has 100 MB."""
+"""Maximum size of an enumeration, which is read in batches; ImageNet's, of 1.3 million images, has 100 MB."""
 READ_BYTES = 1 << 20
 """Bytes of each column that are read at a time."""
 Spooled = tuple[Path, HashingWriter]
@@ -90,7 +90,7 @@ class Kept:
     listed: str
     """Time of the listing, for messages."""
     has_folders: bool
-    """Whether images are in folders, and not only in archives and tables, which are compared."""
+    """Whether images are in folders; archives and tables are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Digest(FileDigest):
 def enumeration_file(
     source: Storage, dataset: Dataset, split: str, classes: tuple[str, ...] | None, *, allow_partial: bool
 ) -> str:
-    """Return the file of a kept enumeration; its name depends on everything that decides the content, except the
+    """Return the name of a kept enumeration's file; it depends on everything that determines the content, except the
     archives' sizes."""
     facts: list[object] = [source.url, dataset.name, classes, allow_partial]
     if isinstance(dataset, OwnDataset) and dataset.own is not None:
@@ -114,14 +114,14 @@ def enumeration_file(
 
 
 def spool_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> Spooled | None:
-    """Write an enumeration, which saves reruns time, to a spool file; None if there is no place for it."""
+    """Write an enumeration, which saves time in reruns, to a spool file; None if there is no space for it."""
     sources = json.dumps([asdict(source) for source in enumeration.sources])
     annotated = bool(enumeration.features)
     metadata = {"sources": sources, "classes": json.dumps(enumeration.classes)}
     if annotated:
         metadata["features"] = json.dumps(features_document(enumeration.features))
     schema = refs_schema(with_annotations=annotated, with_crc32c=enumeration.is_checked).with_metadata(metadata)
-    # If the name is taken or the folder was removed meanwhile, a rerun walks the archives again.
+    # If the name is taken or the folder was removed in the meantime, a rerun walks the archives again.
     with suppress(StorageError, FileNotFoundError):
         batches = spilled(enumeration.refs).batches()
         return spool_row_groups(storage, name, (stored_rows(batch, schema) for batch in batches), schema)
@@ -129,7 +129,7 @@ def spool_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> 
 
 
 def publish_enumeration(storage: Storage, name: str, spooled: Spooled | None) -> None:
-    """Publish what `spool_enumeration` has written; an enumeration that is there stays."""
+    """Publish the file that `spool_enumeration` wrote; an existing enumeration stays."""
     if spooled is None:
         return
     spool, written = spooled
@@ -149,12 +149,12 @@ def _digest_file(name: str) -> str:
 
 
 def splits_file(source: Storage, dataset: Dataset) -> str:
-    """Return the file of the names of the splits that were found in a user's own data."""
+    """Return the name of the file with the splits that were found in a user's own data."""
     return enumeration_file(source, dataset, "splits", None, allow_partial=False).replace(".parquet", ".json")
 
 
 def listing_file(source: Storage, dataset: Dataset) -> str:
-    """Return the file of the listing of a source that is compared before kept enumerations are used."""
+    """Return the name of the file with a source's listing, which is compared before kept enumerations are used."""
     key = splits_file(source, dataset).rpartition("-")[2]
     return f"{BUILD}/listing-{key}"
 
@@ -164,9 +164,9 @@ def load_enumeration(
 ) -> Kept | None:
     """Return the stored enumeration, or None if there is no valid one.
 
-    An enumeration is removed that is damaged or has no digest, and one with an archive that has changed, a table that
-    has changed, or a table whose images are not unpacked any more. One with images in folders is not used unless these
-    are known to be the same.
+    An enumeration is removed if it is damaged or has no digest, if an archive or a table has changed, or if the images
+    of a table are not unpacked any more. An enumeration with images in folders is used only if these are known to be
+    the same.
 
     Args:
         folders_are_same: Whether images in folders need no comparison.
@@ -174,7 +174,7 @@ def load_enumeration(
     info = storage.stat(name)
     if info is None:
         return None
-    import pyarrow as pa  # takes as long as an answer of a bucket, which most builds need not wait for
+    import pyarrow as pa  # takes as long as a bucket's answer; most builds do not need it
 
     try:
         if info.num_bytes > MAX_ENUMERATION_BYTES:
@@ -184,7 +184,7 @@ def load_enumeration(
         if fault is not None:
             raise ValueError(fault)
         found = _read_enumeration(storage, name)
-    except FileNotFoundError:  # its writer was killed before it stored the digest, or it was removed meanwhile
+    except FileNotFoundError:  # its writer was killed before it stored the digest, or it was removed in the meantime
         forget_enumeration(storage, name)
         return None
     except (*_DAMAGE, pa.ArrowException) as error:
@@ -209,7 +209,7 @@ def load_enumeration(
 
 
 def _read_enumeration(storage: Storage, name: str) -> Enumeration:
-    """Read an enumeration in batches. Raises what pyarrow raises for damaged files, ValueError, KeyError."""
+    """Read an enumeration in batches. Raises ValueError, KeyError, and pyarrow's errors for damaged files."""
     file = open_parquet(storage, name, buffer_bytes=READ_BYTES)
     metadata = file.schema_arrow.metadata
     sources = decoder(list[SourceFile]).decode(metadata[b"sources"])
@@ -225,11 +225,11 @@ def _read_enumeration(storage: Storage, name: str) -> Enumeration:
 
 
 class Keeping:
-    """Stores the lists of originals in the output of a build: in a bucket while the build is running.
+    """Stores the lists of originals in the output of a build; in a bucket, while the build runs.
 
     Args:
         storage: The output; None stores nothing.
-        is_empty: Nothing was there when the build began.
+        is_empty: The output was empty when the build began.
     """
 
     def __init__(self, storage: Storage | None, *, is_empty: bool = False) -> None:
@@ -244,15 +244,15 @@ class Keeping:
 
     @property
     def earlier(self) -> Storage | None:
-        """Storage in which an earlier run may have stored lists; None if none did."""
+        """Storage where an earlier run may have stored lists; None if there was none."""
         return None if self._is_empty else self.storage
 
     def is_allowed(self) -> bool:
-        """Return whether files may be stored: none may be left in a finished dataset."""
+        """Return whether files may be stored; a finished dataset must not get any."""
         return self.storage is not None and (self._is_empty or self.storage.stat(MANIFEST) is None)
 
     def keep(self, name: str, enumeration: Enumeration, *, afresh: bool) -> None:
-        """Store a list under a name; `afresh` removes the one that is there."""
+        """Store a list under a name; `afresh` first removes the existing one."""
         storage = self.storage
         if storage is None:
             return
@@ -264,7 +264,7 @@ class Keeping:
         self._under_way.append(self._threads.submit(self._put_if_allowed, storage, name, spooled, afresh=afresh))
 
     def note(self, name: str, data: bytes) -> None:
-        """Store a few bytes, once all lists are stored; what is there stays."""
+        """Store a few bytes after all lists are stored; an existing file stays."""
         if self.storage is not None:
             self._under_way.append(self._threads.submit(self._note, self.storage, name, data))
             if self.storage.is_local:
@@ -279,7 +279,7 @@ class Keeping:
             storage.create(name, data)
 
     def _put_if_allowed(self, storage: Storage, name: str, spooled: Spooled | None, *, afresh: bool) -> None:
-        # A list only saves a rerun time: no build that is complete meanwhile ends with this error.
+        # A list only saves time in a rerun, so this error must not fail a build that is complete.
         with suppress(StorageError):
             if storage.stat(MANIFEST) is None:
                 self._put(storage, name, spooled, afresh=afresh)
@@ -292,10 +292,10 @@ class Keeping:
 
 @dataclass(kw_only=True, slots=True)
 class Enumerator:
-    """Lists the originals of a build's splits, or reads the list that an earlier run has stored."""
+    """Lists the originals of a build's splits, or reads the list that an earlier run stored."""
 
     dataset: Dataset
-    """The dataset; a user's own data are opened when they are first needed."""
+    """The dataset; a user's own data is opened when it is first needed."""
     source: Storage
     keeping: Keeping
     options: BuildOptions
@@ -303,27 +303,27 @@ class Enumerator:
     overwrite: bool
     max_reject_ratio: float
     _listing: str | None = None
-    """What the source has now, if it is compared as a whole and differs from what an earlier run listed."""
+    """Digest of the source's listing, if the complete source is compared and differs from an earlier run's listing."""
     _listing_file: str = ""
     _is_compared: bool = False
-    """Whether the source is compared as a whole, so that images in folders are known to be the same."""
+    """Whether the complete source was compared, so that images in folders are known to be the same."""
     _may_keep: bool = True
-    """Whether lists may be stored; those of a build that is under way stay as it has listed them."""
+    """Whether lists may be stored; lists of a build under way stay unchanged."""
     _told: bool = False
-    """Whether the user knows that an earlier list is used."""
+    """Whether the user was told that an earlier list is used."""
     _found: dict[str, Enumeration] = field(default_factory=dict)
-    """Lists of this run, by the names under which they are stored."""
+    """Lists of this run, by the names of their files."""
 
     def __post_init__(self) -> None:
         self.source = expected(self.source)
 
     @property
     def afresh(self) -> bool:
-        """Whether lists of an earlier run are ignored, because a user's own files have changed, or may have."""
+        """Whether lists of an earlier run are ignored, because a user's own files have changed or may have changed."""
         return (self.overwrite and self.options.own is not None) or self._listing is not None
 
     def compare(self) -> None:
-        """Compare the files of a local source with those that an earlier run listed."""
+        """Compare the files of a local source with an earlier run's listing."""
         if not self.source.is_local or not self.keeping.is_allowed():
             return
         found = list_source(self.source, self.dataset)
@@ -341,12 +341,12 @@ class Enumerator:
             earlier.delete(name)
 
     def note(self) -> None:
-        """Store what the source had, now that all lists are stored."""
+        """Store the digest of the source's listing, after all lists are stored."""
         if self._listing is not None and self._may_keep:
             self.keeping.note(self._listing_file, self._listing.encode())
 
     def splits(self) -> tuple[str, ...]:
-        """Return the splits to build: those that were requested, or all that are found in a user's own data."""
+        """Return the splits to build: the requested ones, or all splits found in a user's own data."""
         if self.options.splits or self.dataset.is_published:
             return self.options.splits
         name, earlier = splits_file(self.source, self.dataset), self.keeping.earlier
@@ -363,7 +363,7 @@ class Enumerator:
         return splits
 
     def _opened(self, *, may_keep: bool) -> Dataset:
-        # What `overwrite` removes stays until the plan is known, but images are unpacked before.
+        # `overwrite` removes files only when the plan is known, but images are unpacked before.
         unpack_to = self.keeping.storage if self.overwrite or may_keep else None
         reading = Reading(
             progress=self.progress.reading,
@@ -418,7 +418,7 @@ class Enumerator:
         return enumeration
 
     def _tell_of(self, kept: Kept) -> None:
-        """Say once that a list of folders is used that were not compared."""
+        """Tell the user, once, that a kept list of folders is used without comparison."""
         if self._told or self._is_compared or not kept.has_folders or self.options.converted is not None:
             return
         self._told = True
@@ -427,7 +427,7 @@ class Enumerator:
         )
 
     def _expect_archives(self) -> None:
-        """Look for the archives that a published dataset has, before it is opened."""
+        """Look up the archives of a published dataset before it is opened."""
         from dataprep.storage.gcs import ExpectedGCS
 
         if isinstance(self.source, ExpectedGCS):

@@ -1,7 +1,7 @@
-"""A finished dataset as its manifest describes it: checks of the names, all names, and the metadata files.
+"""A finished dataset as its manifest describes it: checks of its names, all its names, and its metadata files.
 
-Anyone may have written the manifest. Once `shape_faults` and `layout_faults` find nothing, every file name in it is one
-that recipe and format derive, so what is opened later never depends on a hostile string.
+Anyone may have written the manifest. If `shape_faults` and `layout_faults` find nothing, every file name in it is one
+that recipe and format derive, so files that are opened later never depend on a hostile string.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataprep.storage import Storage
 
 
 def readable_manifest(storage: Storage) -> Manifest:
-    """Return the manifest of a dataset, in which every name is one that recipe and format derive.
+    """Return the manifest of a dataset after checking that recipe and format derive every name in it.
 
     Raises:
         UsageError: There is no dataset.
@@ -61,12 +61,12 @@ def shape_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def _class_of(manifest: Manifest) -> Dataset | None:
-    """Return the dataset class that a manifest names; None if it names none that could have built it."""
+    """Return the dataset class that a manifest names; None if no such class could have built it."""
     return recorded_class(built_as(manifest)) if "own" in manifest.options else BUILT.get(manifest.name)
 
 
 def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
-    """Yield faults of `options.own`, which only manifests of data that a user named have, and of declared features."""
+    """Yield faults of `options.own`, which only manifests of user-named data have, and of declared features."""
     is_named = isinstance(dataset, NamedDataset) and (not dataset.is_published or "own" in manifest.options)
     if dataset is None or dataset.is_published:
         if "own" in manifest.options and not is_named:
@@ -86,7 +86,7 @@ def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
 
 
 def _feature_faults(manifest: Manifest, dataset: Dataset) -> Iterator[str]:
-    """Yield a fault if the features of a manifest are not those that its dataset declares."""
+    """Yield a fault if the manifest's features differ from the features that its dataset declares."""
     try:
         declared = _with_annotations(dataset, manifest).features
     except (FormatError, UsageError) as error:
@@ -100,7 +100,7 @@ def _feature_faults(manifest: Manifest, dataset: Dataset) -> Iterator[str]:
 
 
 def _with_annotations(dataset: Dataset, manifest: Manifest) -> Dataset:
-    """Return coco with the annotations that its manifest names; other datasets as they are.
+    """Return coco with the annotations that its manifest names; other datasets unchanged.
 
     Raises:
         FormatError, UsageError: They are not kinds of annotations.
@@ -119,7 +119,7 @@ def _with_annotations(dataset: Dataset, manifest: Manifest) -> Dataset:
 
 
 def dataset_of(manifest: Manifest) -> Dataset:
-    """Return the dataset that a manifest names: a generated one with its size, a user's own with its description.
+    """Return the dataset that a manifest names: a generated one with its size, user data with its description.
 
     Expects no shape faults.
     """
@@ -139,7 +139,7 @@ def dataset_of(manifest: Manifest) -> Dataset:
 
 
 def _own_of(manifest: Manifest) -> OwnData:
-    """Return what the user said about their own data. Raises FormatError and UsageError where it is malformed."""
+    """Return the user's statements about their own data. Raises FormatError or UsageError if they are malformed."""
     own = manifest.options.get("own")
     return convert(own, OwnData, where="manifest", at="$.options.own", advice="build it again")
 
@@ -170,7 +170,7 @@ def layout_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def numbering_faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield each split of an image folder whose labels readers number otherwise, and why."""
+    """Yield each split of an image folder whose labels other readers number differently, and the reason."""
     if FORMATS[manifest.format].one_file_per_image:
         for split in manifest.splits:
             if fault := numbering_fault(manifest.classes, split.class_counts):
@@ -178,7 +178,7 @@ def numbering_faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def image_root(manifest: Manifest, split: SplitManifest) -> str:
-    """Return the folder below which the images of a split are, where each is a file of its own."""
+    """Return the folder of a split's images, for formats with one file per image."""
     return FORMATS[manifest.format].image_root(split.name, split.repeats["stored"])
 
 
@@ -221,7 +221,7 @@ def _indexed_names(storage: Storage, manifest: Manifest, split: SplitManifest) -
 
 
 def indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[tuple[str, int]]:
-    """Yield name and size in bytes of each file of a split of an image folder, as its index has them.
+    """Yield name and size in bytes of each file in a split of an image folder, from its index.
 
     Raises:
         FormatError, FileNotFoundError: The index cannot be read.
@@ -259,7 +259,7 @@ def described(
     split_bytes: Mapping[str, int],
     features: Features = NO_FEATURES,
 ) -> DatasetInfo:
-    """Return what a format writes about a dataset; see `DatasetInfo`."""
+    """Return the facts about a dataset that a format writes; see `DatasetInfo`."""
     return DatasetInfo(
         name=name,
         description=dataset.description,

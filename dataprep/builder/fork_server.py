@@ -4,4 +4,4 @@ from dataprep.host.program import collect_rarely
 from dataprep.host.versions import codec_versions
 
 collect_rarely()
-codec_versions()  # every worker compares them with the plan's; here it imports what reads them, once for all workers
+codec_versions()  # every worker compares them with the plan's; calling it here imports its modules once for all workers

@@ -1,8 +1,8 @@
-"""Check, repair and resize one image, by its content and never by its name.
+"""Checks, repairs and resizes one image, by its content and never by its name.
 
-A valid JPEG keeps its bytes, or its pixels where restart markers are asked for. Any other image, and a
-JPEG that is neither RGB nor grey, is re-encoded. An image that cannot be decoded completely is rejected, never patched
-up. Every input is treated as hostile (dataprep/formats/pictures.py).
+A valid JPEG keeps its bytes, or with restart markers its pixels. Any other image, and a JPEG that is neither RGB nor
+grey, is re-encoded. An image that cannot be decoded completely is rejected, never patched. Every input is treated as
+hostile (dataprep/formats/pictures.py).
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
     from PIL import Image
 
 RESTART_LIBRARY = "libjpeg-turbo"
-"""Library whose version decides the bytes of an image with restart markers, and not its pixels."""
+"""Library whose version affects the bytes of an image with restart markers, but not its pixels."""
 INTERVAL_BYTES = 400
-"""Approximate number of bytes between two markers, rounded to whole MCUs, at least one: compared with these, the files
-are 0.4 % larger with 300 and 0.2 % smaller with 600; between 150 and 600 the time to decode a crop is the same."""
+"""Approximate number of bytes between two markers, rounded to complete MCUs, at least one. With 300, files would be
+0.4 % larger, with 600 0.2 % smaller; between 150 and 600 the time to decode a crop is the same."""
 
 
 def with_restarts(data: bytes) -> bytes:
-    """Return a JPEG with the same pixels and with restart markers.
+    """Add restart markers to a JPEG, without a change of its pixels.
 
     Returns:
-        The JPEG as it is if decoders might show other pixels: it is damaged, lacks scans of a progressive image, has
-        arithmetic codes or more than one definition of a quantisation table, or would take twice as many bytes.
+        The JPEG with markers. It is returned unchanged if it would take twice as many bytes, or if decoders might show
+        other pixels: it is damaged, lacks scans of a progressive image, has arithmetic codes, or has more than one
+        definition of a quantisation table.
     """
     from dataprep.builder import _restart
 
@@ -94,7 +95,7 @@ Jpeg = Literal["untouched", "restart"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagePolicy:
-    """What to do with the images of a build."""
+    """Settings for checking and changing the images of a build."""
 
     check: Check = "decode"
     on_bad: OnBad = "repair"
@@ -110,7 +111,7 @@ class ImagePolicy:
 
 @dataclass(frozen=True, slots=True)
 class CheckedImage:
-    """An image that may be written, and what was done to it."""
+    """An image to write, and the changes to it."""
 
     image: bytes
     height: int
@@ -123,8 +124,8 @@ def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedIma
     """Check one original image, and repair or resize it if needed, for storage in a shard.
 
     Args:
-        data: The original file's bytes; None for a file that did not exist when the build was planned.
-        policy: What to check, and what to do with images that are not plain JPEG.
+        data: The original file's bytes; None if the file did not exist when the build was planned.
+        policy: Settings for the checks, and for images that are not plain JPEG.
 
     Returns:
         The image to write, or the Event of its rejection.
@@ -253,7 +254,7 @@ def _load(data: bytes) -> Image.Image:
 
 
 def _exif_of(orientation: int) -> bytes:
-    """Return EXIF that says the orientation, which a conversion reads again; nothing for upright pixels."""
+    """Return EXIF with the orientation, which a conversion reads; empty for upright pixels."""
     from PIL import Image
 
     if orientation == 1:
@@ -264,7 +265,7 @@ def _exif_of(orientation: int) -> bytes:
 
 
 def _exif_orientation(data: bytes) -> int:
-    """Return the EXIF orientation of a JPEG, 1 to 8. Nine files in ten have no EXIF, and are not opened by Pillow."""
+    """Return the EXIF orientation of a JPEG, 1 to 8. Nine in ten files have no EXIF; Pillow does not open them."""
     if not _has_exif(data):
         return 1
     with pictures.open_image(data) as image:

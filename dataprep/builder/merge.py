@@ -1,7 +1,7 @@
-"""From receipts to a manifest, in bounded memory: compare what is in place, merge, and note what the user should know.
+"""Turns receipts into a manifest, in bounded memory: compares the files in place, merges, and collects notes.
 
 `Published` compares the files in place with the receipts, before and after; `merge_split` writes a split's index and
-events; `BuildNotes` collects notes about rejected and shared images on the way; `build_manifest` has the result.
+events; `BuildNotes` collects notes about rejected and shared images; `build_manifest` makes the manifest.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 SHOWN_FAULTS = 5
 """Maximum number of foreign files in a message."""
 READ_IN_ROOT = ("*.tfrecord*", "*.tar", "dataset_info.json", "features.json", "*.labels.txt")
-"""Names in the root that readers take for a part of the dataset; other files there, such as a README, do no harm."""
+"""Names in the root that readers treat as part of the dataset; other files there, such as a README, do no harm."""
 
 
 class LostError(BuildError):
-    """Files of finished shards are gone or have other bytes; their receipts are removed, so that they are built
-    again."""
+    """Files of finished shards are gone or changed; the shards' receipts are removed, so that they are built again."""
 
     def __init__(self, url: str, files: int, shards: int) -> None:
         self.what = (
@@ -55,17 +54,17 @@ class LostError(BuildError):
 
 
 class Published:
-    """The files that the receipts of a build say are in place.
+    """Files that should be in place according to a build's receipts.
 
     Args:
-        others: Files of the dataset that no receipt names, except index and events.
-        placed_late: Whether files are put in place after the receipt, which changes their status and not their bytes.
+        others: Files of the dataset that are not in a receipt, except index and events.
+        placed_late: Whether files are put in place after the receipt, which changes their status but not their bytes.
     """
 
     def __init__(self, build: OpenBuild, others: Iterable[str], *, placed_late: bool = False) -> None:
         self._build, self._placed_late = build, placed_late
         self._read: dict[str, int] = {}
-        """Time of the last change of each file that was read, and has the bytes of its receipt."""
+        """Time of the last change of each file that was read and has the bytes of its receipt."""
         self._others = {*others, *(name for split in build.plan.splits for name in _index_names(split))}
         self._folders, self._linked = _folders(build.plan)
         # 24 bytes a file: an image folder has more than a million.
@@ -85,8 +84,8 @@ class Published:
         """Compare the files in place.
 
         Raises:
-            LostError: Some are missing or differ; their shards have no receipts now, and the same build makes them
-                again.
+            LostError: Some are missing or differ. The receipts of their shards were removed, so that the same build
+                makes them again.
             BuildError: Foreign files are where readers look; the error names them.
         """
         import numpy as np
@@ -121,7 +120,7 @@ class Published:
         self._refuse_foreign(foreign)
 
     def _done_ns(self) -> dict[int, int]:
-        """Return the time at which the bytes of each receipt were written, after which the shard's files were read."""
+        """Return the time when the bytes of each receipt were written; the shard's files were read after that time."""
         listed = listed_receipts(self._build.storage, self._build.root)
         return {index: info.written_ns or 0 for index, info in listed.items()}
 
@@ -141,7 +140,7 @@ class Published:
         return is_same
 
     def _is_foreign(self, name: str) -> bool:
-        """Return whether readers would take a file for a part of the dataset."""
+        """Return whether readers would treat a file as part of the dataset."""
         top, slash, _ = name.partition("/")
         if top in (BUILD, RETRY) or top in self._linked or name in self._others:
             return False
@@ -163,8 +162,8 @@ class Published:
         if odd:
             more = f" and {len(odd) - SHOWN_FAULTS:,} more" if len(odd) > SHOWN_FAULTS else ""
             raise BuildError(
-                f"{storage.url}: {counted(len(odd), 'file')} there that readers would take for a part of the dataset, "
-                f"and that this build has not written: {', '.join(map(printable, odd[:SHOWN_FAULTS]))}{more}; "
+                f"{storage.url}: {counted(len(odd), 'file')} there that readers would treat as part of the dataset, "
+                f"but that this build has not written: {', '.join(map(printable, odd[:SHOWN_FAULTS]))}{more}; "
                 "move them away and run the same command again: the shards are done"
             )
 
@@ -177,7 +176,7 @@ def _index_names(split: PlannedSplit) -> list[str]:
 
 
 def _folders(plan: Plan) -> tuple[set[str], set[str]]:
-    """Return the folders in the root in which readers look for a dataset's files, and those that have only links."""
+    """Return the folders in the root where readers look for a dataset's files, and the folders that have only links."""
     shard_format, dataset = FORMATS[plan.options.format], recorded_class(plan.options.dataset)
     linked = {
         split.name for split in plan.splits if shard_format.passes_written(split.repeat_stored) < split.repeat_stored
@@ -189,7 +188,7 @@ def _folders(plan: Plan) -> tuple[set[str], set[str]]:
 Check = Callable[[int, ShardReceipt, "pa.Table"], tuple[int, bool]]
 """Function that compares a receipt with the plan; takes a shard's index, receipt and index rows.
 
-Returns the number of samples or rows of the plan that the receipt accounts for, and whether they are the planned ones.
+Returns the number of the plan's samples or rows that the receipt covers, and whether they are the planned ones.
 """
 Seen = Callable[[ShardReceipt, "pa.Table"], None]
 SHOWN = 10
@@ -270,8 +269,8 @@ def _refuse_unplanned(build: OpenBuild, index: int, receipt: ShardReceipt, rows:
     same_shard = (receipt.index, receipt.split, receipt.samples) == (index, split.name, rows.num_rows)
     if not right or found != planned or not same_shard:
         raise FormatError(
-            f"{build.storage.url_of(receipt_file(index, build.root))}: a receipt of {found:,} samples, the plan has "
-            f"{planned:,} for shard {index} of {split.name}, and each with its key; start over with `overwrite`"
+            f"{build.storage.url_of(receipt_file(index, build.root))}: the receipt has {found:,} samples, expected "
+            f"the plan's {planned:,} for shard {index} of {split.name}, with their keys; start over with `overwrite`"
         )
 
 
@@ -304,7 +303,7 @@ def build_manifest(
 
 
 def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[SplitManifest]) -> None:
-    """Raise BuildError, naming images, if more were rejected than `max_reject_ratio` allows."""
+    """Raise BuildError, naming images, if `max_reject_ratio` is exceeded."""
     odd = [split for split in splits if rejects_too_many(split, max_ratio)]
     if not odd:
         return
@@ -346,14 +345,14 @@ def _count(events: Iterable[Event], kind: str) -> dict[str, int]:
 
 
 class BuildNotes:
-    """Notes the rejected images of a build, by the names of their files, and images that two splits have.
+    """Collects notes about a build's images: rejected ones, by file name, and images shared by two splits.
 
-    A finished dataset has keys only, which lack the suffixes of the files.
+    A finished dataset has only keys, which lack the files' suffixes.
     """
 
     def __init__(self, build: OpenBuild) -> None:
         self._build = build
-        from dataprep.dataset.hashes import Prints  # with NumPy, which a command does not need before its workers start
+        from dataprep.dataset.hashes import Prints  # imports NumPy, which a command needs only after its workers start
 
         self._prints = {split.name: Prints() for split in build.plan.splits}
         self._rejected: Counter[str] = Counter()
@@ -372,7 +371,7 @@ class BuildNotes:
             ]
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each split with rejected images, and one for all images that two splits have."""
+        """Yield a line for each split with rejected images, and one line for all images shared by two splits."""
         for split, names in self._names.items():
             if count := self._rejected[split]:
                 more = f" and {count - len(names):,} more" if count > len(names) else ""

@@ -1,28 +1,28 @@
-"""Answers what is at a build's output, claims it, and removes what `overwrite` may remove.
+"""Looks at a build's output, claims it, and removes the files that `overwrite` may remove.
 
-    read_claim, claim_place   the build under way there, and the one that begins or joins it
+    read_claim, claim_place   the build under way there; begin or join one
     open_build                that build, for workers
-    look, make_way, tidy_up   what `overwrite` finds and removes; what a finished build leaves
+    look, make_way, tidy_up   files that `overwrite` finds and removes; leftovers of a finished build
     take_over, is_over_remains   files of a dataset whose manifest is gone
 
-The files in `<dataset>/_build/` while the build runs.
+Files in `<dataset>/_build/` while the build runs:
 
-    plan.json                        created only where there is none; the plan that owns the place, its hash, the id of
+    plan.json                        created only if there is none; the plan that owns the place, its hash, the id of
                                      this build, the version of this package that began it, and size and CRC32C of
-                                     plan.parquet, for which it may be replaced; the hash covers none of the last three
+                                     plan.parquet, which may change; the hash does not cover the last three
     <plan hash>/<id>/plan.parquet    references, one row group a shard; a table of URLs has none
     <plan hash>/<id>/receipts/       create-only; 00007.parquet is shard 7's receipt with its index rows
     <plan hash>/<id>/folder/         an image folder on disk before it is renamed into place
     <plan hash>/<id>/tmp/            files being written, and those of fetched shards that wait to be put in place
     source-<split>-<hash>.parquet    an enumeration, kept so that no rerun walks the archives again
-    source-<split>-<hash>.json       size and CRC32C of it, and when it was listed
+    source-<split>-<hash>.json       its size and CRC32C, and the time of the listing
     listing-<hash>                   the files of a local folder at that time (dataprep/builder/enumeration.py)
     unpacked-<hash>                  images of a parquet file, one after the other (dataprep/sources/unpacked.py)
     overwriting                      the names that `overwrite` removes; while it exists no build begins here
-    overwritten                      the removal is done; files that are left are not ours, and a build may begin
+    overwritten                      the removal is done; remaining files are not ours, and a build may begin
 
-An id is never used again. So whatever a late worker does after `overwrite` has removed its build's folder, it cannot
-become a part of the next build, even if that has the same plan (docs/decisions/0006-one-plan-holds-the-place.md).
+An id is never reused. So files of a late worker, after `overwrite` has removed its build's folder, cannot become part
+of the next build, even if that build has the same plan (docs/decisions/0006-one-plan-holds-the-place.md).
 
 While failed rows of a finished dataset are tried again, `_retry/<id>/` has receipts/ and tmp/ in the same way.
 """
@@ -61,7 +61,7 @@ from dataprep.storage.base import TooLargeError, read_bounded
 from dataprep.storage.checksums import crc32c_of, crc32c_text
 
 MAX_PLAN_BYTES = 64 << 20
-"""Maximum size of `plan.json`; that of the 41,408 shards of LAION-400M has 0.5 MB."""
+"""Maximum size of `plan.json`; the plan of LAION-400M, with 41,408 shards, has 0.5 MB."""
 MAX_MARK_BYTES = 1 << 30
 """Maximum size of the marks of `overwrite`: 20 million names. ImageNet's image folder has 1.3 million, 50 MB."""
 _EDITED = "it was edited or written by another version: start over with `overwrite`"
@@ -93,17 +93,17 @@ class OvertakenError(ConflictError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """How a process has come to a build."""
+    """A process's entry into a build: it began the build, or joined it."""
 
     claim: Claim
     has_begun: bool
-    """Whether this process has begun the build; otherwise it has joined it."""
+    """Whether this process began the build; otherwise it joined it."""
     is_fresh: bool
-    """Whether it has begun it, and there was no manifest afterwards: nothing can be built yet."""
+    """Whether it began the build and there was no manifest afterwards, so that no shard can exist yet."""
 
 
 def claim_place(storage: Storage, planned: Planned) -> Claim:
-    """Make a build of a plan the owner of the output, or join a running build of the same plan.
+    """Claim the output for a build of a plan, or join a running build of the same plan.
 
     Raises:
         UsageError: Another build is running there; the error says what differs.
@@ -112,7 +112,7 @@ def claim_place(storage: Storage, planned: Planned) -> Claim:
 
 
 def begin_or_join(storage: Storage, planned: Planned, owner: Claim | None) -> Entry:
-    """Do what `claim_place` does. `owner` was read before; None if the output had no owner then."""
+    """Do the same as `claim_place`, with the `owner` that was read before; None if the output had no owner then."""
     if owner is not None:
         refuse_other_plan(storage, planned.plan, owner.plan)
         return Entry(claim=owner, has_begun=False, is_fresh=False)
@@ -129,8 +129,8 @@ def _begin(storage: Storage, planned: Planned) -> Entry:
     with storage.alone():
         won = _put_pointer(storage, claim)
         with ThreadPoolExecutor(2) as threads:  # over a network concurrently
-            # Looked for last: an `overwrite` that begins later writes its mark first, and then looks for plan.json;
-            # and another build may have finished before plan.json was put.
+            # Both are looked up after plan.json was put: an `overwrite` that begins later writes its mark first and
+            # then looks for plan.json, and another build may have finished before.
             overwriting, manifest = threads.map(storage.stat, (paths.OVERWRITING, MANIFEST))
         if overwriting is not None and won:
             _delete_if(storage, paths.PLAN_JSON, claim.pointer)
@@ -150,7 +150,7 @@ def _claim(plan: plans.Plan, root: str, document: JsonObject, references: plans.
 
 
 def with_references(storage: Storage, claim: Claim, references: plans.FileDigest) -> Claim:
-    """Note in `plan.json` the digest of references that were stored again, and return the claim that names it.
+    """Write the digest of references that were stored again to `plan.json`, and return the new claim.
 
     Raises:
         OvertakenError: Another build owns the output now.
@@ -164,7 +164,7 @@ def with_references(storage: Storage, claim: Claim, references: plans.FileDigest
 
 
 def withdraw(storage: Storage, claim: Claim) -> None:
-    """Give up the output that was claimed, and remove the build's folder."""
+    """Release the claimed output, and remove the build's folder."""
     with storage.alone():
         _delete_if(storage, paths.PLAN_JSON, claim.pointer)
     storage.delete_tree(claim.root)
@@ -193,7 +193,7 @@ def read_claim(storage: Storage) -> Claim | None:
 
 
 def claim_in(storage: Storage, data: bytes) -> Claim:
-    """Return the build that this content of `plan.json` names. Raises FormatError if it is malformed."""
+    """Return the build that `plan.json` with this content names. Raises FormatError if it is malformed."""
     where = storage.url_of(paths.PLAN_JSON)
     document = decode(data, JsonObject, where=where, advice=_EDITED)
     pointer = convert(document, _Pointer, where=where, advice=_EDITED)

@@ -1,9 +1,9 @@
 """The plan of a build: its options, and the shape of every split.
 
-The plan is stored before the first shard is written, and its hash covers everything on which the dataset's bytes depend
-(see the docstring of dataprep/builder). Which samples are in which shard is decided in archives.py. A user who reads
-how two plans differ decides: other options, another output, or `overwrite`. So an option is named by its field, with
-both values, and where originals differ the counts say how.
+The plan is stored before the first shard is written, and its hash covers everything that the dataset's bytes depend on
+(see the docstring of dataprep/builder). archives.py divides samples into shards. From the differences between two plans
+the user chooses other options, another output, or `overwrite`. So messages name an option by its field, with both
+values, and give counts if originals differ.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dataprep.storage.checksums import HashingWriter, crc32c_hex, crc32c_of_stre
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """What is noted of a file."""
+    """Size and checksum of a file."""
 
     bytes: Count
     crc32c: Annotated[str, Meta(pattern=r"^[A-Za-z0-9+/]{6}==\Z")]
-    """Base64, as Cloud Storage writes it. It changes with every single flipped bit."""
+    """Base64, as Cloud Storage writes it. Every flipped bit changes it."""
 
     def document(self) -> dict[str, int | str]:
         return {"bytes": self.bytes, "crc32c": self.crc32c}
@@ -48,9 +48,9 @@ def digest_of(written: HashingWriter) -> FileDigest:
 
 
 def fault_of(storage: Storage, name: str, expected: FileDigest) -> str | None:
-    """Compare a whole file with its digest; return what was found and expected if they differ.
+    """Compare a complete file with its digest; if they differ, return a text with found and expected values.
 
-    On disk the file is read; a bucket keeps the checksum of each object, so that one request answers.
+    On disk the file is read; a bucket keeps the checksum of each object, so one request is enough.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -77,8 +77,8 @@ Repeat = Literal["virtual", "physical"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildOptions:
-    """Options that change a dataset's bytes. Its URL, the number of workers and the limits on rejections are not among
-    them."""
+    """Options that change a dataset's bytes. They do not include its URL, the number of workers, or limits on
+    rejections."""
 
     dataset: str
     format: str
@@ -94,9 +94,9 @@ class BuildOptions:
     fake_images: int | None = None
     """Number of train images of imagenet-fake."""
     own: OwnData | None = None
-    """What the user says about their own data; all splits that are found are built if none is named."""
+    """The user's statements about their own data; if no split is named, all splits that are found are built."""
     converted: Conversion | None = None
-    """How a finished dataset is converted; None if original files are built."""
+    """Settings for converting a finished dataset; None to build original files."""
     annotations: tuple[str, ...] | None = None
     """Kinds of annotations of coco."""
 
@@ -135,7 +135,7 @@ class BuildOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSplit:
-    """The plan of one split: its shards' sizes and where they come from."""
+    """The plan of one split: its shards' sizes and its sources."""
 
     name: str
     shard_samples: tuple[int, ...]
@@ -207,7 +207,7 @@ def plan_from_document(document: JsonObject, *, where: str = "plan", advice: str
     Args:
         document: The plan as JSON values.
         where: URL of the document, for the error.
-        advice: What the user should do about a damaged document; it ends the error's text.
+        advice: Advice about a damaged document, at the end of the error's text.
 
     Raises:
         FormatError: The document is not a plan.
@@ -223,15 +223,15 @@ def plan_from_document(document: JsonObject, *, where: str = "plan", advice: str
 
 
 def same_but_codecs(plan: Plan, codecs: Mapping[str, str], plan_hash: str) -> bool:
-    """Return whether a plan has this hash if only its codecs have these versions: it writes files of the same names."""
+    """Return whether a plan would have this hash with these codec versions; it then writes files of the same names."""
     return replace(plan, codecs=dict(codecs)).plan_hash == plan_hash
 
 
 def other_versions(made: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Return the versions of codecs that differ, as `made with pillow 13.0.0 (this is 12.3.0)`; empty if none does.
+    """Describe codec versions that differ, e.g. `made with pillow 13.0.0 (this is 12.3.0)`; empty if none differs.
 
     Args:
-        made: Versions with which a dataset was made.
+        made: Versions that a dataset was made with.
         here: Versions of this build.
     """
     names = [name for name in sorted(made.keys() | here.keys()) if made.get(name) != here.get(name)]
@@ -240,7 +240,7 @@ def other_versions(made: Mapping[str, str], here: Mapping[str, str]) -> str:
 
 
 def physical_key(key: str, pass_index: int) -> str:
-    """Return the key of a sample in one stored pass of a physically repeated split; a long key is shortened, and ends
+    """Return the key of a sample in one stored pass of a physically repeated split; a long key is shortened and ends
     with a hash."""
     suffix = f"-r{pass_index}"
     if len(key) + len(suffix) > MAX_KEY_BYTES:
@@ -250,7 +250,7 @@ def physical_key(key: str, pass_index: int) -> str:
 
 
 def planned_codecs(images: ImagePolicy) -> dict[str, str]:
-    """Return the installed versions of the codecs on which the bytes of a dataset depend.
+    """Return the installed versions of the codecs that a dataset's bytes depend on.
 
     Raises:
         UsageError: The policy asks for restart markers, and the extension that writes them was not built.
@@ -286,8 +286,7 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
-    """What to build, from which source, to which output, and within which limits. A recipe that needs more has its own
-    subclass."""
+    """A build's options, source, output and limits. A recipe that needs more has its own subclass."""
 
     options: BuildOptions
     source_url: str
@@ -304,7 +303,7 @@ class Progress(Protocol):
         """The originals of a split are being listed."""
 
     def reading(self, name: str, done_bytes: int, total_bytes: int) -> None:
-        """`done_bytes` of an original archive were listed or hashed."""
+        """The first `done_bytes` of an original archive were listed or hashed."""
 
     def log(self, line: str) -> None:
         """Show the user a line about the originals that were found."""
@@ -324,7 +323,7 @@ class Progress(Protocol):
 SHOWN = 6
 """Maximum number of differences in a message."""
 ADDRESS_CHARACTERS = 300
-"""Maximum number of characters shown of an address: that of the Hub ends with the commit that continues a build."""
+"""Maximum number of characters shown of an address; a Hub address ends with the commit, which continues a build."""
 FIELDS = {
     "splits": "split",
     "fake_images": "images",
@@ -351,7 +350,7 @@ WORDS = {
     "rows.encode.resize_only_if_bigger": "the rule that only larger images are resized",
     "rows.encode.skip_reencode": "the rule that images which fit are stored as they are",
 }
-"""Names of options that no field decides alone, by the same paths."""
+"""Names of options that do not depend on one field alone, by the same paths."""
 _ABSENT = {"images.jpeg": "untouched", "own.join_classes": False, "converted.all_fields": False}
 """Values of options that documents leave out."""
 
@@ -360,16 +359,16 @@ class _Split(NamedTuple):
     """The originals of a split."""
 
     images: int
-    """Number of images, or of rows of tables, with those that a build rejects."""
+    """Number of images, or of rows of tables, including rejected ones."""
     shards: int
     files: Mapping[str, tuple[int, str]]
-    """Bytes and digest of each original file that is known by name; an empty text where there is no digest."""
+    """Bytes and digest of each original file that is known by name; the digest is empty if there is none."""
     listing: str
-    """Digest of the list of originals; empty where it is not known."""
+    """Digest of the list of originals; empty if it is not known."""
 
 
 class _Facts(NamedTuple):
-    """What a plan and a finished dataset both say about themselves."""
+    """Facts that both plans and finished datasets contain."""
 
     options: Mapping[str, object]
     """Values of options by their paths."""
@@ -378,16 +377,16 @@ class _Facts(NamedTuple):
     classes: Sequence[str]
     features: Mapping[str, object]
     noun: str = "image"
-    """What a split has a number of."""
+    """Noun for the items of a split."""
 
 
 def plan_differences(ours: Plan, theirs: Plan) -> str:
-    """Return in one sentence what differs between two plans."""
+    """Describe in one sentence the differences between two plans."""
     return _sentence(_of_plan(ours), _of_plan(theirs))
 
 
 def dataset_differences(ours: Plan, theirs: Manifest) -> str:
-    """Return in one sentence what differs between a plan and a finished dataset."""
+    """Describe in one sentence the differences between a plan and a finished dataset."""
     if "adopted" in theirs.options:
         return "adopted data"
     return _sentence(_of_plan(ours), _of_manifest(theirs))
@@ -396,7 +395,7 @@ def dataset_differences(ours: Plan, theirs: Manifest) -> str:
 def _of_plan(plan: Plan) -> _Facts:
     details = dict(plan.document()[plan.options.dataset]) if plan.details is not None else {}
     options = plan.options.document()
-    if details:  # as in a manifest, which has no options about images that come from elsewhere
+    if details:  # like a manifest, which lacks the options about images if these come from elsewhere
         options = {name: options[name] for name in ("dataset", "format", "splits", "own") if name in options}
         options |= {"rows": details["rows"]} | {name: details["tables"][name] for name in ("columns", "rows_per_shard")}
     splits = {}
@@ -467,7 +466,7 @@ def _option_lines(ours: Mapping[str, object], theirs: Mapping[str, object]) -> I
 
 
 def field_of(path: str) -> str:
-    """Return the field of a request that decides an option of plans and manifests."""
+    """Return the field of a request that sets an option of plans and manifests."""
     return FIELDS.get(path, path.rpartition(".")[2])
 
 

@@ -1,9 +1,9 @@
 """A supervised pool of processes: one task for each shard, given to idle workers.
 
-concurrent.futures and multiprocessing.Pool are not used because they stall or break as a whole when one process dies.
+concurrent.futures and multiprocessing.Pool are not used because they stall or break completely when one process dies.
 Here a dead worker is replaced, its shard is tried again, and a shard that keeps killing its workers is named and set
-aside while the others continue. A worker that hangs is killed when its heartbeat (dataprep/host/heartbeat.py) has stood
-still for too long; it then counts as dead.
+aside while the others continue. A worker whose heartbeat (dataprep/host/heartbeat.py) has stopped for too long is
+killed; it then counts as dead.
 
 Workers are forked by a server that has imported what they need and nothing else (multiprocessing's `forkserver`): it
 starts while the parent plans, and a worker costs milliseconds instead of a quarter of a second of imports. The parent
@@ -43,7 +43,7 @@ from dataprep.messages import counted, one_line
 from dataprep.storage.errors import FULL, GO_ON
 
 MAX_LOSSES = 20
-"""Number of workers that a shard may lose in all, most of them with their nodes, before it is set aside."""
+"""Number of workers that a shard may lose in total, most of them with their nodes, before it is set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Loss:
 
     node: str
     how: str
-    """What happened, such as `hung, without progress for 20 min, and was killed` or `died (…)`."""
+    """Description, such as `hung, without progress for 20 min, and was killed` or `died (…)`."""
     too_often: str
     """Reason for setting the shard aside, with a placeholder for the count: `killed its worker {} times, …`."""
     hung: bool = False
@@ -62,7 +62,7 @@ class Dispatch:
     """The shards of a build: waiting, in flight, done, or set aside with a reason.
 
     Args:
-        is_left: Asked before a shard is handed out; where it is False, the shard is left out.
+        is_left: Called before a shard is handed out; if it returns False, the shard is left out.
     """
 
     def __init__(self, indexes: Iterable[int], is_left: Callable[[int], bool] = lambda index: True) -> None:
@@ -77,8 +77,8 @@ class Dispatch:
         self._hangs_in_a_row = 0
         self.set_aside: dict[int, str] = {}
         self._full: FullError | None = None
-        """The first error of a full disk: from then on no shard is begun or tried again, but those in flight may still
-        end well, since a shard that fails makes room."""
+        """The first error of a full disk. After it, no shard is begun or retried; shards in flight may still finish,
+        because a shard that fails frees space."""
 
     @property
     def left(self) -> int:
@@ -103,15 +103,15 @@ class Dispatch:
         self._hangs_in_a_row = 0
 
     def give_back(self, indexes: Iterable[int], now_s: float) -> None:
-        """Put shards in the queue again that lost their worker and are not to blame."""
+        """Put shards in the queue again whose worker was lost, but that are not to blame."""
         for index in indexes:
             self._again(index, now_s)
 
     def failed(self, index: int, failure: Failure, now_s: float) -> str:
-        """Put a shard that failed in the queue again, and return a line for the user; empty if there is nothing to say.
+        """Put a failed shard in the queue again, and return a line for the user; empty if there is none.
 
         Raises:
-            DataprepError: Another attempt would not help, or there were enough.
+            DataprepError: Another attempt would not help, or the maximum number of attempts is reached.
         """
         if isinstance(failure.error, FullError) or (self._full is not None and failure.may_pass):
             return self._failed_for_space(index, failure.error)
@@ -123,7 +123,7 @@ class Dispatch:
         return f"shard {index}: {failure.error}; trying again in {delay_s:g} s"
 
     def end(self) -> None:
-        """Raise the error of a run of which no shard is left, if it has one: a full disk, or shards that were set
+        """Raise the error of a run without remaining shards, if it has one: a full disk, or shards that were set
         aside."""
         if self._full is not None:
             raise self._full
@@ -135,7 +135,7 @@ class Dispatch:
 
         Args:
             index: The shard that is to blame, if its worker was not lost with the node.
-            alive: Nodes that are alive, as far as is known.
+            alive: Nodes that are known to be alive.
         """
         nodes = self._losses[index]
         nodes.append(loss.node)
@@ -172,7 +172,7 @@ class Dispatch:
             heapq.heappush(self._waiting, (at_s, next(self._numbers), index))
 
     def _failed_for_space(self, index: int, error: DataprepError) -> str:
-        """Begin no shard any more, and return a line for the user the first time, if other shards are in flight."""
+        """Stop beginning shards. Return a line for the user the first time, if other shards are in flight."""
         self._in_flight.discard(index)
         if self._full is not None or not isinstance(error, FullError):
             return ""
@@ -201,7 +201,7 @@ class Failure:
 
 
 def failure_of(index: int, error: BaseException) -> Failure:
-    """Return the message about the error of a shard's task; unexpected errors are named with their location."""
+    """Return the message about an error in a shard's task; unexpected errors include their location."""
     if isinstance(error, DataprepError):
         may_pass = isinstance(error, StorageError) and not isinstance(error, AccessError | ConflictError | FullError)
         return Failure(error, may_pass)
@@ -216,15 +216,15 @@ def failure_of(index: int, error: BaseException) -> Failure:
 
 
 def backoff_s(attempts: int) -> float:
-    """Return the time to wait before the next attempt, after this many that failed."""
+    """Return the time to wait before the next attempt, after this many failed attempts."""
     return FIRST_BACKOFF_S * 2.0 ** (attempts - 1)
 
 
 def shards_set_aside(reasons: Mapping[int, str]) -> BuildError:
-    """Return the error of a run that has set shards aside, and done all others.
+    """Return the error of a run that has set shards aside and finished all others.
 
     Args:
-        reasons: Why each shard was set aside, by its index.
+        reasons: Reason why each shard was set aside, by its index.
     """
     names = "; ".join(f"shard {index}: {why}" for index, why in sorted(reasons.items()))
     return BuildError(
@@ -251,8 +251,8 @@ class _Worker:
     busy: bool = False
     """Whether the worker is running the task for the last of its indexes."""
     indexes: list[int] = field(default_factory=list)
-    """Indexes that are handed out and not answered yet. While the worker is busy, the last one is running; the tasks of
-    all others have returned a Future whose result is awaited."""
+    """Indexes that are handed out and not answered yet. While the worker is busy, the last one is running; the other
+    tasks have returned a Future whose result is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,13 +305,13 @@ class Pool:
         indexes: Iterable[int],
         is_left: Callable[[int], bool] = lambda index: True,
     ) -> Iterator[T]:
-        """Yield results in the order in which they arrive.
+        """Yield results as they arrive.
 
         Args:
             task: Picklable function of an index. It may be called again for an index whose process died. If it returns
                 a Future, its process gets the next index at once, while the Future is awaited.
-            indexes: Indexes in the order in which they are begun.
-            is_left: Asked before an index is given to a process; where it is False, the index is left out.
+            indexes: Indexes, in the order of their beginning.
+            is_left: Called before an index is given to a process; if it returns False, the index is left out.
 
         Raises:
             FullError: No space is left; tasks that were under way are done or failed.
@@ -349,7 +349,7 @@ class Pool:
                     yield answer
 
     def _hand_out(self, run: _Run) -> bool:
-        """Give tasks to the workers that are free; return whether any task is left or under way."""
+        """Give tasks to free workers; return whether any task is left or under way."""
         for worker in sorted(self._workers, key=lambda worker: len(worker.indexes)):
             if not worker.busy and (index := run.dispatch.next_shard(time.monotonic())) is not None:
                 worker.busy = True
@@ -380,7 +380,7 @@ class Pool:
         if not worker.indexes:
             self._log(f"an idle worker died ({how}); replaced")
             return
-        # Images are decoded only for the last index, so that one is to blame.
+        # Images are decoded only for the last index, so it is to blame.
         loss = Loss(_HERE, f"died ({how})", f"killed its worker {{}} times, last by {how}")
         self._blame(worker, worker.indexes[-1], run, loss)
 
@@ -450,7 +450,7 @@ class Pool:
 
 def _work(pipe: Connection[Any, Any], parents_environment: dict[str, str], beats: BeatCounter) -> None:
     """Run as a worker: take a task and its indexes from the pipe, until it closes."""
-    # Imported objects are never garbage, and those of a task are short-lived: collection took 2 % of the time of
+    # Imported objects are never garbage, and a task's objects are short-lived: collection took 2 % of the time of
     # fetching workers.
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)

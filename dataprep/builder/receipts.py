@@ -1,8 +1,8 @@
 """Receipts of the shards of a build or a retry: a shard with a receipt is done.
 
-A receipt is a parquet file of the shard's index rows, with the `ShardReceipt` in its footer. Names sort as indexes do:
-`00000` to `99999`, then `a100000` and so on, with a letter for each further digit. So the receipts of the shards from
-an index on are one range of a listing.
+A receipt is a parquet file of the shard's index rows, with the `ShardReceipt` in its footer. Names sort like indexes:
+`00000` to `99999`, then `a100000` and so on, with a letter for each further digit. So the receipts from a given index
+on are one range of a listing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 MAX_RECEIPT_BYTES = 512 << 20
-"""Maximum size of a receipt; that of one shard of all 1.3 million images of ImageNet would have 100 MB."""
+"""Maximum size of a receipt; one shard with all 1.3 million images of ImageNet would need 100 MB."""
 POLL_S = 0.5
 """Minimum time between two listings of receipts, in seconds."""
 LISTING_SHARE = 0.02
@@ -38,7 +38,7 @@ LISTING_SHARE = 0.02
 PAGE_RECEIPTS = 1000
 """Receipts that one request lists."""
 MAX_ALONE = 64
-"""Maximum number of receipts that are looked up one by one in place of a longer listing."""
+"""Maximum number of receipts that are looked up one by one instead of with a longer listing."""
 _DIGITS = 5
 _LETTERS = "abcdefghijklm"
 _SUFFIX = ".parquet"
@@ -58,7 +58,7 @@ def _folder(root: str) -> str:
 
 
 def _index_of(name: str, root: str) -> int | None:
-    """Return the index of the shard whose receipt has this name; None for a name that no receipt has."""
+    """Return the index of the shard whose receipt has this name; None if it is not a receipt's name."""
     digits = name.removeprefix(_folder(root)).removesuffix(_SUFFIX).lstrip(_LETTERS)
     if not digits.isdecimal() or len(digits) > _DIGITS + len(_LETTERS):
         return None
@@ -72,7 +72,7 @@ def write_receipt(
 
     Args:
         root: Folder of the build or retry, which the receipt names.
-        before: Called between the time of the receipt's file and its name, see `Storage.create_last`.
+        before: Called after the receipt's bytes are written and before it gets its name; see `Storage.create_last`.
 
     Raises:
         ConflictError: Another receipt exists.
@@ -114,7 +114,7 @@ def read_summary(storage: Storage, info: ObjectInfo, index: int, root: str) -> S
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise FormatError(f"{storage.url_of(info.name)}: no receipt ({one_line(error)}); {_advice(root)}") from error
+        raise FormatError(f"{storage.url_of(info.name)}: not a receipt ({one_line(error)}); {_advice(root)}") from error
     return _receipt_in(metadata, storage, index, root)
 
 
@@ -133,12 +133,12 @@ def _advice(root: str) -> str:
 def read_receipts(
     storage: Storage, indexes: Iterable[int], root: str
 ) -> Iterator[tuple[ShardReceipt, pa.Table] | None]:
-    """Yield what `read_receipt` returns for each index, in order; over a network many are read at a time."""
+    """Yield the result of `read_receipt` for each index, in order; over a network many are read at a time."""
     yield from _read_ahead(storage, partial(read_receipt, storage, root=root), indexes)
 
 
 def _read_ahead(storage: Storage, read: Callable[[T], U], wanted: Iterable[T]) -> Iterator[U]:
-    """Yield what `read` returns for each argument, in order; over a network many are read at a time."""
+    """Yield the result of `read` for each argument, in order; over a network many are read at a time."""
     if storage.reads_in_flight == 1:
         yield from map(read, wanted)
         return
@@ -159,7 +159,7 @@ def finished_shards(storage: Storage, root: str) -> set[int]:
 
 
 def listed_receipts(storage: Storage, root: str, first: str = "") -> dict[int, ObjectInfo]:
-    """Return the receipts whose names do not come before `first`, by the index of their shard."""
+    """Return the receipts, by shard index, starting with the name `first`."""
     listed = ((_index_of(info.name, root), info) for info in storage.list(_folder(root), first))
     return {index: info for index, info in listed if index is not None}
 
@@ -167,9 +167,8 @@ def listed_receipts(storage: Storage, root: str, first: str = "") -> dict[int, O
 class ReceiptWatch:
     """Finds the receipts of a build as they appear, in at most LISTING_SHARE of the time.
 
-    A look lists the receipts from a missing shard on, so that a long build does not list again and again what it has
-    seen; a few shards before that one, which take longer than others, are looked up one by one. After a look that took
-    long, the next one comes later.
+    A look lists the receipts from a missing shard on, so that a long build does not list known receipts again. A few
+    earlier shards that take longer than others are looked up one by one. After a slow look, the next one comes later.
 
     Args:
         indexes: Indexes of the shards to wait for; all others are finished.
@@ -185,7 +184,7 @@ class ReceiptWatch:
         self.missing = set(indexes)
         """Indexes of the shards without a receipt, as of the last look."""
         self._missing = np.array(sorted(self.missing), np.int64)
-        """The same, ascending."""
+        """The same indexes, ascending."""
         self._last = max(self.missing, default=0)
         """The largest known index."""
         self._due_s = clock()
@@ -209,7 +208,7 @@ class ReceiptWatch:
         return new
 
     def receipts(self, *, now: bool = False) -> Iterator[ShardReceipt]:
-        """Yield the new receipts, without their index rows; nothing where no look is due, unless it must be `now`."""
+        """Yield the new receipts, without their index rows; nothing if no look is due, unless `now` forces one."""
         if self.wait_s and not now:
             return
         new = self.look()
@@ -227,7 +226,7 @@ class ReceiptWatch:
         return listed | {index: info for index, info in zip(others, found, strict=True) if info is not None}
 
     def _num_alone(self) -> int:
-        """Return how many of the lowest missing shards are looked up one by one, for the fewest requests in all."""
+        """Return how many of the lowest missing shards to look up one by one, for the fewest requests in total."""
         import numpy as np
 
         lowest = self._missing[: MAX_ALONE + 1]

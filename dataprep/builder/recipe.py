@@ -1,15 +1,15 @@
 """The protocol of every build: the steps from one kind of originals to a dataset, and one shard as a task.
 
-A dataset names its recipe (`Dataset.recipe`); RECIPES says where it is. The code that plans, builds, assembles,
-estimates, overwrites or verifies calls the recipe, and asks for no dataset's name. Only `finished.py` knows two
-datasets, those whose manifest records options that change the dataset itself.
+A dataset names its recipe (`Dataset.recipe`); RECIPES maps the name to its place. The code that plans, builds,
+assembles, estimates, overwrites or verifies calls the recipe and never looks at a dataset's name. Only `finished.py`
+knows two datasets, whose manifests record options that change the dataset itself.
 
     request ─plan─▶ Plan ─build_shard, once a shard─▶ receipts ─assemble─▶ Manifest
 
 An engine builds a shard any number of times, on any machine that reaches source and output: a task (`BuildJob` and an
 index) is idempotent and picklable, and a shard is done when its receipt exists. Beam, Ray and Spark call `build_shard`;
 the local pool calls only its first part, `begin_shard`, so that a worker begins the next shard while the last one is
-being finished.
+finished.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ RECIPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and a function that stores the data that its workers need in addition to it."""
+    """A plan, with functions that store and repair the data that workers need in addition."""
 
     plan: Plan
     store: Callable[[Storage, str], FileDigest | None]
-    """Stores that data; takes the storage and the build's folder, and returns the digest of the references, if any."""
+    """Function that stores the plan's data: takes storage and build folder, returns the digest of the references, if
+    any."""
     repair: Callable[[Storage, Claim, Callable[[str], None]], Claim] | None = None
-    """Stores the references of a continued build again if they are absent or damaged, reports it to a function, and
-    returns the claim, which then names their digest. None if workers read no references."""
+    """Function that stores absent or damaged references of a continued build again, logs that with its last argument,
+    and returns the claim with their digest. None if workers read no references."""
     kept: Callable[[], None] = lambda: None
-    """Waits until the lists of originals are stored, which in a bucket takes place while shards are built."""
+    """Function that waits until the lists of originals are stored; in a bucket this happens while shards are built."""
     is_of: Callable[[Storage, Claim], bool] = lambda storage, claim: True
-    """Returns whether the originals are the versions that a build of the same plan has listed."""
+    """Function that returns whether the originals have the versions that a build of the same plan listed."""
 
 
 PAGE_OBJECTS = 1000
@@ -78,7 +79,7 @@ class Recipe(ABC):
     """The steps from one kind of originals to a finished dataset, and the checks of such a dataset."""
 
     output_may_lie_in_source: bool = False
-    """Whether a dataset may be written into the folder of its originals, because its files are not taken for
+    """Whether a dataset may be written into the folder of its originals, because its files are never read as
     originals."""
     worker_modules: tuple[str, ...]
     """Modules that a worker imports before its first shard."""
@@ -90,12 +91,12 @@ class Recipe(ABC):
         """List the originals, and plan the shards.
 
         Args:
-            keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
+            keep: Store the list of originals under `_build/`, or use the list of an earlier run. A dry run does
                 neither.
-            is_empty: The output was just seen to be empty, and is not asked for what an earlier run stored.
+            is_empty: The output is known to be empty, so lists of an earlier run are not looked for.
 
         Raises:
-            SourceError: Originals are absent, damaged, or other than published.
+            SourceError: Originals are absent, damaged, or differ from the published ones.
             UsageError: The options do not fit the originals or the format.
         """
 
@@ -124,7 +125,7 @@ class Recipe(ABC):
 
         Args:
             publishing: Publishes index and events, which may continue after this call.
-            log: Called with a line for the user about what was found.
+            log: Called with each line for the user.
 
         Raises:
             BuildError: A receipt is missing, or too many images were rejected.
@@ -151,15 +152,15 @@ class Recipe(ABC):
         """Yield the names that a build writes, except indexes and manifest, whether they exist or not."""
 
     def added_files(self, storage: Storage, manifest: Manifest) -> Iterator[str]:
-        """Yield the names of files that a change of a finished dataset, which its manifest does not list yet, may have
-        put in place; by default none."""
+        """Yield the names of files that an unfinished change of a finished dataset may have put in place, and that the
+        manifest does not list yet; by default none."""
         return iter(())
 
     # A finished dataset
 
     @abstractmethod
     def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
-        """Return the name that the shard of this position in the split must have."""
+        """Return the expected name of the shard at this position in the split."""
 
     @abstractmethod
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
@@ -229,9 +230,9 @@ class BuildJob:
     recipe: str
     """Name of the recipe, one of RECIPES."""
     links: str = field(default="in root", kw_only=True)
-    """How links in the source are followed: a name in `dataprep.dataset.adopted.LINKS`."""
+    """Policy for links in the source: a name in `dataprep.dataset.adopted.LINKS`."""
     pointer: bytes | None = field(default=None, kw_only=True)
-    """Content of the build's `plan.json`, so that no worker waits for it; None where each reads it itself."""
+    """Content of the build's `plan.json`, so that no worker waits for it; None if each reads it itself."""
     version: str = field(default=__version__, kw_only=True)
     """Version of this package in the process that made the job; every worker must have the same."""
 

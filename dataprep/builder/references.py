@@ -42,7 +42,7 @@ def refs_schema(*, with_annotations: bool = False, with_crc32c: bool = False) ->
 
     Args:
         with_annotations: Append a column `annotations`, canonical JSON.
-        with_crc32c: Append a column `crc32c`, the checksum that the image must have; null where none is known.
+        with_crc32c: Append a column `crc32c`, the expected checksum of the image; null if it is not known.
     """
     import pyarrow as pa
 
@@ -72,7 +72,7 @@ def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False, wit
 
 
 def stored_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns of `spill_schema` as a table of a schema made by `refs_schema`."""
+    """Convert rows with the columns of `spill_schema` to a table with a schema from `refs_schema`."""
     import pyarrow as pa
 
     columns = [_stored(rows.column(field.name), field) for field in schema]
@@ -80,7 +80,7 @@ def stored_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
 
 
 def _stored(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
-    """Return a column in one piece, and encoded by a dictionary in the order of first occurrence where the field is."""
+    """Return a column in one piece, dictionary-encoded in the order of first occurrence if the field is."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -109,7 +109,7 @@ def store_references(tables: Iterator[pa.Table], schema: pa.Schema, storage: Sto
 
 
 def are_stored(tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, claim: Claim) -> bool:
-    """Return whether these references are those of a build, which they are not if originals are other versions."""
+    """Return whether these references equal a build's; they differ if originals have other versions."""
     spool, written = spool_row_groups(storage, plan_parquet(claim.root), tables, schema)
     spool.unlink()
     return digest_of(written) == claim.references
@@ -121,12 +121,11 @@ def repair_references(
     """Store the references of a build again if they are absent or damaged.
 
     Args:
-        tables: References of the same plan, made from the originals, one table a shard. They are consumed only if they
-            are needed.
+        tables: References of the same plan, made from the originals, one table a shard; consumed only if needed.
         log: Called with a line that says what was repaired.
 
     Returns:
-        The claim; another one if the digest is another, because another version of pyarrow wrote the file.
+        The claim; a new one if the digest differs because another version of pyarrow wrote the file.
 
     Raises:
         OvertakenError: Another build owns the output now.
@@ -148,7 +147,7 @@ def repair_references(
         existing = storage.stat(name)
         if existing is not None and fault_of(storage, name, digest) is not None:
             storage.delete_exactly(existing)
-        if digest != claim.references:  # the originals are perhaps other versions: no shard counts as done
+        if digest != claim.references:  # the originals may have other versions, so no shard counts as done
             for info in listed_receipts(storage, claim.root).values():
                 storage.delete_exactly(info)
         storage.publish(spool, name, digest.crc32c)
@@ -156,7 +155,7 @@ def repair_references(
 
 
 def _all(tables: Iterator[pa.Table], shards: int, where: str) -> Iterator[pa.Table]:
-    """Yield the tables. Raises BuildError at their end if they are not those of so many shards."""
+    """Yield the tables. Raises BuildError at the end if their number is not `shards`."""
     count = 0
     for table in tables:
         count += 1
@@ -173,10 +172,10 @@ def shard_plan(build: OpenBuild, index: int) -> ShardPlan:
 
 
 def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]) -> dict[str, str]:
-    """Return the names of original images by their keys: the path of a file, or that in an archive without suffix.
+    """Return the names of original images by their keys: a file's path, or a path in an archive without suffix.
 
     Args:
-        indexes: Shards among whose references the images are looked for.
+        indexes: Shards whose references are searched.
     """
     missing, found = set(keys), {}
     for index in indexes:
@@ -229,7 +228,7 @@ def _open_references(storage: Storage, claim: Claim) -> ParquetFile:
         open_parquet, storage, plan_parquet(claim.root), window_bytes=PLAN_WINDOW_BYTES, num_bytes=num_bytes
     )
     with ThreadPoolExecutor(1) as threads:
-        # Its footer is read while a bucket is asked for its checksum; on a disk the whole file is read before.
+        # In a bucket the footer is read while the checksum is requested; on disk the complete file is read before.
         opened = None if storage.is_local else threads.submit(open_file)
         fault = _fault(storage, claim)
         if fault is not None:
@@ -239,7 +238,7 @@ def _open_references(storage: Storage, claim: Claim) -> ParquetFile:
 
 
 def _fault(storage: Storage, claim: Claim) -> str | None:
-    """Return how the references differ from their digest; None if they do not. Raises FileNotFoundError."""
+    """Describe the difference between the references and their digest; None if equal. Raises FileNotFoundError."""
     if claim.references is None:
         return "plan.json does not have its checksum"
     return fault_of(storage, plan_parquet(claim.root), claim.references)
@@ -247,7 +246,7 @@ def _fault(storage: Storage, claim: Claim) -> str | None:
 
 @contextmanager
 def _damage(storage: Storage, claim: Claim) -> Iterator[None]:
-    """Raise FormatError for what pyarrow raises for a damaged file."""
+    """Turn pyarrow's errors about a damaged file into FormatError."""
     import pyarrow as pa
 
     try:

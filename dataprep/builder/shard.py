@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
     from dataprep.builder.plan import Plan
 
-# Bytes of images read ahead of the one being checked. 128 requests of 110 kB in flight are 14 MB; the rest allows for
-# larger images, and leaves a worker below its 400 MB.
+# Bytes of images read ahead of the image being checked. 128 requests of 110 kB in flight are 14 MB; the rest allows for
+# larger images, and keeps a worker below its 400 MB.
 READ_AHEAD_BYTES = 32 * 2**20
-# Reads in flight, relative to those that a storage asks for: 128 from Cloud Storage. With 64 and a latency of 50 ms a
-# worker would get 1,280 images/s at most, and less with every read that takes longer; a core decodes about as many.
+# Reads in flight, relative to the storage's `reads_in_flight`: 128 from Cloud Storage. With 64 and a latency of 50 ms a
+# worker would get at most 1,280 images/s, and fewer with slower reads; a core decodes about as many.
 READS_FACTOR = 2
 
 
 def read_refs(source: Originals, refs: Sequence[records.SampleRef]) -> Iterator[tuple[records.SampleRef, bytes | None]]:
-    """Yield the originals of some references, in their order, read ahead in bounded memory; None for a missing one.
+    """Yield the originals of references, in order, reading ahead in bounded memory; None for a missing original.
 
     Raises:
         SourceError: A file is gone or has changed, or an image does not have the checksum of its reference.
@@ -100,7 +100,7 @@ def _read(source: Originals, ref: records.SampleRef) -> bytes | None:
 
 
 def changed(error: ChangedError) -> SourceError:
-    """Return the error for an original that is another version than the build has listed."""
+    """Return the error for an original whose version differs from the listed one."""
     return SourceError(
         f"{error.what}. A build reads only the files that it listed, and no copies of them: start over with "
         "`overwrite`, or, if they were copied elsewhere, give their first place"
@@ -108,7 +108,7 @@ def changed(error: ChangedError) -> SourceError:
 
 
 class SameOriginals:
-    """Compares originals with the versions that were listed, once more when all shards are done."""
+    """Compares originals with their listed versions, once more when all shards are done."""
 
     def __init__(self, source: Storage, plan: Plan) -> None:
         self._source = expected(source)
@@ -127,7 +127,8 @@ class SameOriginals:
 
 
 def _checked(source: Originals, ref: records.SampleRef, data: bytes | None) -> bytes | None:
-    """Return an image that was read, in the order of the references: once a damaged file is removed, later reads fail.
+    """Return an image after comparing its checksum. Call in the order of the references, because a damaged file is
+    removed and later reads of it fail.
 
     Raises:
         SourceError: The image does not have the checksum of its reference.
@@ -149,7 +150,7 @@ def _checked(source: Originals, ref: records.SampleRef, data: bytes | None) -> b
 
 WRITES_IN_FLIGHT = 32
 WRITES_BETWEEN_CHECKS = 64
-"""Images written to a bucket between two checks that this build still owns the output; a check is one request."""
+"""Number of images written to a bucket between two checks of the build's claim; a check is one request."""
 
 
 def image_names(plan: Plan, split: PlannedSplit, keys: Sequence[str], labels: Sequence[int]) -> Iterator[str]:
@@ -206,14 +207,14 @@ class ImageWriter:
             if self._storage.is_local or name not in _removed_before(self._build):
                 raise
             existing = self._storage.stat(name)
-            self._build.check()  # after the stat: an image that a later build puts here has another generation
+            self._build.check()  # after the stat, because an image of a later build has another generation
             if existing is not None:
                 self._storage.delete_exactly(existing)
             self._storage.create(name, data)
 
 
 def new_files_of(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
-    """Yield name, size and CRC32C of the files on a disk of a shard that has no receipt yet."""
+    """Yield name, size and CRC32C of the files, on disk, of a shard without a receipt."""
     aside = f"{_aside(build)}/" if FORMATS[build.plan.options.format].one_file_per_image else ""
     for name, num_bytes, crc32c in files_of(build, receipt, rows):
         yield f"{aside}{name}", num_bytes, crc32c
@@ -233,8 +234,8 @@ def _removed_before(build: OpenBuild) -> frozenset[str]:
 
 
 def place_images(build: OpenBuild) -> None:
-    """Rename the folders that the workers of an image folder on disk have filled into place, and create links; a second
-    call finds them in place."""
+    """Rename an image folder's finished folders on disk into place, and create links; a second call finds them in
+    place."""
     storage = build.storage
     if not FORMATS[build.plan.options.format].one_file_per_image or not isinstance(storage, LocalStorage):
         return
@@ -269,9 +270,9 @@ class WritebackFile:
 
     Without these threads a worker decodes, digests, waits for the disk, and decodes again; with shards of 32 MiB,
     digests and disk take a third of its time. The code that publishes the file syncs it again, which is then quick. The
-    system reports a write error once to each open descriptor, but not to those opened later. So the result of every
-    sync is checked here, and a storage syncs through the descriptor with which it created the file. The digests are
-    complete when the `with` block has ended.
+    system reports a write error once to each open descriptor, but not to descriptors opened later. So the result of
+    every sync is checked here, and a storage syncs through the descriptor that created the file. The digests are
+    complete after the `with` block.
 
     Args:
         written: Called with the number of bytes in the file each time it has grown.
@@ -360,11 +361,11 @@ def _datasync(descriptor: int) -> Any:
 
 T = TypeVar("T")
 
-# Bytes of checked images of the next shards while one is published: 0.75 s of decoding. A kill loses at most these of
-# the next shards, whether they are written or not.
+# Bytes of checked images of the next shards while one is published: 0.75 s of decoding. A kill loses at most these
+# images of the next shards, written or not.
 CHECKED_AHEAD_BYTES = 48 * 2**20
-# Shards of one worker that are published to a bucket at a time. To publish a small shard (the last chunk, two checks, a
-# copy, a receipt) takes as long as to read and check the next one; a second one at a time hides that.
+# Shards of one worker that are published to a bucket at a time. Publishing a small shard (the last chunk, two checks, a
+# copy, a receipt) takes as long as reading and checking the next one; a second one at a time hides that.
 MAX_PUBLISHING = 2
 
 
@@ -437,7 +438,7 @@ class ShardBuilder:
         return future
 
     def _held_back(self, samples: Iterator[records.Sample]) -> Iterator[records.Sample]:
-        """Yield samples while the shards after the oldest unpublished one have less than CHECKED_AHEAD_BYTES."""
+        """Yield samples while the shards after the oldest unpublished shard have less than CHECKED_AHEAD_BYTES."""
         ahead_bytes = 0
         for sample in samples:
             while self._publishing and ahead_bytes + self._published_ahead_bytes() >= CHECKED_AHEAD_BYTES:
@@ -450,7 +451,7 @@ class ShardBuilder:
         return sum(num_bytes for _, num_bytes in islice(self._publishing, 1, None))
 
     def _publish_fewer_than(self, count: int) -> None:
-        """Wait until fewer than so many shards are being published."""
+        """Wait until fewer than `count` shards are being published."""
         while True:
             self._publishing = deque((future, num_bytes) for future, num_bytes in self._publishing if not future.done())
             if len(self._publishing) < count:
@@ -484,7 +485,7 @@ class ShardBuilder:
 
 
 def _refuse_changed(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) -> None:
-    """Read the files on a disk of a shard that gets its receipt now: what others change later is newer than that.
+    """Compare the files, on disk, of a shard just before its receipt; later changes by others are newer than that.
 
     Raises:
         StorageError: Some are gone or have other bytes; these are removed.
@@ -502,7 +503,7 @@ def _refuse_changed(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Ta
         if not is_same:
             changed.append(name)
         beat()
-    # With a receipt, another process has made this shard, and may have moved its images.
+    # If there is a receipt, another process has made this shard and may have moved its images.
     if not changed or storage.stat(receipt_file(receipt.index, build.root)) is not None:
         return
     build.check()
@@ -540,7 +541,7 @@ def _drained(ahead: deque[records.Sample], samples: Iterator[records.Sample]) ->
 def checked_samples(
     plan: Plan, refs: Sequence[records.SampleRef], source: Originals, events: list[records.Event]
 ) -> Iterator[records.Sample]:
-    """Read and check some images, and yield the good ones in order; note in `events` what was repaired or rejected."""
+    """Read and check images, and yield the good ones in order; repairs and rejections are appended to `events`."""
     for ref, data in read_refs(source, refs):
         result = check_image(ref.key, data, plan.options.images)
         beat()
@@ -577,7 +578,7 @@ def _write(build: OpenBuild, shard: records.ShardPlan, samples: Iterator[records
 def _write_file(
     build: OpenBuild, shard: records.ShardPlan, name: str, samples: Iterator[records.Sample], rows: IndexRows
 ) -> _Written:
-    """Write a shard that is one file to a spool file, to be published as a whole."""
+    """Write a shard that is one file to a spool file, to be published later."""
     storage = build.storage
     spool = storage.spool_path(name)
     try:
@@ -594,7 +595,7 @@ def _write_file(
 def _write_images(
     build: OpenBuild, shard: records.ShardPlan, name: str, samples: Iterator[records.Sample], rows: IndexRows
 ) -> _Written:
-    """Write every image as its own object, and compute digests over the bytes of all of them, in order."""
+    """Write every image as its own object, and compute digests over the bytes of all images, in order."""
     digest = checksums.HashingWriter(None)
     images = ImageWriter(build, shard)
 

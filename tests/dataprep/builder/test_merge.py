@@ -62,11 +62,11 @@ def test_missing_receipt_is_named(build):
 @pytest.mark.parametrize(("more", "counted"), [({}, 1), ({"split": "train"}, 0)])
 def test_receipt_of_another_shard_is_refused(build, more, counted):
     put(build, 0, ["s0-0", "s0-1"], **more)
-    with pytest.raises(FormatError, match="and each with its key; start over with `overwrite`"):
+    with pytest.raises(FormatError, match="with their keys; start over with `overwrite`"):
         merge(build, check=lambda index, receipt, rows: (rows.num_rows + counted, True))
 
 
 def test_receipt_of_other_samples_is_refused(build):
     put(build, 0, ["s0-0", "x"])
-    with pytest.raises(FormatError, match="a receipt of 2 samples, the plan has 2 for shard 0 of val"):
+    with pytest.raises(FormatError, match="the receipt has 2 samples, expected the plan's 2 for shard 0 of val"):
         merge(build, check=lambda index, receipt, rows: (rows.num_rows, False))

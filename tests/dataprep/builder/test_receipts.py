@@ -170,7 +170,7 @@ def test_watch_yields_receipts_without_reading_their_rows(storage):
 @pytest.mark.parametrize("data", [b"", b"x", b"PAR1" + bytes(40) + b"PAR1", b"PAR1\xff\xff\xff\x7fPAR1"])
 def test_what_is_no_receipt_is_refused_by_its_end(storage, data):
     storage.create(receipt_file(0, ROOT), data)
-    with pytest.raises(FormatError, match=r"00000.parquet: no receipt \(.*\); dataprep did not write it: remove"):
+    with pytest.raises(FormatError, match=r"00000.parquet: not a receipt \(.*\); dataprep did not write it: remove"):
         list(ReceiptWatch(storage, ROOT, [0]).receipts())
 
 
