@@ -111,7 +111,7 @@ class DetachedJob(Exception):
 
     Args:
         name: Name of the job in its cluster.
-        text: What runs, how to look at it, and how to end it.
+        text: Message: what runs, how to look at it, and how to end it.
     """
 
     def __init__(self, name: str, text: str) -> None:

@@ -91,7 +91,7 @@ class Helper:
     """Parts whose shards may all be taken."""
 
     def shards_to_take(self, missing: Iterable[int], now_s: float) -> list[int]:
-        """Return at most `workers` shards to build next; none while the other parts are at work on all that are left.
+        """Return at most `workers` shards to build next; none while the other parts work on all that are left.
 
         Args:
             missing: Indexes of the shards without a receipt.

@@ -181,7 +181,7 @@ class Export(Request):
 
 
 def run(asked: Export) -> int:
-    """Export, and say what was written; return the exit code."""
+    """Export, and print the result; return the exit code."""
     done = export(asked.checkpoint, asked.output, key_bias=asked.key_bias, names=asked.names)
     if asked.json:
         click.echo(json.dumps(asdict(done), indent=1))

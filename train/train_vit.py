@@ -113,7 +113,7 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         text="Folder for checkpoints, on a disk or gs://, the same for all hosts; '' saves nothing.",
         also=("--ckpt-dir",),
     )
-    resume_epoch: int = flag(0, "Resume from the checkpoint after so many epochs; 0: do not.", SAVE, COUNT_OR_NONE)
+    resume_epoch: int = flag(0, "Resume from the checkpoint after this epoch; 0: do not.", SAVE, COUNT_OR_NONE)
     ckpt_interval: int = redefined(
         RunOptions,
         "ckpt_interval",

@@ -154,7 +154,7 @@ def there_are_tpus() -> str:
 
 
 def smallest_slice(machine: TpuMachine, hosts: int) -> Accelerator | None:
-    """Return the smallest TPU with at least so many machines of a kind; None if the largest has fewer.
+    """Return the smallest TPU with at least this many machines of a kind; None if the largest has fewer.
 
     Sizes are powers of two, and the largest size on offer.
     """

@@ -1,4 +1,4 @@
-"""Creates buckets for training data, and service accounts with exactly the rights in one of them that a run needs.
+"""Creates buckets for training data, and service accounts with exactly the rights that a run needs in one bucket.
 
 A bucket is in the region of its readers, closed to the public, with a lifecycle. A request is a value; an existing
 bucket is compared with it, and never changed. Accounts are made through `gcloud`.

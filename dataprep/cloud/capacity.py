@@ -1,4 +1,4 @@
-"""Whether the hosts of a TPU can feed it: what a rate of images needs, compared with what the hosts have.
+"""Whether the hosts of a TPU can feed it: the needs of a rate of images, compared with the hosts' resources.
 
 All needs grow in proportion to images/s: cores, network, the bucket's bandwidth. So one number describes each of them,
 its headroom: available over needed. The smallest headroom decides the verdict. docs/capacity.md has the arithmetic.
@@ -88,7 +88,7 @@ class StoredImages:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resource:
-    """One resource that loading needs: how much of it is needed, and how much the hosts have."""
+    """One resource of loading: the amount that is needed, and the amount that the hosts have."""
 
     name: Literal["cores", "network", "bucket"]
     needed: float
@@ -205,7 +205,7 @@ class EnoughHosts:
     hosts: int = 0
     """Number of hosts that the rate takes."""
     accelerator: Accelerator | None = None
-    """Smallest TPU with so many hosts; None if there is none."""
+    """Smallest TPU with this many hosts; None if there is none."""
     plan: CapacityPlan | None = None
     """Plan of that TPU; None if there is none."""
 
@@ -244,7 +244,7 @@ def plan_capacity(
     short_side: int | None = None,
     other_loaders: Mapping[str, ImageCost] | None = None,
 ) -> CapacityPlan:
-    """Compare what the accelerator needs from its hosts with what they have.
+    """Compare the accelerator's needs with its hosts' resources.
 
     Args:
         images_per_s: Rate that the accelerator takes from all hosts.
@@ -280,7 +280,7 @@ def plan_capacity(
 
 
 def needs(images_per_s: float, pod: Pod, cost: ImageCost, cached_share: float = 0.0) -> tuple[Resource, ...]:
-    """Return what a rate needs, and what the hosts have.
+    """Return each resource: the need of a rate, and the amount that the hosts have.
 
     Args:
         images_per_s: Rate of all hosts.
@@ -311,12 +311,12 @@ def needs(images_per_s: float, pod: Pod, cost: ImageCost, cached_share: float = 
 def enough_hosts(
     images_per_s: float, costs: Mapping[str, ImageCost], pod_of: Callable[[TpuMachine, int], Pod]
 ) -> list[EnoughHosts]:
-    """Return what each kind of host needs for a rate: TPUs of few hosts first, then much headroom, then old ones.
+    """Return the smallest TPU of each kind of host for a rate: few hosts first, then much headroom, then old ones.
 
     Args:
         images_per_s: Rate of all hosts together.
         costs: Cost of an image by TPU generation.
-        pod_of: Returns so many hosts of a kind whose vCPUs are known.
+        pod_of: Function that returns a number of hosts of a kind whose vCPUs are known.
     """
     found = []
     for machine in machines().values():
@@ -418,7 +418,7 @@ def cost_on_host(cost: ImageCost, core_speed: float) -> ImageCost:
 
 
 def cost_from_table(loader: str, image_size: int, bytes_per_image: float, costs: CostTable | None = None) -> ImageCost:
-    """Return what an image of this size costs a loader, by our own table of measurements or by another one.
+    """Return the cost of an image of this size for a loader, by our own table of measurements or by another one.
 
     Between and beyond two measured sizes the cost is assumed to be linear in the delivered pixels. The part of it that
     grows with the stored pixels is assumed to be linear in the stored bytes.
@@ -462,7 +462,7 @@ def cost_from_document(document: Any, name: str) -> MeasuredFile:
     if "stages" in document:
         diagnosis = convert(document, _Diagnosis, where=where, advice=advice, error=UsageError)
         cpu_s = {stage.name: stage.cpu_s_per_image for stage in diagnosis.stages}
-        # Without one of the two stages nothing is known of our loader.
+        # Without one of the two stages, nothing is known about our loader.
         cpu_ms = 1e3 * (cpu_s["fetch"] + cpu_s["prepare"]) if {"fetch", "prepare"} <= cpu_s.keys() else 0.0
         found, settings, urls = [(cpu_ms, diagnosis.bytes_per_image)], diagnosis.settings, {diagnosis.url}
     else:

@@ -1,7 +1,7 @@
 """Ways to read the same data many times, each with its price: from the bucket, through a Rapid Cache, from a copy.
 
 `offers` is pure: one pass over the data, places and prices in, rows in USD out. The first pass through a cache misses:
-it costs what reading the bucket costs, and what is written into the cache. The other passes are hits.
+it costs as much as reading the bucket, plus the writes into the cache. The other passes are hits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Reading:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on what is assumed, for the user."""
+        """Assumptions, as notes for the user."""
         if not self.objects_are_assumed:
             return []
         return [
@@ -201,7 +201,7 @@ def months_text(months: float) -> str:
 
 
 def gib(num_bytes: float) -> str:
-    """Write bytes in GiB of 2^30 bytes, the unit in which Cloud Storage bills; small ones in MiB, KiB or bytes."""
+    """Write bytes in GiB of 2^30 bytes, Cloud Storage's unit for bills; small numbers in MiB, KiB or bytes."""
     for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
         if num_bytes >= 0.1 * size:
             return f"{num_bytes / size:,.2f} {unit}"

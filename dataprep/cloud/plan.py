@@ -237,7 +237,7 @@ class HostCost:
     processor: str
     """Processor of the hosts; empty if no source states it."""
     core_speed: float
-    """Speed of the hosts' cores, as a share of the one that measured."""
+    """Speed of the hosts' cores, as a share of the measuring core's."""
     core_basis: str
     """Basis of that speed."""
     bytes_source: str
@@ -328,7 +328,7 @@ class Packed:
         return self.offer.total + self.requests
 
     def line(self, loose: float) -> str:
-        """Say what is saved, in place of the price of the cheapest way without packing."""
+        """Return a sentence with the saving, compared with the price of the cheapest way without packing."""
         transfer = " and the transfer from the multi-region to the machine that packs"
         return (
             f"Packed into shards in the bucket's region first, the data cost {usd(self.total)} in place of "
@@ -618,7 +618,7 @@ def _packed(found: list[Offer], reading: Reading, places: Places) -> Packed | No
 
 
 def _price_alone(request: InputRequest) -> PricedPlaces:
-    """Return what the reading costs, for any accelerator."""
+    """Return the cost of the reading, for any accelerator."""
     plain = InputRequest()
     about_a_tpu = ("images_per_s", "image_size", "loader", "measured", "host_gbps", "bucket_gbps")
     for name in about_a_tpu:

@@ -46,7 +46,7 @@ QUEUED_PER_THREAD = 4
 CARDS = (README, CROISSANT)
 """Files that users may edit, so the target's may differ."""
 Phases = tuple[tuple[ObjectInfo, ...], ...]
-"""Objects to copy, by phase; all of one phase are copied before the next begins."""
+"""Objects to copy, by phase; a phase is copied completely before the next begins."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
 
     Args:
         storage: The dataset.
-        find_faults: Function that yields a line for each difference of a manifest from what a build writes.
+        find_faults: Function that yields a line for each difference between a manifest and a build's.
 
     Raises:
         UsageError: There is no finished dataset, or it cannot be copied object by object.
@@ -104,7 +104,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
             "the folder with `cp -a`"
         )
     present = {info.name: info for info in storage.list()}
-    # A build removes the manifest first and writes it last: if it is the same now, what was listed belongs to it.
+    # A build removes the manifest first and writes it last: if it is the same now, the listed objects belong to it.
     if MANIFEST not in present or storage.read(MANIFEST, MAX_MANIFEST_BYTES) != data:
         raise VerificationError(f"{storage.url}: it is being overwritten; run the same command again")
     try:
@@ -263,7 +263,7 @@ def _known(places: Iterable[Storage], warn: Callable[[str], None]) -> Iterator[R
 
 
 def _still_exists(place: Storage, manifest: ObjectInfo, warn: Callable[[str], None]) -> bool:
-    """Return whether a copy still exists; one that cannot be read counts as existing."""
+    """Return whether a copy still exists; a copy that cannot be read counts as existing."""
     try:
         return same_dataset(place, manifest)
     except DataprepError as error:

@@ -167,7 +167,7 @@ After an interruption run the same command again: no URL of a finished shard is 
 
 \b
 --host-connections and --host-per-second are divided among the worker processes, on this machine only among those that
-can have a shard. FnApiRunner has --workers of them, or --direct_num_workers after --; PortableRunner must be told with
+can have a shard. FnApiRunner has --workers of them, or --direct_num_workers after --; PortableRunner needs
 --workers. Dataflow starts one for each vCPU, and needs --max_num_workers and --machine_type. With more --workers than
 cores, the cores stay busy while the last rows of a shard wait for slow hosts.
 
@@ -323,7 +323,7 @@ def _is_no_option(word: str) -> bool:
 
 
 def _own_data(values: BuildLaion) -> OwnData | None:
-    """Return what the user says about the table; None for LAION's."""
+    """Return the user's facts about the table; None for LAION's."""
     name = values.name
     stated = {key: value for key in ("licence", "origin") if (value := getattr(values, key)) is not None}
     if name is None:
@@ -371,7 +371,7 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _few_lines(plan: Plan) -> Iterator[str]:
-    """Yield what an interruption costs if the table has few shards."""
+    """Yield a note on the cost of an interruption if the table has few shards."""
     shards = plan.num_shards
     if shards <= FEW_SHARDS and sum(plan.splits[0].shard_samples) > shards:
         again = "it" if shards == 1 else "those that are not finished"
@@ -421,7 +421,7 @@ def _split_lines(output: str, split: SplitManifest) -> str:
 def _examples(output: str) -> dict[str, list[str]]:
     """Return the first rows of each reason in the first shards of a finished dataset."""
     found: dict[str, list[str]] = {}
-    with suppress(DataprepError):  # the counts are shown without examples, and `dataprep verify` names what is damaged
+    with suppress(DataprepError):  # the counts are shown without examples, `dataprep verify` names damaged files
         for row in rejected_rows(open_fetched(output), EXAMPLE_SHARDS):
             lines = found.setdefault(row.reason, [])
             if len(lines) < EXAMPLES:

@@ -392,7 +392,7 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
         progress.warn(f"the cards are not written: {error}; write them with dataprep card {shell_words(url)}")
 
 
-# What a command prints
+# The output of a command
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class RegionReport:
     offers: list[Offer] = field(default_factory=list)
     """Ways to read the data as often as the training does, if the present one is charged by the GiB."""
     cache_command: str | None = None
-    """Command that adds a Rapid Cache in the reader's zone, if that is one of the ways."""
+    """Command that adds a Rapid Cache in the reader's zone, if a cache is one of the ways."""
     readable: bool | None = None
     """Whether the first byte of a zonal bucket could be read; None if it was not tried."""
     replica: tuple[Replica, Verdict] | None = None

@@ -119,7 +119,7 @@ def _print_rejected(url: str, split: str | None, as_json: bool) -> None:
 
 
 def _print_rejected_json(url: str, found: Iterator[Rejected]) -> None:
-    """Print one JSON object, a line for each image, without holding all of them in memory."""
+    """Print one JSON object, a line for each image, without holding all images in memory."""
     click.echo(f'{{"url": {json.dumps(url)}, "rejected": [', nl=False)
     between = "\n"
     for each in found:

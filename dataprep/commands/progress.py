@@ -46,7 +46,7 @@ class Progress:
     done: int | None
     """Number of images, rows, bytes or shards done; None in a step of unknown length."""
     total: int | None
-    """Number of them in all; None if it is not known."""
+    """Total number; None if it is not known."""
     rate: str
     """Rates for people, such as `310 images/s, 34.1 MB/s`; empty if there are none."""
 

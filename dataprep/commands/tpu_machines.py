@@ -91,7 +91,7 @@ def tpu_command(kind: type[Asked], run: Callable[[Asked, Where], Done], name: st
 
     Args:
         kind: Class of its request.
-        run: Does what it asks for.
+        run: Function that carries out the request.
         name: Name of the command.
         lines: Examples.
     """

@@ -44,8 +44,9 @@ class Watch(Request):
     """Show how far a build or a training is, from its own files, on any host that can read them.
 
     RUN_OR_URL is the output of a build, on disk or in a bucket, or the folder on disk with a training's log.txt.
-    Nothing is written. Watching ends when the dataset is finished, or the training has done all of its steps; one that
-    was stopped before is watched until Ctrl-C. In a bucket a look takes a few requests, and at most 64 more for
+    Nothing is written. Watching ends when the dataset is finished, or the training has done all of its steps; a
+    training that stopped earlier is watched until Ctrl-C. In a bucket a look takes a few requests, and at most 64 more
+    for
     receipts that are new. With --json each look is one JSON object, a line each.
     """
 

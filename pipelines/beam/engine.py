@@ -1,6 +1,6 @@
 """Runs a build on a Beam runner: the pipeline runs in its own process, and the receipts show its progress.
 
-The separate process makes a watchdog possible: some runners wait for ever when one of their workers dies, and their
+The separate process makes a watchdog possible: some runners wait forever when one of their workers dies, and their
 threads prevent the interpreter from exiting. The driver only reads receipts, so progress looks the same for every
 runner.
 
@@ -289,7 +289,7 @@ def _pipeline_process(choice: EngineChoice, job: BuildJob, indexes: list[int], d
     submitted: Future[Any] = Future()
 
     def end(cause: object) -> None:
-        with lock:  # held for ever by the first caller, so that only one result is sent
+        with lock:  # held forever by the first caller, so that only one result is sent
             with contextlib.suppress(OSError):
                 driver.send(cause if isinstance(cause, _Left) else _End(cause))
             os._exit(0 if cause is None else 1)
@@ -321,7 +321,7 @@ def _pipeline_process(choice: EngineChoice, job: BuildJob, indexes: list[int], d
 
 
 def _job_elsewhere(choice: EngineChoice, job: BuildJob, indexes: list[int]) -> tuple[_Left | None, list[int]]:
-    """Return the job that an earlier run of the build left behind, if it is still at work, and the missing shards."""
+    """Return the job that an earlier run of the build left behind, if it is still running, and the missing shards."""
     storage = open_storage(job.output_url)
     earlier = left_job(storage, job.root)
     if earlier is None:

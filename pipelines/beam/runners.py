@@ -104,7 +104,7 @@ def fetchers(runner: str, workers: int, arguments: Sequence[str]) -> int:
 
 
 def _dataflow_processes(given: Mapping[str, str]) -> int:
-    """Return how many processes Dataflow starts at most: one for each vCPU of each machine."""
+    """Return the largest number of Dataflow's processes: one for each vCPU of each machine."""
     machines = given.get("--max_num_workers", "")
     machine = given.get("--machine_type") or given.get("--worker_machine_type")
     if not (machines.isdigit() and int(machines)) or not machine:

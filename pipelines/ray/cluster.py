@@ -43,7 +43,7 @@ class RayOptions:
     cpus: float
     """CPUs of a process; each builds one shard at a time."""
     memory: int
-    """Memory that a process needs, in bytes, for Ray's scheduler; 0: not said."""
+    """Memory that a process needs, in bytes, for Ray's scheduler; 0: not given."""
     resource: tuple[tuple[str, float], ...]
     """Other resources that a process needs, by the names that the nodes give them."""
     processes: int | None
@@ -57,7 +57,7 @@ class RayOptions:
 
     @property
     def need_text(self) -> str:
-        """The same for people, such as `CPU 1, memory 2e+09`."""
+        """The same as text, such as `CPU 1, memory 2e+09`."""
         return ", ".join(f"{name} {amount:g}" for name, amount in self.need.items())
 
 

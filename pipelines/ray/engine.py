@@ -257,7 +257,7 @@ def _start_detached(run: Run, name: str, work: EngineWork) -> Any:
 
 
 def _detached_text(name: str, done: int, shards: int) -> str:
-    """Return the message about a detached job that is at work."""
+    """Return the message about a detached job that is running."""
     address = ray.get_runtime_context().gcs_address
     stop = f"import ray; ray.init('{address}', namespace='{NAMESPACE}'); ray.kill(ray.get_actor('{name}'))"
     return (

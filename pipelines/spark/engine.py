@@ -47,7 +47,7 @@ def check(choice: EngineChoice) -> None:
 
 
 def shards_at_once(choice: EngineChoice, _urls: tuple[str, ...]) -> int:
-    """Return how many tasks the cluster runs at the same time; the context that is started for this stays."""
+    """Return the number of tasks that the cluster runs at the same time; the context that is started for this stays."""
     context = open_context(spark_options(choice.options))
     try:
         return cores_at_most(dict(context.getConf().getAll()))
@@ -109,7 +109,7 @@ class _Job:
 
 
 def run_partition(task: Task, answers: Any, indexes: Iterable[int]) -> None:
-    """Run a task on an executor for the one index of a partition, unless it was lost too often."""
+    """Run a task on an executor for the index of a partition, unless its worker was lost too often."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

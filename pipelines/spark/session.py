@@ -248,7 +248,7 @@ def _not_started(options: SparkOptions, error: Exception) -> UsageError:
 
 
 def explained(text: str) -> DataprepError:
-    """Return the error to show, of one line, for the text of an exception of PySpark or of its gateway to Java."""
+    """Return an error of one line for the text of an exception of PySpark or of its gateway to Java."""
     for pattern, meaning in _PYTHONS:
         if found := re.search(pattern, text):
             shown = shortened(found["found"], _LONGEST)

@@ -117,7 +117,7 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
             if reading it costs money; the file of a mixture of several, such as `mix.json`; or data of other tools: an
             image folder, tars, a TFDS directory. Those are indexed first, which reads their headers once.
         index_dir: Folder that keeps the index; by default one in the user's cache, with a name made of `data_path`.
-        region_policy: What to do if reading the bucket from here costs money: `refuse`, `warn` or `off`.
+        region_policy: Action if reading the bucket from here costs money: `refuse`, `warn` or `off`.
 
     Raises:
         UsageError: There are no data, or reading them costs money and the policy refuses that.

@@ -2,8 +2,8 @@
 
     checkpoint-000000400-5f2b8c6a90d1e37c.pth      state after 400 steps, the first 16 digits of its SHA-256
     checkpoint-000000400-5f2b8c6a90d1e37c.npz      likewise, of JAX
-    checkpoint-000000400-0b7712ad5c3390fe.json     list of the parts of one that is sharded among hosts: see parts.py
-    checkpoint-000000400.orbax/                    folder of one by Orbax, of JAX: see orbax_folder.py
+    checkpoint-000000400-0b7712ad5c3390fe.json     list of the parts of a sharded checkpoint: see parts.py
+    checkpoint-000000400.orbax/                    folder of an Orbax checkpoint, of JAX: see orbax_folder.py
 
 Reading a checkpoint never runs code from it, and believes no length that it states: PyTorch's are read by `_Pickle`
 below instead of `torch.load` (docs/decisions/0024-own-reader-of-pth.md says why), NumPy's without pickles.
@@ -269,7 +269,7 @@ class _Name:
 
 @dataclass(frozen=True, slots=True)
 class _Storage:
-    """Numbers of one file in an archive, which tensors share."""
+    """Numbers in one file of an archive, shared by tensors."""
 
     numbers: torch.Tensor
 
@@ -420,21 +420,21 @@ class _Pickle:
             file.seek(name_bytes + extra_bytes, os.SEEK_CUR)
             count = file.readinto(found.numpy().data)
         if count != entry.file_size or zlib.crc32(found.numpy().data) != entry.CRC:
-            raise ValueError(f"{entry.filename}: {count:,} bytes of {entry.file_size:,}, or others than were written")
+            raise ValueError(f"{entry.filename}: {count:,} of {entry.file_size:,} bytes, or changed bytes")
         return found
 
     def _tensor(self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
         """Return a tensor over numbers of a storage, within its bounds and no larger than it."""
         numbers, counts = storage.numbers, (offset, *shape, *strides)
         if len(counts) > _MAX_COUNTS or not all(type(each) is int and 0 <= each < 1 << 63 for each in counts):
-            raise self._refused("a tensor of a shape that none has")
+            raise self._refused("a tensor of an impossible shape")
         last = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
         values = prod(shape)
         self._tensor_bytes += values * numbers.itemsize
         if max(values, offset + last + 1 if values else offset) > numbers.numel():
             raise self._refused(f"a tensor of {values:,} values whose values are not all in the file")
         if self._tensor_bytes > _MAX_OVERLAP * self.path.stat().st_size:
-            raise self._refused(f"tensors of {self._tensor_bytes:,} bytes, most of which are the same ones")
+            raise self._refused(f"tensors of {self._tensor_bytes:,} bytes, most of them shared")
         return numbers.as_strided(shape, strides, offset)
 
     def _check_size(self, state: Any, pickle_bytes: int) -> None:

@@ -145,7 +145,7 @@ class Save:
 
 
 def begin_save(storage: Storage, step: int) -> Save:
-    """Begin a save, as the first host does, so that the others find it; one that was interrupted is given up."""
+    """Begin a save on the first host, so that the others find it; an interrupted save is given up."""
     for info in list(storage.list(FOLDER)):
         if _SAVE_NAME.fullmatch(info.name.removeprefix(FOLDER)):
             storage.delete(info.name)
@@ -308,7 +308,7 @@ class PartFolder(CheckpointFolder):
         """Wait for the files of other hosts.
 
         Args:
-            look: Function that returns it, or None, and what is missing.
+            look: Function that returns the result, or None, and a clause about what is missing.
         """
         deadline_s, pause_s = time.monotonic() + self._wait_s, _FIRST_POLL_S
         while True:

@@ -52,7 +52,7 @@ def difference_of(found: Any, own: Mapping[str, torch.Tensor]) -> str:
 
 
 def restore_optimizer(where: str, optimizer: torch.optim.Optimizer, state: Any) -> None:
-    """Restore moments from a checkpoint; learning rates, decays and the like stay as this command line has them.
+    """Restore moments from a checkpoint; learning rates, decays and other settings stay as on this command line.
 
     Raises:
         UsageError: The moments are of another optimiser.
@@ -140,7 +140,7 @@ def open_classifier(name: str | None, weights: Weights | None, config: Classifie
 
 
 def origin(model: VisionTransformer, weights: Weights) -> str:
-    """Return how many tensors of a classifier are from pretrained weights, and the names of its new parts."""
+    """Describe how many tensors of a classifier are from pretrained weights, and name its new parts."""
     own = model.state_dict()
     new = [name for name in own if name not in weights.tensors or name.startswith(_HEAD)]
     parts = ", ".join(sorted({name.split(".")[0] for name in new}))

@@ -2,7 +2,7 @@
 
 options.py           a dataclass becomes options: names, help, ranges; how an entry runs and ends
 shared.py            flags that several entries share
-jax.py               framework that trains, and what a run in JAX opens
+jax.py               framework that trains, and devices and folders of a run in JAX
 """
 
 __all__ = ["jax", "options", "shared"]

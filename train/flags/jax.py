@@ -35,7 +35,7 @@ _OF_TORCH = ("compile", "use_xla", "pin_mem", "pack_tokens", "plan", "fake_data"
 
 @request
 class JaxOptions(RunOptions):
-    """Framework that trains, and how it does; the options of one framework are refused with the other."""
+    """Framework that trains, and its options; the options of one framework are refused with the other."""
 
     framework: Literal["torch", "jax"] = flag("torch", "Framework that trains.", DEVICES)
     compile: bool = flag(
@@ -79,7 +79,7 @@ class JaxOptions(RunOptions):
         return self.framework == "jax"
 
     def computation(self, devices: JaxDevices, precision: str, *, remat: bool) -> Computation:
-        """Return how a network is computed.
+        """Return the settings of a network's computation.
 
         Args:
             devices: Devices of all processes.

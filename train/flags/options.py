@@ -88,7 +88,7 @@ def given_of(flags: Request, names: Iterable[str]) -> list[str]:
 
 
 class EntryCommand(RequestCommand):
-    """Command of a training program, which turns a lack of memory into an error of one line."""
+    """Command of a training program; it turns a lack of memory into an error of one line."""
 
     has_json = False
 

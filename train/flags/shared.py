@@ -444,7 +444,7 @@ class PackOptions(Request):
 
     pack_tokens: int = flag(
         0,
-        "Train on images of their own shapes, cut into patches, in rows of so many tokens; 0: on square images.",
+        "Train on images of their own shapes, cut into patches, in rows of this many tokens; 0: on square images.",
         IMAGES,
         COUNT_OR_NONE,
     )

@@ -143,7 +143,7 @@ class Training(Generic[BackendT]):
         """Continue from a checkpoint, or check that a new run does not mix with an older one.
 
         Args:
-            where: `automatic`, for the newest valid one in `checkpoints`, if any; a path or URL; or '', for a new run.
+            where: `automatic`: the newest valid one in `checkpoints`, if any; a path or URL; or '': a new run.
 
         Raises:
             UsageError: The checkpoint is from another model or sequence of batches, or of a kind that cannot be
@@ -488,7 +488,7 @@ SAME_S = 1.0
 """Time after the first signal during which others count as the same one: a terminal sends Ctrl-C to all its processes,
 and the process that started this one may pass it on."""
 _SHOW_CURSOR = b"\x1b[?25h\n"
-"""Sequence that undoes what a progress bar on a terminal does."""
+"""Sequence that undoes a progress bar's changes to a terminal."""
 
 
 class Stop:
@@ -612,7 +612,7 @@ class Unread:
         Args:
             step: Number of the update.
             keys: Keys of the batch's samples.
-            why: What exceeds it.
+            why: Clause that says what exceeds it.
 
         Raises:
             DataprepError: Always.

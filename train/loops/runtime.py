@@ -53,7 +53,7 @@ class Runtime:
         self.device = torch.device(name)
         self._pin_memory = pin_memory
         self.transfer_ahead = 0 if name == "cpu" else 1
-        """Number of batches that `batches` sends to the device ahead of the one that is yielded."""
+        """Number of batches that `batches` sends to the device ahead of the yielded one."""
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
         """Yield the rest of the loader's epoch, on the device; each batch has the loader's state after it."""

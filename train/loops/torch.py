@@ -58,7 +58,7 @@ class Task(ABC):
         return {}
 
     def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:  # noqa: B027 (most show nothing)
-        """Log a picture of what the weights do, which are on the host; by default nothing."""
+        """Log a picture of the predictions of weights on the host; by default nothing."""
 
 
 def rows_of_part(rows: torch.Tensor, part: int, num_parts: int) -> torch.Tensor:

@@ -55,7 +55,7 @@ class FactorizedPositions(nn.Module):
     Args:
         dim: Width.
         most: Most patches of an image, and so of a side.
-        kind: What is embedded. Fractional positions are rounded to `2 * sqrt(most)` steps a side.
+        kind: Kind of position to embed. Fractional positions are rounded to `2 * sqrt(most)` steps a side.
     """
 
     def __init__(self, dim: int, most: int, kind: PositionKind) -> None:

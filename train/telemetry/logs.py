@@ -55,7 +55,7 @@ class WandbRun:
         self._run.log({**values, "step": step})
 
     def close(self) -> None:
-        """Send what was not sent yet."""
+        """Send all numbers that were not sent yet."""
         self._run.finish()
 
 

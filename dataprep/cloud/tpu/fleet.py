@@ -115,7 +115,7 @@ class Fleet:
             line: The line.
             workers: Numbers of the workers.
             timeout_s: Deadline for each worker.
-            sent: Function that returns what a worker gets on stdin, by its number.
+            sent: Function that returns a worker's stdin, by its number.
         """
         chosen = list(range(len(self.target.instances)) if workers is None else workers)
         if self.gcloud.dry_run:

@@ -48,7 +48,7 @@ class Watch:
     grace_s: float = 60.0
     """Time that a program gets to write a checkpoint when its run is ended."""
     keep_going: bool = False
-    """Whether the other workers continue if one has failed. In a program over all chips they would wait for ever."""
+    """Whether the other workers continue if one has failed. In a program over all chips they would wait forever."""
 
 
 def check_run(name: str) -> str:
@@ -93,7 +93,7 @@ def _sent(env: Mapping[str, str], worker: int, count: int) -> Sent:
     known = {item for framework in FRAMEWORKS.values() for item in framework.items()}
     shown = {key: value if (key, value) in known else HIDDEN for key, value in env.items()}
     place = {WORKER: str(worker), WORKERS: str(count)}
-    unknown = place | {WORKERS: UNKNOWN}  # what is shown is a dry run, which does not look up the workers
+    unknown = place | {WORKERS: UNKNOWN}  # only a dry run is shown, and it does not look up the workers
     return Sent(text=json.dumps(place | dict(env)), shown=json.dumps(unknown | shown, ensure_ascii=False))
 
 

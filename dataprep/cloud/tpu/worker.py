@@ -361,7 +361,7 @@ def prepare(_options: argparse.Namespace) -> dict[str, str]:
 
 
 def _open_logs(logs: Path) -> str:
-    """Open libtpu's folder of logs to all users; return what is wrong with it, or `fine`.
+    """Open libtpu's folder of logs to all users; return the problem with it, or `fine`.
 
     Any user may make that name in /tmp, also as a link: only the folder of root, or of the user who called sudo, is
     opened, by its descriptor, and nothing in it is touched. Sticky: users cannot replace each other's files by links.
@@ -540,7 +540,7 @@ def _pids() -> list[int]:
 
 
 def _open_files(pid: int) -> set[str]:
-    """Return what a process has open, except files that it closes meanwhile."""
+    """Return the files that a process has open, except files that it closes meanwhile."""
     found = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
