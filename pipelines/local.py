@@ -79,7 +79,7 @@ class Helper:
     """Decides which shards of other parts a part builds when its own are done. Times are seconds of any clock.
 
     Two rules, so that little is built twice. All shards of a part that has been silent for `patience_s` may be taken.
-    Of any other part only those are taken that it will begin last: all but its next `2 * workers`.
+    From any other part only the shards that it begins last are taken: all except its next `2 * workers`.
     """
 
     part: Part

@@ -82,7 +82,7 @@ class Exported:
     pixel_mean: tuple[float, ...] | None
     """Mean of R, G and B that images were standardised with, for values of 0..1; None if the source has none."""
     pixel_std: tuple[float, ...] | None
-    """Standard deviation of R, G and B, likewise."""
+    """Standard deviation of R, G and B, as for `pixel_mean`."""
     classes: list[str] | None
     """Names of the classes by the number of their logit, fewer than logits if the run had more of them; None if there
     is no head, or the source does not say them."""
@@ -134,7 +134,7 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
             _write(spool, tensors, {key: value for key, value in facts.items() if value is not None}, name)
             num_bytes = spool.stat().st_size
         already_there = storage.stat(name) is not None
-        storage.publish(spool, name, crc32c_of_file(spool))  # refuses other bytes than those that are there
+        storage.publish(spool, name, crc32c_of_file(spool))  # refuses bytes that differ from the existing ones
     finally:
         storage.remove_stale_spools()  # and the folder of spool files, which is empty now
     return Exported(

@@ -312,7 +312,7 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
         "warmup_epochs",
         default=5.0,
         text=_probed(
-            "Epochs while the learning rate rises linearly. Where the run has fewer epochs than the default of "
+            "Epochs while the learning rate rises linearly. If the run has fewer epochs than the default of "
             "`epochs` and this is not given: a tenth of them.",
             "warmup_epochs",
         ),

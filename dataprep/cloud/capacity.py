@@ -444,8 +444,8 @@ def cost_from_table(loader: str, image_size: int, bytes_per_image: float, costs:
 def cost_from_document(document: Any, name: str) -> MeasuredFile:
     """Return the cost in the JSON of `dataprep bench` or `dataprep diagnose`.
 
-    Of several sections the costliest one counts. The part that grows with the stored pixels has the same share as in
-    our own measurements.
+    If there are several sections, the most expensive one counts. The part that grows with the stored pixels has the
+    same share as in our own measurements.
 
     Args:
         document: Parsed document.

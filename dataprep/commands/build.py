@@ -284,7 +284,7 @@ class OwnBuild(ImageBuild):
         group=WRITE,
     )
     licence: str = option("Licence of the pictures, for the manifest.", default=UNSTATED, group=WRITE)
-    origin: str = option("Where the pictures come from, for the manifest.", default=UNSTATED, group=WRITE)
+    origin: str = option("Origin of the pictures, for the manifest.", default=UNSTATED, group=WRITE)
     join_classes: bool = option(
         "Merge classes whose names differ only in case or Unicode form, such as Cat and cat.",
         default=False,
@@ -475,7 +475,7 @@ class BuildCustom(ImageBuild):
         "Licence of the images, for the manifest.", default=None, shown="the one that the class states", group=WRITE
     )
     origin: str | None = option(
-        "Where the images come from, for the manifest.",
+        "Origin of the images, for the manifest.",
         default=None,
         shown="the one that the class states",
         group=WRITE,
@@ -646,7 +646,7 @@ def build(dataset: str | type, /, **options: Any) -> Opened:
     """Build a dataset by its name, or with your own dataset class, as `dataprep build` does.
 
     `build("folder", …)` is `build_folder(…)`; `build_table`, `build_coco`, `build_laion`, `build_dataset` (imagenet,
-    imagenet-21k, imagenet-fake, coco-dup5) and `build_custom` (a class) are the others. Those list and check their
+    imagenet-21k, imagenet-fake, coco-dup5) and `build_custom` (a class) are the others. They list and check their
     arguments, also for a type checker.
 
     Args:

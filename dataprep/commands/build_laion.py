@@ -203,7 +203,7 @@ class BuildLaion(WebRequest, Run):
         "Licence of the images, for the manifest; needs `name`.", default=None, shown="unknown", group=WRITE
     )
     origin: str | None = option(
-        "Where the table comes from, for the manifest; needs `name`.", default=None, shown="unknown", group=WRITE
+        "Origin of the table, for the manifest; needs `name`.", default=None, shown="unknown", group=WRITE
     )
     column: Pairs = option(
         "Name of the column for a role (url, caption, width, …), if it is not a usual one; may be repeated.",

@@ -143,7 +143,7 @@ def _diagnose(asked: Diagnose, *, as_json: bool) -> int:
         require_report_packages()
     from loaders.report.terminal import compare_diagnoses, read_diagnosis
 
-    before = None if asked.compare is None else read_diagnosis(asked.compare)  # first: an error is found at once
+    before = None if asked.compare is None else read_diagnosis(asked.compare)  # first, so that an error is found early
     device = open_device(asked.device, asked.model, asked.batch_size, asked.image_size)
     from dataprep.commands.progress import ImageProgress
     from loaders.diagnosis.diagnose import apply_best, diagnose

@@ -176,7 +176,7 @@ def _facts(found: InputPlan) -> dict[str, str]:
 
 
 def _training(plan: CapacityPlan, training: TrainingTime) -> str:
-    """Return how long training takes, and how long it waits."""
+    """Return the time of the training, and how much of it is waiting."""
     tightest = plan.tightest
     text = f"{training.hours:,.1f} h for {counted(training.epochs, 'epoch')}, {training.chip_hours:,.1f} chip-hours"
     if plan.utilisation == 1:

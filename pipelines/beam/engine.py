@@ -454,8 +454,8 @@ def state_of(runner: str, result: Any) -> str:
     """Return the state of a job that this process has submitted; one without machines waits for workers."""
     if runner != "DataflowRunner":
         return str(result.state)
-    # `result.state` would store the answer in `result`, where an older one may then follow that of the thread which
-    # waits for the end: Beam fails when this hides that the job is done.
+    # `result.state` would store the answer in `result`, where an older answer may then follow the one of the
+    # thread that waits for the end: Beam fails when this hides that the job is done.
     job = result._runner.dataflow_client.get_job(result.job_id())
     state = str(result.api_jobstate_to_pipeline_state(job.current_state))
     return WITHOUT_WORKERS if state == "RUNNING" and not _has_vcpus(result) else state

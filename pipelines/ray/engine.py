@@ -149,7 +149,7 @@ def _answer(done: Any, index: int) -> Answer:
     """Return the answer of a task that has ended, for whatever reason."""
     try:
         found: Answer = ray.get(done)
-    except ray.exceptions.RayTaskError as error:  # all that goes wrong in a task is an answer
+    except ray.exceptions.RayTaskError as error:  # every failure in a task is an answer
         cause = str(error).strip().splitlines()[-1]
         raise UsageError(
             f"`runner` ray: a worker cannot run this package ({cause}); install {DISTRIBUTION} {__version__} with the "
@@ -277,7 +277,7 @@ def _follow(running: Any, job: BuildJob, indexes: Sequence[int], work: EngineWor
             _done, error = ray.get(running.state.remote())
         except ray.exceptions.ActorUnavailableError:  # Ray starts it again
             continue
-        except ray.exceptions.RayActorError:  # it ends itself when it is done
+        except ray.exceptions.RayActorError:  # the actor ends itself when it is done
             yield from receipts.receipts(now=True)
             break
         if error is not None:

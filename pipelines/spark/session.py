@@ -241,7 +241,7 @@ def _not_started(options: SparkOptions, error: Exception) -> UsageError:
     if "All masters are unresponsive" in text or "stopped SparkContext" in text:
         why = f"no Spark {pyspark.__version__} answers there; the cluster and pyspark must have the same version"
     elif "JAVA_GATEWAY_EXITED" in text:
-        why = f"Java has ended at once, see its lines above; Spark {pyspark.__version__} needs Java 17 or newer"
+        why = f"Java ended immediately, see its lines above; Spark {pyspark.__version__} needs Java 17 or newer"
     else:
         why = str(explained(text))
     return UsageError(f"`runner` spark: Spark was not started for {options.master or 'this session'}: {why}")

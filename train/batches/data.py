@@ -68,7 +68,7 @@ class Data:
     def loaders(
         self, training: LoaderConfig, evaluation: LoaderConfig, *, tells: bool = True
     ) -> tuple[Loader, Loader | None]:
-        """Open the loaders of training and evaluation; with `tells`, say in a line if no split is evaluated.
+        """Open the loaders of training and evaluation; with `tells`, print a line if no split is evaluated.
 
         Raises:
             UsageError: See `training_loader`.
@@ -115,7 +115,7 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     Args:
         data_path: A dataset that `dataprep build` made or `dataprep adopt` indexed; its cheapest copy is read
             if reading it costs money; the file of a mixture of several, such as `mix.json`; or data of other tools: an
-            image folder, tars, a TFDS directory. Those are indexed first, which reads their headers once.
+            image folder, tars, a TFDS directory. Such data are indexed first, which reads their headers once.
         index_dir: Folder that keeps the index; by default one in the user's cache, with a name made of `data_path`.
         region_policy: Action if reading the bucket from here costs money: `refuse`, `warn` or `off`.
 

@@ -341,7 +341,7 @@ class RecipeOptions(RunOptions):
     min_lr: float = flag(0.0, "Learning rate at the end.", TRAIN, NOT_NEGATIVE, shown="0")
     warmup_epochs: float = flag(
         40.0,
-        "Epochs while the learning rate rises linearly; then it falls along half a cosine. Where the run has fewer "
+        "Epochs while the learning rate rises linearly; then it falls along half a cosine. If the run has fewer "
         "epochs than the default of `epochs` and this is not given: a tenth of them.",
         TRAIN,
         NOT_NEGATIVE,

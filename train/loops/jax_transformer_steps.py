@@ -171,7 +171,7 @@ class TransformerSteps(Steps):
         # it, decay is of the weight before the step (`_moved`), and layer decay scales both, since PyTorch scales the
         # group's rate. Blocks are stacked along the first dimension, so a layer's scale is an array with an entry for
         # each block. `values` is donated, which halves the memory of an update: its arrays are deleted, so the backend
-        # replaces its own at once.
+        # replaces its own immediately.
         settings = self._settings
         loss, gradient = self._gradient(values.params, inputs)
         if settings.clip_grad_norm:

@@ -82,8 +82,8 @@ class StepMonitor:
     def take(self) -> dict[str, float]:
         """Return `images_per_s`, `wait_share` (0..1), `step_s` and `utilisation` (0..1) since the last call.
 
-        The utilisation is MLPerf Storage's: the rate over the rate of the device fed from memory. Where the
-        latter is not known, it is the share of the time while the loop does not wait.
+        The utilisation is MLPerf Storage's: the rate, divided by the rate of the device fed from memory. If that is not
+        known, it is the share of the time while the loop does not wait.
         """
         elapsed_s = max(time.perf_counter() - self._started_s, 1e-9)
         images_per_s = self._steps * self._batch_images / elapsed_s

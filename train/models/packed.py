@@ -208,7 +208,7 @@ def embed_patches(embed: PatchEmbed, patches_RTV: torch.Tensor) -> torch.Tensor:
 def pooled(x_RTD: torch.Tensor, segments_RT: torch.Tensor, images: int) -> torch.Tensor:
     """Return the mean of the tokens of each image, (R, M, D); 0 for images that do not exist."""
     # Rows hold different numbers of images, and XLA compiles once for each shape, so all M places are computed, also
-    # those without an image. A product with a matrix of 0 and 1 sums each image's tokens; a loop or a scatter would
+    # places without an image. A product with a matrix of 0 and 1 sums each image's tokens; a loop or a scatter would
     # have shapes, or an order of additions, that depend on the data. The count is at least 1, so that an empty place
     # is 0 and not NaN; its label is -1, which leaves it out of the loss.
     numbers_M = torch.arange(1, images + 1, device=segments_RT.device, dtype=segments_RT.dtype)

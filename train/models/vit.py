@@ -57,7 +57,7 @@ class PatchEmbed(nn.Module):
     def __init__(self, patch_size: int, dim: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(3, dim, kernel_size=patch_size, stride=patch_size)
-        nn.init.xavier_uniform_(self.proj.weight.view(dim, -1))  # as the linear map that it is
+        nn.init.xavier_uniform_(self.proj.weight.view(dim, -1))  # because it is a linear map
 
     def forward(self, images_NCHW: torch.Tensor) -> torch.Tensor:
         """Return tokens, (N, L, D)."""
