@@ -2,21 +2,21 @@
 exactly one status and reason, independent of the order of the responses.
 
 Encoded images go to a spool file as they arrive; only their positions are kept in memory. So no image waits in memory
-for a slow response of an earlier row, and the files written afterwards depend on the rows and the downloaded bytes
-only. Shards can be built in any order and by any process, because each knows only its own rows. Within a shard the
-later one of two duplicates, with the same bytes or of the same appearance, may be dropped.
+for a slow response of an earlier row, and the files written afterwards depend only on the rows and the downloaded
+bytes. Shards can be built in any order and by any process, because each knows only its own rows. Within a shard, the
+later of two duplicates (same bytes or same appearance) may be dropped.
 
-Filters and images are as img2dataset 1.47 makes them. The pixels are equal bit for bit. The arithmetic of img2dataset
-over OpenCV is a few lines here. Importing img2dataset would also import its fetching, wandb and albumentations, and it
-replaces the process's stdout for every image. Differences in the results, and their reasons:
+Filters and images follow img2dataset 1.47, and the pixels are equal bit for bit. Its arithmetic over OpenCV is a few
+lines here; importing img2dataset would also import its fetching, wandb and albumentations, and it replaces the
+process's stdout for every image. Differences in the results, and their reasons:
 
-- Truncated images are rejected; OpenCV fills them up with grey.
+- Truncated images are rejected; OpenCV fills them with grey.
 - The pixels are counted before anything is decoded. Only JPEG, PNG, GIF, BMP and WebP are decoded, by libjpeg-turbo and
   Pillow, to the same pixels: OpenCV's decoders report damage on stderr only.
-- Of samples of 16 bits the upper 8 are kept; OpenCV's encoders turn them white.
-- `skip_reencode` keeps every JPEG that is RGB or grey and needs no resizing, also without a JFIF or EXIF header; CMYK
+- The upper 8 bits of 16-bit samples are kept; OpenCV's encoders turn them white.
+- `skip_reencode` keeps every JPEG that is RGB or grey and needs no resizing, even without a JFIF or EXIF header; CMYK
   is never kept.
-- An image that enlarging would bring over MAX_PIXELS is rejected.
+- An image that would exceed MAX_PIXELS after enlarging is rejected.
 
 Pixels are uint8, 0..255: HWC in the order blue, green, red, or HW of grey images.
 """
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     Pixels = NDArray[np.uint8]
 
 Number = int | float
-"""Type of a limit that is stored as given: 3 stays 3 in plan and manifest and does not become 3.0."""
+"""Type of a limit that is stored as given: 3 stays 3 in plan and manifest instead of becoming 3.0."""
 TOO_SMALL, AREA_TOO_LARGE, RATIO_TOO_LARGE = SIZE_REASONS = (
     "image too small",
     "image area too large",
     "aspect ratio too large",
 )
-"""Reasons for refusing an image by its size, in img2dataset's words."""
+"""Reasons for refusing an image because of its size, in img2dataset's words."""
 LIMITED_ROLES = {
     "similarity": "min_similarity",
     "punsafe": "max_punsafe",
@@ -61,7 +61,7 @@ LIMITED_ROLES = {
     "nsfw": "nsfw",
     "language": "languages",
 }
-"""Name of the limit that needs a role's column, by role."""
+"""Name of the limit that needs the role's column, by role."""
 ResizeMode = Literal["no", "keep_ratio", "keep_ratio_largest", "center_crop", "border"]
 EncodeFormat = Literal["jpg", "png", "webp"]
 RESIZE_MODES: tuple[ResizeMode, ...] = ("no", "keep_ratio", "keep_ratio_largest", "center_crop", "border")
@@ -74,7 +74,7 @@ _MAX_TAG_CHARACTERS = 200
 _STRIP_PIXELS = 2**20
 _WHITE = (255, 255, 255)
 CANNOT_BE_ENCODED = "cannot be encoded"
-"""Reason for an image that became too long or flat for its format."""
+"""Reason for an image that became too long or too flat for its format."""
 FAULT_REASONS: dict[pictures.Fault, str] = {
     "empty": "empty",
     "too-large": "too large",
@@ -84,12 +84,12 @@ FAULT_REASONS: dict[pictures.Fault, str] = {
     "truncated": "truncated",
     "undecodable": "undecodable",
 }
-"""Reason for not storing an image, by the guard's fault."""
+"""Reason for rejecting an image, by the guard's fault."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowFilter:
-    """Limits on a table's columns; None and empty ones are not applied.
+    """Limits on a table's columns; None and empty limits are not applied.
 
     A row without a value in a limited column is filtered, because an unknown value may break the limit. Sizes are the
     exception: if the table does not have them, the downloaded image is measured.
@@ -124,13 +124,13 @@ def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> No
         value = getattr(row_filter, limit)
         if value not in (None, ()) and role not in roles:
             raise UsageError(
-                f"`{limit}` needs a column {role}, the table has none by that name; "
-                f"say which one with `column` {role}=NAME, or leave the limit out"
+                f"`{limit}` needs a column {role}, but the table has none by that name; "
+                f"name it with `column` {role}=NAME, or leave the limit out"
             )
 
 
 def filter_reason(roles: Mapping[str, Value], row_filter: RowFilter) -> str:
-    """Return why a row is not fetched; an empty text if it is fetched."""
+    """Return the reason that a row is not fetched; empty if it is fetched."""
     url, width, height = (roles.get(role) for role in ("url", "width", "height"))
     if not (isinstance(url, str) and url.strip()):
         return "no url"
@@ -151,7 +151,7 @@ def filter_reason(roles: Mapping[str, Value], row_filter: RowFilter) -> str:
 
 
 def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
-    """Return which of SIZE_REASONS refuses an image of this size, in pixels; an empty text if it is accepted."""
+    """Return the entry of SIZE_REASONS that refuses an image of this size, in pixels; empty if it is accepted."""
     if min(width, height) < row_filter.min_image_size:
         return TOO_SMALL
     if row_filter.max_image_area is not None and width * height > row_filter.max_image_area:
@@ -164,7 +164,7 @@ def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeOptions:
-    """Settings for resizing and encoding. The names are img2dataset's, the defaults are its recipe's for LAION-5B at
+    """Settings for resizing and encoding. The names are img2dataset's; the defaults are from its recipe for LAION-5B at
     256 pixels."""
 
     image_size: int = 256
@@ -224,7 +224,7 @@ def encode_image(
         raise RejectedImageError(FAULT_REASONS[error.fault] if data else "empty") from error
     except (RejectedImageError, DataprepError, ImportError):
         raise
-    except Exception as error:  # of a codec: nothing but the image is read here, and nothing is written
+    except Exception as error:  # from a codec: only the image is read here, and nothing is written
         raise RejectedImageError("undecodable") from error
 
 
@@ -445,7 +445,7 @@ class DuplicatePolicy:
     """Actions for a row whose image equals or resembles the image of an earlier row of its shard."""
 
     exact: DuplicateAction = "keep"
-    """Action for files that have the same SHA-256."""
+    """Action for files with the same SHA-256."""
     perceptual: DuplicateAction = "keep"
     """Action for images whose dHashes differ in at most `max_distance` bits."""
     max_distance: int = 0
@@ -461,7 +461,7 @@ class DuplicatePolicy:
 
     @property
     def looks(self) -> bool:
-        """Whether duplicates are searched at all; then the columns `dhash` and `duplicate_of` are written."""
+        """Whether duplicates are searched; if so, the columns `dhash` and `duplicate_of` are written."""
         return (self.exact, self.perceptual) != ("keep", "keep")
 
 
@@ -478,7 +478,7 @@ class Duplicate(NamedTuple):
 def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: DuplicatePolicy) -> Iterator[Duplicate]:
     """Yield the duplicates of earlier rows, in order, each with the first matching row that is not itself a duplicate.
 
-    A file that is dropped may also equal the file of a duplicate which is only reported.
+    A dropped file may also equal the file of a duplicate that is only reported.
     """
     import numpy as np
 
@@ -493,7 +493,7 @@ def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: Duplic
             near = np.bitwise_count(firsts[: len(positions)] ^ np.uint64(dhash)) <= policy.max_distance
             if near.any():
                 yield Duplicate(position, positions[int(near.argmax())], policy.perceptual, "perceptual duplicate")
-                if (policy.exact, policy.perceptual) == ("drop", "report"):  # it stays, so equal files follow it
+                if (policy.exact, policy.perceptual) == ("drop", "report"):  # it stays, so equal files may follow
                     seen.setdefault(sha256, position)
                 continue
         seen.setdefault(sha256, position)
@@ -503,7 +503,7 @@ def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: Duplic
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowOptions:
-    """Options that, together with the downloaded bytes, decide a row's result."""
+    """Options that, with the downloaded bytes, determine a row's result."""
 
     row_filter: RowFilter = field(default_factory=RowFilter)
     encode: EncodeOptions = field(default_factory=EncodeOptions)
@@ -527,7 +527,7 @@ class RowResult:
     reason: str = ""
     """Reason of the status, as a short fixed phrase; empty on success."""
     image: EncodedImage | None = None
-    """The image, without its bytes, which are in the spool file."""
+    """The image; its bytes are in the spool file."""
     digest: str | None = None
     """Hash of the downloaded bytes, in hexadecimal."""
     duplicate_of: str | None = None
@@ -540,16 +540,15 @@ def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: Binar
     """Fetch the rows that pass the filter, and encode their images.
 
     Args:
-        fetch: Fetches from the web, or from a substitute for it.
+        fetch: Fetches from the web, or from a substitute.
         options: Options that decide a row's status.
-        spool: An empty file, opened for writing and reading; receives the encoded images in the order in which they are
-            ready.
+        spool: An empty file, opened for writing and reading; receives the encoded images in the order of completion.
 
     Returns:
         One result for each row, in the order of the rows.
 
     Raises:
-        BuildError: An outcome belongs to no requested row, or came twice.
+        BuildError: An outcome was not requested, or came twice.
     """
     results = [RowResult() for _ in rows]
     requests = []
@@ -590,14 +589,14 @@ def count_reasons(results: Iterable[RowResult]) -> dict[str, int]:
 
 
 def failure_reason(outcome: Outcome) -> str:
-    """Return why a download failed, as a fixed phrase without details that differ from run to run."""
+    """Return the reason of a failed download, as a fixed phrase without details that differ from run to run."""
     if outcome.status is Status.HTTP:
         return f"http {outcome.http_code}"
     return status_reason(outcome.status)
 
 
 def status_reason(status: Status) -> str:
-    """Return the reason of a row whose request had another status than `http`."""
+    """Return the reason for a row whose request ended with a status other than `http`."""
     return status.value.replace("_", " ")
 
 

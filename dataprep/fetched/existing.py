@@ -1,4 +1,4 @@
-"""A finished dataset of fetched rows: what its files hold, and the newest status of each row.
+"""A finished dataset of fetched rows: its files, and the newest status of each row.
 
 The last shard whose parquet file has a row's key gives the row's newest status. Memory holds one bit for each row that
 was tried again; everything else is streamed, one shard at a time.
@@ -52,7 +52,7 @@ MAY_PASS = frozenset(
         "http 429",
     }
 )
-"""Retryable reasons, for which a later attempt may succeed; so are the HTTP statuses from 500."""
+"""Reasons for which a later attempt may succeed, in addition to the HTTP statuses from 500."""
 FAILED = frozenset({FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE})
 _COLUMNS = ("key", "status", "error_message")
 
@@ -79,7 +79,7 @@ class FetchedDataset:
 
     @cached_property
     def names(self) -> ShardNames:
-        """Names of the shards, and of those that a retry adds."""
+        """Names of the shards, including shards that a retry adds."""
         return names_of(self.manifest)
 
     @property
@@ -88,15 +88,15 @@ class FetchedDataset:
 
     @property
     def key_digits(self) -> int:
-        """Number of digits of a row's number, with which keys end."""
+        """Number of digits of the row's number at the end of a key."""
         return math.ceil(math.log10(self.options.rows_per_shard))
 
     def tfds_files(self, split: SplitManifest) -> dict[str, bytes]:
-        """Return the TFDS files by name, as they are for this split, or for the same one with more shards."""
+        """Return the TFDS files by name, for this split or the same one with more shards."""
         return tfds_files(facts_of(self.manifest), self.manifest.format, self.options, split)
 
     def row_of(self, fields: Mapping[str, Value]) -> Row:
-        """Return a row of a parquet file as the row of the table of URLs that it was."""
+        """Convert a row of a parquet file back to the row of the table of URLs."""
         carried = [column.name for column in self.options.schema.carried]
         written = dict(zip((column.name for column in self.options.carried), carried, strict=True))
         columns = {role: role if role in RENAMED else written[name] for role, name in self.options.columns.items()}
@@ -118,7 +118,7 @@ def open_fetched(url: str) -> FetchedDataset:
     if is_adopted(manifest) and any(split.statuses for split in manifest.splits):
         raise UsageError(
             f"{storage.url}: {manifest.name} was fetched by img2dataset; expected a dataset of laion. dataprep inspect "
-            f"{shell_words(url)} lists its failed rows with `rejected`, and dataprep build laion builds a table of them"
+            f"{shell_words(url)} lists its failed rows with `rejected`, and dataprep build laion builds such a table"
         )
     if not is_fetched(manifest):
         raise UsageError(f"{storage.url}: {manifest.name} was not fetched from the web; expected a dataset of laion")
@@ -127,12 +127,12 @@ def open_fetched(url: str) -> FetchedDataset:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Choice of the failed rows that are tried again: by default those with a retryable reason."""
+    """Choice of the failed rows to try again; by default, rows with a retryable reason."""
 
     reasons: tuple[str, ...] = ()
     """Reasons, as in the parquet files, of the rows to try again."""
     everything: bool = False
-    """Whether to try every row again that failed to download or to be resized."""
+    """Whether to try all rows again whose download or resizing failed."""
 
     def __post_init__(self) -> None:
         if self.reasons and self.everything:
@@ -157,7 +157,7 @@ class Place(NamedTuple):
 
 
 class RejectedRow(NamedTuple):
-    """A row that became no image, with its newest status."""
+    """A row without an image, with its newest status."""
 
     key: str
     url: str
@@ -171,7 +171,7 @@ def may_pass(reason: str) -> bool:
 
 
 def rows_to_try(dataset: FetchedDataset, choice: Choice) -> Iterator[Place]:
-    """Yield the chosen rows, in the order of the shards in which they were last tried.
+    """Yield the chosen rows, in the order of the shards that last tried them.
 
     Raises:
         FormatError: A parquet sidecar is missing or damaged.
@@ -181,10 +181,10 @@ def rows_to_try(dataset: FetchedDataset, choice: Choice) -> Iterator[Place]:
 
 
 def rejected_rows(dataset: FetchedDataset, shards: int | None = None) -> Iterator[RejectedRow]:
-    """Yield the rows without an image, in the order of the shards in which they were last tried.
+    """Yield the rows without an image, in the order of the shards that last tried them.
 
     Args:
-        shards: Number of shards that are looked at; None for all.
+        shards: Number of shards to read; None for all.
 
     Raises:
         FormatError: A parquet sidecar is missing or damaged.
@@ -219,7 +219,7 @@ def _newest(
 
 
 def _see_retries(dataset: FetchedDataset, newer: _Newer) -> int:
-    """Pass the shards of retries to `newer`, the last one first, up to the last shard of the build; return their
+    """Pass the shards of retries to `newer`, last one first, down to the last shard of the build; return their
     number."""
     retries, back = 0, range(dataset.num_shards - 1, -1, -1)
     with closing(_tables(dataset, back)) as tables:
@@ -231,11 +231,10 @@ def _see_retries(dataset: FetchedDataset, newer: _Newer) -> int:
 
 
 class _Newer:
-    """Knows which rows have a newer status in a later shard. The shards of retries are passed to it, the last one
-    first.
+    """Knows which rows have a newer status in a later shard. It takes the shards of retries, last one first.
 
     Args:
-        key_digits: Number of digits of a row's number, with which a key ends, after the shard's number.
+        key_digits: Number of digits of the row's number, which follows the shard's number in a key.
     """
 
     def __init__(self, key_digits: int, url: str) -> None:
@@ -267,7 +266,7 @@ class _Newer:
 
     def in_retry(self, seen: int) -> Bits:
         """Return, for each row of a retry's shard, whether it was tried again later; `seen` is the number of shards
-        that were passed before it."""
+        passed before this one."""
         import numpy as np
 
         return np.unpackbits(self._retries[seen], bitorder="little")

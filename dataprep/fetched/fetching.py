@@ -1,4 +1,4 @@
-"""Offers `dataprep.web`, which is asynchronous, as iterators for `collect`; one thread serves all of them."""
+"""Wraps the asynchronous `dataprep.web` in iterators for `collect`; one thread serves all of them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dataprep.web.client import Fetcher
 from dataprep.web.politeness import Known
 from dataprep.web.requests import Limits, Outcome, Request
 
-# Outcomes that wait, in addition to those in flight: enough that the encoder never waits for a thread switch.
+# Waiting outcomes, in addition to those in flight: enough that the encoder never waits for a thread switch.
 OUTCOMES_AHEAD = 64
-# Number of outcomes whose slots are released together: one by one would take a tenth more of the thread's time.
+# Number of outcomes whose slots are released together: one by one, the thread would need a tenth more time.
 OUTCOMES_AT_ONCE = 32
 
 
@@ -32,15 +32,15 @@ def web_fetch(limits: Limits, known: Known | None = None, *, kept: bool = False)
     Several threads may use it at once; they share the limits and the connections.
 
     Args:
-        known: What was learnt about hosts; it outlives the fetches.
+        known: Knowledge about hosts; it outlives the fetches.
         kept: Keep the thread, its connections and the hosts' turns between fetches, as long as the `Fetch` lives;
-            otherwise they end with the last fetch under way.
+            otherwise they end with the last running fetch.
     """
     return _Web(limits, known or Known(), kept=kept).fetch
 
 
 class _Loop(uvloop.Loop):
-    """An event loop on which a request takes half the CPU time that it takes on asyncio's own loop."""
+    """An event loop that needs half the CPU time of asyncio's own loop for a request."""
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
         """Resolve with the type of a stream socket. Connecting to an address resolves it again: for a stream socket
@@ -53,7 +53,7 @@ class _Running(NamedTuple):
     fetcher: Fetcher
     stop: asyncio.Event
     pumps: set[asyncio.Task[None]]
-    """Tasks of all fetches under way."""
+    """Tasks of all running fetches."""
     thread: threading.Thread
 
 
@@ -117,9 +117,9 @@ def _start(limits: Limits, known: Known) -> _Running:
 
 
 def _end(running: _Running) -> None:
-    """End the thread, and wait for that."""
+    """End the thread and wait for it."""
     _call(running.loop, running.stop.set)
-    if running.thread is not threading.current_thread():  # garbage is collected by any thread
+    if running.thread is not threading.current_thread():  # garbage collection may run this in any thread
         running.thread.join()
 
 
@@ -140,7 +140,7 @@ async def _serve(limits: Limits, known: Known, ready: Future[_Running]) -> None:
         ready.set_result(running)
         try:
             await running.stop.wait()
-        finally:  # before the connections are closed, which would give the rows on them a failed status
+        finally:  # before the connections are closed, because that would give their rows a failed status
             for pump in running.pumps:
                 pump.cancel()
             await asyncio.gather(*running.pumps, return_exceptions=True)
@@ -156,7 +156,7 @@ async def _begin(
 
     def end(pump: asyncio.Task[None]) -> None:
         running.pumps.discard(pump)
-        # A caller that stops early reads no more; one that still reads must not take missing rows for failed ones.
+        # A caller that stops early reads no more; one that still reads must not treat missing rows as failed.
         cut_off = BuildError("the thread that fetches has ended early; run the same command again")
         error = cut_off if pump.cancelled() else pump.exception()
         if error is not None:

@@ -1,9 +1,9 @@
-"""The request of a build from tables of URLs, its plan (a shard for each range of the tables' rows), and the part of a
-manifest that only datasets of fetched images have, with the TFDS files that follow from it.
+"""The request and the plan of a build from tables of URLs (a shard for each range of rows), and the part of a manifest
+that only datasets of fetched images have, with their TFDS files.
 
 The functions of a manifest are pure; if `option_faults` yields nothing, its options can be read. `dataset_info.json`
-and `features.json` for TFRecord shards are made of counts, without a pass over the data. The features are those of
-CLIPA's reader: `jpg`, `txt`, and one for each column.
+and `features.json` for TFRecord shards are made from counts, without a pass over the data. They have the features that
+CLIPA's reader expects: `jpg`, `txt`, and one for each column.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TableRequest:
     sources: tuple[str, ...]
     """URLs of tables, or of one folder of them."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Column name by role, for columns that have none of the role's usual names."""
+    """Column name by role, for columns without one of the role's usual names."""
     rows_per_shard: int = laion.DEFAULT_ROWS_PER_SHARD
     rows: RowOptions = field(default_factory=RowOptions)
     limits: Limits
@@ -63,11 +63,11 @@ class TableRequest:
     workers: int = 1
     """Number of worker processes, on all machines."""
     one_fetches_a_shard: bool = True
-    """Whether no shard is ever fetched by two processes at once. Parts of a build and the engines of clusters may try a
-    shard again while its first worker, which they take to be lost, still fetches."""
+    """Whether a shard is never fetched by two processes at once. Parts of a build and cluster engines may try a shard
+    again while its first worker, which they consider lost, still fetches."""
 
     def fetching(self, shards: int) -> int:
-        """Return the number of processes among which the limits are divided while so many shards are left to build."""
+        """Return the number of processes that share the limits while this number of shards is left to build."""
         return min(self.workers, max(shards, 1)) if self.one_fetches_a_shard else self.workers
 
 
@@ -80,7 +80,7 @@ class FetchRequest(BuildRequest):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaionOptions:
-    """Options in plan and manifest: everything that is needed to read, compare and retry the shards."""
+    """Options in plan and manifest: everything needed to read, compare and retry the shards."""
 
     columns: dict[str, str]
     """Name of the column of each role."""
@@ -144,7 +144,7 @@ def laion_of(plan: Plan) -> tuple[laion.LaionTables, LaionOptions]:
 
 
 def build_options(format_name: str, own: OwnData | None = None) -> BuildOptions:
-    """Return the options that builds of every recipe have; `own` is what the user says about the table."""
+    """Return the options that builds of every recipe have; `own` has the user's statements about the table."""
     return BuildOptions(dataset=laion.LAION.name, format=format_name, splits=(laion.SPLIT,), own=own)
 
 
@@ -167,7 +167,7 @@ def laion_options(manifest: Manifest) -> LaionOptions:
 
 
 def option_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield the faults that keep sources, options or counts from being read."""
+    """Yield faults that make sources, options or counts unreadable."""
     yield from source_faults(manifest, _TABLE_FIELDS)
     if manifest.format not in FETCHED_FORMATS:
         yield f"format {quoted(manifest.format)}, expected {' or '.join(FETCHED_FORMATS)}"
@@ -206,7 +206,7 @@ def names_of(manifest: Manifest) -> ShardNames:
 
 
 def sidecar_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield a line for sidecars that are not listed, and one for files that are not sorted by name."""
+    """Yield a line for unlisted sidecars, and one for files that are not sorted by name."""
     listed = [entry["file"] for entry in manifest.files]
     missing = sorted(sidecar_names(manifest) - set(listed))
     if missing:
@@ -216,11 +216,11 @@ def sidecar_faults(manifest: Manifest) -> Iterator[str]:
 
 
 FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
-"""Shards are named by their number only, so that shards can be added to a finished dataset."""
+"""Names of shards contain only their number, so that shards can be added to a finished dataset."""
 
 
 def facts_of(manifest: Manifest) -> Dataset:
-    """Return the facts about a finished dataset that its TFDS files have."""
+    """Return the facts about a finished dataset for its TFDS files."""
     dataset = dataset_of(manifest)
     return laion.UNNAMED if dataset == laion.LAION and manifest.licence == UNSTATED else dataset
 

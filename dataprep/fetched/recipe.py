@@ -52,7 +52,7 @@ _INSERTS = 14
 written and copied; the output is listed four times, the files to remove once; further pages of long listings are
 extra."""
 _WHOLE_LISTINGS = 3
-"""Listings of all the output: before files that wait are put in place, before the manifest is put, and afterwards."""
+"""Listings of the complete output: before waiting files are put in place, and before and after the manifest is put."""
 _OBJECTS_A_SHARD = 4
 """Objects of each shard in those listings: three files and its receipt."""
 _GETS = 7
@@ -74,7 +74,7 @@ _REFUSED = "refused address"
 class WebRecipe(Recipe):
     """Builds datasets from tables of URLs."""
 
-    output_may_lie_in_source = True  # tables are read by their names: a dataset in their folder is none of them
+    output_may_lie_in_source = True  # tables are read by name, so a dataset in their folder is never read as one
     worker_modules = (
         "dataprep.fetched.recipe", "dataprep.fetched.fetching", "numpy", "pyarrow.parquet",
         "simplejpeg", "cv2",
@@ -91,7 +91,7 @@ class WebRecipe(Recipe):
         return Planned(plan, _mark_begun)
 
     def job(self, request: BuildRequest, root: str, shards: int) -> FetchJob:
-        """Return what a worker needs in addition to a shard's index, including its limits for fetching."""
+        """Return a worker's job, except the shard's index; it includes the limits for fetching."""
         tables = _fetch_request(request).tables
         limits = tables.limits.divided(tables.fetching(shards))
         return FetchJob(request.output_url, request.source_url, root, recipe="web", limits=limits)
@@ -100,7 +100,7 @@ class WebRecipe(Recipe):
         return _fetcher(job).build(index)
 
     def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
-        """Fetch one shard, and return while its late rows are in flight."""
+        """Fetch one shard, and return when only late rows are in flight."""
         return _fetcher(job).begin(index)
 
     def assemble(
@@ -119,8 +119,7 @@ class WebRecipe(Recipe):
         return manifest, check
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
-        """Return the traffic between a build and its output; the bytes of images are unknown before they are
-        fetched."""
+        """Return the traffic between a build and its output; the bytes of images are not known before the download."""
         shards, metadata_files = plan.num_shards, len(planned_metadata(plan))
         pages = _WHOLE_LISTINGS * (_OBJECTS_A_SHARD * shards // PAGE_OBJECTS) + shards // PAGE_OBJECTS
         inserts = _INSERTS_A_SHARD * shards + _INSERTS + 2 * metadata_files + pages
@@ -138,12 +137,12 @@ class WebRecipe(Recipe):
         return Traffic(2 * (len(tables) // PAGE_OBJECTS + 1), gets, sum(tables))
 
     def web_bytes(self, plan: Plan) -> int:
-        """Return the bytes of the images that are still there, estimated from the number of rows."""
+        """Return the bytes of the images that are still online, estimated from the number of rows."""
         rows = sum(sum(split.shard_samples) for split in plan.splits)
         return round(rows * ALIVE_SHARE * IMAGE_BYTES)
 
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
-        """Yield the TFDS files, the three files of every shard, and those that a retry may have added."""
+        """Yield the TFDS files, the three files of every shard, and the files that a retry may have added."""
         plan = claim.plan
         yield from planned_metadata(plan)
         for split in plan.splits:
@@ -175,7 +174,7 @@ class WebRecipe(Recipe):
         return plans.option_faults(manifest)
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield sidecars that are not listed, and files that are not in the order of their names."""
+        """Yield a line for unlisted sidecars, and one for files that are not sorted by name."""
         return plans.sidecar_faults(manifest)
 
 
@@ -183,8 +182,8 @@ WEB = WebRecipe()
 
 
 def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, Callable[[], None]]:
-    """Put waiting files in place, and write everything but the manifest. Return it, and the function that compares the
-    files in place with the receipts.
+    """Put waiting files in place, and write everything except the manifest. Return the manifest, and a function that
+    compares the files in place with the receipts.
 
     Raises:
         BuildError: A receipt is missing.
@@ -211,7 +210,7 @@ def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, C
         try:
             place(checked)
         except StorageError:
-            if not are_lost(storage, checked):  # else the comparison below has their shard fetched again
+            if not are_lost(storage, checked):  # otherwise the comparison below makes the build fetch the shard again
                 raise
         files = ((info.name, info.num_bytes, crc32c_number(str(info.crc32c))) for info in files_of(receipt))
         published.expect(receipt.index, files)
@@ -250,7 +249,7 @@ def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, C
 
 
 def nothing_came(url: str, split: SplitManifest) -> BuildError:
-    """Return the error for a build in which no row became an image."""
+    """Return the error for a build without a single image."""
     advice = "check the table, the filters and the network, and run the same command again"
     if max(split.reasons, key=lambda reason: split.reasons[reason], default="") == _REFUSED:
         advice = (
@@ -264,7 +263,7 @@ def nothing_came(url: str, split: SplitManifest) -> BuildError:
 
 
 def top_reasons(reasons: Mapping[str, int]) -> str:
-    """Return the most frequent failures, for people: `http 404 12, timeout 3`."""
+    """Return the most frequent failures for a message: `http 404 12, timeout 3`."""
     failures = Counter({reason: count for reason, count in reasons.items() if reason != "success"})
     return ", ".join(f"{reason} {count:,}" for reason, count in failures.most_common(TOP_REASONS))
 
@@ -278,13 +277,13 @@ def _create(storage: Storage, name: str, data: bytes, *, replaces: bool) -> None
 
 
 def _check_rows(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
-    """Return the number of a receipt's rows, and whether the index has exactly those that succeeded."""
+    """Return the number of a receipt's rows, and whether the index has exactly the successful ones."""
     statuses = fetched(receipt).statuses
     return sum(statuses.values()), statuses.get(SUCCESS, 0) == rows.num_rows
 
 
 def _retried_files(storage: Storage, names: ShardNames) -> Iterator[str]:
-    from dataprep.fetched.retry import retried_files  # which no build of new rows needs
+    from dataprep.fetched.retry import retried_files  # builds of new rows do not need it
 
     return retried_files(storage, names)
 
@@ -299,8 +298,8 @@ def _fetch_request(request: BuildRequest) -> plans.FetchRequest:
 
 
 def _fetcher(job: BuildJob) -> ShardFetcher:
-    """Return this process's fetcher of a job, which keeps what it learns about hosts from shard to shard. Each thread
-    of an engine gets the same one, because limits belong to a process."""
+    """Return this process's fetcher of a job, which keeps its knowledge about hosts from shard to shard. All threads of
+    an engine get the same one, because limits belong to a process."""
     if not isinstance(job, FetchJob):
         raise UsageError("a table of URLs is built within limits, got none; build it with dataprep build laion")
     with _making:

@@ -1,8 +1,8 @@
-"""Tries failed rows of a finished dataset again; their images are added as new shards after the last one.
+"""Tries failed rows of a finished dataset again, and adds their images as new shards after the last one.
 
     which rows ─▶ shards, receipts ─▶ index ─▶ dataset_info.json ─▶ dataset.json ─▶ cards ─▶ `_retry/` is removed
 
-    _retry/plan.json              create-only; the revision that it begins with, the chosen rows, and the id
+    _retry/plan.json              create-only; the revision at the beginning, the chosen rows, and the id
     _retry/<id>/rows.parquet      rows to try: a row group for each new shard
     _retry/<id>/receipts/, tmp/   as in a build (shards.py)
 
@@ -12,10 +12,9 @@ manifest counts every row once, by its newest status: the entry `before` in a sh
 subtract.
 
 Three files of the dataset are replaced, each atomically and only if it has not changed since it was read: the index,
-which begins with all row groups of the old one; dataset_info.json, which lists shards that are published already; and
-last dataset.json, which lists all of them. Readers see a complete dataset between any two of these steps, and the steps
-can be repeated. After an interruption the same command continues with the stored plan, which is the first file that is
-removed at the end.
+which begins with all row groups of the old one; dataset_info.json, which lists published shards; and last dataset.json,
+which lists all of them. Readers see a complete dataset between any two of these steps, and the steps can be repeated.
+After an interruption the same command continues with the stored plan, which is removed first at the end.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
 
 
 HTTP_CODE = re.compile(r"http (?!200)[1-5]\d\d")
-"""Pattern of the reason for an answer with another status code than 200."""
+"""Pattern of the reason for an answer whose status code is not 200."""
 FAILURES = tuple(
     dict.fromkeys(
         (
@@ -78,10 +77,10 @@ FAILURES = tuple(
         )
     )
 )
-"""Reasons of rows that failed to download or to be resized, without the HTTP statuses."""
+"""Reasons of failed downloads and failed resizing, without the HTTP statuses."""
 _CODE = re.compile(r"(?<!\d)\d{3}(?!\d)")
 _NEAR = 0.5
-"""Minimum similarity of the suggestion: `404` is so near to `http 404`."""
+"""Minimum similarity of a suggestion; `404` and `http 404` are just similar enough."""
 MAX_PLAN_BYTES = 64 << 20
 """Maximum size of the plan; it has a number for each new shard."""
 _ADVICE = f"remove {RETRY}/"
@@ -89,7 +88,7 @@ _ADVICE = f"remove {RETRY}/"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retried:
-    """The dataset after a retry, and the work of this run on it."""
+    """The dataset after a retry, and this run's work on it."""
 
     manifest: Manifest
     rows: int
@@ -104,7 +103,7 @@ class RetryProgress(Protocol):
     """Receiver of a retry's progress reports."""
 
     def shards(self, samples: Sequence[int], done: set[int]) -> None:
-        """The new shards have these numbers of rows; the shards in `done` are done already."""
+        """The new shards have these numbers of rows; the shards in `done` are already done."""
 
     def shard_done(self, receipt: ShardReceipt) -> None:
         """One more shard is done."""
@@ -123,7 +122,7 @@ def retry_failed(
     """Try failed rows again, or continue an interrupted retry.
 
     Args:
-        choice: Which rows are tried; an interrupted retry keeps its own choice.
+        choice: Choice of rows; an interrupted retry keeps its own choice.
         limits: Limits of all workers together.
         engine: Runs `retry_shard` for many indexes, and divides the job's limits among its workers.
 
@@ -193,7 +192,7 @@ class RetryPlan:
 
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
     revision: Count
-    """Revision of the manifest with which the retry begins."""
+    """Revision of the manifest at the beginning of the retry."""
     manifest_sha256: str
     choice: ChoiceEntry
     shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=manifests.MAX_SHARDS)]
@@ -203,7 +202,7 @@ class RetryPlan:
     codecs: dict[str, str]
     """Versions of libraries that every worker must have."""
     cards: dict[str, str] = field(default_factory=dict)
-    """SHA-256 digests of the dataset's cards, by name; only unedited ones, which are replaced."""
+    """SHA-256 digests of the dataset's unedited cards, by name; these cards are replaced."""
 
     @property
     def root(self) -> str:
@@ -219,12 +218,11 @@ def read_plan(storage: Storage) -> RetryPlan | None:
     data = read_bounded(storage, RETRY_JSON, MAX_PLAN_BYTES, advice=_ADVICE)
     if data is None:
         return None
-    return decode(data, RetryPlan, where=f"{storage.url_of(RETRY_JSON)}: no plan of a retry", advice=_ADVICE)
+    return decode(data, RetryPlan, where=f"{storage.url_of(RETRY_JSON)}: not a plan of a retry", advice=_ADVICE)
 
 
 def retried_files(storage: Storage, names: ShardNames) -> Iterator[str]:
-    """Yield the names of the files that an interrupted or running retry may have put in place, whether they exist or
-    not."""
+    """Yield the names of files that an interrupted or running retry may have put in place; they need not exist."""
     plan = read_plan(storage)
     if plan is not None:
         yield from plan.files(names)
@@ -237,7 +235,7 @@ def id_of_plan(storage: Storage) -> str:
 
 def no_plan(storage: Storage, problem: str) -> FormatError:
     """Return the error for an invalid plan."""
-    return FormatError(f"{storage.url_of(RETRY_JSON)}: no plan of a retry: {problem}; {_ADVICE}")
+    return FormatError(f"{storage.url_of(RETRY_JSON)}: not a plan of a retry: {problem}; {_ADVICE}")
 
 
 def rows_file(root: str) -> str:
@@ -245,7 +243,7 @@ def rows_file(root: str) -> str:
 
 
 def rows_schema() -> pa.Schema:
-    """Return the columns of `rows.parquet`: the shard in which a row was last tried, and its position there."""
+    """Return the columns of `rows.parquet`: the shard that last tried a row, and the row's position there."""
     import pyarrow as pa
 
     return pa.schema([("shard", pa.int32()), ("row", pa.int32())])
@@ -259,10 +257,10 @@ def row_tables(places: Iterator[Place], rows_per_shard: int, shard_rows: list[in
 
 
 def clean_up(storage: Storage, plan: RetryPlan, names: ShardNames) -> None:
-    """Remove what a retry has put in place and the manifest does not list, and then the retry's own files.
+    """Remove files that a retry has put in place and the manifest does not list, and then the retry's own files.
 
-    The plan goes after the files that it names, so that the same command continues an interrupted removal. Nothing is
-    removed if the stored plan is another's.
+    The plan is removed after the files that it names, so that the same command continues an interrupted removal. If the
+    stored plan is another retry's, nothing is removed.
     """
     try:
         if id_of_plan(storage) != plan.id:
@@ -270,7 +268,7 @@ def clean_up(storage: Storage, plan: RetryPlan, names: ShardNames) -> None:
     except FileNotFoundError:
         pass
     else:
-        storage.take_away(plan.root)  # from here on no worker of the retry can put a file in place
+        storage.take_away(plan.root)  # after this no worker of the retry can put a file in place
         manifest = manifests.read_manifest(
             storage
         )  # not the one with which the retry began: another process may have ended it
@@ -310,7 +308,7 @@ def retry_shard(job: RetryJob, index: int) -> ShardReceipt:
 
 
 def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardReceipt]) -> Manifest:
-    """Publish the revision of a dataset that has these additional shards.
+    """Publish the revision of a dataset with these additional shards.
 
     Args:
         root: Folder of the receipts.
@@ -348,12 +346,12 @@ def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardRece
 
 
 def changed(storage: Storage) -> str:
-    """Return the text of the error for a dataset that another process has changed."""
+    """Return the error text for a dataset that another process has changed."""
     return f"{storage.url}: another process has changed the dataset meanwhile; run the same command again"
 
 
 def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress) -> bool:
-    """Remove an interrupted retry that is over; return whether it had published the existing revision."""
+    """Remove an interrupted but finished retry; return whether it had published the existing revision."""
     revision = dataset.manifest.revision
     if revision > begun.revision:
         progress.log(f"revision {begun.revision + 1} exists: an earlier run was interrupted after publishing it")
@@ -434,7 +432,7 @@ class _Named:
 
 @lru_cache(maxsize=1)
 def _retrier(job: RetryJob) -> _Retrier:
-    """Return this process's retrier of a job, which keeps what it learns about hosts from shard to shard."""
+    """Return this process's retrier of a job, which keeps its knowledge about hosts from shard to shard."""
     return _Retrier(job)
 
 
@@ -475,7 +473,7 @@ class _Retrier:
         return fetch_shard(self._target, index, rows, self._web, before)
 
     def _rows_of(self, index: int) -> list[tuple[int, int]]:
-        """Return the old shard and position of each row that is tried in a new shard."""
+        """Return the old shard and position of each row in a new shard."""
         try:
             table = self._places.read_row_group(index)
             pairs = list(zip(table.column("shard").to_pylist(), table.column("row").to_pylist(), strict=True))
@@ -521,7 +519,7 @@ def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: IndexEntry)
 
 
 def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitManifest) -> IndexEntry:
-    """Replace the index, or its last part, by one with the old row groups, unchanged, and then one for each new
+    """Replace the index, or its last part, with one that has the unchanged old row groups, then one for each new
     shard."""
     last = indexes.index_files(split)[-1]
     name, first = last["file"], sum(part["shards"] for part in split.index.get("parts", [])[:-1])

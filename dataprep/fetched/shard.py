@@ -60,8 +60,8 @@ RESULT_FIELDS = (
 _DUPLICATE_FIELDS = (Column("dhash", "string"), Column("duplicate_of", "string"))
 _TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_DUPLICATE_FIELDS)) | {"txt", "jpg", "png", "webp"}
 _ABSENT: dict[Kind, str | int | float] = {"string": "", "int": -1, "float": -1.0}
-"""Value that replaces a missing one in records, which have no null: Hugging Face infers a schema from the first few
-records, and TFDS has no null."""
+"""Value that replaces a missing one in records, because TFDS has no null, and Hugging Face infers a schema from the
+first few records."""
 _FEATURES: dict[Kind, Callable[[Any], bytes]] = {
     "string": lambda text: example.bytes_feature(text.encode()),
     "float": example.float_feature,
@@ -76,7 +76,7 @@ class ShardNames:
     """File names relative to the dataset's root, by a shard's position in the split."""
 
     samples: str
-    """Name of the samples file, with {} for the shard's number."""
+    """Name of the samples file, with {} in place of the shard's number."""
     sidecar: str
     """Name of the sidecars without `.parquet` or `_stats.json`, with {} for the shard's number."""
     digits: int
@@ -99,7 +99,7 @@ class ShardNames:
 
 
 def built_names(dataset: str, format_name: str, split: str, digits: int) -> ShardNames:
-    """Return the names of the files in a build's shards."""
+    """Return the naming scheme of the files in a build's shards."""
     samples = f"{split}/{{}}.tar" if format_name == "webdataset" else f"{tfds_name(dataset)}-{split}.tfrecord-{{}}"
     return ShardNames(samples=samples, sidecar=f"{split}/{{}}", digits=digits)
 
@@ -121,7 +121,7 @@ class ShardSchema:
 
 
 class Record(NamedTuple):
-    """One sample as it is stored in a shard, in three pieces, so that the image's bytes need not be copied."""
+    """One stored sample in three pieces, so that the image's bytes need not be copied."""
 
     head: bytes
     image: bytes
@@ -129,11 +129,11 @@ class Record(NamedTuple):
 
 
 Renderer = Callable[[Sequence[Value], bytes, ShardSchema], Record]
-"""Function that makes a record of a row's values, in the order of the schema's columns, and its image."""
+"""Function that makes a record from a row's values, in the order of the schema's columns, and its image."""
 
 
 def schema_with(table_columns: Sequence[Column], options: collecting.RowOptions) -> ShardSchema:
-    """Return the columns of a build from its table's columns, as the table names them."""
+    """Return the columns of a build from the columns of its table."""
     carried: list[Column] = []
     taken = set(_TAKEN) | {column.name for column in table_columns}
     for column in table_columns:
@@ -149,7 +149,7 @@ def schema_with(table_columns: Sequence[Column], options: collecting.RowOptions)
 
 
 def values_of(row: Row, result: collecting.RowResult, schema: ShardSchema) -> tuple[Value, ...]:
-    """Return a row's values of `schema.columns`, None for a missing value."""
+    """Return a row's values for `schema.columns`, with None for a missing value."""
     image = result.image
     found = {
         "caption": row.roles.get("caption"),
@@ -179,7 +179,7 @@ def write_samples(
     schema: ShardSchema,
     spool: BinaryIO,
 ) -> list[Placement]:
-    """Write the samples of a shard, which are the rows with the status success, in the order of the rows.
+    """Write the samples of a shard: the rows with the status success, in order.
 
     Returns:
         Position of each sample, in bytes from the shard's start.
@@ -238,7 +238,7 @@ def index_table(
 
 
 def rows_parquet(rows: Sequence[Row], results: Sequence[collecting.RowResult], schema: ShardSchema) -> bytes:
-    """Return the content of the parquet file: every row of the shard, also those without an image."""
+    """Return the content of the parquet file: every row of the shard, with or without an image."""
     import pyarrow.parquet as pq
 
     arrow = arrow_schema(schema)
@@ -260,11 +260,10 @@ def arrow_schema(schema: ShardSchema) -> pa.Schema:
 def stats_json(
     statuses: Mapping[str, int], reasons: Mapping[str, int], before: Mapping[str, Mapping[str, int]] | None = None
 ) -> bytes:
-    """Return the content of `_stats.json`: img2dataset's counts, and those of further statuses, so that all add up to
-    `count`.
+    """Return the content of `_stats.json`: the counts of img2dataset and of further statuses, which add up to `count`.
 
     Args:
-        before: Earlier `statuses` and `reasons` of rows that were tried again and are now counted in this shard.
+        before: Earlier `statuses` and `reasons` of retried rows, which are now counted in this shard.
     """
     document = {
         "count": sum(statuses.values()),
@@ -280,7 +279,7 @@ def stats_json(
 
 @dataclass(frozen=True, slots=True)
 class MadeShard:
-    """The parts of a shard that its receipt needs, except the digests of the samples' file."""
+    """The parts of a shard for its receipt, except the digests of the samples file."""
 
     index: pa.Table
     """Rows of `index/<split>.parquet`, one for each sample."""
@@ -310,7 +309,7 @@ def refuse_unfit(tables: LaionTables, options: collecting.RowOptions, format_nam
 
 @dataclass(frozen=True, slots=True)
 class ShardOptions:
-    """Options by which the rows of a dataset become shards."""
+    """Options for making shards from the rows of a dataset."""
 
     format: str
     """Name of the format: one of FETCHED_FORMATS."""
@@ -321,7 +320,7 @@ class ShardOptions:
 
 
 class Streams(NamedTuple):
-    """The two files into which a shard is written; both are left open."""
+    """The two files that a shard is written to; both are left open."""
 
     samples: BinaryIO
     """An empty file for writing, which receives the samples."""
@@ -341,7 +340,7 @@ def make_shard(
 
     Args:
         split_index: Position of the shard in its split, for the index.
-        before: Earlier `statuses` and `reasons` of rows that are tried again; they are written to the stats.
+        before: Earlier `statuses` and `reasons` of retried rows; they are written to the stats.
     """
     schema, spool = options.schema, streams.spool
     results = collecting.collect(rows, fetch, options.rows, spool)
@@ -359,9 +358,9 @@ def make_shard(
 def read_shard(
     stream: BinaryIO, parquet: bytes, split_index: int, rows: Sequence[Row], options: ShardOptions
 ) -> tuple[MadeShard, HashingWriter]:
-    """Read a shard that `make_shard` made of these rows, and return it with the digests of its samples.
+    """Read a shard that `make_shard` made from these rows, and return it with the digests of its samples.
 
-    Each record is made again of its row in the parquet file and its image, and compared.
+    Each record is made again from its row in the parquet file and its image, and compared.
 
     Raises:
         FormatError: The parquet file has other rows, or a record differs.
@@ -406,7 +405,7 @@ def read_shard(
 
 
 def _indented(fields: Mapping[str, Any]) -> str:
-    """Return `json.dumps(fields, indent=4)` of plain values, faster, because Python's C encoder cannot indent."""
+    """Faster `json.dumps(fields, indent=4)` for plain values, because Python's C encoder cannot indent."""
     return "{\n" + ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()) + "\n}"
 
 
@@ -419,7 +418,7 @@ def _successes(
 
 
 def _present(values: Sequence[Value], schema: ShardSchema) -> dict[str, str | int | float]:
-    """Return the values by name, none of them null."""
+    """Return the values by name, with null replaced."""
     return {
         column.name: _ABSENT[column.kind] if value is None else value
         for column, value in zip(schema.columns, values, strict=True)
@@ -432,14 +431,14 @@ def _entry(name: str, kind: Kind, value: Any) -> bytes:
 
 
 def _image_of_tar(read: Callable[[int], bytes], schema: ShardSchema) -> tuple[bytes, bytes]:
-    """Read the begin of a record from where a stream is; return what was read, and the image in it."""
+    """Read the beginning of the stream's next record; return the bytes that were read, and the image in them."""
     head = read(BLOCK_BYTES)
     image = read(_checked_bytes(head[124:136].rstrip(b"\0 "), 8))
     return head + image, image
 
 
 def _image_of_tfrecord(read: Callable[[int], bytes], schema: ShardSchema) -> tuple[bytes, bytes]:
-    """Read a record from where a stream is; return what was read, and the image in it."""
+    """Read the stream's next record; return the bytes that were read, and the image in them."""
     head = read(example.FRAME_HEAD_BYTES)
     length = example.frame_length(head) if len(head) == example.FRAME_HEAD_BYTES else None
     record = head + read(_checked_bytes(str(length).encode(), 10) + example.FRAME_TAIL_BYTES)
@@ -464,7 +463,7 @@ IMAGE_READERS: dict[str, Callable[[Callable[[int], bytes], ShardSchema], tuple[b
 
 
 def _checked_bytes(digits: bytes, base: int) -> int:
-    """Return a size that a file states about itself. Raises FormatError for one that no record has."""
+    """Parse a size that a file states about itself. Raises FormatError for a size that no record has."""
     try:
         size = int(digits, base)
     except ValueError:
@@ -475,7 +474,7 @@ def _checked_bytes(digits: bytes, base: int) -> int:
 
 
 def _stored_values(parquet: bytes, rows: Sequence[Row], schema: ShardSchema) -> Iterator[tuple[Value, ...]]:
-    """Yield the values of each row of a parquet file. Raises FormatError if it is not the file of these rows."""
+    """Yield the values of each row of a parquet file. Raises FormatError if the file has other rows."""
     try:
         table = table_in(parquet)
         keys = table.column("key").to_pylist()

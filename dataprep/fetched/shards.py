@@ -1,22 +1,22 @@
 """Builds the shards of a table of URLs: reads rows, downloads images, writes files to an attempt's folder, and commits
-them. The receipt decides, because a second download may give other bytes.
+them. The receipt decides which attempt is valid, because a second download may give other bytes.
 
     nothing ──fetch──▶ attempt ──receipt──▶ decided ──put in place──▶ done
 
-nothing    There is no receipt. A file that a killed worker was writing is a spool file without an owner, which the next
-           run removes.
+nothing    There is no receipt. If a worker was killed while writing, its spool file has no owner, and the next run
+           removes it.
 attempt    The three files of the shard are complete and durable in their own folder, `tmp/<shard>-<uuid>/`, under their
-           final names. Nothing refers to the folder: after a kill here the shard is fetched again, and the folder is
-           removed with `_build/` at the end.
-decided    The create-only receipt names the folder, and the sizes and digests of the three files. From here on no
-           process fetches the shard again. Of two attempts only one can write the receipt; the other removes its own
+           final names. Nothing refers to the folder: after a kill in this state the shard is fetched again, and the
+           folder is removed with `_build/` at the end.
+decided    The create-only receipt names the folder, and the sizes and digests of the three files. After this no process
+           fetches the shard again. If there are two attempts, only one can write the receipt; the other removes its own
            folder and continues with the winner's.
 done       The three files are published under their final names, create-only: by hard links on disk, by the server's
-           copies in a bucket. Any number of processes may do this at once. Published files are left as they are, files
-           that still wait are removed.
+           copies in a bucket. Any number of processes may do this at once. Published files are not changed; files that
+           still wait are removed.
 
-A worker publishes its shard itself. If it was killed, the process that finds the receipt does: the worker of a rerun,
-or the merge of all receipts. A rerun that finds the manifest only cleans up.
+A worker publishes its shard itself. If it was killed, the process that finds the receipt publishes the shard: a rerun's
+worker, or the merge of all receipts. A rerun that finds the manifest only cleans up.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """The names under which the shards of one build or retry wait and are published; its receipts must have the same.
+    """Names of the waiting and published shards of a build or retry; its receipts must have the same names.
 
-    A receipt is a file of the dataset, which may be a stranger's: it is compared with these names before any file that
-    it names is moved or removed.
+    A receipt may come from a stranger, like the rest of the dataset: it is compared with these names before any file
+    that it names is moved or removed.
     """
 
     root: str
     """Folder of the receipts, below `_build` or `_retry`."""
     names: shard_files.ShardNames
     first_shard: int = 0
-    """Position in the split of the shard with the first receipt."""
+    """Position in the split of the first receipt's shard."""
     replaces: bool = False
-    """Whether the names may be those of files of a dataset whose manifest is gone, which give way to the shards."""
+    """Whether files of a dataset whose manifest is gone may have these names; they are replaced by the shards."""
 
     def attempt(self, index: int, uuid_hex: str) -> str:
-        """Return the folder in which the files of one attempt at a shard wait for publication."""
+        """Return the folder where the files of one attempt at a shard wait for publication."""
         return f"{self.root}/tmp/{index:05d}-{uuid_hex}"
 
     def checked(self, storage: Storage, index: int, receipt: ShardReceipt) -> ShardReceipt:
@@ -107,10 +107,10 @@ class Places:
 
 
 def decide(storage: Storage, places: Places, receipt: ShardReceipt, rows: pa.Table) -> ShardReceipt:
-    """Decide which attempt becomes the shard, this one or an earlier one, and publish it.
+    """Decide whether this attempt or an earlier one becomes the shard, and publish it.
 
     Args:
-        receipt: Receipt of the attempt, whose folder has all its files.
+        receipt: Receipt of this attempt, whose folder has all its files.
 
     Returns:
         The valid receipt.
@@ -141,16 +141,16 @@ def put_in_place(storage: Storage, receipt: ShardReceipt, *, replaces: bool = Fa
     attempt = fetched(receipt).attempt
     for info in files_of(receipt):
         _put(storage, attempt, info, replaces=replaces)
-    with suppress(AccessError):  # in a bucket in which nothing can be deleted
+    with suppress(AccessError):  # in a bucket without permission to delete
         storage.delete_tree(attempt)
 
 
 def placing(storage: Storage, *, replaces: bool = False) -> Callable[[ShardReceipt], None]:
-    """List the storage once, and return a function like `put_in_place` that spends requests and reads only on shards
+    """List the storage once, and return a function like `put_in_place` that needs requests and reads only for shards
     that are not in place.
 
-    A bucket's listing has the digests. On a disk the attempt's folder tells without a read of the shard: it has files
-    until all three were put in place, and each was compared with one that had its name already.
+    A bucket's listing has the digests. On disk the attempt's folder is enough, without reading the shard: it has files
+    until all three were put in place, each compared with an existing file of its name.
     """
     existing = {info.name: info for info in storage.list()}
 
@@ -169,7 +169,7 @@ def placing(storage: Storage, *, replaces: bool = False) -> Callable[[ShardRecei
 
 
 def are_lost(storage: Storage, receipt: ShardReceipt) -> bool:
-    """Return whether a file that a receipt names is neither in place, with its bytes, nor waiting to be put there."""
+    """Return whether any file in a receipt is neither in place, with its bytes, nor waiting."""
     attempt = fetched(receipt).attempt
     for info in files_of(receipt):
         existing = storage.stat(info.name)
@@ -185,11 +185,11 @@ def are_lost(storage: Storage, receipt: ShardReceipt) -> bool:
 
 
 def refuse_added(storage: Storage, names: shard_files.ShardNames, shards: int) -> None:
-    """Raise BuildError if there is a shard after those of a build: only the manifest that is gone has listed it."""
+    """Raise BuildError if there is a shard after the build's shards: only the missing manifest listed it."""
     name = names.samples_file(shards)
     if storage.stat(name) is not None:
         raise BuildError(
-            f"{storage.url_of(name)}: a shard that retry-failed has added, and the {MANIFEST} that lists it is gone: "
+            f"{storage.url_of(name)}: a shard that retry-failed has added, but the {MANIFEST} that lists it is gone: "
             "put that file back, or remove this shard and those after it, with their .parquet and _stats.json; run "
             "the same command again, and then retry-failed, which fetches their rows again"
         )
@@ -211,7 +211,7 @@ def entries_of(receipt: ShardReceipt) -> Iterator[FileEntry]:
 def fetched(receipt: ShardReceipt) -> Fetched:
     """Return the part of a receipt that only fetched shards have. Raises StorageError for other receipts."""
     if receipt.fetched is None:
-        raise StorageError(f"shard {receipt.index}: its receipt is not of a fetched shard; start over with `overwrite`")
+        raise StorageError(f"shard {receipt.index}: its receipt is not a fetched shard's; start over with `overwrite`")
     return receipt.fetched
 
 
@@ -239,7 +239,7 @@ def _put(storage: Storage, attempt: str, info: ObjectInfo, *, replaces: bool) ->
 
 
 def _remove_other(storage: Storage, info: ObjectInfo) -> None:
-    """Remove the object of this name, unless another process has put the expected one there meanwhile."""
+    """Remove the object with this name, unless another process has put the expected one there in the meantime."""
     with storage.alone():
         existing = storage.stat(info.name)
         if existing is None:
@@ -251,23 +251,23 @@ def _remove_other(storage: Storage, info: ObjectInfo) -> None:
 
 
 LATE_PART = 20
-"""When only one row in LATE_PART is left, the next shard is begun: the last rows may take minutes without using the
+"""The next shard is begun when only one in LATE_PART rows is left: the last rows may take minutes without using the
 CPU, and the first rows of the next shard take a while to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchJob(BuildJob):
-    """Everything that a worker on any machine needs, except a shard's index."""
+    """Everything that a worker on any machine needs in addition to a shard's index."""
 
     limits: Limits
-    """Limits within which one worker fetches."""
+    """Limits for one worker's downloads."""
 
 
 class WebFetch:
-    """Fetches the rows of one shard after the other, and keeps what it learns about hosts.
+    """Fetches the rows of one shard after the other, and keeps its knowledge about hosts.
 
     Args:
-        kept: Keep connections, too, while no shard is in progress.
+        kept: Also keep connections while no shard is in progress.
 
     Raises:
         UsageError: The packages for fetching are not installed.
@@ -302,7 +302,7 @@ def _fetch_telling(fetch: Fetch, nearly_done: Callable[[], object], requests: It
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Storage and options of the shards."""
+    """Storage and options for shards."""
 
     storage: Storage
     places: Places
@@ -311,7 +311,7 @@ class Target:
     """Function that raises an error if this build or retry no longer owns the output."""
 
     def done(self, index: int) -> ShardReceipt | None:
-        """Return the receipt of a shard, whose files are put in place; None while it is not decided."""
+        """Return the receipt of a shard, after putting its files in place; None while the shard is not decided."""
         found = read_receipt(self.storage, index, self.places.root)
         if found is None:
             return None
@@ -321,9 +321,9 @@ class Target:
 
 
 class ShardFetcher:
-    """Builds the shards of one job in one process, with its connections and what it learns about hosts.
+    """Builds the shards of one job in one process, with its connections and its knowledge about hosts.
 
-    Several threads may build at once; together they keep to the limits of the job.
+    Several threads may build at once; they share the limits of the job.
     """
 
     def __init__(self, job: FetchJob) -> None:
@@ -344,7 +344,7 @@ class ShardFetcher:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
 
     def begin(self, index: int) -> Future[ShardReceipt]:
-        """Build one shard, but return when only late rows are left, so that the next one can be begun.
+        """Build one shard, but return when only late rows are left, so that the next shard can begin.
 
         To be called by one thread of a process. At most two shards are in progress: a third call waits.
         """
@@ -372,11 +372,11 @@ class ShardFetcher:
 def kept_shard(
     target: Target, index: int, rows: Sequence[Row], web: WebFetch, card: bytes
 ) -> tuple[ShardReceipt, pa.Table] | None:
-    """Return the receipt and index rows of a shard that a build has left behind; None if it is missing or damaged.
+    """Return the receipt and index rows of a shard left by an earlier build; None if it is missing or damaged.
 
     Args:
         web: Fetcher of this run; the receipt names its networks.
-        card: Content of the dataset's `croissant.json`, which has the SHA-256 digests of the shards; empty without it.
+        card: Content of the dataset's `croissant.json`, with the SHA-256 digests of the shards; empty if absent.
     """
     storage = target.storage
     split_index = target.places.first_shard + index
@@ -400,10 +400,10 @@ def fetch_shard(
     web: WebFetch,
     before: Mapping[str, dict[str, int]] | None = None,
 ) -> ShardReceipt:
-    """Fetch rows as one shard, and commit it.
+    """Fetch rows into one shard, and commit it.
 
     Args:
-        before: Earlier `statuses` and `reasons` of rows that are tried again.
+        before: Earlier `statuses` and `reasons` of retried rows.
 
     Returns:
         The valid receipt, which may be another attempt's.
@@ -416,7 +416,7 @@ def fetch_shard(
     for name, data in _sidecars(target, split_index, made).items():
         storage.create(f"{attempt}/{name}", data)
     receipt = _receipt(target, index, attempt, (made, samples), web, before)
-    # If another build owns the output now, it removes the files uploaded so far, and they can no longer be published.
+    # If another build owns the output now, it removes the uploaded files, and they can no longer be published.
     target.check()
     return decide(storage, target.places, receipt, made.index)
 

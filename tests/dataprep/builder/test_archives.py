@@ -109,7 +109,7 @@ def test_a_receipt_with_other_annotations_is_refused(tmp_path):
         storage.delete(receipt_file(0, job.root))
         write_receipt(storage, receipt, changed, job.root)
 
-    with pytest.raises(FormatError, match="each with its key; start over with `overwrite`"):
+    with pytest.raises(FormatError, match="with their keys; start over with `overwrite`"):
         run_build(own_request(annotated(tmp_path / "pets"), tmp_path / "out"), engine, Quiet())
 
 

@@ -391,7 +391,7 @@ def test_a_plan_whose_field_is_of_another_kind_is_refused_by_name(begun, tmp_pat
     plan.write_text(json.dumps(json.loads(plan.read_text()) | {field: value}))
     before = digests(tmp_path / "out")
     with pytest.raises(
-        FormatError, match=rf"{RETRY_JSON}: no plan of a retry: \$\.{field}.*, (got|in) .*; remove _retry/"
+        FormatError, match=rf"{RETRY_JSON}: not a plan of a retry: \$\.{field}.*, (got|in) .*; remove _retry/"
     ):
         read_plan(open_storage(str(tmp_path / "out")))
     assert digests(tmp_path / "out") == before
@@ -403,7 +403,7 @@ def test_a_plan_whose_field_is_of_another_kind_is_refused_by_name(begun, tmp_pat
 def test_a_file_that_is_no_plan_of_a_retry_is_refused(begun, tmp_path, text):
     shutil.copytree(begun, tmp_path / "out")
     (tmp_path / "out" / RETRY_JSON).write_text(text)
-    with pytest.raises(FormatError, match=r"no plan of a retry: .*; remove _retry/"):
+    with pytest.raises(FormatError, match=r"not a plan of a retry: .*; remove _retry/"):
         read_plan(open_storage(str(tmp_path / "out")))
 
 
@@ -458,7 +458,7 @@ def test_rows_that_are_not_there_are_no_plan(job, root, shard, row, text):
     rows = root / rows_file(job.root)
     rows.unlink()
     pq.write_table(pa.table({"shard": [shard], "row": [row]}, rows_schema()), rows)
-    with pytest.raises(FormatError, match=f"no plan of a retry: {text}; remove _retry/"):
+    with pytest.raises(FormatError, match=f"not a plan of a retry: {text}; remove _retry/"):
         retry_shard(job, 0)
 
 
