@@ -41,9 +41,7 @@ LAION = "dataprep build laion --source web/laion.parquet --output web-shards --f
 POLITE = "--contact mailto:you@example.org --allow-network 127.0.0.0/8 --json"
 MICRO = "--model mae_vit_micro_patch8 --patch-size 4 --decoder-embed-dim 64 --decoder-depth 1 --input-size 32"
 STEPS = (
-    Step(
-        "Small originals, on which every command can be tried.", "dataprep demo-data coco originals --images 60 --json"
-    ),
+    Step("Small originals, to try every command.", "dataprep demo-data coco originals --images 60 --json"),
     Step("What a build would write.", f"{BUILD} --output gs://my-data/coco --dry-run --json"),
     Step("The build. The same command continues what was interrupted.", f"{BUILD} --output gs://my-data/coco --json"),
     Step("How far a build is; `state` is `whole` at its end.", "dataprep watch gs://my-data/coco --once --json"),

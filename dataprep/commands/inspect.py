@@ -369,7 +369,7 @@ def _histogram(title: str, found: Histogram, caption: str) -> JsonObject:
 
 
 def class_caption(split: SplitSummary) -> str:
-    """Describe the number of classes, and name the smallest and the largest ones, or all of a few. A line of their
+    """Describe the number of classes, and name the smallest and the largest ones (if few, all). A line of their
     numbering follows, if readers of an image folder give other labels."""
     classes = split.classes
     if classes is None:

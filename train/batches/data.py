@@ -92,7 +92,7 @@ class Data:
         return self._first_of(VALIDATION)
 
     def tell_no_evaluation(self, config: LoaderConfig) -> None:
-        """Print on stderr, on rank 0, that the run does not evaluate, and how to get a split for it."""
+        """Print a line on rank 0's stderr that the run does not evaluate, and how to get a split for it."""
         if config.rank == 0:
             say(
                 f"{self.url}: no evaluation, because there is no split val (only {', '.join(self.splits)}); dataprep "

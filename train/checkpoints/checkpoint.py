@@ -114,8 +114,8 @@ class CheckpointFolder:
         Args:
             tell: Called with a line for each damaged checkpoint, which is skipped, with the reason.
             move_damaged: Move the damaged ones into the folder `damaged/`, if there is an older one to continue: they
-                neither count as kept checkpoints, nor take names that the run writes again. Orbax's stay, because a run
-                replaces them.
+                neither count as kept checkpoints, nor take names that the run writes again. Orbax checkpoints stay,
+                because a run replaces them.
 
         Raises:
             UsageError: The newest one is of a kind that cannot be read or continued here.

@@ -100,7 +100,7 @@ _LENGTHS_AT = 26
 _MAX_COUNTS = 1 + 2 * 64
 """Maximum number of counts that describe a tensor: an offset, 64 lengths and 64 strides."""
 _MAX_OVERLAP = 4
-"""Largest ratio of the bytes of a file's values, if they are copied, to the file's bytes, because some are shared."""
+"""Largest ratio of the bytes of copied values to the bytes of their file, where values may share bytes."""
 _DTYPES = {
     f"{name}Storage": dtype
     for name, dtype in {

@@ -158,7 +158,7 @@ def split_probe(tensors: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, NDA
 
 
 def _joined_probe(weights: Arrays, statistics: Arrays) -> dict[str, NDArray[Any]]:
-    """Join weights and statistics again, the inverse of `split_probe`."""
+    """Join weights and statistics again: the inverse of `split_probe`."""
     found = {
         f"{_PROBED}{name[len('head.') :]}" if name.startswith("head.") else name: each for name, each in weights.items()
     }

@@ -412,7 +412,7 @@ def fitted_warmup(flags: Recipe, given: Container[str], recipe_epochs: int) -> R
 
 
 def tell_warmup(flags: RunOptions, rises: str, name: str, default: str) -> None:
-    """Print on stderr that the learning rate rises for less time than an option's default."""
+    """Print a line on stderr that the learning rate rises for less time than an option's default."""
     text = f"note: the learning rate rises for {rises}; the default of `{name}` is {default}"
     click.echo(spelled(type(flags), text), err=True)
 
