@@ -143,7 +143,7 @@ def test_images_that_only_a_damaged_plan_names_are_not_overwritten_before_it_is_
     run = stopper.run(arguments_of(source, output, "imagefolder", "--seed", 1, "--overwrite"))
     assert run.code == 1
     assert run.stderr.strip().splitlines()[-1].startswith(f"dataprep: {plan} is damaged (CRC32C ")
-    assert "run the build again with the options with which it began" in run.stderr
+    assert "run the build again with its original options" in run.stderr
     assert {name: each for name, each in digests(output).items() if name in before} == before
     again = stopper.run(arguments_of(source, output, "imagefolder"))
     assert again.code == 0, again.stderr

@@ -504,7 +504,7 @@ class ConversionRequest(BuildRequest):
     index_url: str
     """Place of manifest and index: `source_url`, unless adopted data are elsewhere."""
     links: str
-    """How links in the shards' place are followed: a name in `dataprep.dataset.adopted.LINKS`."""
+    """Policy for links in the shards' place: a name in `dataprep.dataset.adopted.LINKS`."""
 
 
 class ConversionRecipe(ArchiveRecipe):

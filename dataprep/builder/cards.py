@@ -239,7 +239,7 @@ def replace_cards(storage: Storage, manifest: Manifest, only: Mapping[str, str] 
 
 
 def _tidy(storage: Storage) -> None:
-    """Remove the empty folders in which a disk keeps files while they are written."""
+    """Remove empty folders of files that were being written on disk."""
     storage.prune([BUILD, f"{BUILD}/tmp"])
 
 
@@ -381,5 +381,5 @@ def _body(manifest: Manifest) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a text as one line in which Markdown and HTML mean nothing."""
+    """Return a text as one line, with Markdown and HTML escaped."""
     return re.sub(r"([\\`*_{}\[\]<>()#|!])", r"\\\1", shortened(printable(text), _TEXT_CHARACTERS))

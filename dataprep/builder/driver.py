@@ -95,7 +95,7 @@ def damaged_files(storage: Storage, manifest: Manifest) -> Iterator[str]:
 
 
 def _sizes(storage: Storage, names: Collection[str], *, single: bool) -> Mapping[str, int]:
-    """Return the sizes of files that exist, in bytes; a bucket is listed unless every image is a file of its own."""
+    """Return the sizes of files that exist, in bytes; a bucket is listed unless every image is a separate file."""
     if isinstance(storage, LocalStorage):
         return storage.sizes(names)
     infos = map(storage.stat, names) if single else storage.list()
@@ -246,7 +246,7 @@ def _claim_and_build(
     engine: Engine,
     progress: Progress,
 ) -> tuple[outputs.Claim | None, BuildResult]:
-    """Build what is missing, or join another build of the same plan."""
+    """Build the missing part, or join another build of the same plan."""
     plan, claim = planned.plan, None
     try:
         entry = outputs.begin_or_join(storage, planned, owner)
@@ -432,7 +432,7 @@ def refuse_nested(storage: Storage, request: BuildRequest) -> None:
 
 
 def _refuse_foreign(storage: Storage, *, overwrite: bool) -> _Output:
-    """Return what is at the output.
+    """Return the state of the output.
 
     Raises:
         UsageError: There are other files: a dataset is never mixed with them.

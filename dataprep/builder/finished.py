@@ -145,7 +145,7 @@ def _own_of(manifest: Manifest) -> OwnData:
 
 
 def layout_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield splits, repeats and file names that differ from those of recipe and format. Expects no shape faults."""
+    """Yield splits, repeats and file names that recipe and format would not give. Expects no shape faults."""
     recipe, dataset = recipe_of(built_as(manifest)), dataset_of(manifest)
     splits = [split.name for split in manifest.splits]
     if not splits or max(Counter(splits).values()) > 1:

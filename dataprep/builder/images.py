@@ -102,7 +102,7 @@ class ImagePolicy:
     apply_exif: bool = False
     """Rewrite images whose EXIF orientation is not 1, so that readers which ignore it see them upright."""
     short_side: int | None = None
-    """Length of the shorter side, in pixels, to which larger images are shrunk; None keeps every size."""
+    """Larger images are shrunk to this length of the shorter side, in pixels; None keeps every size."""
     quality: int = 95
     """JPEG quality of resized images; those that are repaired have REPAIR_QUALITY."""
     jpeg: Jpeg = "untouched"

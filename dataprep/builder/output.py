@@ -330,7 +330,7 @@ _REMOVE_YOURSELF = "remove what is left yourself, or choose another `output`"
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What `overwrite` finds in the output."""
+    """Content of the output that `overwrite` finds."""
 
     manifest: Manifest | None
     claim: Claim | None
@@ -348,7 +348,7 @@ class Existing:
 
 
 def look(storage: Storage) -> Existing:
-    """Find out what is in the output.
+    """Inspect the output.
 
     Raises:
         UsageError: The manifest describes adopted files of the user, or cannot be read.
@@ -376,7 +376,7 @@ def look(storage: Storage) -> Existing:
 
 
 def make_way(storage: Storage, found: Existing) -> None:
-    """Remove what was found. If anything has changed since, nothing is removed, and the caller looks again."""
+    """Remove the existing files. If anything has changed since `look`, remove nothing; the caller looks again."""
     with storage.alone():
         if look(storage) == found:
             _remove(storage, found)
@@ -510,7 +510,7 @@ def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> b
     own = set(names)
 
     def is_of_build(name: str) -> bool:
-        # Unpacked images are those of any build of the same originals, and perhaps of the one that overwrites.
+        # Unpacked images are shared by all builds of the same originals, perhaps also the one that overwrites.
         kept = name in (paths.OVERWRITING, paths.OVERWRITTEN) or name.startswith(paths.UNPACKED)
         return name.startswith((f"{paths.BUILD}/", f"{paths.RETRY}/")) and not kept
 
@@ -579,7 +579,7 @@ _NOT_OF_PLAN = frozenset({paths.README, paths.CROISSANT, REPLICAS})
 
 
 def may_be_left(storage: Storage) -> bool:
-    """Return whether files without a manifest may be those of a dataset; `take_over` compares them with a plan."""
+    """Return whether files without a manifest may belong to a dataset; `take_over` compares them with a plan."""
     return card_plan(storage) is not None or next(storage.list("index/"), None) is not None
 
 
@@ -608,20 +608,20 @@ def _is_named(storage: Storage, plan: plans.Plan) -> bool:
 def is_over_remains(storage: Storage, plan: plans.Plan) -> bool:
     """Return whether an unfinished build of a plan began next to files of its dataset, which no `overwrite` removed.
 
-    A build writes its cards last, so a card next to an unfinished one is that of a dataset whose manifest is gone.
+    A build writes its cards last, so a card next to an unfinished build belongs to a dataset whose manifest is gone.
     """
     return _is_named(storage, plan) and storage.stat(paths.OVERWRITTEN) is None
 
 
 def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
-    """Claim a place for a plan in which files of its dataset are left; return whether it was cleared instead.
+    """Claim, for a plan, a place with remaining files of its dataset; return whether it was cleared instead.
 
     Args:
-        storage: The output, in which `may_be_left` found files.
+        storage: The output, with files that `may_be_left` found.
         overwrite: Remove the files of the plan first, if a card names it.
 
     Raises:
-        UsageError: The files are those of another plan, or some belong to none.
+        UsageError: The files belong to another plan, or some belong to no plan.
     """
     named = refuse_other_remains(storage, planned.plan, overwrite=overwrite)
     claim = claim_place(storage, planned)

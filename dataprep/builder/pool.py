@@ -456,7 +456,7 @@ def _work(pipe: Connection[Any, Any], parents_environment: dict[str, str], beats
     gc.set_threshold(COLLECT_AFTER)
     beat_into(beats)
     os.environ.update(parents_environment)  # the server's environment dates from its start
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of the group; the parent decides
     on_parents_death(lambda: os._exit(1))
     sending = threading.Lock()
 

@@ -102,7 +102,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
-        """Return what a worker needs in addition to a shard's index.
+        """Return the data that a worker needs in addition to a shard's index.
 
         Args:
             shards: Number of shards that are left to build.
@@ -141,7 +141,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def source_traffic(self, plan: Plan) -> Traffic:
-        """Return the requests and bytes with which a build reads its originals."""
+        """Return the requests and bytes for reading a build's originals."""
 
     def web_bytes(self, plan: Plan) -> int:
         """Return the bytes that a build downloads from the web, as an estimate; 0 if it needs no web."""
@@ -164,7 +164,7 @@ class Recipe(ABC):
 
     @abstractmethod
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
-        """Return the names of the shards' sidecars, each of which belongs to one shard."""
+        """Return the names of the shards' sidecars; each belongs to one shard."""
 
     @abstractmethod
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:

@@ -24,10 +24,7 @@ from dataprep.storage.parquet import ParquetFile, open_parquet
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_RUN_AGAIN = (
-    "run the build again with the options with which it began: it makes this file again from the originals, and "
-    "continues"
-)
+_RUN_AGAIN = "run the build again with its original options: it makes this file again from the originals, and continues"
 PLAN_WINDOW_BYTES = 2**20
 """Bytes of the plan that one request reads: about forty shards of 500 references."""
 
@@ -122,7 +119,7 @@ def repair_references(
 
     Args:
         tables: References of the same plan, made from the originals, one table a shard; consumed only if needed.
-        log: Called with a line that says what was repaired.
+        log: Called with a line about each repair.
 
     Returns:
         The claim; a new one if the digest differs because another version of pyarrow wrote the file.

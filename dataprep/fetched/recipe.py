@@ -253,7 +253,7 @@ def nothing_came(url: str, split: SplitManifest) -> BuildError:
     advice = "check the table, the filters and the network, and run the same command again"
     if max(split.reasons, key=lambda reason: split.reasons[reason], default="") == _REFUSED:
         advice = (
-            "refused addresses are not public: if they are those of a network of your own, name it with "
+            "refused addresses are not public: if they belong to your own network, name it with "
             "`allow_network` CIDR, else check the table, and run the command again"
         )
     return BuildError(

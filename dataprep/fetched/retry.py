@@ -271,7 +271,7 @@ def clean_up(storage: Storage, plan: RetryPlan, names: ShardNames) -> None:
         storage.take_away(plan.root)  # after this no worker of the retry can put a file in place
         manifest = manifests.read_manifest(
             storage
-        )  # not the one with which the retry began: another process may have ended it
+        )  # not the manifest at the retry's beginning: another process may have ended the retry
         if manifest is not None:
             listed = {entry["file"] for split in manifest.splits for entry in split.shards}
             listed.update(entry["file"] for entry in manifest.files)
@@ -294,7 +294,7 @@ class RetryJob:
     first_shard: int
     rows: collect.RowOptions
     limits: Limits
-    """Limits of the worker; in the job that an engine gets, those of all workers together."""
+    """Limits of the worker; in an engine's job, limits of all workers together."""
     codecs: dict[str, str] = field(hash=False)
     """Versions of libraries that a worker must have."""
 

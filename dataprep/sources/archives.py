@@ -250,7 +250,7 @@ class _Directory(NamedTuple):
 
 
 class _Reader(ByteReader, Protocol):
-    """Archive in which a directory can be found."""
+    """Archive with a central directory, as `find_directory` reads it."""
 
     def read_apart(self, offset: int, num_bytes: int) -> bytes:
         """Read bytes with a separate request."""

@@ -137,7 +137,7 @@ class Dataset(ABC):
     origin: str
     """Origin of the original files."""
     facts: Mapping[str, SplitFacts]
-    """Published facts by split, in the order in which the splits are built."""
+    """Published facts by split, in build order."""
     default_splits: tuple[str, ...]
     default_max_reject_ratio: float = 0.0
     recipe: ClassVar[str] = "archives"
@@ -147,7 +147,7 @@ class Dataset(ABC):
     is_published: ClassVar[bool] = True
     """False if everything about the data is found by reading it."""
     notes: tuple[str, ...] = ()
-    """Messages for the user about what was found."""
+    """Messages for the user about the originals."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -463,7 +463,7 @@ class Conversion:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedDataset(Dataset):
-    """A dataset to which the user may give a name, a licence and an origin."""
+    """A dataset that the user may give a name, a licence and an origin."""
 
     own: OwnData | None = None
     """Facts that the user states; None for the class itself."""

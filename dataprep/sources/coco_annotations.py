@@ -471,7 +471,7 @@ class _Spill:
         return int(np.isin(np.array(self._images, np.int64), images, invert=True).sum())
 
     def of(self, image: int) -> Iterator[Values]:
-        """Yield the values of an image, in the order in which they were added; none can be added afterwards."""
+        """Yield the values of an image, in the order of their addition; no value can be added afterwards."""
         import numpy as np
 
         if self._order is None:

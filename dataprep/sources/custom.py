@@ -88,8 +88,8 @@ class ImageDataset(ABC):
 def images_in(root: Storage, place: str) -> Iterator[Image]:
     """Yield the images below a folder, or in a .zip or .tar, in the order of their names or of the archive.
 
-    The key of an image is its path below the source or in the archive, without its suffix. Files whose names are not
-    those of images are skipped.
+    The key of an image is its path below the source or in the archive, without its suffix. Files without an image's
+    suffix are skipped.
 
     Raises:
         SourceError: The archive is damaged or hostile, or has compressed images, which cannot be read in place.
@@ -142,7 +142,7 @@ class _SplitReader:
         self._features: Features = dataset.definition.features
         self._refs = SpilledReferences()
         self._labels: dict[str, int] = {}
-        """Number of each label, in the order in which they are found."""
+        """Number of each label, in the order of discovery."""
         self._unlabelled: int | None = None
         """First image without a label."""
         self._sizes: dict[str, int] = {}
@@ -186,7 +186,7 @@ class _SplitReader:
             raise self._error(number, f"file {shown(image.file)}, expected a path below the source, as in a/b.jpg")
         key = image.key or key_of(parts)
         if not is_key(key):
-            raise self._error(number, f"key {shown(key)}, expected letters, digits, _ and -, in folders parted by /")
+            raise self._error(number, f"key {shown(key)}, expected letters, digits, _ and -, in folders separated by /")
         if not 0 < image.num_bytes <= base.MAX_IMAGE_BYTES or image.offset < 0:
             raise self._error(
                 number,

@@ -61,8 +61,8 @@ _SHOWN = 12
 _OF_EVERY_SAMPLE = frozenset({"height", "key", "width"})
 """Fields of samples that every dataset writes itself."""
 _COMPARED = 8
-"""Number of samples in which fields with these names are compared with key and image: fields with another meaning, such
-as the sides before a resize, differ in most samples."""
+"""Number of samples whose fields with these names are compared with key and image: fields with another meaning, such as
+the sides before a resize, differ in most samples."""
 _OF_CLASSES = frozenset({"class_name", "cls", "label"})
 """Fields with labels; a dataset's labels come only from its index."""
 _INTEGER = re.compile(r"-?\d{1,18}")

@@ -319,7 +319,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
     def _note_passed_over(self, tree: trees.Tree) -> None:
         if tree.passed_over:
             counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(tree.passed_over.items()))
-            self._notes.append(f"passed over: {counts}")
+            self._notes.append(f"skipped: {counts}")
         if tree.unused_table is not None:
             unpacked = "" if tree.unused_table.is_loose else "unpacked, "
             packed = sorted({image.source for image in tree.images if not image.is_loose} if not unpacked else ())

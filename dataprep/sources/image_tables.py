@@ -192,8 +192,8 @@ def choose_image_column(
         )
     if table.holds_texts and any(mark in name for name in kinds for mark in _OTHER_DELIMITERS):
         raise SourceError(
-            f"{table.url}: its columns are not parted by {'tabs' if table.is_tsv else 'commas'}: it has {known}; save "
-            "it as CSV with commas, or as .tsv with tabs"
+            f"{table.url}: its columns are not separated by {'tabs' if table.is_tsv else 'commas'}: it has {known}; "
+            "save it as CSV with commas, or as .tsv with tabs"
         )
     raise SourceError(
         f"{table.url}: no column of images: it has {known}; expected image bytes, or paths: name their column with "
@@ -659,7 +659,7 @@ def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:
             + (f", or build the pictures with: dataprep build folder `source` {shell_words(root.url)}" if known else "")
         )
     if passed := _counts((suffix, others[suffix]) for suffix in sorted(others) if suffix[1:] not in IMAGE_SUFFIXES):
-        notes.append(f"passed over, because they are not tables: {passed}")
+        notes.append(f"skipped, because they are not tables: {passed}")
     return tables
 
 

@@ -205,7 +205,7 @@ class Finder:
                     f"remove it, or build pictures of your own with: {_own_command(self.root)}"
                 )
             raise SourceError(
-                f"{where}: class {shown(wnid)} is none of the {len(self._labels):,} expected; "
+                f"{where}: class {shown(wnid)} is not one of the {len(self._labels):,} expected; "
                 "remove it, or build the existing classes with `allow_partial`"
             )
         return label
@@ -324,7 +324,7 @@ class ImageNet21k(base.Dataset):
         return found
 
     def _refuse_other_counts(self, root: Storage, split: str, facts: base.SplitFacts, found: Enumeration) -> None:
-        """Do nothing: `_find` compares the counts with those of the release."""
+        """Do nothing: `_find` compares the counts with the release's."""
 
 
 IMAGENET_21K = ImageNet21k(
@@ -509,7 +509,7 @@ class _ValFinder(Finder):
                 top = top.removesuffix("/ILSVRC")
                 above = f"; if {KAGGLE_CSV} or {BOXES} are above, name the folder of all: `source` {shell_words(top)}"
             raise SourceError(
-                f"{self.root.url}: imagenet val: no labels: expected {DEVKIT}, {BBOX} or {KAGGLE_CSV} beside the "
+                f"{self.root.url}: imagenet val: no labels: expected {DEVKIT}, {BBOX} or {KAGGLE_CSV} next to the "
                 f"images, {BOXES}/ as Kaggle has it, or images in folders val/<wnid>/{above}"
             )
         self.found.sources.append(SourceFile(labels.archive, labels.num_bytes))

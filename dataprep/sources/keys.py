@@ -46,7 +46,7 @@ MAX_NAME_BYTES = 4096
 IMAGE_SUFFIXES = READABLE_SUFFIXES | {"tif", "tiff"}
 """Suffixes of image names; the file's content decides the real format, so a TIFF is rejected."""
 ARCHIVES = frozenset({"tar", "zip"})
-"""Suffixes of archives in which images can be read in place."""
+"""Suffixes of archives whose images can be read in place."""
 PACKED = frozenset({"7z", "bz2", "gz", "rar", "tgz", "xz", "zst"})
 """Suffixes of compressed archives, whose images are not byte ranges."""
 _HASH_DIGITS = 32
@@ -123,7 +123,7 @@ def key_of(parts: Sequence[str]) -> str:
 
     The first of two underscores that begin a component becomes `=5F`: readers of shards take `__` for metadata.
     Two paths that differ in more than the extension have different keys. A key of more than 200 bytes is shortened, and
-    ends with `=00` and 32 hexadecimal digits of the whole key's SHA-256.
+    ends with `=00` and 32 hexadecimal digits of the complete key's SHA-256.
     """
     folder, last = parts[:-1], parts[-1]
     stem, dot, _ = last.rpartition(".")
@@ -147,7 +147,7 @@ def is_file_of_image(source: str) -> bool:
 
 
 def name_bytes(name: str) -> bytes:
-    """Return the bytes from which a name was decoded."""
+    """Return the bytes that a name was decoded from."""
     try:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:

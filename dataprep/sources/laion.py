@@ -27,7 +27,7 @@ SHARD_DIGITS = 5
 """Minimum number of digits of a shard's number in names and keys."""
 DESCRIPTION = "Images fetched from a LAION table of URLs, with their captions and the table's columns."
 NAMED_DESCRIPTION = "Images fetched from a table of URLs, with their captions and the table's columns."
-"""Description of a table to which the user gave a name."""
+"""Description of a table that the user gave a name."""
 CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024."
 LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
 ORIGIN = "https://laion.ai"
@@ -66,7 +66,7 @@ ROLES: Mapping[str, Role] = {
 """Roles of columns. LAION's column `hash` has no role: it is a hash of URL and caption and cannot verify an image, so
 it is copied like any other column."""
 RENAMED = frozenset({"url", "caption"})
-"""Roles whose column is written under the role's name instead of its own."""
+"""Roles whose column is written under the role's name instead of the column's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +268,7 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
                 found[role] = same[0]
                 break
     if "url" not in found:
-        parted = "; columns are parted by commas, in .tsv files by tabs" if any(";" in name for name in names) else ""
+        parted = "; separate columns with commas, in .tsv files with tabs" if any(";" in name for name in names) else ""
         raise UsageError(f"no column of URLs among {', '.join(names)}; say which one with `column` url=NAME{parted}")
     return {role: found[role] for role in ROLES if role in found}
 

@@ -399,7 +399,7 @@ _NEAR_LABELS = frozenset({"label", "labels", "class", "classes", "class_name", "
 SHOWN_EXAMPLES = 3
 """Maximum number of examples in a message."""
 LISTED_IN_FULL = 5
-"""Number of names up to which a message lists all of them."""
+"""Maximum number of names that a message lists completely."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,9 +42,9 @@ _MISSING_IMAGES = Codec(
     msgspec.msgpack.encode, msgspec.msgpack.Decoder(tuple[str, str]).decode, "the list of missing images"
 )
 MAX_NAMED = 100_000
-"""Number of pictures up to which a table is compared with its folders: their names take about 15 MB of memory."""
+"""Maximum number of pictures for comparing a table with its folders: their names take about 15 MB of memory."""
 MAX_LISTED = 2 * MAX_NAMED
-"""Number of files up to which the folders are listed."""
+"""Maximum number of files in folders that are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class UnusableImages:
 
         Args:
             splits: Images of each split that cannot be used, and the number of all its images.
-            are_final: Whether the splits are those of the build, so that a sufficient ratio is known.
+            are_final: Whether these are the build's splits, so that a sufficient ratio is known.
         """
         odd = {split: found for split, found in splits.items() if found[0].count > self._max_ratio * found[1]}
         if not odd:
@@ -245,7 +245,7 @@ class UnnamedPictures:
             return ""
         verb, them = ("is", "it is") if len(unnamed) == 1 else ("are", "they are")
         return (
-            f"note: {counted(len(unnamed), 'picture')} beside those of the table {verb} in no row, so {them} left out: "
+            f"note: {counted(len(unnamed), 'picture')} next to the table's {verb} in no row, so {them} left out: "
             f"{own_pictures.listed([*map(shown, unnamed)])}"
         )
 

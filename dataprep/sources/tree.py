@@ -60,7 +60,7 @@ class Original(NamedTuple):
 
     @property
     def is_loose(self) -> bool:
-        """Whether it is a file of its own, outside of archives."""
+        """Whether it is a separate file, outside archives."""
         return self.source == "/".join(self.parts)
 
 

@@ -1,6 +1,6 @@
 """Bytes to and from URLs: folders on disk and prefixes of Cloud Storage buckets, behind the interface of `base.py`.
 
-A file is published whole or not at all, and never replaces an existing one:
+A file is published completely or not at all, and never replaces an existing one:
 
 - **Disk**: fsync through the descriptor that made the file, so that no error of writing is missed; then a hard link,
   which fails if the name is taken; then fsync of the folder, and of its parents if they are new. A file system without
@@ -64,7 +64,7 @@ def absolute(url: str) -> str:
 
 
 def open_originals(url: str) -> Storage:
-    """Open the storage of a user's original files, in which links directly in the root may lead to folders anywhere."""
+    """Open the storage of a user's original files; links directly in its root may lead to folders anywhere."""
     from dataprep.storage.local import LocalStorage
 
     storage = open_storage(url)

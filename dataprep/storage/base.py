@@ -63,7 +63,7 @@ class Storage(Protocol):
         """Return the object's size and, if the store keeps it, its CRC32C; None if the object does not exist."""
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
-        """Iterate over all objects below a prefix (whole path components, e.g. `train/`), ordered by name.
+        """Iterate over all objects below a prefix (complete path components, e.g. `train/`), ordered by name.
 
         Args:
             first: Leave out objects whose names come before this one; in a bucket they cost no request.
@@ -97,8 +97,8 @@ class Storage(Protocol):
     def spool_path(self, name: str) -> Path:
         """Create a local path on which to write a file that `publish` will later put in place as `name`.
 
-        On disk it is in `_build/tmp/`, or in that of `staged`, on the same file system; for a bucket it is in the
-        machine's temporary folder.
+        On disk it is in `_build/tmp/`, or in the `tmp/` of `staged`, on the same file system; for a bucket it is in
+        the machine's temporary folder.
         """
 
     def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> AbstractContextManager[Callable[[int], None]]:

@@ -54,9 +54,9 @@ def check_same(target: Storage, info: ObjectInfo, theirs: ObjectInfo) -> None:
     found = (theirs.num_bytes, stored_crc32c(target, theirs) if theirs.num_bytes == info.num_bytes else theirs.crc32c)
     if found != ours:
         raise ConflictError(
-            f"{target.url_of(info.name)}: another object exists there already, {described_bytes(*found)}, where "
-            f"{described_bytes(*ours)} belong; it is left as it is: choose another place, or remove it and run the "
-            "same command again"
+            f"{target.url_of(info.name)}: another object exists there already: {described_bytes(*found)}, expected "
+            f"{described_bytes(*ours)}; it is not changed: choose another place, or remove it and run the same command "
+            "again"
         )
 
 

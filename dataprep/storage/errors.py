@@ -14,7 +14,7 @@ from dataprep.storage.checksums import crc32c_hex
 
 GO_ON = "run the same command again: it continues where it stopped"
 READ_LESS_AT_ONCE = (
-    "run the command again; where the connection is slow, have fewer requests at a time (reads_in_flight), "
+    "run the command again; if the connection is slow, have fewer requests at a time (reads_in_flight), "
     "or wait longer for each (deadline_s)"
 )
 """Advice for a training's reader, whose deadlines are short, that got no answer."""
@@ -73,8 +73,8 @@ def described_bytes(num_bytes: int, crc32c: str | None) -> str:
 def conflict(url: str, ours: tuple[int, str], theirs: tuple[int, str]) -> str:
     """Make the error for an existing object with other bytes; each side is its size in bytes and its CRC32C."""
     return (
-        f"{url}: another object exists there already, {described_bytes(*theirs)}, where {described_bytes(*ours)} "
-        "belong; move it away and run the same command again, or choose another output"
+        f"{url}: another object exists there already: {described_bytes(*theirs)}, expected {described_bytes(*ours)}; "
+        "move it away and run the same command again, or choose another output"
     )
 
 
@@ -128,7 +128,7 @@ def _explained(error: OSError, path: Path) -> StorageError:
 
 
 def _full(path: Path) -> str:
-    """Say what a full file system has run out of, and what to do."""
+    """Return the error text for a full file system: no inodes or no space, and the advice."""
     for folder in (path, *path.parents):
         try:
             status = os.statvfs(folder)

@@ -75,7 +75,7 @@ class Folders:
         return self._reached(name, partial(_open, OPEN_FOLDER))
 
     def pass_to(self, name: str) -> int:
-        """Open a folder for what is in it. Raises UsageError for a link that is not followed, and OSError."""
+        """Open a folder to reach its content. Raises UsageError for a link that is not followed, and OSError."""
         return self._reached(name, partial(_open, PASSED_FOLDER))
 
     def status(self, name: str) -> os.stat_result:

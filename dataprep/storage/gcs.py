@@ -89,7 +89,7 @@ class GCSStorage:
         deadlines: How soon reads give up; None: after five minutes of retries.
 
     Raises:
-        UsageError: The URL names no bucket, or a prefix that objects cannot have.
+        UsageError: The URL does not name a bucket, or has a prefix that objects cannot have.
     """
 
     is_local = False
@@ -102,8 +102,8 @@ class GCSStorage:
         self.bucket, _, prefix = url.partition("://")[2].partition("/")
         if not _BUCKET.fullmatch(self.bucket):
             raise UsageError(
-                f"{quoted(url)} names no bucket; expected gs://bucket/prefix, the bucket's name of 3 to 63 characters "
-                "a-z 0-9 . _ -, the first and last a letter or digit (with dots up to 222)"
+                f"{quoted(url)} does not name a bucket; expected gs://bucket/prefix, a bucket name of 3 to 63 "
+                "characters a-z 0-9 . _ -, the first and last a letter or digit (with dots up to 222)"
             )
         self.prefix = base.check_prefix(prefix)
         self.url = f"gs://{self.bucket}/{self.prefix}".rstrip("/")

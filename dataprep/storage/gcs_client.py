@@ -216,7 +216,7 @@ def request_timeout_s(deadlines: Deadlines | None) -> float:
 
 def status_in(error: Exception) -> int | None:
     """Return the HTTP status in an error of google-cloud-storage; None if the server did not answer."""
-    answer = getattr(error, "response", None)  # of InvalidResponse, with which the read of a whole object fails
+    answer = getattr(error, "response", None)  # InvalidResponse, from a failed read of a complete object, has it
     status: int | None = getattr(error, "code", getattr(answer, "status_code", None))
     return status
 

@@ -39,7 +39,7 @@ class BucketLocation:
     hierarchical: bool = False
     """Whether Cloud Storage says that the bucket has a hierarchical namespace."""
     caches: tuple[str, ...] | None = None
-    """Zones in which the bucket has a running Rapid Cache; None if that is not known."""
+    """Zones where the bucket has a running Rapid Cache; None if that is not known."""
     missing_permission: str = ""
     """Permission that the account lacks to see all fields."""
 
@@ -117,7 +117,7 @@ def bucket_location(bucket: str) -> BucketLocation:
 
 
 def running_caches(bucket: str) -> tuple[str, ...]:
-    """Return the zones in which a bucket has a running Rapid Cache, formerly Anywhere Cache, with one request.
+    """Return the zones where a bucket has a running Rapid Cache (formerly Anywhere Cache), with one request.
 
     Raises:
         AccessError: The permission is missing, or the server does not know caches.

@@ -316,7 +316,7 @@ class LocalStorage:
 
         Args:
             aside: The folder; if it does not exist, nothing is done.
-            links: For each link its name below that folder, and the relative path to which it leads.
+            links: For each link its name below that folder, and the relative path that it leads to.
 
         Raises:
             ConflictError: The name of a file is taken by another one.
@@ -556,7 +556,7 @@ def put_exclusively(source: str, source_folder: int, target: str, target_folder:
         source: Name of the file in its folder. After a rename it is gone.
         source_folder: Descriptor of that folder.
         target: Name that the file gets.
-        target_folder: Descriptor of the folder in which it gets that name.
+        target_folder: Descriptor of the folder of that name.
 
     Returns:
         Whether the file got the name; False if the name is taken.

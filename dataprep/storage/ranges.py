@@ -41,7 +41,7 @@ class RangeWindow:
         self._window, self._window_at = b"", 0
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """Read the bytes at an offset; fewer than requested only where the object ends."""
+        """Read the bytes at an offset; fewer than requested only at the object's end."""
         count = max(0, min(num_bytes, self._size - offset))
         at = offset - self._window_at
         if count and not self.holds(offset, count):

@@ -79,7 +79,7 @@ class SpoolFolder:
             except FileNotFoundError:
                 if self._required and not (self._folders.root / self._required).is_dir():
                     raise
-                continue  # another process removed the folder as stale meanwhile
+                continue  # another process removed the folder as stale in the meantime
             _lock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
                 path = self.folder / leaf

@@ -109,7 +109,7 @@ def test_all_missing_images_are_in_the_json(tmp_path, more):
 
 
 def test_pictures_that_no_row_names_are_told(tmp_path):
-    source, told = pictures(tmp_path / "pics"), "note: 2 pictures beside those of the table are in no row"
+    source, told = pictures(tmp_path / "pics"), "note: 2 pictures next to the table's are in no row"
     shown = dataprep(*command(source, tmp_path / "out", "--dry-run"))
     assert f"{told}, so they are left out: 'images/empty.jpg', 'images/scan.tif'\n" in shown.stderr
     run = dataprep(*command(source, tmp_path / "out", "--workers", 1, "--json"))

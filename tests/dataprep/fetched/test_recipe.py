@@ -266,7 +266,7 @@ def test_a_build_without_an_image_says_how_its_rows_ended():
     refused = nothing_came("out", replace(split, reasons={"refused address": 2, "dns": 1}))
     assert str(refused) == (
         "out: none of 1,002 rows became an image (refused address 2, dns 1), and nothing is kept; refused addresses "
-        "are not public: if they are those of a network of your own, name it with `allow_network` CIDR, else check the "
+        "are not public: if they belong to your own network, name it with `allow_network` CIDR, else check the "
         "table, and run the command again"
     )
 

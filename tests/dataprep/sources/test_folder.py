@@ -47,7 +47,7 @@ def test_class_folders_with_splits(tmp_path):
     assert labels(dataset, "val") == {
         f"{name}s/{name}=20{number}": f"{name}s" for name in ("cat", "dog") for number in range(3)
     }
-    assert dataset.notes[0] == "passed over: 1 .docx, 1 .txt, 1 hidden or of the system"
+    assert dataset.notes[0] == "skipped: 1 .docx, 1 .txt, 1 hidden or of the system"
     assert dataset.notes[1].startswith("2 classes, one per folder: cats, dogs")
     assert dataset.classes(open_originals(str(tmp_path)), allow_partial=False) == ("cats", "dogs")
 
@@ -257,7 +257,7 @@ def test_a_share_that_leaves_a_split_empty_is_answered_with_one_that_works(tmp_p
 def test_a_table_that_is_passed_over_is_answered_with_the_command_that_reads_it(tmp_path, name):
     write_files(tree(tmp_path, "1.jpg"), {name: "file,caption\n1.jpg,a cat\n"})
     passed_over, note = opened(tmp_path).notes
-    assert passed_over == f"passed over: 1 .{name.rpartition('.')[2]}"
+    assert passed_over == f"skipped: 1 .{name.rpartition('.')[2]}"
     source = f"{tmp_path} `table` {name}" if "/" in name else shlex.quote(f"{tmp_path}/{name}")
     command = f"dataprep build table `source` {source}"
     assert note.startswith(f"{name!r} is not metadata by its name: {command} builds the pictures that it names")

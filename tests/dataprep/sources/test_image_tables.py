@@ -100,7 +100,7 @@ def test_no_column_or_several(tmp_path, columns, name, text):
 )
 def test_columns_that_are_parted_otherwise(tmp_path, name, header, parted):
     (tmp_path / name).write_text(f"{header}\n1.jpg;a\n")
-    with pytest.raises(SourceError, match=f"its columns are not parted by {parted}: it has .*; save it as CSV"):
+    with pytest.raises(SourceError, match=f"its columns are not separated by {parted}: it has .*; save it as CSV"):
         chosen(table(tmp_path / name))
 
 

@@ -230,7 +230,7 @@ def test_a_class_that_train_lacks_is_refused_in_val(tmp_path):
     storage = open_storage(str(tmp_path))
     put_val_folders(storage)
     storage.create("train/n01440764/n01440764_1.JPEG", b"x")
-    with pytest.raises(SourceError, match=r"class 'n01443537' is none of the 1 expected"):
+    with pytest.raises(SourceError, match=r"class 'n01443537' is not one of the 1 expected"):
         IMAGENET.enumerate(storage, "val", allow_partial=True)
 
 

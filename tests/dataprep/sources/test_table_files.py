@@ -51,7 +51,7 @@ def test_splits_are_in_the_names(tmp_path, names, splits):
 def test_other_files_are_passed_over_and_counted(tmp_path):
     splits, notes = found(tmp_path, "train.csv", "images/1.jpg", "README.md", "LICENSE", "x/more.md", "Icon\r", "a\\b")
     assert splits == {"train": ["train.csv"]}
-    assert notes == ["passed over, because they are not tables: 2 .md, 1 hidden or of the system, 2 without suffix"]
+    assert notes == ["skipped, because they are not tables: 2 .md, 1 hidden or of the system, 2 without suffix"]
 
 
 @pytest.mark.parametrize(

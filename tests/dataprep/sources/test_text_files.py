@@ -71,7 +71,7 @@ def test_texts_in_a_folder_and_in_a_bucket(tmp_path, bucket_url):
         dataset = opened(root)
         assert captions(dataset) == STORED
         assert dataset.found["train"].features == {"caption": Feature("text")}
-        assert dataset.notes == ("passed over: 1 .txt",)
+        assert dataset.notes == ("skipped: 1 .txt",)
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -129,7 +129,7 @@ def test_pictures_without_a_text_take_the_default(tmp_path):
 def test_texts_that_are_not_asked_for_are_passed_over_with_the_option(tmp_path):
     write_files(tmp_path, {"1.jpg": JPEG, "1.txt": "one", "2.webp": JPEG, "2.txt": "two", "notes.txt": ""})
     assert opened(tmp_path, text_files=()).notes == (
-        "passed over: 3 .txt",
+        "skipped: 3 .txt",
         "some of these have the name of an image, as '1.txt' does: `text_files` caption makes their texts a feature",
     )
     write_files(tmp_path / "other", {"2.webp": JPEG, "2.caption": "x"})

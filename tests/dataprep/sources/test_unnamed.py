@@ -22,10 +22,10 @@ def test_pictures_in_the_same_folders_that_no_row_names_are_counted_and_named(tm
     write_files(tmp_path, dict.fromkeys(files, b"x"))
     (tmp_path / "a" / "folder.jpg").mkdir()
     assert line(tmp_path, "a/0.jpg", "b/5.png", "gone/7.jpg") == (
-        "note: 2 pictures beside those of the table are in no row, so they are left out: 'a/1.JPG', 'a/2.heic'"
+        "note: 2 pictures next to the table's are in no row, so they are left out: 'a/1.JPG', 'a/2.heic'"
     )
     assert line(tmp_path, "a/0.jpg", "a/1.jpg", "0.jpg") == (
-        "note: 1 picture beside those of the table is in no row, so it is left out: 'a/2.heic'"
+        "note: 1 picture next to the table's is in no row, so it is left out: 'a/2.heic'"
     )
     assert line(tmp_path, "0.jpg", "c/6.jpg") == ""
 

@@ -59,8 +59,8 @@ def test_create_refuses_to_replace_other_bytes(storage: Storage) -> None:
     with pytest.raises(ConflictError) as caught:
         storage.create("x", b"abcd")
     assert str(caught.value) == (
-        f"{storage.url_of('x')}: another object exists there already, 3 bytes with CRC32C 364b3fb7, where 4 bytes "
-        "with CRC32C 92c80a31 belong; move it away and run the same command again, or choose another output"
+        f"{storage.url_of('x')}: another object exists there already: 3 bytes with CRC32C 364b3fb7, expected 4 bytes "
+        "with CRC32C 92c80a31; move it away and run the same command again, or choose another output"
     )
     assert storage.read("x") == b"abc"
 

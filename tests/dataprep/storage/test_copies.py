@@ -51,7 +51,7 @@ def test_another_size_is_named_without_a_crc32c_that_is_not_known(places):
     source, target, info = places
     target.create("train/shard", b"")
     with pytest.raises(
-        ConflictError, match=r"exists there already, 0 bytes( with CRC32C 00000000)?, where 11 bytes with"
+        ConflictError, match=r"exists there already: 0 bytes( with CRC32C 00000000)?, expected 11 bytes with"
     ):
         copy_object(source, target, info, lambda num_bytes: None)
 

@@ -27,8 +27,8 @@ def test_a_missing_object_is_named_as_the_system_names_a_file():
 
 def test_a_conflict_names_both_objects():
     assert errors.conflict("/data/x", (1_000, "AAAAAQ=="), (2_000_000, "4waSgw==")) == (
-        "/data/x: another object exists there already, 2,000,000 bytes with CRC32C e3069283, where 1,000 bytes with "
-        "CRC32C 00000001 belong; move it away and run the same command again, or choose another output"
+        "/data/x: another object exists there already: 2,000,000 bytes with CRC32C e3069283, expected 1,000 bytes with "
+        "CRC32C 00000001; move it away and run the same command again, or choose another output"
     )
 
 

@@ -92,7 +92,7 @@ def test_a_conflict_is_reported_despite_faults(gcs: GCSEmulator, storage: GCSSto
     storage.create("x", b"theirs")
     gcs.set_faults(0.5, seed=4)
     for _ in range(10):
-        with pytest.raises(ConflictError, match="another object exists there already, 6 bytes with CRC32C"):
+        with pytest.raises(ConflictError, match="another object exists there already: 6 bytes with CRC32C"):
             storage.create("x", b"ours")
     gcs.set_faults(0)
     assert storage.read("x") == b"theirs"
@@ -140,10 +140,10 @@ def test_bytes_that_differ_from_their_checksum_are_refused(storage: GCSStorage, 
 @pytest.mark.parametrize(
     ("url", "wanted"),
     [
-        ("gs://", "names no bucket"),
-        ("gs:///data", "names no bucket"),
-        ("gs://UPPER/data", "names no bucket"),
-        ("gs://b", "names no bucket; .* of 3 to 63 characters a-z 0-9"),
+        ("gs://", "does not name a bucket"),
+        ("gs:///data", "does not name a bucket"),
+        ("gs://UPPER/data", "does not name a bucket"),
+        ("gs://b", "does not name a bucket; .* of 3 to 63 characters a-z 0-9"),
         ("gs://bucket//data", "object name '/data' must be relative"),
         ("gs://bucket/a/../b", r"object name 'a/../b' must be relative"),
     ],
@@ -305,7 +305,7 @@ def test_a_place_that_is_taken_after_the_look_gets_no_copy(put, place):
 @pytest.mark.parametrize("put", PUTS)
 def test_an_existing_object_is_not_replaced(put, place):
     place.create("train/a.tar", b"another")
-    with pytest.raises(ConflictError, match=r"another object exists there already, 7 bytes .* move it away"):
+    with pytest.raises(ConflictError, match=r"another object exists there already: 7 bytes .* move it away"):
         put(place.staged(ROOT, lambda: None), "train/a.tar")
     assert place.read("train/a.tar") == b"another"
     assert list(place.list(f"{ROOT}/")) == []
