@@ -167,7 +167,7 @@ def test_overwriting_leaves_adopted_originals(stopper, sources, tmp_path):
 
 
 def test_overwriting_leaves_files_that_are_not_part_of_the_dataset(stopper, sources, tmp_path):
-    """A file that readers would take for a part of the dataset stays as well, but ends the build, which names it."""
+    """A file that readers would treat as part of the dataset stays as well, but ends the build, which names it."""
     output, alone = tmp_path / "out", tmp_path / "alone"
     whole(stopper, "coco-dup5", sources["coco-dup5"], output, "webdataset")
     unread = ("notes/run1/my.labels.txt", "notes/run1/x.tfrecord-00000-of-00001", "mine.txt")
@@ -178,7 +178,7 @@ def test_overwriting_leaves_files_that_are_not_part_of_the_dataset(stopper, sour
     arguments = ("coco-dup5", sources["coco-dup5"], output, "webdataset", "--seed", 5)
     run = stopper.run(build_arguments(*arguments, "--overwrite"))
     assert run.code == 1, run.stderr
-    assert "2 files there that readers would take for a part of the dataset" in run.stderr
+    assert "2 files there that readers would treat as part of the dataset" in run.stderr
     assert f"{', '.join(read)}; move them away and run the same command again" in run.stderr
     assert not (output / "dataset.json").exists()
     assert {(output / name).read_text() for name in (*unread, *read)} == {"precious"}

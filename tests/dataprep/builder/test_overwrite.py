@@ -41,7 +41,7 @@ def test_only_files_of_the_dataset_are_removed(originals, tmp_path):
     foreign = ("notes/run1/my.labels.txt", "notes/x.tfrecord-00000-of-00001", "mine.jpg")
     for name in (*foreign, "train/mine.txt"):
         open_storage(str(output)).create(name, b"precious")
-    with pytest.raises(BuildError, match=r"would take for a part of the dataset, .* written: train/mine\.txt; move"):
+    with pytest.raises(BuildError, match=r"would treat as part of the dataset, .* written: train/mine\.txt; move"):
         whole(request(originals, output, seed=5, overwrite=True))
     assert (output / "train/mine.txt").read_bytes() == b"precious"
     (output / "train/mine.txt").unlink()

@@ -79,7 +79,9 @@ def test_a_worker_builds_nothing_from_damaged_references(claim, storage_url):
     build = open_build(storage_url, claim.root)
     for data in damages(storage.read(name)):
         put(storage, name, data)
-        with pytest.raises(FormatError, match=r"plan\.parquet is damaged \(.*\); run the build again with the options"):
+        with pytest.raises(
+            FormatError, match=r"parquet is damaged \(.*\); run the build again with its original options"
+        ):
             shard_plan(build, 0)
         with pytest.raises(FormatError, match=r"is damaged"):
             list(read_references(storage, claim, [0]))
