@@ -34,7 +34,8 @@ def main(url: str, checkpoint: str, init: str = "") -> None:
         last = torch.nn.Linear(64, len(loader.dataset.manifest.classes))
         model = torch.nn.Sequential(torch.nn.Linear(3 * SIDE**2 + WORDS, 64), torch.nn.ReLU(), last).to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-        parts = {"batches": TorchBatches(loader), "model": model, "optimizer": optimizer}
+        batches = TorchBatches(loader)
+        parts = {"batches": batches, "model": model, "optimizer": optimizer}
         if Path(checkpoint).exists():  # on a disk that all ranks see; their number may have changed
             for name, state in torch.load(checkpoint, map_location=device).items():
                 parts[name].load_state_dict(state)  # the batches first: a dataset that grew is refused
@@ -43,13 +44,13 @@ def main(url: str, checkpoint: str, init: str = "") -> None:
             fitting = {name: old[name] for name in new if old[name].shape == new[name].shape}
             print(f"rank {rank}, {init}: {model.load_state_dict(fitting, strict=False)}\n", end="", flush=True)
         network = torch.nn.parallel.DistributedDataParallel(model) if world_size > 1 else model
-        while (epoch := loader.epoch) < EPOCHS:
-            for batch in parts["batches"]:
+        while (epoch := batches.epoch) < EPOCHS:
+            for batch in batches:
                 loss = torch.nn.functional.cross_entropy(network(inputs_of(batch, device)), batch.labels.to(device))
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                step, ended, said = batch.state["position"] // BATCH, loader.epoch > epoch, str(loss.item())
+                step, ended, said = batch.state["position"] // BATCH, batches.epoch > epoch, str(loss.item())
                 if ended:  # evaluate before the end of the epoch is saved
                     right = torch.zeros((), device=device)
                     with torch.no_grad():  # and model.eval(), where layers such as dropout differ

@@ -141,6 +141,11 @@ class TorchBatches(IterableDataset[TorchBatch]):
         """Number of the next batch of a training, counted over all epochs."""
         return self._loader.state_dict()["position"] // self._loader.config.batch_size
 
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next batch belongs to; epochs of the loader itself may have other lengths."""
+        return self._step // len(self) if self._loader.config.shuffle else 0
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""
         if self._loader.config.shuffle:
