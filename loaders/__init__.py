@@ -13,16 +13,17 @@ open_views, Views  Open a loader of several views of each image: groups of rando
 ViewLoader, ViewBatch  A Loader whose batches have such views, and a Batch with an array of images for each group.
 Loader           Iterates over batches, one epoch at a time; load_state_dict, set_epoch, stats, close.
 Batch            Images (uint8, NHWC), labels, keys, mask, fields and the state after one step.
-LoaderConfig, LoaderSettings  All settings with their meanings (help(loaders.LoaderConfig)), and their types as keyword
-arguments. MetricsCallback  Gives a loader's metrics to a function such as wandb.log, every few steps.
+LoaderConfig, LoaderSettings  Settings with their meanings, help(loaders.LoaderConfig), and their types for mypy.
+MetricsCallback  Gives a loader's metrics to a function such as wandb.log, every few steps.
 AlbumentationsTransform, PilTransform, TorchvisionTransform  Turn a library's transforms into the setting `transform`.
 AnnotationTransform, AnnotationFields, Annotations  Carry boxes, masks and keypoints through the setting `transform`.
-open_decoder     Open the JPEG decoder that loaders use; its `name` says which one it is. mixture, Mixture  Describe
-several datasets with weights; `open_loader` then draws every batch from them. MixtureSource    One dataset of a
-mixture: its URL, weight, split, name, and what happens at its end. read_fields      Read fields such as a caption from
-the bytes of one record. RowView          Crop, scale and flip that made an image a row of a batch, with
-open_loader(views=True). transform_boxes, transform_keypoints, transform_points  Carry annotations to the pixels of a
-row. transform_masks, transform_polygons  Draw COCO segmentations in the pixels of a row, or clip their polygons to it.
+open_decoder     Open the JPEG decoder that loaders use; its `name` says which one it is.
+mixture, Mixture  Describe several datasets with weights; `open_loader` then draws every batch from them.
+MixtureSource    One dataset of a mixture: its URL, weight, split, name, and what happens at its end.
+read_fields      Read fields such as a caption from the bytes of one record.
+RowView          Crop, scale and flip that made an image a row of a batch, with open_loader(views=True).
+transform_boxes, transform_keypoints, transform_points  Carry annotations to the pixels of a row.
+transform_masks, transform_polygons  Draw COCO segmentations in the pixels of a row, or clip their polygons to it.
 
 The adapters for frameworks are separate modules: loaders.torch, loaders.xla, loaders.jax, loaders.tf and
 loaders.grain.
