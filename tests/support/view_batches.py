@@ -44,9 +44,9 @@ def load_views(url: object, count: int | None, **settings: Any) -> list[list[Vie
 def _batches(kind: str, loader: ViewLoader) -> Iterator[tuple[list[str], Any]]:
     """Keys, and arrays of the groups, of two epochs."""
     if kind == "torch":
-        from loaders.torch import TorchBatches, TorchViewBatch
+        from loaders.torch import TorchViewBatch, rest_of_epoch
 
-        for batch in chain(TorchBatches(loader), TorchBatches(loader)):
+        for batch in chain(rest_of_epoch(loader), rest_of_epoch(loader)):
             assert isinstance(batch, TorchViewBatch)
             yield batch.keys, batch.to("cpu").images
     elif kind == "xla":
