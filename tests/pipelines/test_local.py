@@ -86,9 +86,9 @@ def test_a_part_is_named_or_left_to_the_scheduler(text, variables, part):
             "give `part` K/N",
         ),
         ("auto", KUBERNETES, "JOB_COMPLETION_INDEX does not say how many parts there are; give `part` auto/N"),
-        ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "4"}, "SLURM_ARRAY_TASK_ID=4 is none of 4 tasks in equal steps"),
-        ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "11"}, "SLURM_ARRAY_TASK_ID=11 is none of 4 tasks in equal steps"),
-        ("auto/2", BATCH, "BATCH_TASK_INDEX=7 is none of 2 tasks"),
+        ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "4"}, "SLURM_ARRAY_TASK_ID=4 is not one of 4 tasks in equal steps"),
+        ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "11"}, "SLURM_ARRAY_TASK_ID=11 is not one of 4 tasks in equal steps"),
+        ("auto/2", BATCH, "BATCH_TASK_INDEX=7 is not one of 2 tasks"),
     ],
 )
 def test_what_names_no_part_is_refused(text, variables, message):
@@ -160,7 +160,7 @@ def test_parts_of_two_numbers_share_the_work(seed, groups, workers):
     [
         (["--part", "1/2", "--overwrite"], "--part with --overwrite: a part that starts late would remove"),
         (["--part", "1/2", "--runner", "FnApiRunner"], "--part with --runner FnApiRunner, which has workers"),
-        (["--part", "auto"], "say --part K/N"),
+        (["--part", "auto"], "give --part K/N"),
     ],
 )
 def test_wrong_usage_is_refused(originals, tmp_path, more, message):

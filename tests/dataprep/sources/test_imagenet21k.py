@@ -73,9 +73,9 @@ def test_every_layout_has_the_same_images(storage, layout):
     [
         (
             "winter21_whole",
-            r"9 images of 3 classes, expected 13,153,500 images of 19,167 classes \(winter21_whole\): f",
+            r"9 images of 3 classes, expected 13,153,500 images of 19,167 classes \(winter21_whole\): d",
         ),
-        ("fall11_whole", r"9 images of 3 classes, expected 14,197,122 images of 21,841 classes \(fall11_whole\): f"),
+        ("fall11_whole", r"9 images of 3 classes, expected 14,197,122 images of 21,841 classes \(fall11_whole\): d"),
     ],
 )
 def test_counts_are_those_of_the_release_that_the_name_says(tmp_path, monkeypatch, name, words):
@@ -100,7 +100,7 @@ def test_class_tars_in_a_folder_called_after_a_release_are_of_it(tmp_path, monke
     storage = open_storage(str(tmp_path / "winter21_whole"))
     put_class_tars(storage, "")
     monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", WHOLE)
-    with pytest.raises(SourceError, match=r"expected 13,153,500 images of 19,167 classes \(winter21_whole\): fetch"):
+    with pytest.raises(SourceError, match=r"expected 13,153,500 images of 19,167 classes \(winter21_whole\): download"):
         found(storage, allow_partial=False)
 
 
