@@ -261,7 +261,7 @@ def option(
         text: Line of help.
         default: Value if the option is not given; without one the option is required.
         default_factory: Function that returns that value.
-        kw_only: Whether Python callers name it; otherwise it is a positional argument of function and command line.
+        kw_only: Keyword-only in Python. If False, the option is positional, both in Python and on the command line.
         about: Fields of `_Spec`.
     """
     return dataclasses.field(

@@ -4,8 +4,8 @@
 templates are dataprep/data/page.html.j2 (the frame and its style) and charts.html.j2 (a macro for each kind of chart);
 the page of a command is a template that extends the frame, in the `data` folder of the command's package.
 
-Charts are pure: lengths of bars, heights of layers and positions of ticks are shares of the chart, 0..1 from the left
-or from the bottom. The macros draw them as HTML, and areas as SVG paths.
+Chart functions only compute geometry: bar lengths, layer heights and tick positions as fractions (0..1) of the chart,
+from the left or the bottom. The macros draw them as HTML, and areas as SVG paths.
 """
 
 from __future__ import annotations

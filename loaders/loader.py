@@ -613,7 +613,7 @@ class ViewLoader(Loader):
 def _pack_batch(rows: Rows, state: LoaderState) -> PackBatch:
     layout, num_rows = rows.layout, len(rows.images)
     if layout is None or rows.grids is None:
-        raise UsageError("the loader's rows are squares, expected packs")
+        raise UsageError("this loader yields square images, expected packs; open it with `open_packs`")
     return PackBatch(
         rows.images,
         rows.labels.reshape(num_rows, -1),

@@ -165,7 +165,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object
 class Export(Request):
     """Write the weights of CHECKPOINT, complete or in parts, to OUTPUT (.safetensors or .pth), with timm's names."""
 
-    checkpoint: str = option("Checkpoint, published MAE file or file of timm's.", kw_only=False)
+    checkpoint: str = option("Checkpoint, published MAE file or timm file.", kw_only=False)
     output: str = option("Path or URL of the new file.", kw_only=False)
     key_bias: str = option(
         "add: biases of queries, keys and values, as in timm and ViTDet; remove: no bias of keys, as in BEiT.",

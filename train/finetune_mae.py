@@ -285,7 +285,7 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
         SIDE,
     )
     nb_classes: int | None = flag(
-        None, "Number of logits; default: as many as the data have classes.", MODEL, COUNT, also=("--num-classes",)
+        None, "Number of logits; default: the dataset's number of classes.", MODEL, COUNT, also=("--num-classes",)
     )
     global_pool: bool = flag(True, "Classify the mean of all patches; with `linear_probe`: off.", MODEL, either=True)
     cls_token: bool = flag(False, "Classify the class token, as --no-global-pool does.", MODEL, rare=True)
@@ -329,11 +329,11 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
         0.1, "Label smoothing: share of a label that is spread over all classes.", TRAIN, SHARE_BELOW_1
     )
     mixup: float = flag(
-        0.0, "Mixup: both parameters of the Beta distribution of the mixing share; 0: no Mixup.", TRAIN, NOT_NEGATIVE
+        0.0, "Mixup alpha: the mixing share is drawn from Beta(alpha, alpha); 0: no Mixup.", TRAIN, NOT_NEGATIVE
     )
     cutmix: float = flag(
         0.0,
-        "CutMix: both parameters of the Beta distribution of the area of the exchanged box; 0: no CutMix.",
+        "CutMix alpha: the area of the pasted box is drawn from Beta(alpha, alpha); 0: no CutMix.",
         TRAIN,
         NOT_NEGATIVE,
     )

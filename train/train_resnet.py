@@ -111,7 +111,7 @@ class TrainResNet(RunOptions):
 
     model: str = flag(RECIPE_MODEL, "Name of a classifier of torchvision.", MODEL)
     num_classes: int | None = flag(
-        None, "Number of logits; default: as many as the data have classes, 1000 for fake data.", MODEL, COUNT
+        None, "Number of logits; default: the dataset's number of classes, 1000 for fake data.", MODEL, COUNT
     )
     image_size: int = flag(224, "Side of the images, pixels.", IMAGES, SIDE, also=("--input-size",))
     batch_size: int = flag(128, "Images per device and per part of `accum_iter`.", TRAIN, COUNT)

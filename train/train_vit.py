@@ -145,7 +145,7 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
     )
     num_classes: int | None = flag(
         None,
-        "Number of logits; default: as many as the data have classes, 1000 for fake data and for `plan`.",
+        "Number of logits; default: the dataset's number of classes, 1000 for fake data and for `plan`.",
         MODEL,
         COUNT,
     )

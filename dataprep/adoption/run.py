@@ -103,7 +103,7 @@ class _Intent:
     content: str
     """Hash of everything that the files of the adoption depend on: two runs with the same hash may share the output."""
     names: tuple[str, ...]
-    """Files that it places."""
+    """Names of the files that this adoption writes."""
     removes: tuple[str, ...]
     """Files of an earlier adoption, which are removed before any is placed; empty once that is done."""
 

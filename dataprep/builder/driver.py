@@ -45,9 +45,9 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
     if not damage or storage.stat(RETRY_JSON) is not None:
         return
     raise VerificationError(
-        f"{damage}. Build it again with `overwrite`; or remove the damaged files "
-        f"and {MANIFEST}, and run this command again, which builds what is missing; or remove the damaged files alone, "
-        f"and replicate another copy to {storage.url}; then verify it"
+        f"{damage}. Do one of these. To rebuild everything: use `overwrite`. To rebuild only the damage: delete the "
+        f"damaged files and {MANIFEST}, then run this command again. To restore from a copy: delete only the damaged "
+        f"files, replicate the copy to {storage.url}, then verify"
     )
 
 

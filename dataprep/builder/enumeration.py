@@ -306,7 +306,10 @@ class Enumerator:
     """Digest of the source's listing, if the complete source is compared and differs from an earlier run's listing."""
     _listing_file: str = ""
     _is_compared: bool = False
-    """Whether the complete source was compared, so that images in folders are known to be the same."""
+    """Whether the complete source was compared with the earlier run's listing.
+
+    If so, and `_listing` is None, images in folders are known to be unchanged.
+    """
     _may_keep: bool = True
     """Whether lists may be stored; lists of a build under way stay unchanged."""
     _told: bool = False

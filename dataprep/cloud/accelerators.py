@@ -219,8 +219,8 @@ def _by_xpk_name(name: str, generation: Generation, cores: int) -> Accelerator:
     shape = None if rest else compact(chips, generation.dimensions)
     if shape is None or chips > generation.max_chips:
         raise UsageError(
-            f"{name}: as a name of xpk it means {cores:,} TensorCores, whose topology is not known; "
-            f"{generation.prefix} is named by its topology, such as {generation.prefix}-2x2x4 for 16 chips"
+            f"{name}: read as an xpk name, this means {cores:,} TensorCores, and no topology is known for that number; "
+            f"give the topology instead, e.g. {generation.prefix}-2x2x4 for 16 chips"
         )
     found = _by_topology(name, generation.prefix, shape)
     note = f"{name} is xpk's name for {cores:,} TensorCores: {found.name}, {chips:,} chips"

@@ -215,9 +215,9 @@ def find_target(gcloud: Gcloud, place: Place, api: Api | None, *, internal_ip: b
     """Find a TPU whose zone is known, with its workers.
 
     Args:
-        gcloud: Runs the commands; a dry run shows them, and finds a TPU of one worker.
+        gcloud: Runs the commands. A dry run only prints them and assumes a TPU with one worker.
         place: The TPU's name and zone.
-        api: Service to search; None for the TPU API, and if that has no such TPU, Compute Engine.
+        api: Service to search; None tries the TPU API, then Compute Engine.
         internal_ip: Reach the workers by their internal addresses.
 
     Raises:

@@ -76,8 +76,8 @@ class Adopt(LocalRun):
         group=WRITE,
     )
     split: Pairs = option(
-        "Files of a split, as a pattern of names or a folder; may be repeated. To split files, convert the adopted "
-        "data with --val-fraction.",
+        "Files of one split, given as a file-name pattern or a folder; may be repeated. To split files, convert the "
+        "adopted data with --val-fraction.",
         default_factory=dict,
         metavar="NAME=PATTERN",
         example="train=train-*.tar",

@@ -291,7 +291,8 @@ class OwnBuild(ImageBuild):
         group=LABELS,
     )
     val_fraction: float = option(
-        "Share of train that becomes val. A picture's key and `seed` decide, so new pictures move no others.",
+        "Fraction of train to move to val. The choice depends only on a picture's key (with `group_by`, its group) and "
+        "`seed`, so adding pictures does not move existing ones.",
         default=0.0,
         low=0,
         high=1,
@@ -575,7 +576,9 @@ def _unfit(asked: BuildRequest) -> Iterator[str]:
     """Yield a warning of an image folder in a bucket. Raises UsageError for links in one, and for an output on the
     Hub."""
     if is_hub(asked.output_url):
-        raise UsageError(f"`output` {asked.output_url}: the Hub is only read; choose a folder or gs://bucket/prefix")
+        raise UsageError(
+            f"`output` {asked.output_url}: dataprep cannot write to the Hub; choose a folder or gs://bucket/prefix"
+        )
     in_bucket = not open_storage(asked.output_url).is_local
     if FORMATS[asked.options.format].one_file_per_image and in_bucket:
         if asked.options.repeat == "physical":

@@ -193,7 +193,8 @@ class BuildLaion(WebRequest, Run):
     """
 
     source: Texts = option(
-        "Tables of one folder (.parquet, .csv, .tsv, .jsonl), or the folder, on disk or gs://; may be repeated.",
+        "Table file (.parquet, .csv, .tsv, .jsonl) or a folder of them, on disk or gs://. Repeat for more files of the "
+        "same folder.",
         metavar="URL",
         group=READ,
     )
@@ -253,7 +254,7 @@ class BuildLaion(WebRequest, Run):
         "Action for images of a shard that look the same.", default="keep", group=IMAGES
     )
     duplicate_distance: int = option(
-        "Largest difference of the perceptual hashes of images that look the same.",
+        "Maximum perceptual-hash distance at which two images count as duplicates.",
         default=0,
         metavar="BITS",
         group=IMAGES,

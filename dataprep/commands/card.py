@@ -30,7 +30,7 @@ class Card(Request):
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     dry_run: bool = option("Print the cards, and write nothing.", default=False, group=OTHER)
-    overwrite: bool = option("Replace existing cards, also those that were edited.", default=False, group=WRITE)
+    overwrite: bool = option("Replace existing cards, even edited ones.", default=False, group=WRITE)
 
 
 def _cards(asked: Card) -> dict[str, str]:

@@ -86,7 +86,8 @@ class Convert(ImageBuild):
         rare=True,
     )
     val_fraction: float = option(
-        "Share of train that becomes val. A sample's key and `seed` decide, so new samples move no others.",
+        "Fraction of train to move to val. The choice depends only on a sample's key and `seed`, so adding samples "
+        "does not move existing ones.",
         default=0.0,
         low=0,
         high=1,
@@ -157,8 +158,8 @@ def _kept(
     if manifest.features and (fields or defaults or no_fields):
         known = ", ".join(sorted(manifest.features))
         raise UsageError(
-            f"`field`, `no_fields` and `default`: the dataset has features, which are all kept ({known}); leave them "
-            "out"
+            f"`field`, `no_fields` and `default` cannot be used with a dataset that has features ({known}); all "
+            "features are kept. Remove these options"
         )
     if no_fields and fields:
         raise UsageError(f"`no_fields` with `field` {fields[0]}: give one of the two")

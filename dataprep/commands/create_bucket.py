@@ -45,7 +45,9 @@ class CreateBucket(NamedTpu):
         "Zone or region in which the bucket will be read.", default=None, metavar="ZONE", group=WHERE
     )
     storage_class: Literal["standard", "nearline", "coldline", "archive"] = option(
-        "Class of new objects; reading any but standard costs money for each GiB.", default="standard", group=WRITE
+        "Storage class of new objects; every class except standard charges per GiB read.",
+        default="standard",
+        group=WRITE,
     )
     label: Pairs = option(
         "Label that the bill shows; may be repeated.",
@@ -57,7 +59,9 @@ class CreateBucket(NamedTpu):
     lifecycle_days: int | None = option(
         "Age in days at which `lifecycle` acts on an object.", default=None, low=1, shown="never", group=WRITE
     )
-    lifecycle: Literal["delete", "nearline"] = option("Action on an object of that age.", default="delete", group=WRITE)
+    lifecycle: Literal["delete", "nearline"] = option(
+        "What to do with objects older than `lifecycle_days`.", default="delete", group=WRITE
+    )
     soft_delete_days: int = option(
         "Days for which deleted objects can be restored, and are paid for; 0: none.", default=7, group=WRITE
     )
@@ -78,7 +82,7 @@ class CreateBucket(NamedTpu):
     service_account: str | None = option(
         "Create an account that may use this bucket and nothing else.", default=None, metavar="NAME"
     )
-    role: Literal["reader", "writer"] = option("Rights of that account.", default="reader")
+    role: Literal["reader", "writer"] = option("Access that `service_account` gets to the bucket.", default="reader")
     dry_run: bool = option(
         "Print what would be created, and the gcloud commands for the account; create nothing.", default=False
     )

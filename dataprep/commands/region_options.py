@@ -36,7 +36,7 @@ class Guarded(Request):
     """Options of requests that may read a bucket across regions."""
 
     region_policy: Literal["refuse", "warn", "off"] = option(
-        "Action when the transfer from a bucket is charged.", default="refuse", group=WHERE
+        "What to do if reading from the bucket would incur transfer charges.", default="refuse", group=WHERE
     )
 
 

@@ -109,7 +109,7 @@ named.
 
 
 def links_of(manifest: Manifest, *, named: bool) -> str:
-    """Return how links in the data of a dataset are followed: a name in LINKS."""
+    """Return the link policy for a dataset's data: a value of `dataprep.storage.folders.Links`."""
     return "anywhere" if is_adopted(manifest) and named else "inside"
 
 

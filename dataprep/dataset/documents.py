@@ -42,8 +42,8 @@ MAX_CHARACTERS = 60
 def decoder(kind: type[T], *, lax: bool = False) -> msgspec.json.Decoder[T]:
     """Return the decoder of a type; threads that read documents must take it from here.
 
-    Only one thread at a time makes a decoder: msgspec 0.22 attaches what it learns about a class to the class before it
-        has finished, and another thread that then reads a document of this class crashes the process.
+    Decoders are created one at a time. msgspec 0.22 caches type information on the class before that information is
+    complete, and a second thread that uses it crashes the process.
     """
     found = _decoders.get((kind, lax))
     if found is None:

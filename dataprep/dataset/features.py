@@ -141,7 +141,7 @@ def annotation_values(features: Features, annotations: bytes) -> Values:
     """Return the values of annotations that `annotations_json` wrote.
 
     Raises:
-        FormatError: It did not write these bytes; the caller adds the sample to the text.
+        FormatError: `annotations_json` did not write these bytes. The caller adds the sample's name to the message.
     """
     if not features:
         if annotations:

@@ -65,8 +65,9 @@ class DemoImage:
     """Description of one demo image, which is sent to a worker."""
 
     name: str
-    """Seed of the demo, by which draws are keyed."""
+    """Name of the demo dataset, which keys the draws, too."""
     seed: int
+    """Seed of the demo, by which draws are keyed."""
     index: int
     photograph: int
     oddity: str = ""

@@ -411,7 +411,7 @@ class OwnData:
     text_files: tuple[tuple[str, str], ...] = ()
     """Features that hold the text files of pictures, each with the suffix of its files."""
     join_classes: bool = False
-    """Whether classes whose names differ only in case or Unicode form are one."""
+    """Whether to merge classes whose names differ only in case or Unicode form."""
     archive: str = ""
     """Name of the only file to read below the source, an archive or table, or folder of tables; empty for all files."""
     image_column: str | None = None

@@ -110,7 +110,7 @@ class Row(NamedTuple):
     roles: dict[str, Value]
     """Values by role, for the roles that the table has."""
     carried: tuple[Value, ...]
-    """The values of `LaionTables.carried`."""
+    """The row's values in the columns that `LaionTables.carried` lists, in that order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -49,7 +49,7 @@ MAX_LISTED = 2 * MAX_NAMED
 
 @dataclass(frozen=True, kw_only=True)
 class Table(base.OwnDataset):
-    """Tables of images."""
+    """Dataset `table`: images in, or listed by, the user's own tables."""
 
     def opened(self, root: Storage, reading: base.Reading = base.READ_ALL) -> own_pictures.OpenedDataset:
         reader = _TableReader(root, self.own or base.OwnData(name=self.name), reading.progress)

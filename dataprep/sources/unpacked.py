@@ -157,7 +157,7 @@ def _little_endian(numbers: array[int]) -> array[int]:
 
 
 class UnpackedImages:
-    """The originals of a build; images of parquet files are read from the files with unpacked images."""
+    """Reads a build's originals. Images inside parquet files are read from their unpacked copies."""
 
     def __init__(self, originals: Storage, output: Storage, sources: Iterable[PlannedSource]) -> None:
         self._originals, self._output = originals, output

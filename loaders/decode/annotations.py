@@ -258,7 +258,7 @@ def _moved(
         except (TypeError, ValueError) as error:
             raise FormatError("a polygon that is not a list of pairs, expected x and y of each point") from error
         if not (np.abs(points) <= MAX_COORDINATE).all():
-            raise FormatError(f"a polygon with a coordinate that is not a number up to {MAX_COORDINATE:,.0f}")
+            raise FormatError(f"a polygon coordinate is NaN or beyond ±{MAX_COORDINATE:,.0f}")
         yield transform_points(points, view, annotated_size=annotated_size)
 
 

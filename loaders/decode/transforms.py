@@ -81,7 +81,7 @@ class TorchvisionTransform(SeededTransform, AnnotationTransform):
     def augment(
         self, image_HWC: NDArray[np.uint8], annotations: Annotations, rng: np.random.Generator
     ) -> tuple[NDArray[np.uint8], Annotations]:
-        """Augment an image with its annotations; without `fields` the image alone."""
+        """Augment an image and its annotations; only the image if `fields` is not set."""
         result: tuple[NDArray[np.uint8], Annotations] = self._seeded(rng, image_HWC, annotations)
         return result
 
@@ -195,7 +195,7 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
     def augment(
         self, image_HWC: NDArray[np.uint8], annotations: Annotations, rng: np.random.Generator
     ) -> tuple[NDArray[np.uint8], Annotations]:
-        """Augment an image with its annotations; without `fields` the image alone."""
+        """Augment an image and its annotations; only the image if `fields` is not set."""
         result: tuple[NDArray[np.uint8], Annotations] = self._seeded(rng, image_HWC, annotations)
         return result
 

@@ -96,14 +96,14 @@ def transform_cost(
 def holds_lock(
     cost: TransformCost, *, threads: int, images_per_s: float, cpu_s_per_image: float, idle_cores: float
 ) -> bool:
-    """Whether the threads of a process take turns in a transform, as those that run Python code do.
+    """Whether a transform holds the interpreter lock, so that only one thread of a process runs it at a time.
 
     Args:
         cost: Cost of the transform.
         threads: Threads of one process that call it.
         images_per_s: Rate of one process.
-        cpu_s_per_image: Total CPU time for an image. Threads wait for the lock outside a short transform, too, because
-            the interpreter lets a thread keep it for 5 ms.
+        cpu_s_per_image: Total CPU time for an image. With a short transform, threads also wait for the lock elsewhere:
+            a thread may keep it for 5 ms.
         idle_cores: Cores that were idle during the measurement.
     """
     taken = images_per_s * cost.cpu_s_per_image

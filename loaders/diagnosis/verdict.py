@@ -48,7 +48,7 @@ class Measured:
     predicted: Prediction
     """Prediction from the stages."""
     stage_limit: Limit
-    """Limit of the run according to its stages (`limit_of`); changes are proposed for it."""
+    """The run's bottleneck according to its stages (`limit_of`). The proposed changes address it."""
     transform: TransformCost | None = None
     """The user's part of preparing an image."""
     cpu_s_per_image: float = 0.0
@@ -120,7 +120,7 @@ class Measured:
         return f", while other programs use {self.other_cores:.1f} of {self.cores} cores"
 
     def words(self) -> dict[str, str]:
-        """Return the words that sentences take."""
+        """Return the values for the placeholders in the verdict's sentences."""
         share = f"{100 * min(1.0, self.observed / self.compute):.0f} % of what the device could take"
         slower = self.compute_share * self.compute / self.observed
         slower_steps = (

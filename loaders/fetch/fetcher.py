@@ -449,7 +449,10 @@ class BucketFetcher(Fetcher):
         return all(crc32c_of(data[starts[at] : stops[at]]) == entries.image_crc32c[at] for at in wanted.images)
 
     def _settle(self, wanted: _Range, result: bytes | Exception, *, is_hedge: bool) -> None:
-        """Keep the data of the read that ends first, or the error of the last one; free the bytes of any other."""
+        """Keep the first read that succeeds, or the last error if all fail.
+
+        Release the memory reserved for the others.
+        """
         with self._lock:
             self._running.pop(wanted, None)
             wanted.reads -= 1

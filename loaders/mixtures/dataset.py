@@ -242,7 +242,10 @@ def _located(url: str, folder: str) -> str:
 
 
 def _fraction(weight: object) -> Fraction:
-    """Return a weight as a fraction; a float as the nearest one with a denominator up to MAX_DENOMINATOR."""
+    """Convert a weight to a fraction.
+
+    Floats are rounded to the nearest fraction whose denominator is at most MAX_DENOMINATOR.
+    """
     if isinstance(weight, bool) or not isinstance(weight, Real) or not 0 <= float(weight) <= MAX_TOTAL:
         raise UsageError(f"weight must be a number from 0 to {MAX_TOTAL:,}, got {quoted(weight)}")
     if isinstance(weight, Rational):

@@ -239,7 +239,7 @@ class Origins(NamedTuple):
     positions: NDArray[np.int64]
     """Position in the mixture, shape (samples,)."""
     members: NDArray[np.int64]
-    """Number of the dataset, shape (samples,)."""
+    """Index of each sample's dataset in the mixture, shape (samples,)."""
     indexes: NDArray[np.int64]
     """Position in the dataset's own order, shape (samples,)."""
 

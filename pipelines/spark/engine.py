@@ -61,8 +61,8 @@ def open_engine(choice: EngineChoice, work: EngineWork) -> Iterator[Engine]:
     """Start a context or join the running one, and check a node before anything is planned.
 
     Raises:
-        UsageError: The cluster cannot be reached; or its workers have another Python, not this version of this
-            package, or do not see the originals.
+        UsageError: The cluster cannot be reached, or its workers run another Python, lack this version of dataprep, or
+            cannot read the originals.
     """
     context = open_context(spark_options(choice.options))
     try:

@@ -58,8 +58,8 @@ def test_the_command_line_of_maes_fine_tuning_is_accepted(monkeypatch):
         ({"recount": 0}, "`recount` must be 1 to 2,147,483,647, got 0"),
         ({"layer_decay": 0.0}, "`layer_decay` must be above 0"),
         ({"model": "vit_giant_patch16"}, "no encoder 'vit_giant_patch16'; expected vit_SIZE_patchN of micro"),
-        ({"nb_classes": 1}, "`num_classes` 1, the data have"),
-        ({"start_epoch": 1, "resume": "x.pth"}, "`start_epoch` and `resume`"),
+        ({"nb_classes": 1}, "`num_classes` is 1, but the data have"),
+        ({"start_epoch": 1, "resume": "x.pth"}, "give either `start_epoch` or `resume`"),
         ({"effective_batch_size": 9, "accum_iter": 2}, "choose a multiple of 2"),
     ],
 )

@@ -97,7 +97,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path
         ({"batch_size": -1, "effective_batch_size": -1}, "no batch size"),
         ({"use_xla": True}, "`use_xla` and `device` cpu"),
         ({"pin_mem": True}, "for CUDA"),
-        ({"start_epoch": 1, "resume": "x.pth"}, "`start_epoch` and `resume`"),
+        ({"start_epoch": 1, "resume": "x.pth"}, "give either `start_epoch` or `resume`"),
         ({"init": "x.pth", "resume": "y.pth"}, "`init` and `resume` CHECKPOINT; `init` begins a new run"),
         ({"profile_steps": "5:5"}, "`profile_steps` 5:5: expected A:B"),
         ({"log_dir": "gs://bucket/logs"}, "expected a folder on a disk"),

@@ -76,7 +76,7 @@ def test_flags_without_a_meaning_under_spmd_are_refused_with_the_reason(name):
         ({"json": True}, "`json` is for `plan`"),
         ({"fake_data": True, "diagnose": True}, "`fake_data` has none"),
         ({"att_dropout": 1.0}, "`att_dropout` must be 0 or more and below 1, got 1.0"),
-        ({"num_classes": 2}, "`num_classes` 2, the data have"),
+        ({"num_classes": 2}, "`num_classes` is 2, but the data have"),
         (
             {"embed_dim": 65536, "num_blocks": 1000},
             r"of 51,\d{3},\d{3},\d{3},\d{3} parameters needs .* weights, gradients and AdamW's moments; the host has",

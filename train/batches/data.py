@@ -162,7 +162,10 @@ def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -
                 "dataprep adopt --labels FIELD"
             )
     if num_classes is not None and num_classes < data.fewest_classes:
-        raise UsageError(f"`num_classes` {num_classes}, the data have {data.num_classes:,}; give that number, or more")
+        raise UsageError(
+            f"`num_classes` is {num_classes}, but the data have {data.num_classes:,} classes; give at least "
+            f"{data.num_classes:,}"
+        )
     return num_classes or data.num_classes
 
 

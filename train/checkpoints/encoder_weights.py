@@ -109,13 +109,14 @@ def to_vitmae(ours: Tensors) -> Tensors:
     blocks = {our: their for their, our in _BLOCKS.items()}
     names = {our: their for their, our in _NAMES.items()}
     for name, each in ours.items():
-        match, end = _OUR_BLOCK.fullmatch(name), ""
+        match = _OUR_BLOCK.fullmatch(name)
         if match is None:
-            if name not in names:
-                name, _, end = name.rpartition(".")
-            if name not in names:
-                raise FormatError(f"{name}.{end} has no place in ViTMAE, which has an encoder and a decoder of pixels")
-            theirs[_prefixed(names[name]) + (f".{end}" if end else "")] = each
+            module, end = name, ""
+            if module not in names:
+                module, _, end = name.rpartition(".")
+            if module not in names:
+                raise FormatError(f"{name}: ViTMAE has no such weight; it has only an encoder and a pixel decoder")
+            theirs[_prefixed(names[module]) + (f".{end}" if end else "")] = each
             continue
         place = _prefixed(f"{blocks[match[1]]}.{match[2]}")
         if match[3] == "attn.qkv":

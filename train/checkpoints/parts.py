@@ -63,6 +63,7 @@ def whole_of(parts: Iterable[State]) -> State:
     rest: State | None = None
     whole: dict[Path, torch.Tensor] = {}
     missing: dict[Path, int] = {}
+    starts: set[tuple[Path, tuple[int, ...]]] = set()
     for part in parts:
         rest = part["rest"] if rest is None else rest
         for entry in part["pieces"]:
@@ -71,16 +72,26 @@ def whole_of(parts: Iterable[State]) -> State:
                 if path not in whole:
                     whole[path] = torch.empty(entry["shape"], dtype=values.dtype)
                     missing[path] = prod(entry["shape"])
-                stops = (first + length for first, length in zip(start, values.shape, strict=True))
+                stops = [first + length for first, length in zip(start, values.shape, strict=True)]
+                if values.numel() and (path, tuple(start)) in starts:
+                    ranges = ", ".join(f"{first}:{stop}" for first, stop in zip(start, stops, strict=True))
+                    raise FormatError(f"{_shown(path)}: the values [{ranges}] are in two parts")
+                if values.numel():
+                    starts.add((path, tuple(start)))
                 whole[path][tuple(map(slice, start, stops))] = values
                 missing[path] -= values.numel()
     if rest is None:
         raise FormatError("no part holds the values that are not sharded; the first host's part is missing")
     for path, tensor in whole.items():
         if missing[path]:
-            raise FormatError(f"{'/'.join(map(str, path))}: {missing[path]:,} values are in no part, or in two")
+            where = "in no part" if missing[path] > 0 else "in two parts"
+            raise FormatError(f"{_shown(path)}: {abs(missing[path]):,} values are {where}")
         _put(rest, path, tensor)
     return rest
+
+
+def _shown(path: Path) -> str:
+    return "/".join(map(str, path))
 
 
 def _leaves(tree: Any, path: Path) -> Iterable[tuple[Path, Pieces]]:
@@ -137,8 +148,8 @@ class Save:
                 continue
             if other := found.get(rank := int(match[3])):
                 raise DataprepError(
-                    f"{storage.url_of(info.name)}: a second part of host {rank} next to {other}; two processes run as "
-                    "this host: end the one that is left over"
+                    f"{storage.url_of(info.name)}: host {rank} already has a part, {other}. Two processes are running "
+                    f"as host {rank}; stop the stale one"
                 )
             found[rank] = info.name
         return found

@@ -103,7 +103,7 @@ class JaxOptions(RunOptions):
 class ShardingOptions(JaxOptions):
     """Options that save memory in JAX, for programs that do not do it by default."""
 
-    fsdp: bool = flag(False, "With JAX: shard weights and moments among the devices.", DEVICES)
+    fsdp: bool = flag(False, "With JAX: shard weights and optimizer moments across devices.", DEVICES)
     grad_ckpt: bool = flag(
         False, "With JAX: keep no results of a block for its gradient, but compute them again.", DEVICES
     )

@@ -55,13 +55,13 @@ _OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|RESOURCE
 
 
 def flag(default: Any, text: str, group: str = OTHER, within: Spec = MappingProxyType({}), **about: Any) -> Any:
-    """Make a field that is an option: `dataprep.arguments.option`, with its arguments in reading order.
+    """Declare an option field. Same as `dataprep.arguments.option`, but the default comes first, then the help text.
 
     Args:
         default: Value if it is not given.
         text: Line of help.
         group: One of HEADINGS.
-        within: Range of a number; every number has one.
+        within: Allowed range; required for numbers.
         about: Other arguments of `option`.
     """
     return option(text, default=default, group=group, **within, **about)

@@ -129,8 +129,8 @@ class RunOptions(Request):
     resume: str = flag("", "Checkpoint to resume, or `automatic`: the newest valid one in output_dir.", SAVE)
     init: str = flag(
         "",
-        "Checkpoint whose weights a new run begins with, at the first image of its own data; with `resume` automatic "
-        "it is not read where output_dir has a checkpoint.",
+        "Checkpoint for the initial weights; the new run starts at the beginning of its own data. Ignored if `resume` "
+        "is automatic and `output_dir` already has a checkpoint.",
         SAVE,
     )
     ckpt_interval: int = flag(
@@ -355,7 +355,7 @@ class RecipeOptions(RunOptions):
         if self.start_epoch >= self.epochs:
             raise UsageError(f"`start_epoch` {self.start_epoch} of {self.epochs} epochs; choose one before the last")
         if self.start_epoch and self.resume not in ("", AUTOMATIC):
-            raise UsageError("`start_epoch` and `resume`; a checkpoint knows its epoch, give one of them")
+            raise UsageError("give either `start_epoch` or `resume`, not both: a checkpoint stores its epoch")
 
     def schedule(self, effective_batch: int) -> HalfCosine:
         """Return the learning rate of a run with this number of images per update."""

@@ -227,8 +227,8 @@ def pack(folder: Path) -> Archive:
         return _packed(folder, _in_git(folder) or _in_folder(folder))
     except OSError as error:
         raise UsageError(
-            f"{error.filename}: {error.strerror}, while {folder} is packed; expected files that do not change "
-            "meanwhile: run it again, or name what other programs write in .gitignore"
+            f"{error.filename}: {error.strerror} while packing {folder}; files must not change during packing: run "
+            "again, or list in .gitignore the files that other programs write"
         ) from None
 
 

@@ -42,7 +42,7 @@ def test_a_build_that_finds_a_damaged_dataset_names_the_file_and_overwrite_mends
     with pytest.raises(VerificationError) as error:
         whole(request(originals, storage_url, fmt))
     assert f"{storage_url}: the dataset is damaged, 1 file of it: {name} {what}. " in str(error.value)
-    assert "`overwrite`" in str(error.value) and f"replicate another copy to {storage_url}" in str(error.value)
+    assert "`overwrite`" in str(error.value) and f"replicate the copy to {storage_url}" in str(error.value)
     whole(request(originals, storage_url, fmt, overwrite=True))
     assert digests(storage_url) == before
 

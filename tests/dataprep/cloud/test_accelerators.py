@@ -116,9 +116,9 @@ def test_a_tpu_may_be_written_in_several_ways(name, official, hosts):
         ("v4-99x99x99", "v4-99x99x99: a topology of v4 is AxBxC with at most 4,096 chips; got 99x99x99"),
         ("v6e:0x4", "v6e:0x4: a topology of v6e is AxB with at most 256 chips; got 0x4"),
         ("v4:1x1x1", "v4:1x1x1: 1 chips do not fill machines of 4 chips each; choose a multiple"),
-        ("tpu7x-15", "tpu7x-15: as a name of xpk it means 15 TensorCores, whose topology is not known; tpu7x is named"),
-        ("tpu7x-24", "tpu7x-24: as a name of xpk it means 24 TensorCores, whose topology is not known; tpu7x is named"),
-        ("tpu7x-32768", "tpu7x-32768: as a name of xpk it means 32,768 TensorCores, whose topology is not known;"),
+        ("tpu7x-15", "tpu7x-15: read as an xpk name, this means 15 TensorCores, and no topology is known"),
+        ("tpu7x-24", "tpu7x-24: read as an xpk name, this means 24 TensorCores, and no topology is known"),
+        ("tpu7x-32768", "tpu7x-32768: read as an xpk name, this means 32,768 TensorCores, and no topology is known"),
         (
             "v5e",
             "v5e: no TPU of this name is known; v5e is a generation, and its size is missing: write v5litepod-1, v5",

@@ -111,8 +111,14 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
         (["{pets}", "--output", "{pets}", "--format", "tfrecord"], "URL and --output are the same"),
         (["{pets}", "--output", "{pets}/out", "--format", "tfrecord"], "are inside one another"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--split", "test"], "--split test"),
-        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--field", "caption"], "are all kept (caption, "),
-        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--no-fields"], "are all kept (caption, "),
+        (
+            ["{pets}", "--output", "{out}", "--format", "tfrecord", "--field", "caption"],
+            "a dataset that has features (caption, ",
+        ),
+        (
+            ["{pets}", "--output", "{out}", "--format", "tfrecord", "--no-fields"],
+            "a dataset that has features (caption, ",
+        ),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--val-fraction", "1"], "must be from 0 to below 1"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--default", "a"], "expected NAME=VALUE"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--name", "imagenet"], "choose another with --name"),

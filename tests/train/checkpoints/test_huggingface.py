@@ -81,7 +81,7 @@ def test_weights_of_other_networks_are_refused(tiny):
     key = "vit.encoder.layer.1.attention.attention.key.bias"
     with pytest.raises(FormatError, match=r"x: encoder.layer.1.attention.attention.key.bias is missing next to"):
         from_vitmae("x", {name: each for name, each in theirs.items() if name != key})
-    with pytest.raises(FormatError, match=r"head.weight has no place in ViTMAE"):
+    with pytest.raises(FormatError, match=r"^head\.weight: ViTMAE has no such weight"):
         to_vitmae({"head.weight": torch.zeros(1)})
 
 

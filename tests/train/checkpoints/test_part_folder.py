@@ -70,7 +70,7 @@ def test_a_part_of_a_second_process_of_a_host_ends_the_save(tmp_path):
     begun = begin_save(storage, 2)
     for digest in ("0" * 16, "1" * 16):
         storage.create(begun.part_name(1, 2, digest), b"")
-    with pytest.raises(DataprepError, match=r"a second part of host 1 next to .*; two processes run as this host"):
+    with pytest.raises(DataprepError, match=r"host 1 already has a part, .*\. Two processes are running as host 1"):
         begun.parts(storage)
 
 

@@ -4,11 +4,12 @@ import hashlib
 import json
 
 import pytest
+import torch
 
-from dataprep.errors import UsageError
-from tests.support.parted_states import same, save, state
+from dataprep.errors import FormatError, UsageError
+from tests.support.parted_states import cut_state, same, save, state
 from train.checkpoints.checkpoint import CheckpointFolder
-from train.checkpoints.parts import FOLDER, PartFolder
+from train.checkpoints.parts import FOLDER, PartFolder, Pieces, part_of, whole_of
 
 
 @pytest.mark.parametrize("what", ["list", "part"])
@@ -58,3 +59,19 @@ def test_a_list_of_a_newer_version_is_neither_skipped_nor_moved(tmp_path):
     with pytest.raises(UsageError, match="version 2, this program reads 1"):
         CheckpointFolder(str(tmp_path)).newest_valid(print, move_damaged=True)
     assert (tmp_path / name).exists()
+
+
+def test_values_in_two_parts_are_named():
+    twice = [part_of(cut_state(state(1), 0, 2), rank=rank) for rank in range(2)]
+    with pytest.raises(FormatError, match=r"^model/a: the values \[0:\d+, 0:\d+\] are in two parts$"):
+        whole_of(twice)
+    pieces = [Pieces((4,), [((start,), torch.zeros(3))]) for start in (0, 1)]
+    overlapping = [part_of({"a": piece}, rank=rank) for rank, piece in enumerate(pieces)]
+    with pytest.raises(FormatError, match=r"^a: 2 values are in two parts$"):
+        whole_of(overlapping)
+
+
+def test_pieces_without_values_may_begin_at_the_same_place():
+    pieces = [Pieces((2,), [((start,), torch.ones(length))]) for start, length in ((0, 2), (2, 0), (2, 0))]
+    parts = [part_of({"a": piece}, rank=rank) for rank, piece in enumerate(pieces)]
+    assert same(whole_of(parts), {"a": torch.ones(2)})

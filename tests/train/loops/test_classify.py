@@ -183,7 +183,7 @@ def test_the_mixed_images_and_labels_are_trained_on(data):
 
 def test_data_without_labels_or_with_more_classes_than_logits_are_refused(data):
     assert classes_of(data, 1000) == 1000
-    with pytest.raises(UsageError, match="`num_classes` 1, the data have"):
+    with pytest.raises(UsageError, match="`num_classes` is 1, but the data have"):
         classes_of(data, 1)
     with pytest.raises(UsageError, match="no labels"):
         classes_of(Data(url="x", splits=("train",), num_classes=None), 10)

@@ -136,7 +136,7 @@ def test_a_folder_that_holds_data_is_refused(tmp_path, monkeypatch):
 def test_a_file_that_is_gone_before_it_is_read_is_named(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text("print()")
     monkeypatch.setattr(fleet, "_in_folder", lambda folder: ["train.py", "train.py.swp"])
-    with pytest.raises(UsageError, match=r"train\.py\.swp: No such file or directory, while .* is packed; .*run it"):
+    with pytest.raises(UsageError, match=r"train\.py\.swp: No such file or directory while packing .*; .*: run again"):
         pack(tmp_path)
 
 
