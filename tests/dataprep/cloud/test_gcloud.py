@@ -182,5 +182,7 @@ def test_errors_of_gcloud_are_passed_on(gcloud):
 @pytest.mark.parametrize("answer", ["not JSON", '{"an": "object"}'])
 def test_a_malformed_answer_of_gcloud_is_undecided(gcloud, answer):
     (gcloud / "gcloud").write_text(f"#!/bin/sh\necho '{answer}'\n")
-    with pytest.raises(UndecidedError, match=r"tpu-vm list: its answer is not (a )?JSON( list)?; run it by hand, or give `zone`"):
+    with pytest.raises(
+        UndecidedError, match=r"tpu-vm list: its answer is not (a )?JSON( list)?; run it by hand, or give `zone`"
+    ):
         find_zone("my-tpu")
