@@ -108,7 +108,7 @@ def test_a_time_that_no_stage_measures_is_null_without_percentiles_as_the_docume
         unmeasured = {"busy_s", "get_wait_s", "put_wait_s", "cpu_s"} - MEASURED[name]
         assert [json.loads(json.dumps(stage))[time] for time in unmeasured] == [None] * len(unmeasured)
         assert all(stage[time] is not None for time in MEASURED[name])
-    sentence = "A time of which a stage measured nothing is None and has no entry in its `percentiles`"
+    sentence = "A time that a stage did not measure is None and has no entry in its `percentiles`"
     assert sentence in " ".join(OWN_LOOP.split())
     assert sentence in " ".join((Loader.stats.__doc__ or "").split())
 
