@@ -1,4 +1,4 @@
-"""Deterministic, elastic, resumable loaders over datasets that `dataprep build` made or `dataprep adopt` indexed.
+"""Deterministic, elastic, resumable loaders over datasets, and over plain data such as pictures or tars.
 
     with loaders.open_loader("gs://bucket/imagenet", batch_size=1024, rank=rank, world_size=hosts) as loader:
         for batch in loader:  # one epoch

@@ -43,7 +43,8 @@ class Views:
     """A group of views of each image: random resized crops, flipped or not, of one size.
 
     Raises:
-        UsageError: A value has the wrong type or is out of range."""
+        UsageError: A value has the wrong type or is out of range.
+    """
 
     count: int = 1
     """Number of views of each image in this group."""

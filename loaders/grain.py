@@ -72,8 +72,8 @@ def open_batches(
     """Open a loader's batches as a dataset of Grain.
 
     Args:
-        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
-            them, as `loaders.mixture`.
+        url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
+            several datasets, as `loaders.mixture`.
         split: Name of a split.
         batch_size: Images in one step, over all ranks.
         epochs: Number of epochs after which the dataset ends; by default training has no end, and an evaluation has one

@@ -67,15 +67,16 @@ def open_loader(
     """Open a loader over one split of a dataset.
 
     Args:
-        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
-            them, as `loaders.mixture`.
+        url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
+            several datasets, as `loaders.mixture`.
         split: Name of a split; in a mixture, for the datasets that name none.
         batch_size: Images in one step, over all ranks.
         settings: Other settings; `loaders.LoaderConfig` says what each means. By default only the split `train` is
             shuffled (`shuffle`), and what is shuffled is augmented (`augment`).
 
     Raises:
-        UsageError: There is no such dataset, split or setting, or a value has the wrong type or is out of range."""
+        UsageError: There is no such dataset, split or setting, or a value has the wrong type or is out of range.
+    """
     for name, door in (("packs", "open_packs"), ("view_groups", "open_views")):
         if name in settings:
             raise UsageError(f"open_loader has no setting {name}; call {door}, whose batches have other parts")
@@ -93,8 +94,8 @@ def open_packs(
     """Open a loader that delivers images at their own aspect ratio, as patches in rows of one length.
 
     Args:
-        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
-            them, as `loaders.mixture`.
+        url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
+            several datasets, as `loaders.mixture`.
         split: Name of a split.
         batch_size: Images in one step, over all ranks; a multiple of the images in a row times the number of ranks.
         packs: Length of the rows, images in a row, side of a patch, and bounds of an image's tokens.
@@ -126,8 +127,8 @@ def open_views(
     groups. Other views do not change its pixels, and view 0 is the image that `open_loader` delivers for the same crop.
 
     Args:
-        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
-            them, as `loaders.mixture`.
+        url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
+            several datasets, as `loaders.mixture`.
         split: Name of a split.
         batch_size: Images in one step, over all ranks.
         views: Groups of views of each image: 64 views at most.

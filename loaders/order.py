@@ -131,9 +131,7 @@ class Order:
         Raises:
             UsageError: There is no such epoch.
         """
-        if not isinstance(epoch, Integral) or epoch < 0:
-            raise UsageError(f"epoch must be a whole number, 0 or more, got {epoch!r}")
-        return epoch * self.epoch_samples // self.global_batch
+        return _checked(epoch) * self.epoch_samples // self.global_batch
 
     def steps(self, epoch: int) -> int:
         """Return the number of batches in an epoch, which may differ by one from epoch to epoch."""
@@ -143,6 +141,14 @@ class Order:
     def equal_steps(self) -> int:
         """Number of batches that hold an epoch, for tools whose epochs must all have the same number of batches."""
         return -(-self.epoch_samples // self.global_batch)
+
+    def first_equal_batch(self, epoch: int) -> int:
+        """Return the number of an epoch's first batch if each epoch has `equal_steps` batches.
+
+        Raises:
+            UsageError: There is no such epoch.
+        """
+        return _checked(epoch) * self.equal_steps
 
     def epoch_of(self, batch: int) -> int:
         """Return the epoch that a batch belongs to."""
@@ -215,6 +221,13 @@ class Lookup:
                 del self._layouts[oldest]
                 self._streams = {key: parts for key, parts in self._streams.items() if key[0] != oldest}
         return self._layouts[this_pass]
+
+
+def _checked(epoch: int) -> int:
+    """Return the number of an epoch, or raise UsageError if there is no such epoch."""
+    if not isinstance(epoch, Integral) or epoch < 0:
+        raise UsageError(f"epoch must be a whole number, 0 or more, got {epoch!r}")
+    return epoch
 
 
 def check_world(global_batch: int, rank: int, world_size: int) -> None:

@@ -109,10 +109,11 @@ class Samples:
         """Open the samples of a split.
 
         Args:
-            url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL.
+            url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first.
             split: Name of a split.
             images: `decoded` crops and decodes as the loader does; `encoded` delivers the bytes of the stored files.
-            epochs: Number of epochs that the length counts, in the loader's order; by default there is no end.
+            epochs: Number of epochs that the length counts, in the loader's order; by default there is no end, and for
+                PyTorch's samplers one epoch.
             settings: Settings of `open_loader` except those of batches. By default only the split `train` is
                 shuffled, and what is shuffled is augmented.
 
@@ -386,7 +387,7 @@ class Steps:
 
     def _taken(self) -> Iterator[list[int]]:
         order, config = self._loader.order, self._loader.config
-        stop = (self._step // len(self) + 1) * len(self) if config.shuffle else len(self)
+        stop = order.first_equal_batch(self._step // len(self) + 1) if config.shuffle else len(self)
         while self._step < stop:
             first = self._step * config.batch_size
             positions = range(first + config.rank, first + config.batch_size, config.world_size)
@@ -399,7 +400,7 @@ class Steps:
     def set_epoch(self, epoch: int) -> None:
         """Go to the first step of an epoch."""
         if self._loader.config.shuffle:
-            self._step = epoch * len(self)
+            self._step = self._loader.order.first_equal_batch(epoch)
 
     def state_dict(self) -> LoaderState:
         """Return the state after the last step that was taken."""

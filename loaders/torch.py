@@ -130,7 +130,7 @@ class TorchBatches(IterableDataset[TorchBatch]):
         return self._rest() if self._loader.config.shuffle else rest_of_epoch(self._loader)
 
     def _rest(self) -> Iterator[TorchBatch]:
-        stop = (self._step // len(self) + 1) * len(self)
+        stop = self._loader.order.first_equal_batch(self.epoch + 1)
         while (first := self._step) < stop:
             yield from islice(rest_of_epoch(self._loader), stop - first)
             if self._step == first:  # a mixture has ended
@@ -149,7 +149,8 @@ class TorchBatches(IterableDataset[TorchBatch]):
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""
         if self._loader.config.shuffle:
-            self._loader.rewind({"position": epoch * len(self) * self._loader.config.batch_size})
+            first = self._loader.order.first_equal_batch(epoch)
+            self._loader.rewind({"position": first * self._loader.config.batch_size})
 
     def state_dict(self) -> LoaderState:
         """Return the state after the last batch that was taken, for any number of ranks."""
@@ -190,7 +191,7 @@ class TorchSamples(Samples, Dataset[Sample]):
         found = super().__getitems__(indices)
         empty = [each for each in found if not each["mask"]]
         if empty and {"fields", "view"} & empty[0].keys():
-            example = next((each for each in found if each["mask"]), None) or super().__getitems__([0])[0]
+            example = next((each for each in found if each["mask"]), None) or super().__getitems__([_Position(0)])[0]
             for each in empty:
                 each.update({name: example[name] for name in ("fields", "view") if name in example})  # type: ignore[typeddict-item]
         return found

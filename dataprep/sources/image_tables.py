@@ -34,7 +34,6 @@ from dataprep.sources.archives import Progress, refuse_pointer
 from dataprep.sources.base import MAX_IMAGE_BYTES, SPLITS
 from dataprep.sources.folders import MAX_DEPTH, folder_files, tree_files
 from dataprep.sources.keys import IMAGE_SUFFIXES, Problems, Refuse, at_once, is_hidden, name_parts
-from dataprep.sources.tables import holds_texts
 from dataprep.sources.unpacked import NO_IMAGE, PARQUET, unpacked_list, unpacked_name, unpacking
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_of
@@ -118,7 +117,7 @@ class ImageTable:
     @property
     def holds_texts(self) -> bool:
         """Whether all values are texts, as in a CSV file."""
-        return holds_texts(self.name)
+        return table_files.holds_texts(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,9 +202,10 @@ def transform_polygons(
 def transform_masks(
     segmentations: Sequence[Segmentation], view: RowView, *, annotated_size: tuple[int, int] | None = None
 ) -> NDArray[np.uint8]:
-    """Return the masks of objects in a row, (N, size, size), 1 where the middle of a pixel is in the object. A
-    run-length encoding gives each pixel of the row the value of the mask's pixel that contains its middle. Polygons of
-    one object are united; each is filled by the even-odd rule.
+    """Return the masks of objects in a row, (N, size, size), 1 where the middle of a pixel is in the object.
+
+    A run-length encoding gives each pixel of the row the value of the mask's pixel that contains its middle. Polygons
+    of one object are united; each is filled by the even-odd rule.
 
     Args:
         segmentations: Segmentation of each object, or its JSON text.

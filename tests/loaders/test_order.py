@@ -56,6 +56,13 @@ def test_order_continues_at_any_batch_with_another_number_of_ranks(values, batch
     assert got == [(position, sample) for position, sample in expected if position % world_size == rank]
 
 
+def test_equal_epochs_are_as_long_as_the_guide_says():
+    order = Order(shard_samples=(60,), seed=0, global_batch=8, samples_per_block=1)
+    assert (order.first_batch(12), order.first_equal_batch(12)) == (90, 96)
+    with pytest.raises(UsageError, match="epoch must be a whole number, 0 or more, got -1"):
+        order.first_equal_batch(-1)
+
+
 @given(SETTINGS)
 @settings(max_examples=100, deadline=None)
 def test_every_pass_has_every_sample_once_and_epochs_share_out_all_batches(values):
@@ -66,6 +73,7 @@ def test_every_pass_has_every_sample_once_and_epochs_share_out_all_batches(value
     assert sum(order.steps(epoch) for epoch in range(7)) == order.first_batch(7)
     total = 7 * order.passes * order.num_samples // order.global_batch
     assert order.first_batch(7) == total
+    assert 0 <= order.first_equal_batch(7) - total <= 7
     for epoch in range(7):
         for batch in range(order.first_batch(epoch), order.first_batch(epoch + 1)):
             assert order.epoch_of(batch) == epoch
