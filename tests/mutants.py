@@ -142,7 +142,8 @@ def run_tests(tests: str) -> int:
 
 def main(words: list[str]) -> int:
     """Judge every mutant that was not judged before."""
-    chosen = [each for each in mutants() if not words or any(word in each.file for word in words if word != "--anew")]
+    files = [word for word in words if word != "--anew"]
+    chosen = [each for each in mutants() if not files or any(file in each.file for file in files)]
     if faults := list(filter(None, (each.fault for each in chosen))):
         print("\n".join(faults), file=sys.stderr)
         return 2
