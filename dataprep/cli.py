@@ -27,7 +27,7 @@ COMMANDS = {
     "adopt": "Index data that other tools wrote, so that the loaders read them in place.",
     "bench": "Measure how many images per second the loader delivers.",
     "build": "Build verified shards from original files, on disk or in a bucket.",
-    "card": "Write the cards of a dataset: README.md for the Hugging Face Hub, and croissant.json.",
+    "card": "Write the cards of a dataset: README.md for the Hugging Face Hub, croissant.json and _info.json.",
     "check-region": "Show where buckets and their readers are, and what reading them costs.",
     "convert": "Make a dataset from another one: another format, smaller images, other shards.",
     "create-bucket": "Create a private bucket in a TPU's region, and an account that may use it.",

@@ -77,11 +77,12 @@ def test_hugging_face_datasets_reads_shards(roots, rows):
 
 def test_hugging_face_datasets_reads_an_image_folder(roots, rows):
     folder = roots["imagefolder"] / "train"
-    found = read_annotations_with_hf_datasets("imagefolder", str(folder))
+    found = read_annotations_with_hf_datasets("imagefolder", str(roots["imagefolder"]))
     assert len(found) == len(rows)
     for row in found:
         path = row.pop("path")
         key = "/".join(path.removesuffix(".jpg").split("/")[-2:])
+        assert row.pop("label") == key.partition("/")[0]
         assert row.pop("sha256") == hashlib.sha256((folder / f"{key}.jpg").read_bytes()).hexdigest()
         assert row == rows[key]
 

@@ -113,7 +113,7 @@ def order_split(
     """
     sizes = _sizes(refs)
     count, total = len(refs), sum(int(chunk.sum()) for chunk in _numbers(sizes.batches()))
-    shards = options.num_shards or max(1, -(-total // options.shard_bytes))
+    shards = options.shards_of(total)
     if options.num_shards is not None and shards > max(1, count):
         raise UsageError(f"`num_shards` {shards}: split {split} has only {count:,} samples; ask for fewer shards")
     shuffle = Shuffle(options.seed, split, permutes=options.converted is None or options.converted.shuffle)
@@ -614,7 +614,7 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     shards, splits = plan.num_shards, len(plan.splits)
     samples = sum(sum(split.shard_samples) for split in plan.splits)
     described = 2 * splits + metadata_files + 1
-    cards = 2  # README.md and croissant.json, which are uploaded under their own names
+    cards = 2 + (plan.options.format == "webdataset")  # which are uploaded under their own names
     # Each object except single images is uploaded, and then copied to its name by the server.
     inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
     # Receipts, plan.json and the references; for each split its list of originals, and the list's digest.

@@ -1,6 +1,7 @@
-"""The cards of a dataset: `README.md` with the head that the Hugging Face Hub reads, and `croissant.json`.
+"""The cards of a dataset: `README.md` with the head that the Hugging Face Hub reads, `croissant.json`, and for tars
+`_info.json`, in which timm finds their names and counts.
 
-Both are pure functions of the manifest and not part of any digest: users may edit them (docs/decisions/0013-cards.md).
+All are pure functions of the manifest and not part of any digest: users may edit them (docs/decisions/0013-cards.md).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.features import BOXES, Features, described
 from dataprep.dataset.index import index_files
 from dataprep.dataset.manifest import MANIFEST, built_as
-from dataprep.dataset.paths import BUILD, CROISSANT, README
+from dataprep.dataset.paths import BUILD, CROISSANT, README, WDS_INFO
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import ConflictError
 from dataprep.formats import FORMATS
@@ -179,7 +180,6 @@ def _record_set(name: str, description: str, fields: list[Json]) -> Node:
     return {"@id": name, "@type": "cr:RecordSet", "description": description, "field": fields, "name": name}
 
 
-CARDS = (README, CROISSANT)
 MAX_CARD_BYTES = 1 << 28
 """Maximum size of a card that is compared; `croissant.json` has 300 bytes for each shard."""
 PLAN_LINE = r"^- Plan: `([0-9a-f]{64})`, revision \d+$"
@@ -202,7 +202,10 @@ _SIZES = (
 
 def cards_of(manifest: Manifest) -> dict[str, bytes]:
     """Return the cards of a dataset by their names: the same manifest gives the same bytes."""
-    return {README: readme(manifest).encode(), CROISSANT: croissant_bytes(manifest, stated_licence(manifest))}
+    cards = {README: readme(manifest).encode(), CROISSANT: croissant_bytes(manifest, stated_licence(manifest))}
+    if manifest.format == "webdataset" and not is_adopted(manifest):
+        cards[WDS_INFO] = wds_info(manifest)
+    return cards
 
 
 def write_cards(storage: Storage, manifest: Manifest) -> list[str]:
@@ -285,6 +288,20 @@ def readme(manifest: Manifest) -> str:
     return f"---\n{head}---\n\n{body}"
 
 
+def wds_info(manifest: Manifest) -> bytes:
+    """Return `_info.json`, which timm's reader of tars wants (timm/data/readers/reader_wds.py)."""
+    splits = {
+        split.name: {
+            "name": split.name,
+            "filenames": [shard["file"] for shard in split.shards],
+            "shard_lengths": [shard["samples"] for shard in split.shards],
+            "num_samples": split.samples,
+        }
+        for split in manifest.splits
+    }
+    return json.dumps({"splits": splits}, indent=1).encode() + b"\n"
+
+
 # The head, which is YAML: texts are written as JSON, which YAML includes
 
 
@@ -304,10 +321,13 @@ def _head(manifest: Manifest) -> Iterator[str]:
     if patterns:
         yield "configs:"
         yield "- config_name: default"
+        if FORMATS[manifest.format].one_file_per_image and not manifest.classes:
+            yield "  drop_labels: true"  # which datasets makes of folders
         yield "  data_files:"
-        for split, pattern in patterns.items():
+        for split, names in patterns.items():
             yield f"  - split: {split}"
-            yield f"    path: {_quoted(pattern)}"
+            yield "    path:"
+            yield from (f"    - {_quoted(name)}" for name in names)
 
 
 def _tasks(manifest: Manifest) -> Iterator[str]:
@@ -333,12 +353,22 @@ def _size(samples: int) -> str:
     return next((name for bound, name in _SIZES if samples < bound), "10B<n<100B")
 
 
-def _data_files(manifest: Manifest) -> Mapping[str, str]:
-    """Return the pattern of each split's files for `datasets.load_dataset`; empty if it cannot read them."""
-    if is_adopted(manifest) or manifest.format == "tfrecord":
+def _data_files(manifest: Manifest) -> Mapping[str, list[str]]:
+    """Return the patterns of each split's files for `datasets.load_dataset`; empty for adopted data.
+
+    Without patterns datasets would load the index. It does not read TFRecords, and says so; it does not follow the
+    links of repeats, so each has the pattern of the folder that the links lead to.
+    """
+    if is_adopted(manifest):
         return {}
-    pattern = "{}/**" if FORMATS[manifest.format].one_file_per_image else "{}/*.tar"
-    return {re.sub(r"\W", "_", split.name): pattern.format(split.name) for split in manifest.splits if split.samples}
+    return {re.sub(r"\W", "_", split.name): _patterns(manifest, split) for split in manifest.splits if split.samples}
+
+
+def _patterns(manifest: Manifest, split: SplitManifest) -> list[str]:
+    shard_format, stored = FORMATS[manifest.format], split.repeats["stored"]
+    if shard_format.one_file_per_image:
+        return [f"{shard_format.image_root(split.name, stored)}/**"] * stored
+    return [f"{split.name}/*.tar"] if manifest.format == "webdataset" else [f"*-{split.name}.tfrecord-*"]
 
 
 def _quoted(text: str) -> str:

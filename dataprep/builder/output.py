@@ -574,7 +574,7 @@ def leftovers(storage: Storage) -> Iterator[str]:
 
 # Files of a dataset whose manifest is gone
 
-_NOT_OF_PLAN = frozenset({paths.README, paths.CROISSANT, REPLICAS})
+_NOT_OF_PLAN = frozenset({*paths.CARDS, REPLICAS})
 """Files of a dataset that no plan names, and no build replaces."""
 
 

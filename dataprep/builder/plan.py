@@ -71,6 +71,9 @@ def fault_of(storage: Storage, name: str, expected: FileDigest) -> str | None:
 
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20
+MIN_SHARDS, MIN_SHARD_BYTES = 64, 2**20
+"""Shards that a split has by default if each holds this many source bytes: webdataset wants a shard for each worker of
+each rank, here 8 ranks of 8. Not the number of cores, which would give other bytes on other machines."""
 _VERSION_CHARACTERS = 300
 Repeat = Literal["virtual", "physical"]
 
@@ -85,7 +88,8 @@ class BuildOptions:
     splits: tuple[str, ...]
     seed: int = 0
     shard_bytes: int = DEFAULT_SHARD_BYTES
-    """Approximate number of source bytes of each shard; ignored if num_shards is given."""
+    """Approximate number of source bytes of each shard; ignored if num_shards is given. The default is an upper bound:
+    a small split has MIN_SHARDS smaller ones."""
     num_shards: int | None = None
     """Number of shards of each split, or of each stored pass of it."""
     repeat: Repeat = "virtual"
@@ -119,6 +123,13 @@ class BuildOptions:
     def name(self) -> str:
         """The dataset's name; for a user's own data, the name that the user chose."""
         return self.dataset if self.own is None else self.own.name
+
+    def shards_of(self, source_bytes: int) -> int:
+        """Return the number of shards of a split with this many bytes of original images."""
+        if self.num_shards is not None:
+            return self.num_shards
+        least = min(MIN_SHARDS, source_bytes // MIN_SHARD_BYTES) if self.shard_bytes == DEFAULT_SHARD_BYTES else 1
+        return max(1, least, -(-source_bytes // self.shard_bytes))
 
     def document(self) -> JsonObject:
         values = asdict(self)

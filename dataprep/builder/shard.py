@@ -656,5 +656,7 @@ def _lines(build: OpenBuild, split: records.SplitManifest, first_index: int) -> 
         rows = index.read_group(number, ["key", "label"])
         keys, labels = (rows.column(name).to_pylist() for name in ("key", "label"))
         planned_split, _ = build.plan.locate(first_index + number)
-        for key, file in zip(keys, image_names(build.plan, planned_split, keys, labels), strict=True):
-            yield metadata_line(file.removeprefix(f"{split.name}/"), annotations[key].encode())
+        files = image_names(build.plan, planned_split, keys, labels)
+        for key, label, file in zip(keys, labels, files, strict=True):
+            class_name = records.class_name_of(label, build.plan.classes) or ""
+            yield metadata_line(file.removeprefix(f"{split.name}/"), annotations[key].encode(), class_name)

@@ -27,7 +27,7 @@ from dataprep.dataset.manifest import (
     manifest_in,
     no_dataset,
 )
-from dataprep.dataset.paths import CROISSANT, PLAN_JSON, README
+from dataprep.dataset.paths import CARDS, PLAN_JSON
 from dataprep.dataset.records import Manifest, class_name_of
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas, same_dataset
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
@@ -43,8 +43,6 @@ from dataprep.storage.gcs_location import BucketLocation, bucket_location
 
 QUEUED_PER_THREAD = 4
 """Maximum number of objects queued for each thread: an image folder may have a million objects."""
-CARDS = (README, CROISSANT)
-"""Files that users may edit, so the target's may differ."""
 Phases = tuple[tuple[ObjectInfo, ...], ...]
 """Objects to copy, by phase; a phase is copied completely before the next begins."""
 

@@ -68,7 +68,11 @@ class ImageBuild(Run):
     format: Literal["imagefolder", "tfrecord", "webdataset"] = option("Format to write.", group=WRITE)
     split: Texts = option("Build this split only; may be repeated.", default=(), group=LABELS)
     shard_bytes: int | str = option(
-        "Bytes of original images in a shard.", default=DEFAULT_SHARD_BYTES, size=True, shown="256MiB", group=WRITE
+        "Bytes of original images in a shard.",
+        default=DEFAULT_SHARD_BYTES,
+        size=True,
+        shown="256MiB; a split below 16GiB has up to 64 shards of 1MiB or more",
+        group=WRITE,
     )
     num_shards: int | None = option(
         "Number of shards in each split, instead of `shard_bytes`.", default=None, group=WRITE

@@ -18,7 +18,7 @@ from typing import Protocol
 import click
 
 from dataprep.arguments import WHERE, WRITE, Place, Request, Texts, option, request, spelled, texts
-from dataprep.builder.cards import CARDS, own_cards, write_cards
+from dataprep.builder.cards import cards_of, own_cards, write_cards
 from dataprep.builder.driver import BuildResult, prepare, refuse_output, run_build
 from dataprep.builder.finished import numbering_faults
 from dataprep.builder.merge import rejects_too_many
@@ -378,14 +378,15 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
     storage = open_storage(url)
     try:
         written = write_cards(storage, result.manifest)
-        if len(written) == len(CARDS):
+        cards = cards_of(result.manifest)
+        if len(written) == len(cards):
             return
         # A dataset that was complete already may have edited cards; a repaired dataset's cards describe its old files.
         if result.assembled or card_plan(storage) not in (None, result.manifest.plan_hash):
-            stale = set(CARDS) - own_cards(storage, result.manifest).keys()
+            stale = cards.keys() - own_cards(storage, result.manifest).keys()
             if stale:
                 progress.warn(
-                    f"{' and '.join(sorted(stale))} of an earlier state stays, as you may have edited it: write both "
+                    f"{' and '.join(sorted(stale))} of an earlier state stays, as you may have edited it: write the "
                     f"cards again with dataprep card {shell_words(url)} --overwrite"
                 )
     except DataprepError as error:

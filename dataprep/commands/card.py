@@ -1,4 +1,4 @@
-"""`dataprep card`: writes the cards of a dataset, `README.md` and `croissant.json`."""
+"""`dataprep card`: writes the cards of a dataset, `README.md`, `croissant.json` and for tars `_info.json`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ Examples:
 
 @request
 class Card(Request):
-    """Write README.md and croissant.json for the dataset at URL, from its manifest.
+    """Write README.md, croissant.json and for WebDataset shards _info.json for the dataset at URL, from its manifest.
 
     README.md has the head that the Hugging Face Hub reads: licence, tasks, size, and which files belong to which
-    split. croissant.json describes files and records in the words of MLCommons. Builds write both; this command writes
-    them for older and for adopted datasets. Existing files stay as they are.
+    split. croissant.json describes files and records in the words of MLCommons. timm reads the counts in _info.json.
+    Builds write all of them; this command writes them for older datasets, and the first two for adopted ones. Existing
+    files stay as they are.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)

@@ -9,7 +9,7 @@
                                                         parts, <split>-00000-of-00395.parquet and so on
     <url>/index/<split>-events.parquet                  every repaired and rejected image with its reason
     <url>/replicas.json                                 copies in other regions; no digest includes it
-    <url>/README.md, <url>/croissant.json               cards, made from the manifest; no digest includes them
+    <url>/README.md, croissant.json, _info.json         cards, made from the manifest; no digest includes them
     <url>/_build/                                       while a build runs; gone when the dataset is complete
 
     manifest.py, records.py     the manifest and its fields; documents.py reads any JSON within bounds, by type

@@ -24,7 +24,7 @@ RETRY = "_retry"
 """Folder of a running `dataprep retry-failed`."""
 RETRY_JSON = f"{RETRY}/plan.json"
 """Plan of that run; see dataprep/fetched/retry.py."""
-README, CROISSANT = "README.md", "croissant.json"
+README, CROISSANT, WDS_INFO = CARDS = ("README.md", "croissant.json", "_info.json")
 """The cards of a dataset, which no digest includes and users may edit; see dataprep/builder/cards.py."""
 READABLE_IMAGES = {
     "JPEG": ("jpg", "jpeg", "jpe", "jfif"),

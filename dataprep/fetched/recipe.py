@@ -47,8 +47,8 @@ listed."""
 _GETS_A_SHARD = 2
 """Reads for each shard: plan.json before the server copies its files to their names, and its receipt when the index is
 written."""
-_INSERTS = 14
-"""Writes and listings of a build of any size: plan.json and two cards are written; index, events and manifest are
+_INSERTS = 12
+"""Writes and listings of a build of any size without cards: plan.json is written; index, events and manifest are
 written and copied; the output is listed four times, the files to remove once; further pages of long listings are
 extra."""
 _WHOLE_LISTINGS = 3
@@ -122,7 +122,8 @@ class WebRecipe(Recipe):
         """Return the traffic between a build and its output; the bytes of images are not known before the download."""
         shards, metadata_files = plan.num_shards, len(planned_metadata(plan))
         pages = _WHOLE_LISTINGS * (_OBJECTS_A_SHARD * shards // PAGE_OBJECTS) + shards // PAGE_OBJECTS
-        inserts = _INSERTS_A_SHARD * shards + _INSERTS + 2 * metadata_files + pages
+        cards = 2 + (plan.options.format == "webdataset")
+        inserts = _INSERTS_A_SHARD * shards + _INSERTS + cards + 2 * metadata_files + pages
         gets = _GETS_A_SHARD * shards + _GETS + metadata_files
         return Traffic(inserts, gets, num_bytes=0)
 

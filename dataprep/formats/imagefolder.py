@@ -150,9 +150,17 @@ def metadata_file(split: str) -> str:
     return f"{split}/metadata.jsonl"
 
 
-def metadata_line(file: str, annotations: bytes) -> bytes:
-    """Return the line of one image: its annotations, and its file relative to the folder of the split."""
-    document = json.loads(annotations) | {"file_name": file}
+def metadata_line(file: str, annotations: bytes, class_name: str) -> bytes:
+    """Return the line of one image: its annotations, its file relative to the folder of the split, and its class.
+
+    Hugging Face's ImageFolder takes no labels from folders that have metadata.
+
+    Args:
+        file: File relative to the folder of the split.
+        annotations: Annotations as JSON.
+        class_name: Name of the class, which is the file's folder; empty where the dataset has no classes.
+    """
+    document = json.loads(annotations) | {"file_name": file} | ({"label": class_name} if class_name else {})
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
@@ -160,11 +168,11 @@ def annotations_of(line: bytes, features: Features) -> tuple[str, bytes]:
     """Return the file that a line describes, and its annotations. Raises FormatError for a malformed line."""
     try:
         document = json.loads(line)
-        file = document.pop("file_name")
+        file, class_name = document.pop("file_name"), document.pop("label", "")
         annotations = annotations_json(features, values_of(features, document))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{line[:80]!r}, expected the annotations of an image") from error
-    if not isinstance(file, str) or line != metadata_line(file, annotations):
+    if not isinstance(file, str) or line != metadata_line(file, annotations, class_name and file.rpartition("/")[0]):
         raise FormatError(f"{line[:80]!r}, expected the annotations of an image as a build writes them")
     return file, annotations
 

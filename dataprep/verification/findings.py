@@ -17,8 +17,8 @@ image       an image cannot be decoded, or has other sides than recorded (deep c
 unread      the disk or bucket could not be read: neither right nor wrong is proved
 leftover    files of a build or retry still exist: a warning, the dataset is complete
 labels      readers of an image folder number its classes differently: a warning
-card        README.md or croissant.json was edited, or belongs to another revision: a warning, as users may write their
-own
+card        README.md, croissant.json or _info.json was edited, or belongs to another revision: a warning, as users may
+            write their own
 """
 
 from __future__ import annotations

@@ -31,12 +31,12 @@ from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.builder.pool import Pool
 from dataprep.builder.recipe import load, recipe_of
 from dataprep.cloud.placement import is_bucket
-from dataprep.cloud.replicate import CARDS, dataset_phases
+from dataprep.cloud.replicate import dataset_phases
 from dataprep.dataset.adopted import check_named, is_adopted, open_named_data
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import MANIFEST, VERSIONS, built_as, manifest_bytes, no_dataset, read_manifest
-from dataprep.dataset.paths import named
+from dataprep.dataset.paths import CARDS, named
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Event, Manifest, SplitManifest
 from dataprep.dataset.replicas import REPLICAS, read_replicas

@@ -105,7 +105,7 @@ def test_a_dataset_is_verified_converted_described_and_loaded(shards, tmp_path):
     assert "whole" in report._repr_html_()
     small = dataprep.convert(shards, output=tmp_path / "small", format="tfrecord", resize=32, workers=1)
     assert small.samples == dataprep.open(shards).samples
-    assert {*dataprep.card(shards, dry_run=True)} == {"README.md", "croissant.json"}
+    assert {*dataprep.card(shards, dry_run=True)} == {"README.md", "croissant.json", "_info.json"}
     with dataprep.open_loader(small.url, batch_size=2, image_size=16) as loader:
         assert next(iter(loader)).images.shape == (2, 16, 16, 3)
 

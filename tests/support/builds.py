@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner, Result
 
-from dataprep.builder.cards import CROISSANT, README
+from dataprep.dataset.paths import CARDS
 from dataprep.storage import open_storage
 from tests.support import warm
 from tests.support.words import replaced
@@ -108,7 +108,7 @@ def digests(url: object) -> dict[str, str]:
     storage = open_storage(str(url))
     found = {}
     for info in storage.list():
-        if info.name in (README, CROISSANT):
+        if info.name in CARDS:
             continue
         found[info.name] = hashlib.sha256(storage.read(info.name)).hexdigest()
     if storage.is_local:

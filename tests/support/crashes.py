@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dataprep.builder.cards import CROISSANT, README
 from dataprep.builder.output import open_build, read_claim
 from dataprep.builder.receipts import finished_shards
 from dataprep.builder.references import shard_plan
 from dataprep.builder.shard import image_names
+from dataprep.dataset.paths import CARDS
 from dataprep.formats import FORMATS
 from dataprep.host.cpu import children
 from dataprep.storage import open_storage
@@ -55,7 +55,7 @@ def unfinished_faults(output: Path, expected: dict[str, str], *, shallow: bool =
     faults = []
     manifest = output / "dataset.json"
     stood = manifest.exists()
-    visible = [name for name in _visible_files(output) if name not in (README, CROISSANT)]  # of no digest
+    visible = [name for name in _visible_files(output) if name not in CARDS]  # of no digest
     missing = [name for name in expected if not name.endswith(" ->") and not (output / name).exists()]
     if stood and missing and manifest.exists():
         faults.append(f"a manifest stands, but {missing[:3]} do not")

@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataprep.builder.cards import CROISSANT, README
 from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.paths import CARDS
 from dataprep.dataset.records import Sample
 from dataprep.formats import FORMATS
 from dataprep.storage.checksums import HashingWriter
@@ -132,7 +132,7 @@ class Damaged:
 
         The cards are removed: they are those of the manifest before.
         """
-        for name in (README, CROISSANT):
+        for name in CARDS:
             (self.root / name).unlink(missing_ok=True)
         document = self.document
         for split in document["splits"]:

@@ -20,9 +20,10 @@ Read = tuple[str, int, str]
 NO_LABEL = -1
 
 
-def read_with_webdataset(urls: Sequence[str] | str) -> list[Read]:
-    """The shards' samples by `webdataset.WebDataset`; a string may hold braces, as in `train-{00000..00003}.tar`."""
-    return in_process("torch", _webdataset, urls)
+def read_with_webdataset(urls: Sequence[str] | str, workers: int = 0) -> list[Read]:
+    """The shards' samples by `webdataset.WebDataset` in a DataLoader with workers; a string may hold braces, as in
+    `train-{00000..00003}.tar`."""
+    return in_process("torch", _webdataset, urls, workers)
 
 
 def read_with_hf_datasets(urls: Sequence[str]) -> list[Read]:
@@ -33,6 +34,23 @@ def read_with_hf_datasets(urls: Sequence[str]) -> list[Read]:
 def read_with_torchvision(folder: Path, *, has_classes: bool) -> list[Read]:
     """A split's samples by `torchvision.datasets.ImageFolder`, every image decoded too; keys are `folder/name`."""
     return in_process("torch", _torchvision, folder, has_classes)
+
+
+def read_with_timm(
+    reader: str, root: Path | None, split: str = "train", *, workers: int = 0, **keys: object
+) -> tuple[int, list[tuple[int, str]]]:
+    """The length that timm's dataset states, and label and digest of the pixels of each sample, as `train.py` reads
+    them.
+
+    Args:
+        reader: timm's name of the dataset: `wds/`, `hfds/FOLDER`, `tfds/NAME`, or empty for folders.
+        root: Folder for the reader.
+        split: Split for the reader.
+        workers: Workers of the DataLoader.
+        keys: Names of image and label.
+    """
+    process = "tensorflow" if reader.startswith("tfds") else "torch"
+    return in_process(process, _timm, reader, root and str(root), split, workers, keys)
 
 
 def read_annotations_with_webdataset(urls: Sequence[str]) -> list[dict[str, Any]]:
@@ -92,12 +110,13 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _webdataset(urls: Sequence[str] | str) -> list[Read]:
+def _webdataset(urls: Sequence[str] | str, workers: int) -> list[Read]:
+    import torch.utils.data
     import webdataset
 
     dataset = webdataset.WebDataset(urls, shardshuffle=False).decode(only=["cls", "json"])
     read = []
-    for sample in dataset:
+    for sample in torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers):
         label = sample.get("cls", NO_LABEL)
         if sample["json"].get("label", NO_LABEL) != label:
             raise ValueError(f"{sample['__key__']}: label {label} in .cls, another in {sample['json']}")
@@ -113,6 +132,17 @@ def _hf_datasets(urls: list[str]) -> list[Read]:
         dataset = datasets.load_dataset("webdataset", data_files={"train": urls}, split="train", cache_dir=cache)
         dataset = dataset.cast_column("jpg", datasets.Image(decode=False))
         return [(row["__key__"], row.get("cls", NO_LABEL), _sha256(row["jpg"]["bytes"])) for row in dataset]
+
+
+def _timm(
+    reader: str, root: str | None, split: str, workers: int, keys: dict[str, Any]
+) -> tuple[int, list[tuple[int, str]]]:
+    import torch.utils.data
+    from timm.data import create_dataset
+
+    dataset = create_dataset(reader, root=root, split=split, **keys)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=None, collate_fn=lambda each: each, num_workers=workers)
+    return len(dataset), [(int(label), _sha256(image.tobytes())) for image, label in loader]
 
 
 def _webdataset_annotations(urls: list[str]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import subprocess
 import time
 from contextlib import suppress
 
-from dataprep.cloud.replicate import CARDS
+from dataprep.dataset.paths import CARDS
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.storage import open_storage
 from dataprep.storage.copies import stored_crc32c

@@ -47,7 +47,10 @@ def test_other_lines_are_refused(line):
 
 
 def test_lines_come_back():
-    line = metadata_line("cats/1.jpg", b'{"caption":"a"}')
-    assert annotations_of(line, FEATURES) == ("cats/1.jpg", b'{"caption":"a"}')
+    for class_name in ("cats", ""):
+        line = metadata_line("cats/1.jpg", b'{"caption":"a"}', class_name)
+        assert annotations_of(line, FEATURES) == ("cats/1.jpg", b'{"caption":"a"}')
+    with pytest.raises(FormatError, match="as a build writes them"):
+        annotations_of(metadata_line("cats/1.jpg", b'{"caption":"a"}', "dogs"), FEATURES)
     with pytest.raises(FormatError, match="as a build writes them"):
         annotations_of(line.replace(b":", b": "), FEATURES)

@@ -6,8 +6,6 @@ import pytest
 import yaml
 
 from dataprep.builder.cards import (
-    CROISSANT,
-    README,
     cards_of,
     hub_licence,
     own_cards,
@@ -16,6 +14,7 @@ from dataprep.builder.cards import (
     write_cards,
 )
 from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.paths import CROISSANT, README, WDS_INFO
 from dataprep.storage import open_storage
 from tests.support.own_data import build_own, class_folders
 from tests.support.shared import made_once, shared_folder
@@ -45,12 +44,9 @@ def test_the_head_says_licence_tasks_size_and_files(pets):
     assert head["license"] == "cc-by-4.0"
     assert head["task_categories"] == ["image-classification"]
     assert head["size_categories"] == ["n<1K"]
-    patterns = {"webdataset": "train/*.tar", "imagefolder": "train/**"}
-    if manifest.format == "tfrecord":
-        assert "configs" not in head  # datasets does not read TFRecord
-    else:
-        (config,) = head["configs"]
-        assert config["data_files"][0] == {"split": "train", "path": patterns[manifest.format]}
+    patterns = {"webdataset": "train/*.tar", "imagefolder": "train/**", "tfrecord": "*-train.tfrecord-*"}
+    (config,) = head["configs"]
+    assert config["data_files"][0] == {"split": "train", "path": [patterns[manifest.format]]}
 
 
 @pytest.mark.parametrize(
@@ -81,28 +77,34 @@ def test_what_a_stranger_wrote_is_text_and_no_markup(pets):
 
 
 def test_datasets_loads_the_folder_by_its_card(pets, tmp_path):
+    """It says that it cannot read TFRecords, and does not take the index for the data."""
     manifest = manifest_of(pets)
-    if manifest.format == "tfrecord":
-        return
     write_cards(open_storage(str(pets)), manifest)
     import datasets
 
+    if manifest.format == "tfrecord":
+        with pytest.raises(datasets.exceptions.DataFilesNotFoundError):
+            datasets.load_dataset(str(pets), cache_dir=str(tmp_path))
+        return
     found = datasets.load_dataset(str(pets), cache_dir=str(tmp_path))
     assert {name: len(split) for name, split in found.items()} == {"train": 14, "val": 6}
+    found = datasets.load_dataset(manifest.format, data_dir=str(pets), cache_dir=str(tmp_path))
+    assert {name: len(split) for name, split in found.items()} == {"train": 14, "validation": 6}
 
 
 def test_cards_are_written_once_and_what_users_edit_stays(pets, tmp_path):
     manifest, storage = manifest_of(pets), open_storage(str(tmp_path))
-    assert write_cards(storage, manifest) == [README, CROISSANT]
+    cards = [README, CROISSANT, WDS_INFO][: 3 if manifest.format == "webdataset" else 2]
+    assert write_cards(storage, manifest) == cards
     assert not (tmp_path / "_build").exists()
     assert write_cards(storage, manifest) == []
-    assert list(own_cards(storage, manifest)) == [README, CROISSANT]
+    assert list(own_cards(storage, manifest)) == cards
     (tmp_path / README).write_text("mine")
     assert write_cards(storage, manifest) == []
     own = own_cards(storage, manifest)
-    assert list(own) == [CROISSANT]
+    assert list(own) == cards[1:]
     later = replace(manifest, revision=2)
     assert replace_cards(storage, later, own) == [CROISSANT]
-    assert ((tmp_path / README).read_text(), [*own_cards(storage, later)]) == ("mine", [CROISSANT])
+    assert ((tmp_path / README).read_text(), [*own_cards(storage, later)]) == ("mine", cards[1:])
     assert replace_cards(storage, later) == [README]
     assert cards_of(later)[README] == (tmp_path / README).read_bytes()

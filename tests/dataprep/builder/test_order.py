@@ -105,5 +105,10 @@ def test_number_of_shards_follows_bytes_or_the_user():
     sizes = [10] * 100
     assert len(ordered(sizes, shard_bytes=300).shard_samples) == 4
     assert len(ordered(sizes, num_shards=7).shard_samples) == 7
+    assert len(ordered([2**20] * 70).shard_samples) == 64
+    assert len(ordered([100_000] * 100).shard_samples) == 9
+    assert len(ordered(sizes).shard_samples) == 1
+    assert len(ordered([2**28] * 65).shard_samples) == 65
+    assert len(ordered([2**20] * 70, shard_bytes=70 * 2**20).shard_samples) == 1
     with pytest.raises(UsageError, match=r"`num_shards` 101: split train has only 100 samples"):
         ordered(sizes, num_shards=101)

@@ -69,6 +69,7 @@ def test_a_build_goes_on_without_cards_beside_files_of_its_own_plan(originals, s
     before, storage = left(originals, storage_url), open_storage(storage_url)
     storage.delete("README.md")
     storage.delete("croissant.json")
+    storage.delete("_info.json")
     whole(request(originals, storage_url))
     assert digests(storage_url) == before
 

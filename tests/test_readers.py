@@ -1,0 +1,84 @@
+"""Readers of training programs find in a build what was written: its samples, their labels and their number."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+
+import pytest
+from PIL import Image
+
+from dataprep.builder.cards import write_cards
+from dataprep.storage import open_storage
+from tests.support.builds import FORMATS
+from tests.support.interop import read_with_timm, read_with_webdataset
+from tests.support.own_data import build_own, class_folders, write_files
+
+
+def noise_of(seed):
+    """A picture of about 100 kB."""
+    stream = io.BytesIO()
+    Image.frombytes("RGB", (200, 200), random.Random(seed).randbytes(120_000)).save(stream, "JPEG", quality=95)
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory):
+    """A build of cats and dogs in each format, with its cards."""
+    source = class_folders(tmp_path_factory.mktemp("pets"))
+    roots = {}
+    for fmt in FORMATS:
+        root = tmp_path_factory.mktemp(fmt) / ("pets/1.0.0" if fmt == "tfrecord" else "pets")
+        manifest = build_own(source, root, fmt)
+        write_cards(open_storage(str(root)), manifest)
+        roots[fmt] = root
+    return roots
+
+
+@pytest.fixture(scope="module")
+def due(pets):
+    """By split, label and digest of the pixels of every picture."""
+    found = {}
+    for split in ("train", "val"):
+        files = sorted((pets["imagefolder"] / split).glob("*/*.jpg"))
+        pixels = [(("cats", "dogs").index(file.parent.name), Image.open(file).convert("RGB")) for file in files]
+        found[split] = sorted((label, hashlib.sha256(image.tobytes()).hexdigest()) for label, image in pixels)
+    return found
+
+
+def test_workers_of_webdataset_share_a_hundred_pictures(tmp_path):
+    """webdataset wants a shard for each worker."""
+    noise = {f"{number}.jpg": noise_of(number) for number in range(100)}
+    write_files(tmp_path / "pictures", noise)
+    manifest = build_own(tmp_path / "pictures", tmp_path / "out", options={"num_shards": None})
+    assert [len(split.shards) for split in manifest.splits] == [sum(map(len, noise.values())) // 2**20]
+    shards = [str(path) for path in sorted((tmp_path / "out").glob("train/*.tar"))]
+    found = read_with_webdataset(shards, workers=2)
+    assert sorted(key for key, _, _ in found) == sorted(name.removesuffix(".jpg") for name in noise)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_timm_reads_tars_and_their_counts(pets, due, workers):
+    for split, expected in due.items():
+        length, found = read_with_timm("wds/", pets["webdataset"], split, workers=workers)
+        assert (length, sorted(found)) == (len(expected), expected)
+
+
+def test_timm_reads_tars_and_folders_through_hugging_face(pets, due, tmp_path):
+    for split, expected in due.items():
+        for fmt, keys in (("webdataset", {"input_key": "jpg", "target_key": "cls"}), ("imagefolder", {})):
+            length, found = read_with_timm(f"hfds/{pets[fmt]}", tmp_path, split, **keys)
+            assert (length, sorted(found)) == (len(expected), expected)
+
+
+def test_timm_reads_tfrecords(pets, due):
+    for split, expected in due.items():
+        length, found = read_with_timm("tfds/pets", pets["tfrecord"].parents[1], split)
+        assert (length, sorted(found)) == (len(expected), expected)
+
+
+def test_timm_reads_a_folder_by_its_split(pets, due):
+    for split, expected in due.items():
+        length, found = read_with_timm("", pets["imagefolder"], split)
+        assert (length, sorted(found)) == (len(expected), expected)
