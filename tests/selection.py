@@ -49,6 +49,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/test_own_data.py::test_tfds_reads_images_and_annotations": READERS,
     "tests/test_own_data.py::test_torchvision_reads_the_images": READERS,
     "tests/test_own_data.py::test_webdataset_reads_images_and_annotations": READERS,
+    "tests/test_readers.py": READERS,
     "tests/test_readme.py::test_every_example_runs_in_order_and_prints_what_is_shown": DOCUMENTS,
     "tests/test_tutorials.py": DOCUMENTS,
     "tests/train": TRAINING,

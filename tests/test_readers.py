@@ -5,14 +5,22 @@ from __future__ import annotations
 import hashlib
 import io
 import random
+from collections import Counter
 
 import pytest
 from PIL import Image
 
 from dataprep.builder.cards import write_cards
+from dataprep.dataset.manifest import read_manifest
+from dataprep.demo.make import write_demo
 from dataprep.storage import open_storage
-from tests.support.builds import FORMATS
-from tests.support.interop import read_with_timm, read_with_webdataset
+from tests.support.builds import FORMATS, build_warm, dataprep, succeeds
+from tests.support.interop import (
+    read_by_name_with_tfds,
+    read_card_with_hf_datasets,
+    read_with_timm,
+    read_with_webdataset,
+)
 from tests.support.own_data import build_own, class_folders, write_files
 
 
@@ -21,6 +29,10 @@ def noise_of(seed):
     stream = io.BytesIO()
     Image.frombytes("RGB", (200, 200), random.Random(seed).randbytes(120_000)).save(stream, "JPEG", quality=95)
     return stream.getvalue()
+
+
+def digest_of(data):
+    return hashlib.sha256(data).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +55,7 @@ def due(pets):
     for split in ("train", "val"):
         files = sorted((pets["imagefolder"] / split).glob("*/*.jpg"))
         pixels = [(("cats", "dogs").index(file.parent.name), Image.open(file).convert("RGB")) for file in files]
-        found[split] = sorted((label, hashlib.sha256(image.tobytes()).hexdigest()) for label, image in pixels)
+        found[split] = sorted((label, digest_of(image.tobytes())) for label, image in pixels)
     return found
 
 
@@ -76,6 +88,35 @@ def test_timm_reads_tfrecords(pets, due):
     for split, expected in due.items():
         length, found = read_with_timm("tfds/pets", pets["tfrecord"].parents[1], split)
         assert (length, sorted(found)) == (len(expected), expected)
+
+
+def test_tfds_loads_imagenet2012_by_its_name_and_splits(tmp_path):
+    """TFDS takes features and classes of names that it knows from its own code."""
+    names = ("--tfds-name", "imagenet2012", "--tfds-version", "5.1.0", "--val-name", "validation")
+    output, folder = tmp_path / "tfds/imagenet2012/5.1.0", tmp_path / "folder"
+    fake = ("imagenet-fake", "--images", 52, "--source", tmp_path / "fake", "--workers", 1, "--output")
+    succeeds("build", *fake, output, "--format", "tfrecord", *names)
+    succeeds("build", *fake, folder, "--format", "imagefolder")
+    classes = read_manifest(open_storage(str(folder))).classes
+    for split, tfds_split in (("train", "train"), ("val", "validation")):
+        files = sorted((folder / split).glob("*/*.JPEG"))
+        expected = [(file.name, classes.index(file.parent.name), digest_of(file.read_bytes())) for file in files]
+        found = read_by_name_with_tfds("imagenet2012", tmp_path / "tfds", tfds_split)
+        assert sorted(found) == sorted(expected)
+    assert succeeds("verify", output, "--deep", "--workers", 1)
+    as_folder = dataprep("convert", output, "--output", tmp_path / "again", "--format", "imagefolder", "--workers", 1)
+    assert as_folder.returncode == 2 and "metadata.jsonl has a file_name of its own" in as_folder.stderr
+
+
+def test_hugging_face_loads_all_repeats_of_coco_by_the_card(tmp_path):
+    """Without the card it would follow no link, and take COCO's folders for classes."""
+    write_demo("coco", tmp_path / "coco", images=20, odd=False)
+    output = tmp_path / "out"
+    build_warm("coco-dup5", tmp_path / "coco", output, "imagefolder", "--repeat", "physical", "--split", "train")
+    found = read_card_with_hf_datasets(output)["train"]
+    files = Counter(digest_of(path.read_bytes()) for path in (output / "images").rglob("*.jpg"))
+    assert Counter(row["image"]["sha256"] for row in found) == {digest: 5 * count for digest, count in files.items()}
+    assert files.total() == 20 and found[0].keys() == {"image"}
 
 
 def test_timm_reads_a_folder_by_its_split(pets, due):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.builder import merge, references, shard
 from dataprep.builder.enumeration import Enumerator, Keeping
-from dataprep.builder.finished import dataset_of, metadata_of, planned_metadata, readable_manifest
+from dataprep.builder.finished import dataset_of, metadata_of, planned_metadata, readable_manifest, tfds_names
 from dataprep.builder.output import Claim, OpenBuild
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit, Progress, physical_key, planned_codecs
 from dataprep.builder.recipe import PAGE_OBJECTS, BuildJob, Planned, Recipe, Traffic
@@ -26,13 +26,13 @@ from dataprep.builder.shard import WRITES_BETWEEN_CHECKS
 from dataprep.dataset import records
 from dataprep.dataset.adopted import LINKS
 from dataprep.dataset.columns import strings, to_numpy
-from dataprep.dataset.features import Features, places_in_images
+from dataprep.dataset.features import FILE_NAME, Feature, Features, places_in_images
 from dataprep.dataset.index import ANNOTATIONS, PublishingRows
 from dataprep.dataset.manifest import bytes_entry, source_faults
-from dataprep.dataset.paths import named
+from dataprep.dataset.paths import named, readable
 from dataprep.dataset.randomness import philox_words
 from dataprep.dataset.spill import SpilledReferences, SpilledTable, enumeration_sha256, in_order_of_words, spilled
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix, repeat_links
 from dataprep.messages import quoted
@@ -83,6 +83,8 @@ class OrderedSplit:
     source_bytes: int
     """Bytes of the original images of one pass."""
     annotated: bool
+    suffix: str = ""
+    """Suffix of the file names that are added to the annotations; empty to add none."""
 
     def shards(self, *, checked: bool = False) -> Iterator[pa.Table]:
         """Yield the references of each shard, with the columns of `refs_schema`.
@@ -96,7 +98,8 @@ class OrderedSplit:
         for pass_index in range(self.passes):
             due = self.shard_samples[pass_index * shards_a_pass : (pass_index + 1) * shards_a_pass]
             for table in _regrouped(self.shuffle.tables(rows, pass_index), rows.schema, due):
-                yield _planned(table, pass_index if self.passes > 1 else None, schema)
+                named = _with_file_names(table, self.suffix) if self.suffix else table
+                yield _planned(named, pass_index if self.passes > 1 else None, schema)
 
 
 def order_split(
@@ -122,7 +125,8 @@ def order_split(
         chunks = _numbers(shuffle.tables(sizes, pass_index))
         bounds = cut(chunks, min(shards, max(1, count)), count=count, total_bytes=total)
         shard_samples.extend(stop - start for start, stop in pairwise(bounds))
-    return OrderedSplit(refs, shuffle, tuple(shard_samples), passes, total, annotated)
+    suffix = image_suffix(options.dataset) if options.tfds.name else ""
+    return OrderedSplit(refs, shuffle, tuple(shard_samples), passes, total, annotated or bool(suffix), suffix)
 
 
 def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, total_bytes: int) -> list[int]:
@@ -191,6 +195,22 @@ def _planned(rows: pa.Table, pass_index: int | None, schema: pa.Schema) -> pa.Ta
     return references.stored_rows(rows, schema)
 
 
+def _with_file_names(rows: pa.Table, suffix: str) -> pa.Table:
+    """Add the name of each image's file to its annotations."""
+    import pyarrow as pa
+
+    texts = [
+        json.dumps(
+            json.loads(text or "{}") | {FILE_NAME: readable(key).rpartition("/")[2] + suffix},
+            sort_keys=True,
+            separators=(",", ":"),
+        )
+        for key, text in zip(*(rows.column(name).to_pylist() for name in ("key", "annotations")), strict=True)
+    ]
+    position = rows.schema.get_field_index("annotations")
+    return rows.set_column(position, rows.schema.field(position), pa.array(texts, pa.large_string()))
+
+
 _SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
 
 
@@ -244,6 +264,8 @@ class ArchiveRecipe(Recipe):
             progress.enumerating(name)
             enumeration = enumerate_split(name, classes)
             classes, features = enumeration.classes, enumeration.features
+            if options.tfds.name:
+                features = {**features, FILE_NAME: Feature("text")}
             split, order = _ordered(enumerate_split.dataset, name, enumeration, options)
             splits.append(split)
             orders.append(order)
@@ -293,7 +315,7 @@ class ArchiveRecipe(Recipe):
             publishing.wait()  # the error names images of the events
         merge.refuse_rejections(build, request.max_reject_ratio, splits)
         dataset = _configured(plan.options)
-        files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features)
+        files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features, plan.options.tfds)
         if files or FORMATS[plan.options.format].one_file_per_image:
             publishing.wait()  # later files need the index in place
         for name, data in files.items():
@@ -324,12 +346,13 @@ class ArchiveRecipe(Recipe):
                 tables = references.read_references(storage, claim, range(first_index, first_index + shards))
                 yield from _planned_images(plan, split, tables)
             else:
-                name = plan.options.name
-                yield from (shard_format.shard_file(name, split.name, index, shards) for index in range(shards))
+                yield from (plan.options.shard_file(split.name, index, shards) for index in range(shards))
             first_index += shards
 
     def shard_file(self, manifest: records.Manifest, split: records.SplitManifest, number: int) -> str:
-        return FORMATS[manifest.format].shard_file(manifest.name, split.name, number, len(split.shards))
+        names = tfds_names(manifest)
+        name, split_name = names.name or manifest.name, names.split(split.name)
+        return FORMATS[manifest.format].shard_file(name, split_name, number, len(split.shards))
 
     def sidecar_files(self, manifest: records.Manifest) -> frozenset[str]:
         return frozenset(
@@ -339,7 +362,8 @@ class ArchiveRecipe(Recipe):
     def metadata_files(self, manifest: records.Manifest) -> dict[str, bytes]:
         """Return the metadata files that the format writes for the manifest's counts."""
         dataset = replace(dataset_of(manifest), licence=manifest.licence)
-        return metadata_of(manifest.format, dataset, manifest.classes, manifest.splits, manifest.features)
+        names = tfds_names(manifest)
+        return metadata_of(manifest.format, dataset, manifest.classes, manifest.splits, manifest.features, names)
 
     def is_shuffled(self, manifest: records.Manifest) -> bool:
         return True
@@ -347,6 +371,10 @@ class ArchiveRecipe(Recipe):
     def shape_faults(self, manifest: records.Manifest) -> Iterator[str]:
         """Yield faults of the manifest's sources, which must be archives or folders."""
         yield from source_faults(manifest, _SOURCE_FIELDS, optional=("sha256",))
+        try:
+            tfds_names(manifest)
+        except FormatError as error:
+            yield f"options.tfds cannot be read ({error})"
 
     def layout_faults(self, manifest: records.Manifest) -> Iterator[str]:
         """Yield the annotation files that are not listed; `verify` compares the metadata files themselves."""
@@ -538,6 +566,11 @@ class ConversionRecipe(ArchiveRecipe):
         places = ", ".join(places_in_images(plan.features))
         if plan.options.images.apply_exif and places:
             raise UsageError(f"`apply_exif` turns images, but not the places in them ({places}); leave it out")
+        if FILE_NAME in plan.features and FORMATS[plan.options.format].one_file_per_image:
+            raise UsageError(
+                f"`format` {plan.options.format}: metadata.jsonl has a {FILE_NAME} of its own, and the samples have "
+                "one for TFDS; build the image folder from the original files"
+            )
         return plan, orders
 
     def _source(self, request: BuildRequest) -> Storage:

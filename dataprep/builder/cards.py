@@ -368,7 +368,9 @@ def _patterns(manifest: Manifest, split: SplitManifest) -> list[str]:
     shard_format, stored = FORMATS[manifest.format], split.repeats["stored"]
     if shard_format.one_file_per_image:
         return [f"{shard_format.image_root(split.name, stored)}/**"] * stored
-    return [f"{split.name}/*.tar"] if manifest.format == "webdataset" else [f"*-{split.name}.tfrecord-*"]
+    if manifest.format == "webdataset":
+        return [f"{split.name}/*.tar"]
+    return [f"{split.shards[0]['file'].partition('.tfrecord-')[0]}.tfrecord-*"]
 
 
 def _quoted(text: str) -> str:

@@ -13,7 +13,7 @@ from dataprep.builder.plan import Plan
 from dataprep.builder.recipe import recipe_of
 from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.documents import convert
-from dataprep.dataset.features import NO_FEATURES, Features
+from dataprep.dataset.features import FILE_NAME, NO_FEATURES, Feature, Features
 from dataprep.dataset.index import index_files, open_index
 from dataprep.dataset.manifest import MANIFEST, built_as, digest_faults, no_dataset, read_manifest
 from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
@@ -22,6 +22,7 @@ from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.imagefolder import image_file, image_suffix, numbering_fault, repeat_links
+from dataprep.formats.tfds import OWN_NAMES, TfdsNames
 from dataprep.messages import quoted
 from dataprep.sources import BUILT, Dataset, FinishedDataset, OwnData, recorded_class
 from dataprep.sources.base import FINISHED, MAX_SAMPLES, NamedDataset, name_fault, split_fault
@@ -88,7 +89,9 @@ def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
 def _feature_faults(manifest: Manifest, dataset: Dataset) -> Iterator[str]:
     """Yield a fault if the manifest's features differ from the features that its dataset declares."""
     try:
-        declared = _with_annotations(dataset, manifest).features
+        declared = dict(_with_annotations(dataset, manifest).features)
+        if tfds_names(manifest).name:
+            declared[FILE_NAME] = Feature("text")
     except (FormatError, UsageError) as error:
         yield f"options.annotations cannot be read ({error})"
         return
@@ -239,6 +242,7 @@ def metadata_of(
     classes: tuple[str, ...],
     splits: Sequence[SplitManifest],
     features: Features = NO_FEATURES,
+    names: TfdsNames = OWN_NAMES,
 ) -> dict[str, bytes]:
     """Return the format's own metadata files, name to content, sorted by name.
 
@@ -247,33 +251,43 @@ def metadata_of(
     """
     samples = {split.name: tuple(shard["samples"] for shard in split.shards) for split in splits}
     num_bytes = {split.name: split.num_bytes for split in splits}
-    info = described(dataset, dataset.name, classes, samples, num_bytes, features)
+    info = described(dataset, classes, samples, num_bytes, features, names)
     return dict(sorted(FORMATS[format_name].metadata_files(info).items()))
 
 
 def described(
     dataset: Dataset,
-    name: str,
     classes: tuple[str, ...],
     shard_samples: Mapping[str, Sequence[int]],
     split_bytes: Mapping[str, int],
     features: Features = NO_FEATURES,
+    names: TfdsNames = OWN_NAMES,
 ) -> DatasetInfo:
     """Return the facts about a dataset that a format writes; see `DatasetInfo`."""
     return DatasetInfo(
-        name=name,
+        name=names.name or dataset.name,
         description=dataset.description,
         citation=dataset.citation,
         licence=dataset.licence,
         classes=classes,
-        shard_samples=shard_samples,
-        split_bytes=split_bytes,
+        shard_samples={names.split(split): samples for split, samples in shard_samples.items()},
+        split_bytes={names.split(split): num_bytes for split, num_bytes in split_bytes.items()},
         features=features,
+        version=names.version,
     )
 
 
+def tfds_names(manifest: Manifest) -> TfdsNames:
+    """Return the names of a dataset in TFDS. Raises FormatError if they are malformed."""
+    found = manifest.options.get("tfds")
+    if found is None:
+        return OWN_NAMES
+    return convert(found, TfdsNames, where="manifest", at="$.options.tfds", advice="build it again")
+
+
 def planned_metadata(plan: Plan) -> tuple[str, ...]:
+    """Return the names of the format's own metadata files."""
     dataset = recorded_class(plan.options.dataset) or FINISHED
     samples = {split.name: split.shard_samples for split in plan.splits}
-    info = described(dataset, plan.options.name, plan.classes, samples, dict.fromkeys(samples, 0), plan.features)
+    info = described(dataset, plan.classes, samples, dict.fromkeys(samples, 0), plan.features)
     return tuple(sorted(FORMATS[plan.options.format].metadata_files(info)))

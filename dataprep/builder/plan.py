@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Literal, NamedTuple, Protocol
@@ -23,6 +24,8 @@ from dataprep.dataset.manifest import built_as
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import MAX_KEY_BYTES, Manifest, PlannedSource, ShardReceipt
 from dataprep.errors import FormatError, UsageError
+from dataprep.formats import FORMATS
+from dataprep.formats.tfds import OWN_NAMES, TfdsNames
 from dataprep.host.versions import CODECS, codec_versions
 from dataprep.messages import counted, printable, shell_words, shortened
 from dataprep.sources.base import Conversion, OwnData
@@ -103,6 +106,8 @@ class BuildOptions:
     """Settings for converting a finished dataset; None to build original files."""
     annotations: tuple[str, ...] | None = None
     """Kinds of annotations of coco."""
+    tfds: TfdsNames = OWN_NAMES
+    """Names in TFDS, for TFRecords."""
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, f"`seed` must be 0 or more, got {self.seed}")
@@ -113,6 +118,24 @@ class BuildOptions:
         _require(bool(self.splits) or self.own is not None, "no split to build; name one with `split`")
         side, quality = self.images.short_side, self.images.quality
         _require(side is None or side >= 1, f"`resize` must be 1 pixel or more, got {side}")
+        name, version, val = self.tfds.name, self.tfds.version, self.tfds.val
+        _require(
+            self.format == "tfrecord" or self.tfds == OWN_NAMES,
+            "`tfds_name`, `tfds_version` and `val_name` need `format` tfrecord",
+        )
+        _require(
+            name is None or re.fullmatch(r"[a-z][a-z0-9_]{0,99}", name) is not None,
+            f"`tfds_name` must be lower-case letters, digits and underscores, got {name!r}",
+        )
+        _require(
+            re.fullmatch(r"\d{1,9}(\.\d{1,9}){2}", version) is not None,
+            f"`tfds_version` must be like 5.1.0, got {version!r}",
+        )
+        taken = {"train", "test"} & {val}
+        _require(
+            re.fullmatch(r"[a-z][a-z0-9_]{0,99}", val) is not None and not taken,
+            f"`val_name` must be lower-case letters, digits and underscores, and no other split, got {val!r}",
+        )
         _require(1 <= quality <= 100, f"`quality` must be 1..100, got {quality}")
         if self.images.check == "none" and (side is not None or self.images.apply_exif):
             raise UsageError("`check` none reads no image, so `resize` and `apply_exif` need `check` header or decode")
@@ -123,6 +146,10 @@ class BuildOptions:
     def name(self) -> str:
         """The dataset's name; for a user's own data, the name that the user chose."""
         return self.dataset if self.own is None else self.own.name
+
+    def shard_file(self, split: str, index: int, total: int) -> str:
+        """Return the name of a shard; see `ShardFormat.shard_file`."""
+        return FORMATS[self.format].shard_file(self.tfds.name or self.name, self.tfds.split(split), index, total)
 
     def shards_of(self, source_bytes: int) -> int:
         """Return the number of shards of a split with this many bytes of original images."""
@@ -140,6 +167,8 @@ class BuildOptions:
                 del values[name]
         if self.images.jpeg == "untouched":
             del values["images"]["jpeg"]
+        if self.tfds == OWN_NAMES:
+            del values["tfds"]
         document: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
         return document
 
@@ -343,6 +372,9 @@ FIELDS = {
     "own.defaults": "default",
     "own.pass_over": "exclude",
     "own.archive": "source",
+    "tfds.name": "tfds_name",
+    "tfds.version": "tfds_version",
+    "tfds.val": "val_name",
     "converted.fields": "field",
     "converted.all_fields": "field",
     "converted.defaults": "default",
@@ -362,7 +394,13 @@ WORDS = {
     "rows.encode.skip_reencode": "the rule that images which fit are stored as they are",
 }
 """Names of options that do not depend on one field alone, by the same paths."""
-_ABSENT = {"images.jpeg": "untouched", "own.join_classes": False, "converted.all_fields": False}
+_ABSENT = {
+    "images.jpeg": "untouched",
+    "own.join_classes": False,
+    "converted.all_fields": False,
+    "tfds.version": OWN_NAMES.version,
+    "tfds.val": OWN_NAMES.val,
+}
 """Values of options that documents leave out."""
 
 

@@ -570,7 +570,7 @@ def _write(build: OpenBuild, shard: records.ShardPlan, samples: Iterator[records
     """Write the samples in order, and add their index rows."""
     plan = build.plan
     shard_format = FORMATS[plan.options.format]
-    name = shard_format.shard_file(plan.options.name, shard.split, shard.split_index, shard.split_shards)
+    name = plan.options.shard_file(shard.split, shard.split_index, shard.split_shards)
     write = _write_images if shard_format.one_file_per_image else _write_file
     return write(build, shard, name, samples, rows)
 

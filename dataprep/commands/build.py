@@ -45,6 +45,7 @@ from dataprep.dataset.opened import Dataset as Opened
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
+from dataprep.formats.tfds import OWN_NAMES, TfdsNames
 from dataprep.messages import counted, did_you_mean, human_bytes, not_one_of
 from dataprep.sources import BUILT, DATASETS, Dataset, OwnData, configured, own_name_fault
 from dataprep.sources.base import SPLITS, UNSTATED, name_from
@@ -78,6 +79,17 @@ class ImageBuild(Run):
         "Number of shards in each split, instead of `shard_bytes`.", default=None, group=WRITE
     )
     seed: int = option("Seed of the order of the samples.", default=0, high=MOST_SEED, group=WRITE)
+    tfds_name: str | None = option(
+        "Name in TFDS, such as imagenet2012, whose records also have file_name; write to …/NAME/VERSION.",
+        default=None,
+        shown="the dataset's name",
+        group=WRITE,
+        rare=True,
+    )
+    tfds_version: str = option("Version in TFDS, such as 5.1.0.", default=OWN_NAMES.version, group=WRITE, rare=True)
+    val_name: str = option(
+        "Name of the split val in TFRecords, such as validation.", default=OWN_NAMES.val, group=WRITE, rare=True
+    )
     resize: int | None = option(
         "Shrink larger images to this shorter side.", default=None, metavar="PIXELS", group=IMAGES
     )
@@ -138,6 +150,7 @@ class ImageBuild(Run):
             shard_bytes=int(self.shard_bytes),
             num_shards=self.num_shards,
             images=self.policy(),
+            tfds=TfdsNames(name=self.tfds_name, version=self.tfds_version, val=self.val_name),
             **more,
         )
 
@@ -591,6 +604,10 @@ def _unfit(asked: BuildRequest) -> Iterator[str]:
             "an image folder in a bucket is one object an image: a request and 50 ms for each read of 110 kB. Prefer "
             "the format webdataset or tfrecord"
         )
+
+    names, place = asked.options.tfds, asked.output_url.rstrip("/")
+    if names.name and not f"/{place}".endswith(f"/{names.name}/{names.version}"):
+        yield f'tfds.load("{names.name}") looks below {names.name}/{names.version}, and `output` is {place}'
 
 
 def _check_source(asked: BuildRequest, progress: BuildProgress) -> None:

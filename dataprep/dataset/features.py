@@ -37,6 +37,8 @@ RESERVED = frozenset(
 """Names that every dataset uses already, or to which readers of a format give another meaning."""
 WRITTEN_BY_BUILDS = RESERVED - {"file_name"}
 """Reserved names whose values every build writes itself."""
+FILE_NAME = "file_name"
+"""The one reserved feature that a build adds: the original's name, which TFDS wants in records of imagenet2012."""
 BOXES = frozenset({"bbox", "bboxes", "boxes"})
 """Names, in lower case, of features and columns with boxes."""
 _PLACES = BOXES | {"keypoints", "segmentation"}
@@ -88,7 +90,7 @@ def feature_faults(features: Features) -> Iterator[str]:
         yield f"{len(features):,} features, expected at most {MAX_FEATURES} with all their columns"
         return
     for name, feature in features.items():
-        if fault := name_fault(name):
+        if name != FILE_NAME and (fault := name_fault(name)):
             yield fault
         columns = feature.columns if feature.kind == "records" else {name: feature}
         if not columns or (feature.kind == "records") != bool(feature.columns) or (feature.columns and feature.shape):

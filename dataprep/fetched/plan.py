@@ -25,7 +25,7 @@ from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.shard import FETCHED_FORMATS, ShardNames, ShardSchema, built_names, refuse_unfit, schema_with
 from dataprep.formats.img2dataset import STATUSES
-from dataprep.formats.tfds import Feature, dataset_info, features_dict, image, json_bytes, scalar, text
+from dataprep.formats.tfds import Feature, TfdsNames, dataset_info, features_dict, image, json_bytes, scalar, text
 from dataprep.formats.tfrecord import tfds_name
 from dataprep.host.versions import codec_versions
 from dataprep.messages import counted, quoted
@@ -245,7 +245,8 @@ def metadata_files(
         shard_samples: By split, the samples of each shard, in the order of their numbers.
         split_bytes: By split, bytes of all shards.
     """
-    facts = described(dataset, tfds_name(dataset.name), (), shard_samples, split_bytes)
+    names = TfdsNames(name=tfds_name(dataset.name))
+    facts = described(dataset, (), shard_samples, split_bytes, names=names)
     info = dataset_info(facts, filepath_template=FILEPATH_TEMPLATE)
     return {"dataset_info.json": json_bytes(info), "features.json": json_bytes(_features(schema))}
 

@@ -28,6 +28,7 @@ _COMPONENT = r"(?!__)(?:[A-Za-z0-9_-]++|=[0-9A-F]{2})++"
 _KEY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*+")
 _CLASS_FOLDER = re.compile(r"(?!\.\.?\Z)[^/\\\x00-\x1f\x7f\ud800-\udfff]+")
 _PIECE_BYTES = 8 << 20  # most memory that a false length can cost
+TFDS_VERSION = "1.0.0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +47,8 @@ class DatasetInfo:
     """By split, bytes of all its shards."""
     features: Features = field(default_factory=dict)
     """Types of the values that each sample has besides image, key and label."""
+    version: str = TFDS_VERSION
+    """Version in TFDS."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NotRequired, TypedDict, Unpack
 
-from dataprep.formats.base import DatasetInfo
+from dataprep.formats.base import TFDS_VERSION, DatasetInfo
 
 DATASET_INFO, FEATURES = "dataset_info.json", "features.json"
 MAX_DESCRIPTION_BYTES = 64 << 20
 """Maximum size of a file that describes a TFDS directory; one with 5 million shard lengths is smaller."""
-TFDS_VERSION = "1.0.0"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TfdsNames:
+    """Names under which TFDS finds a dataset, where they are not the dataset's own."""
+
+    name: str | None = None
+    """Name of the dataset, such as imagenet2012; its records have the feature `file_name` that TFDS wants there."""
+    version: str = TFDS_VERSION
+    val: str = "val"
+    """Name of the split val."""
+
+    def split(self, name: str) -> str:
+        """Return the name of a split."""
+        return self.val if name == "val" else name
+
+
+OWN_NAMES = TfdsNames()
 
 
 class Shape(TypedDict, total=False):
@@ -119,7 +137,7 @@ def dataset_info(info: DatasetInfo, *, filepath_template: str) -> InfoDocument:
             }
             for split in sorted(info.shard_samples)
         ],
-        "version": TFDS_VERSION,
+        "version": info.version,
     }
 
 

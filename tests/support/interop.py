@@ -68,6 +68,11 @@ def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> l
     return in_process("torch", _hf_annotations, kind, urls if isinstance(urls, str) else list(urls))
 
 
+def read_card_with_hf_datasets(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of all splits by `datasets.load_dataset(folder)`, which reads what the card names."""
+    return in_process("torch", _hf_card, str(folder))
+
+
 def read_with_coco_detection(folder: Path, annotations: Path) -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Name, digest and targets of the images in a folder by `torchvision.datasets.CocoDetection`, every image decoded;
     images of the annotation file that are not in the folder are left out."""
@@ -77,6 +82,14 @@ def read_with_coco_detection(folder: Path, annotations: Path) -> list[tuple[str,
 def read_with_tfds(directory: Path, split: str = "train") -> list[Read]:
     """A split's samples by `tfds.builder_from_directory`, once undecoded and once decoded, which must agree."""
     return in_process("tensorflow", _tfds, directory, split)
+
+
+def read_by_name_with_tfds(name: str, data_dir: Path, split: str) -> list[tuple[str, int, str]]:
+    """File name, label and digest of the stored image of each sample, by `tfds.load` with its defaults.
+
+    A second reading is big_vision's (big_vision/datasets/tfds/core.py): the same samples, undecoded, with an identity.
+    """
+    return in_process("tensorflow", _tfds_by_name, name, str(data_dir), split)
 
 
 def read_features_with_tfds(directory: Path, split: str = "train") -> list[dict[str, Any]]:
@@ -164,6 +177,15 @@ def _hf_annotations(kind: str, urls: list[str] | str) -> list[dict[str, Any]]:
         return [{name: value for name, value in row.items() if name != image} | _file_of(row[image]) for row in dataset]
 
 
+def _hf_card(folder: str) -> dict[str, list[dict[str, Any]]]:
+    import datasets
+
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as cache:
+        found = datasets.load_dataset(folder, cache_dir=cache).cast_column("image", datasets.Image(decode=False))
+        return {split: [row | {"image": _file_of(row["image"])} for row in rows] for split, rows in found.items()}
+
+
 def _file_of(image: dict[str, Any]) -> dict[str, Any]:
     return {"path": image["path"], "sha256": _sha256(image["bytes"] or Path(image["path"]).read_bytes())}
 
@@ -216,6 +238,30 @@ def _tfds(directory: Path, split: str) -> list[Read]:
         if seen["image"].shape != pixels.shape or seen["key"] != example["key"]:
             raise ValueError(f"{key}: {seen['image'].shape} decoded by TFDS, {pixels.shape} by Pillow")
         read.append((key, int(example.get("label", NO_LABEL)), _sha256(example["image"])))
+    return read
+
+
+def _tfds_by_name(name: str, data_dir: str, split: str) -> list[tuple[str, int, str]]:
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    decoded = tfds.load(name, split=split, data_dir=data_dir).as_numpy_iterator()
+    builder = tfds.builder(name, data_dir=data_dir)
+    stored = builder.as_dataset(
+        split=tfds.even_splits(split, 1)[0],
+        shuffle_files=False,
+        read_config=tfds.ReadConfig(skip_prefetch=True, try_autocache=False, add_tfds_id=True),
+        decoders={"image": tfds.decode.SkipDecoding()},
+    )
+    pixels = {example["file_name"]: example["image"] for example in decoded}
+    read = []
+    for example in stored.as_numpy_iterator():
+        image, file_name = example["image"], example["file_name"]
+        if not (tf.io.decode_jpeg(image, channels=3).numpy() == pixels[file_name]).all() or not example["tfds_id"]:
+            raise ValueError(f"{file_name}: decoded otherwise by TFDS")
+        read.append((file_name.decode(), int(example["label"]), _sha256(image)))
+    if len(read) != builder.info.splits[split].num_examples or len(read) != len(pixels):
+        raise ValueError(f"{len(read)} samples, {builder.info.splits[split].num_examples} expected")
     return read
 
 

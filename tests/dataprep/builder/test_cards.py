@@ -77,7 +77,7 @@ def test_what_a_stranger_wrote_is_text_and_no_markup(pets):
 
 
 def test_datasets_loads_the_folder_by_its_card(pets, tmp_path):
-    """It says that it cannot read TFRecords, and does not take the index for the data."""
+    """TFRecords are refused: the index beside them is not taken for the data."""
     manifest = manifest_of(pets)
     write_cards(open_storage(str(pets)), manifest)
     import datasets

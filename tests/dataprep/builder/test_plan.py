@@ -25,6 +25,7 @@ from dataprep.commands.build_laion import BuildLaion
 from dataprep.commands.convert import Convert
 from dataprep.errors import UsageError
 from dataprep.fetched.collect import RowOptions
+from dataprep.formats.tfds import TfdsNames
 from dataprep.sources.base import Conversion, OwnData
 from tests.support.plans import small_plan
 
@@ -68,6 +69,7 @@ def test_plan_is_read_back_from_its_document_with_the_same_hash():
         {"images": ImagePolicy(apply_exif=True)},
         {"images": ImagePolicy(short_side=9)},
         {"images": ImagePolicy(jpeg="restart")},
+        {"format": "tfrecord", "tfds": TfdsNames(val="validation")},
     ],
 )
 def test_every_option_that_changes_bytes_changes_the_hash(change):
@@ -84,12 +86,24 @@ def test_every_option_that_changes_bytes_changes_the_hash(change):
         ({"images": ImagePolicy(short_side=0)}, "`resize` must be 1 pixel or more, got 0"),
         ({"images": ImagePolicy(quality=101)}, "`quality` must be 1..100, got 101"),
         ({"images": ImagePolicy(check="none", short_side=9)}, "`check` none reads no image"),
+        ({"tfds": TfdsNames(val="validation")}, "`val_name` need `format` tfrecord"),
+        ({"format": "tfrecord", "tfds": TfdsNames(name="a/../b")}, "`tfds_name` must be lower-case letters"),
+        ({"format": "tfrecord", "tfds": TfdsNames(version="5.1")}, "`tfds_version` must be like 5.1.0, got '5.1'"),
+        ({"format": "tfrecord", "tfds": TfdsNames(val="train")}, "`val_name` must be .* no other split, got 'train'"),
         ({"images": ImagePolicy(check="none", jpeg="restart")}, "`check` none reads no image, so `jpeg` restart needs"),
     ],
 )
 def test_bad_options_are_refused(change, message):
     with pytest.raises(UsageError, match=message):
         replace(OPTIONS, **change)
+
+
+def test_names_in_tfds_are_those_of_files_and_come_back():
+    plan = plan_of(format="tfrecord", tfds=TfdsNames(name="imagenet2012", version="5.1.0", val="validation"))
+    assert plan_from_document(plan.document()) == plan
+    assert plan.options.shard_file("val", 1, 2) == "imagenet2012-validation.tfrecord-00001-of-00002"
+    assert "tfds" not in plan_of(format="tfrecord").document()["options"]
+    assert "`tfds_version` is 1.0.0 there, 5.1.0 here" in plan_differences(plan, plan_of(format="tfrecord"))
 
 
 def test_restarts_are_in_the_document_only_if_they_are_asked_for():
