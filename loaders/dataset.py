@@ -289,7 +289,7 @@ def open_dataset(
     If reading the URL would cost money, a copy in `replicas.json` that costs less from this machine is opened instead.
 
     Args:
-        url: Folder or gs:// URL.
+        url: Folder or URL.
         split: Name of a split.
         region_policy: What to do about a bucket whose reading costs money: `refuse`, `warn`, or `off`.
         deadline_s: Seconds without an answer from the bucket after which opening fails.
@@ -305,8 +305,9 @@ def open_dataset(
     url = absolute(url)
     if not open_storage(url).is_local:
         from dataprep.cloud.placement import url_to_read
+        from dataprep.storage.hub import is_hub, pinned
 
-        url = url_to_read(url, region_policy)
+        url = pinned(url).url if is_hub(url) else url_to_read(url, region_policy)
     storage = with_deadline(open_storage(url), deadline_s)
     _guard(storage, region_policy)
     manifest = None if index else _manifest(storage)

@@ -72,7 +72,7 @@ def open_batches(
     """Open a loader's batches as a dataset of Grain.
 
     Args:
-        url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
+        url: Folder or URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
             several datasets, as `loaders.mixture`.
         split: Name of a split.
         batch_size: Images in one step, over all ranks.

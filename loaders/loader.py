@@ -67,7 +67,7 @@ def open_loader(
     """Open a loader over one split of a dataset.
 
     Args:
-        url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
+        url: Folder or URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
             several datasets, as `loaders.mixture`.
         split: Name of a split; in a mixture, for the datasets that name none.
         batch_size: Images in one step, over all ranks.
@@ -94,7 +94,7 @@ def open_packs(
     """Open a loader that delivers images at their own aspect ratio, as patches in rows of one length.
 
     Args:
-        url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
+        url: Folder or URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
             several datasets, as `loaders.mixture`.
         split: Name of a split.
         batch_size: Images in one step, over all ranks; a multiple of the images in a row times the number of ranks.
@@ -127,7 +127,7 @@ def open_views(
     groups. Other views do not change its pixels, and view 0 is the image that `open_loader` delivers for the same crop.
 
     Args:
-        url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
+        url: Folder or URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
             several datasets, as `loaders.mixture`.
         split: Name of a split.
         batch_size: Images in one step, over all ranks.
@@ -173,7 +173,7 @@ def _config(
     **kind: Any,
 ) -> LoaderConfig:
     if not isinstance(url, str | PathLike | OpensLoader) or not isinstance(split, str):
-        raise UsageError(f"url and split must be a folder or gs:// URL and a name, got {url!r} and {split!r}")
+        raise UsageError(f"url and split must be a folder or URL and a name, got {url!r} and {split!r}")
     check_names(settings)
     if settings.get("shuffle") is None:
         settings["shuffle"] = split == "train"

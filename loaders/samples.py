@@ -109,7 +109,7 @@ class Samples:
         """Open the samples of a split.
 
         Args:
-            url: Folder or gs:// URL of a dataset, or of plain data such as pictures or tars, which are indexed first.
+            url: Folder or URL of a dataset, or of plain data such as pictures or tars, which are indexed first.
             split: Name of a split.
             images: `decoded` crops and decodes as the loader does; `encoded` delivers the bytes of the stored files.
             epochs: Number of epochs that the length counts, in the loader's order; by default there is no end, and for
@@ -121,7 +121,7 @@ class Samples:
             UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
         """
         if not isinstance(url, str | os.PathLike):
-            raise UsageError(f"url must be a folder or gs:// URL of one dataset, got {url!r}")
+            raise UsageError(f"url must be a folder or URL of one dataset, got {url!r}")
         end_if_worker()
         check_names(settings)
         _check_use(images, settings)

@@ -15,7 +15,7 @@ compile() { # OUTPUT ARGUMENT...
     .venv/bin/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --output-file "$@" >/dev/null
 }
 
-extras=$(sed -n '/^\[options.extras_require\]/,/^\[tool/s/^\([a-z-]*\) =$/--extra \1/p' setup.cfg | grep -v tpu-)
+extras=$(sed -n '/^\[options.extras_require\]/,/^\[tool/s/^\([a-z0-9-]*\) =$/--extra \1/p' setup.cfg | grep -v tpu-)
 # shellcheck disable=SC2086  # $extras is several words on purpose
 compile constraints.txt --universal --python-version 3.11 $extras setup.cfg "$@"
 for framework in torch jax; do

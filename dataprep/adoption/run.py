@@ -44,6 +44,7 @@ from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.messages import counted, did_you_mean, shell_words, shown
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import TooLargeError, read_bounded
+from dataprep.storage.readonly import ReadOnlyStorage
 from dataprep.storage.spool import temporary_folder
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         SourceError: The data are damaged; the text says where.
     """
     data, index = open_linked(request.url), open_storage(request.index_url or request.url)
+    if isinstance(index, ReadOnlyStorage):
+        raise UsageError(f"{index.url}: dataprep only reads from there; keep the index elsewhere: `index` DIR")
     existing = read_manifest(index)
     if existing is not None:
         _check_existing(index, existing, data, request)

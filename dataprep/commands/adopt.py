@@ -67,7 +67,9 @@ class Adopt(LocalRun):
     shards in a bucket are streamed. Afterwards TFDS can read img2dataset's TFRecords.
     """
 
-    url: Place = option("Folder or gs:// prefix of the data.", metavar="URL", kw_only=False, group=READ)
+    url: Place = option(
+        "Folder or prefix (gs://, s3://, az://, https://, hf://) of the data.", metavar="URL", kw_only=False, group=READ
+    )
     index: Place | None = option(
         "Folder or gs:// prefix for index and manifest.",
         default=None,

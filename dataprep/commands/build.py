@@ -52,6 +52,7 @@ from dataprep.sources.base import SPLITS, UNSTATED, name_from
 from dataprep.sources.keys import ARCHIVES, PACKED
 from dataprep.storage import open_originals, open_storage
 from dataprep.storage.hub import is_hub, pinned
+from dataprep.storage.readonly import ReadOnlyStorage
 
 RERUN = """\b
 After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the
@@ -214,7 +215,10 @@ class BuildDataset(PublishedBuild):
 
     dataset: str = option("Name of the dataset, such as imagenet or coco-dup5.", kw_only=False, group=READ)
     source: Place | None = option(
-        "Folder or gs:// prefix that holds the original files.", default=None, metavar="URL", group=READ
+        "Folder or prefix (gs://, s3://, az://, https://, hf://) that holds the original files.",
+        default=None,
+        metavar="URL",
+        group=READ,
     )
     images: int | None = option(
         "imagenet-fake: number of images in train.", default=None, shown="10,000", group=READ, rare=True
@@ -254,7 +258,11 @@ class BuildCoco(PublishedBuild):
     polygons or run-length encodings.
     """
 
-    source: Place = option("Folder or gs:// prefix that holds the original files.", metavar="URL", group=READ)
+    source: Place = option(
+        "Folder or prefix (gs://, s3://, az://, https://, hf://) that holds the original files.",
+        metavar="URL",
+        group=READ,
+    )
     annotations: Texts = option(
         "Take these annotations only; may be repeated.",
         default=(),
@@ -379,8 +387,8 @@ class BuildFolder(OwnBuild):
     """
 
     source: Place = option(
-        "Folder, gs:// prefix or hf://datasets/OWNER/NAME[@REVISION][/PATH] that holds the pictures, or one .zip or "
-        ".tar.",
+        "Folder, prefix (gs://, s3://, az://, https://) or hf://datasets/OWNER/NAME[@REVISION][/PATH] that holds the "
+        "pictures, or one .zip or .tar.",
         metavar="URL",
         group=READ,
     )
@@ -430,8 +438,8 @@ class BuildTable(OwnBuild):
     """
 
     source: Place = option(
-        "A table, or the folder, gs:// prefix or hf://datasets/OWNER/NAME[@REVISION][/PATH] that holds tables and "
-        "images.",
+        "A table, or the folder, prefix (gs://, s3://, az://, https://) or "
+        "hf://datasets/OWNER/NAME[@REVISION][/PATH] that holds tables and images.",
         metavar="URL",
         group=READ,
     )
@@ -487,7 +495,9 @@ class BuildCustom(ImageBuild):
     dataset: Any = option(
         "A class, its name `module:NAME`, or the name of an installed one.", kw_only=False, group=READ
     )
-    source: Place = option("Folder or gs:// prefix that the class lists.", metavar="URL", group=READ)
+    source: Place = option(
+        "Folder or prefix (gs://, s3://, az://, https://, hf://) that the class lists.", metavar="URL", group=READ
+    )
     name: str | None = option("Name of the dataset.", default=None, shown="the name that the class states", group=WRITE)
     licence: str | None = option(
         "Licence of the images, for the manifest.", default=None, shown="the one that the class states", group=WRITE
@@ -575,7 +585,7 @@ def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
     """Return the URL of the originals; with `write`, generated originals are written there first."""
     if not dataset.generated:
         if source is None:
-            raise UsageError(f"{dataset.name} needs `source`, the folder or gs:// prefix of its original files")
+            raise UsageError(f"{dataset.name} needs `source`, the folder or prefix of its original files")
         return pinned(source).url if is_hub(source) else source
     from dataprep.sources.fake import FakeImageNet
 
@@ -590,13 +600,14 @@ def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
 
 
 def _unfit(asked: BuildRequest) -> Iterator[str]:
-    """Yield a warning of an image folder in a bucket. Raises UsageError for links in one, and for an output on the
-    Hub."""
-    if is_hub(asked.output_url):
+    """Yield a warning of an image folder in a bucket. Raises UsageError for links in one, and for an output that is
+    only read."""
+    output = open_storage(asked.output_url)
+    if isinstance(output, ReadOnlyStorage):
         raise UsageError(
-            f"`output` {asked.output_url}: dataprep cannot write to the Hub; choose a folder or gs://bucket/prefix"
+            f"`output` {asked.output_url}: dataprep only reads from there; choose a folder or gs://bucket/prefix"
         )
-    in_bucket = not open_storage(asked.output_url).is_local
+    in_bucket = not output.is_local
     if FORMATS[asked.options.format].one_file_per_image and in_bucket:
         if asked.options.repeat == "physical":
             raise UsageError("`repeat` physical: a bucket has no links; use `repeat` virtual or a shard format")

@@ -193,8 +193,8 @@ class BuildLaion(WebRequest, Run):
     """
 
     source: Texts = option(
-        "Table file (.parquet, .csv, .tsv, .jsonl) or a folder of them, on disk or gs://. Repeat for more files of the "
-        "same folder.",
+        "Table file (.parquet, .csv, .tsv, .jsonl) or a folder of them, on a disk or at a URL. Repeat for more files "
+        "of the same folder.",
         metavar="URL",
         group=READ,
     )

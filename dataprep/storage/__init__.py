@@ -1,4 +1,4 @@
-"""Bytes to and from URLs: folders on disk and prefixes of Cloud Storage buckets, behind the interface of `base.py`.
+"""Bytes to and from URLs: folders on disk, prefixes of buckets, other places to read; the interface is in `base.py`.
 
 A file is published completely or not at all, and never replaces an existing one:
 
@@ -17,7 +17,7 @@ never logged.
     local.py, folders.py, spool.py    disk; folders and files opened below a root; files that are being written
     gcs.py, gcs_transfers.py          bucket; its range reads and uploads
     gcs_client.py, gcs_location.py    the client, its retries and errors; the place of a bucket
-    hub.py                            datasets of the Hugging Face Hub, to read
+    hub.py, remote.py, readonly.py    the Hugging Face Hub; S3, Azure and web servers; what is only read
     copies.py, checksums.py           copies of objects; digests
     ranges.py, parquet.py             objects read in ranges; parquet files
 """
@@ -40,7 +40,8 @@ def open_storage(url: str) -> Storage:
     """Open the storage at a URL, without reading or creating anything; processes pass it on as its URL.
 
     Args:
-        url: A path, `file:///path`, or `gs://bucket/prefix`.
+        url: A path, `file:///path`, `gs://bucket/prefix`, or to read `s3://bucket/prefix`, `az://container/prefix`,
+            `https://host/prefix` or `hf://datasets/OWNER/NAME`.
 
     Raises:
         UsageError: The URL is malformed, or its kind is unknown.
@@ -107,5 +108,31 @@ def _open_hub(url: str) -> Storage:
     return HubStorage(url)
 
 
-SCHEMES: dict[str, Callable[[str], Storage]] = {"file": _open_file_url, "gs": _open_bucket, "hf": _open_hub}
+def _open_s3(url: str) -> Storage:
+    from dataprep.storage.remote import S3Storage
+
+    return S3Storage(url)
+
+
+def _open_azure(url: str) -> Storage:
+    from dataprep.storage.remote import AzureStorage
+
+    return AzureStorage(url)
+
+
+def _open_web(url: str) -> Storage:
+    from dataprep.storage.remote import WebStorage
+
+    return WebStorage(url)
+
+
+SCHEMES: dict[str, Callable[[str], Storage]] = {
+    "file": _open_file_url,
+    "gs": _open_bucket,
+    "hf": _open_hub,
+    "s3": _open_s3,
+    "az": _open_azure,
+    "https": _open_web,
+    "http": _open_web,
+}
 """The function that opens a URL, by the URL's scheme."""

@@ -33,6 +33,7 @@ NO_BUCKET_METADATA = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 FIRST_ERROR_STATUS = 400
 MISSING_BUCKET = "bucket does not exist"
 REQUESTER_PAYS = "requester pays"
+CLOUD_STORAGE = "Cloud Storage"
 ADDRESS = "https://storage.googleapis.com"
 _PERMISSION = re.compile(r"storage\.[a-z]+\.[A-Za-z]+")
 REQUEST_TIMEOUT_S = 60.0
@@ -227,6 +228,7 @@ def retry_policy(
     deadlines: Deadlines | None = None,
     status_of: Callable[[Exception], int | None] = status_in,
     counted: bool = False,
+    server: str = CLOUD_STORAGE,
 ) -> Retry:
     """Make a policy of exponential backoff with jitter and a deadline, which starts now; use it for one call.
 
@@ -236,6 +238,7 @@ def retry_policy(
         deadlines: None waits as long for a lost server as for one that answers with errors.
         status_of: Returns the HTTP status in an error, None if the server did not answer.
         counted: Count repeated requests in `retries`.
+        server: Name of the server, for the warning that it does not answer.
     """
     from google.api_core.retry import Retry
     from google.cloud.storage.retry import DEFAULT_RETRY
@@ -251,12 +254,12 @@ def retry_policy(
         maximum=longest_wait_s,
         multiplier=2,
         timeout=deadline_s,
-        on_error=_on_error(status_of, deadline_s if deadlines is None else deadlines.lost_s, counted),
+        on_error=_on_error(status_of, deadline_s if deadlines is None else deadlines.lost_s, counted, server),
     )
 
 
 def _on_error(
-    status_of: Callable[[Exception], int | None], lost_s: float, counted: bool
+    status_of: Callable[[Exception], int | None], lost_s: float, counted: bool, server: str
 ) -> Callable[[Exception], None]:
     """Return a policy's callback before each retry: it warns after SILENT_S without an answer, and counts."""
     started_s = time.monotonic()
@@ -267,9 +270,10 @@ def _on_error(
         if silent_s >= SILENT_S and status_of(error) is None and not _warned.is_set():
             _warned.set()
             _log.warning(
-                "dataprep: warning: Cloud Storage does not answer (%s)%s; trying again until %.0f s have passed",
+                "dataprep: warning: %s does not answer (%s)%s; trying again until %.0f s have passed",
+                server,
                 one_line(error),
-                proxy_note(),
+                proxy_note() if server == CLOUD_STORAGE else "",
                 lost_s,
             )
 

@@ -58,14 +58,14 @@ def read_range(
         obstore.exceptions.BaseError, google.api_core.exceptions.GoogleAPIError, google.auth.exceptions.GoogleAuthError:
             Anything else, after the retries.
     """
-    if _runtime_is_of_parent():
+    if runtime_is_of_parent():
         return _read_with_client(bucket, name, offset, num_bytes, deadlines, generation)
     import obstore
     from obstore.exceptions import GenericError
 
     store = _store(bucket, gcs_client.emulator_url(), deadlines)
     # Obstore's own retries are off: they leave out 429.
-    retry = gcs_client.retry_policy(_is_worth_retrying, deadlines=deadlines, status_of=_status, counted=True)
+    retry = gcs_client.retry_policy(is_worth_retrying, deadlines=deadlines, status_of=status_in_text, counted=True)
 
     def read() -> tuple[bytes, int | None]:
         wanted: GetOptions = {"range": (offset, offset + num_bytes)}
@@ -78,12 +78,12 @@ def read_range(
         found: tuple[bytes, int | None] = retry(read)()
         return found
     except GenericError as error:
-        if _status(error) == HTTP_NOT_SATISFIABLE:
+        if status_in_text(error) == HTTP_NOT_SATISFIABLE:
             return b"", None
         raise
 
 
-def _runtime_is_of_parent() -> bool:
+def runtime_is_of_parent() -> bool:
     """Return whether obstore was used before this process forked: its threads are gone, so reads would never end."""
     global _runtime_pid
     if _runtime_pid is None:
@@ -91,16 +91,16 @@ def _runtime_is_of_parent() -> bool:
     return _runtime_pid != os.getpid()
 
 
-def _is_worth_retrying(error: BaseException) -> bool:
+def is_worth_retrying(error: BaseException) -> bool:
     from obstore.exceptions import GenericError, UnauthenticatedError
 
     if isinstance(error, UnauthenticatedError):
         # The connection for fetching a token broke.
-        return _status(error) is None and "TransportError" in str(error)
-    return isinstance(error, GenericError) and _status(error) in _WORTH_RETRYING
+        return status_in_text(error) is None and "TransportError" in str(error)
+    return isinstance(error, GenericError) and status_in_text(error) in _WORTH_RETRYING
 
 
-def _status(error: BaseException) -> int | None:
+def status_in_text(error: BaseException) -> int | None:
     """Return the HTTP status that an error contains; None if the server did not answer."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else None

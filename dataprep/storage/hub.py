@@ -7,13 +7,12 @@ commit, which never changes.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, BinaryIO, NoReturn
+from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -22,8 +21,8 @@ from dataprep.errors import AccessError, StorageError, UsageError, install_hint
 from dataprep.host.heartbeat import beat
 from dataprep.messages import first_line, quoted
 from dataprep.storage import base
-from dataprep.storage.errors import GO_ON, bad_range, ends_before, missing, other_size, too_large
-from dataprep.storage.ranges import RangeStream
+from dataprep.storage.errors import GO_ON, missing
+from dataprep.storage.readonly import ReadOnlyStorage
 
 SCHEME = "hf://"
 DATASETS = f"{SCHEME}datasets/"
@@ -36,7 +35,6 @@ TIMEOUT_S = 60.0
 MAX_FILES = 5_000_000
 """Maximum number of files of a repository."""
 MAX_LICENCE_CHARACTERS = 200
-STREAM_BUFFER_BYTES = 1 << 20
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPECIAL_REVISION = re.compile(r"refs/(?:convert/[A-Za-z0-9_-]+|pr/\d+)(?=/|\Z)")
@@ -107,7 +105,7 @@ def pinned(url: str) -> HubSource:
         from huggingface_hub import constants
 
         revision = quote(place.revision, safe="")
-        response = _get(f"{constants.ENDPOINT}/api/datasets/{place.repository}/revision/{revision}", {})
+        response = _answer(f"{constants.ENDPOINT}/api/datasets/{place.repository}/revision/{revision}", {})
         try:
             described = _DESCRIBED.decode(response.content)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -141,18 +139,6 @@ def _licence(card: Any) -> str:
     return text if text.isprintable() and len(text) <= MAX_LICENCE_CHARACTERS else ""
 
 
-class ReadOnlyStorage:
-    """A read-only place of originals: every call that writes raises UsageError."""
-
-    url: str
-
-    def _refuse(self, *_arguments: Any, **_options: Any) -> NoReturn:
-        raise UsageError(f"{self.url}: originals are only read from there; choose a folder or gs://bucket/prefix")
-
-    spool_path = sending = publish = create = create_last = replace = replace_file = _refuse
-    remove_stale_spools = staged = alone = delete = delete_tree = delete_exactly = take_away = prune = _refuse
-
-
 class HubStorage(ReadOnlyStorage):
     """A folder of a dataset repository, at one revision. See `Storage` for the contract of each call.
 
@@ -160,15 +146,11 @@ class HubStorage(ReadOnlyStorage):
         url: `hf://datasets/OWNER/NAME[@REVISION][/PATH]`.
     """
 
-    is_local = False
     reads_in_flight = 16
 
     def __init__(self, url: str) -> None:
         self._place = place_in(url)
         self.url = self._place.url
-
-    def url_of(self, name: str) -> str:
-        return f"{self.url}/{name}"
 
     def stat(self, name: str) -> base.ObjectInfo | None:
         num_bytes = self._sizes.get(base.check_name(name))
@@ -180,49 +162,25 @@ class HubStorage(ReadOnlyStorage):
             if name.startswith(folder) and name >= first:
                 yield base.ObjectInfo(name, self._sizes[name], None)
 
-    def read(self, name: str, max_bytes: int | None = None) -> bytes:
-        info = self.stat(name)
-        if info is None:
-            raise missing(self.url_of(name))
-        if max_bytes is not None and info.num_bytes > max_bytes:
-            raise base.TooLargeError(too_large(self.url_of(name), info.num_bytes, max_bytes))
-        return self.read_range(name, 0, info.num_bytes)
-
     def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
         return [self.stat(name) for name in names]
 
-    def read_range(
-        self, name: str, offset: int, num_bytes: int, version: int = base.NO_VERSION, file_bytes: int | None = None
-    ) -> bytes:
-        """Read with one request, which is repeated if it breaks off."""
-        if offset < 0 or num_bytes < 0:
-            raise UsageError(bad_range(self.url_of(name), offset, num_bytes))
-        if num_bytes == 0:
-            return b""
-        place = self._place
-        with _hub_errors(place, self.url_of(name)):
+    def _get(self, name: str, offset: int, num_bytes: int) -> tuple[bytes, base.ObjectInfo | None]:
+        place, url = self._place, self.url_of(name)
+        with _hub_errors(place, url):
             from huggingface_hub import hf_hub_url
 
-            path = f"{place.path}/{base.check_name(name)}" if place.path else base.check_name(name)
-            url = hf_hub_url(place.repository, path, repo_type="dataset", revision=place.revision)
+            path = f"{place.path}/{name}" if place.path else name
+            address = hf_hub_url(place.repository, path, repo_type="dataset", revision=place.revision)
             wanted = {"Range": f"bytes={offset}-{offset + num_bytes - 1}", "Accept-Encoding": "identity"}
-            response = _get(url, wanted)
-        if response.status_code not in (206, 416) and len(response.content) != num_bytes:
-            raise StorageError(f"{self.url_of(name)}: the server sends no ranges; check HF_ENDPOINT")
-        data = bytes(response.content) if response.status_code != 416 else b""
-        if len(data) != num_bytes:
-            raise StorageError(ends_before(self.url_of(name), offset, num_bytes, self._sizes.get(name, 0)))
-        if file_bytes is not None and self._sizes.get(name, file_bytes) != file_bytes:
-            raise base.OtherSizeError(other_size(self.url_of(name), self._sizes[name], file_bytes))
-        beat()
-        return data
-
-    def open(self, name: str) -> BinaryIO:
-        info = self.stat(name)
-        if info is None:
-            raise missing(self.url_of(name))
-        stream = RangeStream(lambda offset, count: self.read_range(name, offset, count), info.num_bytes)
-        return io.BufferedReader(stream, STREAM_BUFFER_BYTES)
+            response = _answer(address, wanted)
+        if response.status_code == 416:
+            return b"", None
+        data = bytes(response.content)
+        if response.status_code != 206 and len(data) != num_bytes:
+            raise StorageError(f"{url}: the server sends no ranges; check HF_ENDPOINT")
+        size = response.headers.get("Content-Range", "").rpartition("/")[2]
+        return data, base.ObjectInfo(name, int(size), None) if size.isdecimal() else None
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
@@ -263,7 +221,7 @@ def _network_errors() -> tuple[type[Exception], ...]:
     return tuple(each for each in HfHubHTTPError.__mro__ if each.__name__ == "HTTPError")
 
 
-def _get(url: str, headers: Mapping[str, str]) -> Any:
+def _answer(url: str, headers: Mapping[str, str]) -> Any:
     """Return the answer to a request, with retries; an answer of 416 is returned, other refusals are raised."""
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 

@@ -263,8 +263,11 @@ def with_deadline(storage: Storage, deadline_s: float) -> Storage:
         return storage
     from dataprep.storage.gcs import GCSStorage
     from dataprep.storage.gcs_client import Deadlines
+    from dataprep.storage.remote import RemoteStorage
 
-    return GCSStorage(storage.url, Deadlines(deadline_s)) if isinstance(storage, GCSStorage) else storage
+    if isinstance(storage, GCSStorage | RemoteStorage):
+        return type(storage)(storage.url, Deadlines(deadline_s))
+    return storage
 
 
 def _entries_of(table: pa.Table) -> ShardIndex:

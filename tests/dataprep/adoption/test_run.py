@@ -166,3 +166,10 @@ def test_a_dataset_of_a_build_is_not_adopted(finished, tmp_path):
     assert adopt_here(copy).already
     with pytest.raises(UsageError, match="a dataset of `dataprep build` exists there already"):
         adopt_here(copy, overwrite=True)
+
+
+def test_an_index_is_not_written_to_a_place_that_is_only_read():
+    with pytest.raises(
+        UsageError, match="s3://bucket/x: dataprep only reads from there; keep the index elsewhere: `ind"
+    ):
+        adopt_here("s3://bucket/x")

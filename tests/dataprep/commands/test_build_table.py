@@ -52,7 +52,7 @@ def test_one_table_beside_its_images_and_the_output(tmp_path):
     [
         (["--table", "dogs.csv"], "--table dogs.csv: --source is a table itself"),
         (["--label-from", "folder"], "a table has its labels in a column"),
-        (["--output", "hf://datasets/some/dogs"], "--output hf://datasets/some/dogs: dataprep cannot write to the Hub"),
+        (["--output", "hf://datasets/some/dogs"], "--output hf://datasets/some/dogs: dataprep only reads from there"),
         (["--split", "training"], "--split training: expected one of train, val, test"),
     ],
 )

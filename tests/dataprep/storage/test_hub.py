@@ -1,13 +1,11 @@
 """The Hub as a place of originals: by its own API over HTTP, with faults, tokens and pages."""
 
-import inspect
-
 import pytest
 
 from dataprep.errors import AccessError, StorageError, UsageError
 from dataprep.storage import hub, open_storage
 from dataprep.storage.base import ObjectInfo, TooLargeError
-from dataprep.storage.hub import HubPlace, ReadOnlyStorage, is_hub, pinned, place_in
+from dataprep.storage.hub import HubPlace, is_hub, pinned, place_in
 from tests.support.hub_server import TOKEN, hub_server
 from tests.support.own_data import write_files
 
@@ -180,25 +178,3 @@ def test_an_answer_without_a_commit_is_refused(server, answer):
     server.described = answer
     with pytest.raises(StorageError, match="the Hub's answer "):
         pinned("hf://datasets/some/dogs")
-
-
-def test_nothing_is_written_to_the_hub():
-    storage = open_storage("hf://datasets/some/dogs")
-    with pytest.raises(UsageError, match="originals are only read from there; choose a folder or gs://"):
-        storage.create("x", b"")
-
-
-WRITES = [name for name, _ in inspect.getmembers(ReadOnlyStorage, inspect.isfunction) if not name.startswith("_")]
-
-
-@pytest.mark.parametrize("name", WRITES)
-def test_every_call_that_writes_is_refused(name):
-    storage = ReadOnlyStorage()
-    storage.url = "hf://datasets/some/dogs"
-    call = getattr(storage, name)
-    with pytest.raises(UsageError, match="hf://datasets/some/dogs: originals are only read from there"):
-        call(*[None] * len(inspect.signature(call).parameters))
-
-
-def test_all_of_them_are_tried():
-    assert len(WRITES) == 15

@@ -43,7 +43,10 @@ def test_a_gs_url_is_a_bucket(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "wanted"),
     [
-        ("https://host/x", "'https://host/x': https:// is not known, expected a path or one of file://, gs://, hf://$"),
+        (
+            "ftp://host/x",
+            "'ftp://host/x': ftp:// is not known, expected a path or one of file://, gs://, hf://, s3://, ",
+        ),
         ("gcs://bucket/x", r"gcs:// is not known, .* did you mean gs://\?"),
         ("files:///x", r"files:// is not known, .* did you mean file://\?"),
         ("://x", ":// is not known"),

@@ -1,0 +1,181 @@
+"""S3, Azure and web servers as places to read: S3 by moto's server, the web by Python's."""
+
+import os
+
+import pytest
+
+from dataprep.errors import AccessError, CredentialsError, StorageError, UnansweredError, UsageError
+from dataprep.storage import open_storage
+from dataprep.storage.base import ChangedError, OtherSizeError, TooLargeError
+from dataprep.storage.gcs_client import Deadlines
+from dataprep.storage.remote import AzureStorage, S3Storage
+from tests.support.s3_server import KEYS, s3_server
+
+ODD = ("a b%41.jpg", "ä/x#y?z.jpg", "train.txt", "train/1.jpg", "Train/1.jpg", "~t+p&amp.jpg")
+FILES = {f"pics/{name}": name.encode() * 9 for name in ODD} | {"pics2/x": b"x", "top.txt": b"t"}
+SOON = Deadlines(1.0, refused_s=1.0)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with s3_server() as found:
+        found.put("bucket", FILES)
+        yield found
+
+
+@pytest.fixture
+def s3(server, monkeypatch):
+    clear(monkeypatch)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+def clear(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+
+
+def test_objects_are_listed_in_order_and_read_whatever_their_names(s3):
+    storage = open_storage("s3://bucket/pics/")
+    found = list(storage.list())
+    assert [(info.name, info.num_bytes) for info in found] == [(name, len(name.encode()) * 9) for name in sorted(ODD)]
+    for info in found:
+        data = FILES[f"pics/{info.name}"]
+        assert storage.stat(info.name) == info
+        assert storage.stat(info.name).version == info.version
+        assert storage.read(info.name) == storage.open(info.name).read() == data
+        assert storage.read_range(info.name, 3, 7, info.version, len(data)) == data[3:10]
+    assert [info.name for info in storage.list("train/")] == ["train/1.jpg"]
+    assert [info.name for info in storage.list(first="train/")] == [name for name in sorted(ODD) if name >= "train/"]
+    assert [info.name for info in open_storage("s3://bucket").list()] == sorted(FILES)
+    assert storage.url_of("x") == "s3://bucket/pics/x"
+    assert [info and info.name for info in storage.stats(["train.txt", "no"])] == ["train.txt", None]
+
+
+def test_marks_of_folders_are_left_out(s3):
+    s3.put("marked", {"pics/": b"", "pics/a/": b"", "pics/a/1.jpg": b"1", "pics/empty/": b"", "pics/zero.txt": b""})
+    assert [info.name for info in open_storage("s3://marked/pics").list()] == ["a/1.jpg", "zero.txt"]
+
+
+def test_a_listing_of_several_pages_goes_on_after_a_fault(s3, monkeypatch):
+    monkeypatch.setattr("dataprep.storage.remote.PAGE_OBJECTS", 2)
+    s3.put("long", {f"{number:03}": b"x" for number in range(7)})
+    listing = open_storage("s3://long").list()
+    found = [next(listing).name]
+    s3.faults = 1
+    assert found + [info.name for info in listing] == [f"{number:03}" for number in range(7)]
+
+
+def test_what_is_not_there(s3):
+    storage = open_storage("s3://bucket/pics")
+    assert storage.stat("absent") is None
+    assert list(open_storage("s3://bucket/absent").list()) == []
+    for read in (storage.read, storage.open, lambda name: storage.read_range(name, 0, 1)):
+        with pytest.raises(FileNotFoundError):
+            read("absent")
+    for offset in (80, 800):
+        with pytest.raises(StorageError, match="it ends at 81"):
+            storage.read_range("train.txt", offset, 30)
+    with pytest.raises(UsageError, match="must not be negative"):
+        storage.read_range("train.txt", -1, 2)
+    with pytest.raises(TooLargeError, match="81 bytes, expected at most 10"):
+        storage.read("train.txt", 10)
+    assert storage.read_range("train.txt", 5, 0) == b""
+    for read in (lambda: list(open_storage("s3://nowhere/x").list()), lambda: open_storage("s3://nowhere").read("x")):
+        with pytest.raises((AccessError, FileNotFoundError), match=r"s3://nowhere(: s3://nowhere does not exist|/x)"):
+            read()
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_refused(s3):
+    storage = open_storage("s3://bucket")
+    s3.put("bucket", {"moving": b"before"})
+    version = storage.stat("moving").version
+    s3.put("bucket", {"moving": b"after!"})
+    with pytest.raises(ChangedError, match="moving: written again, replaced"):
+        storage.read_range("moving", 0, 3, version)
+    with pytest.raises(OtherSizeError, match="6 bytes, the index says 5"):
+        storage.read_range("moving", 0, 3, file_bytes=5)
+    s3.client().delete_object(Bucket="bucket", Key="moving")
+
+
+def test_faults_are_tried_again_for_as_long_as_the_reader_waits(s3):
+    storage = S3Storage("s3://bucket/pics", SOON)
+    s3.faults = 2
+    assert storage.read("train.txt") == FILES["pics/train.txt"]
+    s3.faults = 1000
+    with pytest.raises(UnansweredError, match=r"503.*; run the command again"):
+        storage.read_range("train.txt", 0, 5)
+    s3.faults = 0
+
+
+def test_an_endpoint_that_does_not_answer_is_one_line(s3, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(UnansweredError, match="S3 cannot be reached, check the network and the endpoint") as raised:
+        list(S3Storage("s3://bucket", SOON).list())
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_without_credentials_the_error_says_what_to_set(s3, monkeypatch, tmp_path):
+    s3.put("open", {"x": b"anyone"}, public=True)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    with pytest.raises(UsageError, match="s3://open: Generic S3 error: Missing AccessKeyId; set AWS_ACCESS_KEY_ID and"):
+        open_storage("s3://open").read("x")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.delenv("AWS_SKIP_SIGNATURE")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    with pytest.raises(CredentialsError, match="s3://open: no credentials were found; set AWS_ACCESS_KEY_ID and"):
+        open_storage("s3://open").stat("x")
+    (tmp_path / "credentials").write_text(
+        "[default]\naws_access_key_id = {AWS_ACCESS_KEY_ID}\naws_secret_access_key = {AWS_SECRET_ACCESS_KEY}".format(
+            **KEYS
+        )
+    )
+    assert open_storage("s3://open").read("x") == b"anyone"
+    (tmp_path / "credentials").unlink()
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    assert open_storage("s3://open").read("x") == b"anyone"
+    with pytest.raises(AccessError, match="reading or listing it is denied; set AWS_ACCESS_KEY_ID") as raised:
+        open_storage("s3://bucket").read("top.txt")
+    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(raised.value)
+
+
+def test_a_listing_that_is_denied_is_one_line(s3):
+    from moto.core import set_initial_no_auth_action_count
+
+    @set_initial_no_auth_action_count(0)
+    def refused():
+        with pytest.raises(AccessError, match="s3://bucket/pics: reading or listing it is denied") as raised:
+            list(open_storage("s3://bucket/pics").list())
+        assert len(str(raised.value).splitlines()) == 1
+
+    refused()
+
+
+def test_containers_of_azure_need_credentials_and_read_from_an_endpoint(monkeypatch):
+    clear(monkeypatch)
+    storage = AzureStorage("az://container/pics", SOON)
+    with pytest.raises(CredentialsError, match="az://container/pics: no credentials were found; set AZURE_STORAGE_ACC"):
+        storage.stat("x")
+    for name, value in (("ACCOUNT_NAME", "me"), ("SAS_TOKEN", "sig=secret"), ("ENDPOINT", "http://127.0.0.1:9/me")):
+        monkeypatch.setenv(f"AZURE_STORAGE_{name}", value)
+    with pytest.raises(UnansweredError, match="Azure cannot be reached") as raised:
+        storage.stat("x")
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [
+        ("s3://", "does not name a place; expected s3://bucket/prefix"),
+        ("s3:///x", "does not name a place"),
+        ("az://a b/x", "does not name a place; expected az://container/prefix"),
+        ("https://me:password@host/x", "does not name a place; expected https://host/prefix, without"),
+        ("https://host/x?sig=1", "does not name a folder"),
+        ("s3://bucket/a/../b", "must be relative"),
+    ],
+)
+def test_urls_that_name_no_place(url, wanted):
+    with pytest.raises(UsageError, match=wanted):
+        open_storage(url)

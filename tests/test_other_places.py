@@ -1,0 +1,66 @@
+"""The same data on a disk and at other places: what a loader delivers, and what a build makes of them, is the same."""
+
+import itertools
+import os
+
+import pytest
+
+from dataprep.errors import AccessError, UsageError
+from loaders import open_loader
+from tests.support.builds import digests
+from tests.support.loading import load
+from tests.support.own_data import build_own, class_folders
+from tests.support.s3_server import s3_server
+
+SMALL = {"batch_size": 4, "image_size": 16}
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    return class_folders(tmp_path / "pictures")
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    with s3_server() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def resumed(url):
+    """Load five batches, in two runs."""
+    with open_loader(url, **SMALL) as loader:
+        first = [batch.keys for batch in itertools.islice(loader, 2)]
+        state = loader.state_dict()
+    with open_loader(url, **SMALL) as loader:
+        loader.load_state_dict(state)
+        return first + [batch.keys for batch in itertools.islice(loader, 3)]
+
+
+def test_pictures_in_s3_load_as_from_a_disk_and_resume(pictures, s3):
+    url = s3.upload(pictures, "photos", "mine/")
+    assert url == "s3://photos/mine"
+    assert load(url, 5, **SMALL) == load(pictures, 5, **SMALL)
+    assert resumed(url) == resumed(pictures)
+
+
+def test_a_build_of_pictures_in_s3_is_that_of_a_disk(pictures, s3, tmp_path):
+    (pictures / "train/cats/notes.docx").unlink()
+    url = s3.upload(pictures, "originals")
+    build_own(url, tmp_path / "s3")
+    build_own(pictures, tmp_path / "disk")
+    assert digests(tmp_path / "s3") == digests(tmp_path / "disk")
+    assert load(s3.upload(tmp_path / "s3", "shards"), 5, **SMALL) == load(tmp_path / "disk", 5, **SMALL)
+
+
+def test_nothing_is_kept_of_a_listing_that_fails(pictures, s3, tmp_path):
+    s3.upload(pictures, "secret")
+    with pytest.raises(AccessError, match="s3://absent does not exist"):
+        open_loader("s3://absent", **SMALL)
+    with pytest.raises(UsageError, match="no files found"):
+        open_loader("s3://secret/typo", **SMALL)
+    assert not (tmp_path / "cache").exists()
