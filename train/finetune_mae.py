@@ -49,10 +49,10 @@ from train.flags.options import (
     run_entry,
 )
 from train.flags.shared import REFUSED as LAUNCHERS
-from train.flags.shared import RecipeOptions, fitted_warmup
+from train.flags.shared import Recipe, RecipeOptions
 from train.loops.backend import AUTOMATIC, Devices
 from train.loops.classify import ClassifierTask
-from train.loops.loop import Training
+from train.loops.loop import Training, refuse_not_finite
 from train.loops.torch import TorchBackend, compile_network
 from train.models.vit import VisionTransformer
 from train.optim.optimizer import FINETUNE_BETAS, LARS, open_layered_adamw
@@ -247,14 +247,15 @@ NOT_PROBED: Mapping[str, Any] = {
 LINEAR_PROBE: Mapping[str, Any] = {
     **NOT_PROBED,
     "epochs": 90,
-    "batch_size": 512,
     "blr": 0.1,
     "min_lr": 0.0,
-    "warmup_epochs": 10.0,
     "weight_decay": 0.0,
     "global_pool": False,
 }
 """Defaults with `linear_probe`, by the options' names."""
+
+FINETUNE_RECIPE = Recipe(batch_size=64, epochs=50, warmup_epochs=5.0)
+PROBE_RECIPE = Recipe(batch_size=512, epochs=LINEAR_PROBE["epochs"], warmup_epochs=10.0)
 
 
 def _probed(text: str, name: str) -> str:
@@ -301,21 +302,17 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
         RecipeOptions,
         "batch_size",
         text="Images per device and part of `accum_iter`; -1: from `effective_batch_size`; default: 64, or 512 with "
-        "`linear_probe`.",
+        "`linear_probe`, fewer for small data.",
     )
     blr: float = redefined(RecipeOptions, "blr", text=_probed("Base learning rate, for a batch of 256.", "blr"))
     min_lr: float = redefined(
         RecipeOptions, "min_lr", default=1e-6, text=_probed("Learning rate at the end.", "min_lr")
     )
-    warmup_epochs: float = redefined(
+    warmup_epochs: float | None = redefined(
         RecipeOptions,
         "warmup_epochs",
-        default=5.0,
-        text=_probed(
-            "Epochs while the learning rate rises linearly. If the run has fewer epochs than the default of "
-            "`epochs` and this is not given: a tenth of them.",
-            "warmup_epochs",
-        ),
+        text="Epochs while the learning rate rises linearly; default: a tenth of the run, at most 5, or with "
+        "`linear_probe` 10.",
     )
     weight_decay: float = redefined(
         RecipeOptions,
@@ -398,9 +395,13 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
 
     @classmethod
     def of_command_line(cls, given: Container[str], **values: Any) -> FinetuneMAE:
-        """Make the flags of a command line, with the defaults of its recipe and a warm-up that fits a short run."""
-        flags = recipe_flags(**{name: value for name, value in values.items() if name in given})
-        return fitted_warmup(flags, given, LINEAR_PROBE["epochs"] if flags.linear_probe else cls.epochs)
+        """Make the flags of a command line, with the defaults of its recipe."""
+        return recipe_flags(**{name: value for name, value in values.items() if name in given})
+
+    @property
+    def recipe(self) -> Recipe:
+        """Values that are taken if they are not given."""
+        return PROBE_RECIPE if self.linear_probe else FINETUNE_RECIPE
 
     @property
     def side(self) -> int:
@@ -445,10 +446,7 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
 
 def recipe_flags(**given: Any) -> FinetuneMAE:
     """Make flags with the defaults of fine-tuning, or of linear probing if `linear_probe` is given."""
-    defaults = LINEAR_PROBE if given.get("linear_probe") else {}
-    if given.get("effective_batch_size"):
-        defaults = {name: value for name, value in defaults.items() if name != "batch_size"}
-    return FinetuneMAE(**{**defaults, **given})
+    return FinetuneMAE(**{**(LINEAR_PROBE if given.get("linear_probe") else {}), **given})
 
 
 @dataclass(kw_only=True)
@@ -476,7 +474,9 @@ def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBacken
 
     from train.loops.jax_transformer_steps import Settings
 
-    batch, data = flags.effective_batch(devices), flags.open_data()
+    data = flags.open_data()
+    flags = flags.fitted_to(data.epoch_images, devices)
+    batch = flags.effective_batch(devices)
     model = _open_model(flags, weights, classes_of(data, flags.nb_classes))
     loader, validation = _open_loaders(flags, data, devices, batch)
     training = JaxRun(
@@ -495,7 +495,7 @@ def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBacken
             fsdp=flags.fsdp,
             seed=flags.seed,
         ),
-        schedule=flags.schedule(batch),
+        schedule=flags.schedule(),
         loader=loader,
         validation=validation,
     ).open()
@@ -521,9 +521,9 @@ def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices,
 
 def _open_torch(flags: FinetuneMAE, weights: Weights | None) -> Training[TorchBackend]:
     runtime = flags.open_runtime()
-    batch = flags.effective_batch(runtime)
-    schedule = flags.schedule(batch)
     data = flags.open_data()
+    flags = flags.fitted_to(data.epoch_images, runtime)
+    batch, schedule = flags.effective_batch(runtime), flags.schedule()
     num_classes = classes_of(data, flags.nb_classes)
     model = _open_model(flags, weights, num_classes).to(runtime.device)
     if flags.compile:
@@ -567,6 +567,7 @@ def evaluate(training: Training[Any]) -> int:
         found = training.backend.evaluate(lambda: False)
     if not found:
         raise UsageError(f"{training.loader.dataset.url}: no split to evaluate on; expected val, validation or test")
+    refuse_not_finite(training.loader.dataset.url, found, "evaluate an earlier checkpoint")
     click.echo(json.dumps({name: value for name, value in found.items() if name != "best_accuracy"}))
     return 0
 

@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dataprep.arguments import IMAGES, request
 from loaders.loader import Loader
 from loaders.packs import Packs
+from train.batches.data import Data
 from train.batches.masks import MaskConfig, PackMaskConfig
 from train.flags.jax import JaxRun, ShardingOptions, join_jax, open_jax_devices
 from train.flags.options import (
@@ -29,7 +29,7 @@ from train.flags.options import (
     run,
     run_entry,
 )
-from train.flags.shared import REFUSED, UNSET, PackOptions, RecipeOptions, check_packs, fitted_warmup
+from train.flags.shared import REFUSED, UNSET, PackOptions, RecipeOptions, check_packs
 from train.loops.backend import Devices
 from train.loops.loop import Training
 from train.models.sizes import MAEConfig, mae_config
@@ -87,11 +87,6 @@ class PretrainMAE(ShardingOptions, PackOptions, RecipeOptions):
         rare=True,
     )
 
-    @classmethod
-    def of_command_line(cls, given: Container[str], **values: Any) -> PretrainMAE:
-        """Make the flags of a command line, with a warm-up that fits a short run."""
-        return fitted_warmup(cls(**values), given, cls.epochs)
-
     def model_options(self) -> dict[str, object]:
         """Options of the model, as `mae_config` takes them."""
         own = {
@@ -120,7 +115,8 @@ def _open_jax(flags: PretrainMAE, config: MAEConfig) -> Training[JaxBackend]:
     from train.loops.jax_transformer_steps import MAETask, Settings
     from train.models.jax_transformers import MaskedAutoencoder
 
-    batch = flags.effective_batch(devices)
+    data = flags.open_data()
+    flags = flags.fitted_to(data.epoch_images, devices)
     return JaxRun(
         flags=flags,
         devices=devices,
@@ -137,8 +133,8 @@ def _open_jax(flags: PretrainMAE, config: MAEConfig) -> Training[JaxBackend]:
             fsdp=flags.fsdp,
             seed=flags.seed,
         ),
-        schedule=flags.schedule(batch),
-        loader=_open_loader(flags, devices, batch, None),
+        schedule=flags.schedule(),
+        loader=_open_loader(flags, data, devices, None),
     ).open()
 
 
@@ -149,12 +145,13 @@ def _open_torch(flags: PretrainMAE, config: MAEConfig) -> Training[TorchBackend]
     from train.optim.optimizer import open_adamw
 
     runtime = flags.open_runtime()
-    batch = flags.effective_batch(runtime)
+    data = flags.open_data()
+    flags = flags.fitted_to(data.epoch_images, runtime)
     packs = flags.packs(config.patch_size, crop=(flags.min_crop, flags.max_crop))
     if packs is not None:
-        check_packs(packs, batch, runtime, flags.accum_iter)
-    schedule = flags.schedule(batch)
-    loader = _open_loader(flags, runtime, batch, packs)
+        check_packs(packs, flags.effective_batch(runtime), runtime, flags.accum_iter)
+    schedule = flags.schedule()
+    loader = _open_loader(flags, data, runtime, packs)
     torch.manual_seed(flags.seed)
     task = (
         _squares_task(flags, config, runtime, loader) if packs is None else _packs_task(flags, config, runtime, packs)
@@ -165,9 +162,9 @@ def _open_torch(flags: PretrainMAE, config: MAEConfig) -> Training[TorchBackend]
     return flags.torch_training(task, optimizer, schedule=schedule, loader=loader)
 
 
-def _open_loader(flags: PretrainMAE, devices: Devices, batch: int, packs: Packs | None) -> Loader:
-    settings = flags.loader_config(devices, batch_size=batch, image_size=flags.input_size)
-    loader = flags.open_data().training_loader(
+def _open_loader(flags: PretrainMAE, data: Data, devices: Devices, packs: Packs | None) -> Loader:
+    settings = flags.loader_config(devices, batch_size=flags.effective_batch(devices), image_size=flags.input_size)
+    loader = data.training_loader(
         replace(settings, scale=(flags.min_crop, flags.max_crop), clip_crop=flags.use_byol_crop, packs=packs)
     )
     loader.set_epoch(flags.start_epoch)

@@ -15,7 +15,7 @@ import torch
 from dataprep.arguments import IMAGES, READ, request
 from dataprep.errors import DataprepError, UsageError
 from loaders.loader import Loader
-from train.batches.data import classes_of
+from train.batches.data import Data, classes_of
 from train.flags.options import (
     COUNT,
     MODEL,
@@ -31,20 +31,25 @@ from train.flags.options import (
     redefined,
     run,
     run_entry,
+    with_defaults,
 )
 from train.flags.shared import FAKE_DATA, RunOptions
 from train.flags.shared import REFUSED as LAUNCHERS
+from train.loops.backend import Devices
 from train.loops.classify import ClassifierTask
 from train.loops.loop import Training
 from train.loops.runtime import Runtime
 from train.loops.torch import TorchBackend
 from train.models.registry import create_model
 from train.models.sizes import mae_names
-from train.optim.schedule import Schedule, Steps, WarmSteps
+from train.optim.schedule import Schedule, Steps, WarmSteps, fitted_batch
 from train.telemetry.logs import Logs
 
 RECIPE_MODEL = "resnet50"
 """Model whose learning rate falls in steps by default."""
+BATCH, RECIPE_LR, OTHER_LR = 128, (0.5, 1024), (0.1, 256)
+"""Images per device; highest learning rate and the batch that it is for, which gcspytorchimagenet has for ResNet-50 on
+eight cores, and for other models Goyal et al., "Accurate, large minibatch SGD", 2017."""
 STEPS = "WarmupAndExponentialDecayScheduler"
 CONSTANT = "constant"
 _CHECKPOINTS = "checkpoints go to `output_dir`, on a disk or gs://, and `resume` takes them from there"
@@ -114,12 +119,18 @@ class TrainResNet(RunOptions):
         None, "Number of logits; default: the dataset's number of classes, 1000 for fake data.", MODEL, COUNT
     )
     image_size: int = flag(224, "Side of the images, pixels.", IMAGES, SIDE, also=("--input-size",))
-    batch_size: int = flag(128, "Images per device and per part of `accum_iter`.", TRAIN, COUNT)
+    batch_size: int | None = flag(
+        None, "Images per device and per part of `accum_iter`; default: 128, fewer for small data.", TRAIN, COUNT
+    )
     test_set_batch_size: int = flag(64, "Images per device in an evaluation.", TRAIN, COUNT)
     target_accuracy: float = flag(0.0, "Accuracy in percent; a run that ends below it has exit code 1.", TRAIN, PERCENT)
 
     lr: float | None = flag(
-        None, f"Highest learning rate; default: 0.5 for {RECIPE_MODEL}, 0.1 for others.", TRAIN, NOT_NEGATIVE
+        None,
+        f"Highest learning rate; default: 0.5 for {RECIPE_MODEL} and a batch of 1024 or more on all devices, 0.1 for "
+        "others and 256, in proportion for smaller batches.",
+        TRAIN,
+        NOT_NEGATIVE,
     )
     lr_scheduler_type: str | None = flag(
         None,
@@ -144,19 +155,31 @@ class TrainResNet(RunOptions):
         if self.model in mae_names():
             raise UsageError(f"`model` {self.model} is not a classifier; `dataprep-pretrain-mae` trains it")
 
+    def fitted_to(self, images: int, devices: Devices) -> TrainResNet:
+        """Return these flags with a batch size and learning rate, those of the recipe if they are not given.
+
+        Args:
+            images: Images of an epoch; small data get a smaller batch.
+            devices: The devices.
+        """
+        shares = devices.num_devices * self.accum_iter
+        batch = self.batch_size * shares if self.batch_size else fitted_batch(BATCH * shares, images, shares)
+        lr, lr_batch = RECIPE_LR if self.model == RECIPE_MODEL else OTHER_LR
+        values = {"batch_size": batch // shares, "lr": lr * min(1.0, batch / lr_batch)}
+        return with_defaults(self, values, images, tells=devices.rank == 0)
+
     def schedule(self) -> Schedule:
-        """Return the schedule of the learning rate.
+        """Return the schedule of the learning rate, of flags that are `fitted_to` their data.
 
         Raises:
             UsageError: The learning rate is constant, but flags say how it changes.
         """
-        is_recipe = self.model == RECIPE_MODEL
-        lr = (0.5 if is_recipe else 0.1) if self.lr is None else self.lr
+        lr = self.lr or 0.0
         own = {
             name: getattr(self, name)
             for name in ("lr_scheduler_divide_every_n_epochs", "lr_scheduler_divisor", "num_warmup_epochs")
         }
-        if (self.lr_scheduler_type or (STEPS if is_recipe else CONSTANT)) == CONSTANT:
+        if (self.lr_scheduler_type or (STEPS if self.model == RECIPE_MODEL else CONSTANT)) == CONSTANT:
             if given := [name for name, value in own.items() if value is not None]:
                 raise UsageError(f"`{given[0]}`: the learning rate is constant; add `lr_scheduler_type` {STEPS}")
             return Steps(lr=lr, divisor=1, every_epochs=1)
@@ -195,11 +218,14 @@ class ResNetTask(ClassifierTask):
 
 def open_training(flags: TrainResNet) -> Training[TorchBackend]:
     """Open devices, loaders, model and optimiser; nothing is trained yet."""
-    schedule = flags.schedule()
     runtime = flags.open_runtime()
+    data = flags.open_data()
+    num_classes = classes_of(data, flags.num_classes)
+    flags = flags.fitted_to(data.epoch_images, runtime)
+    schedule = flags.schedule()
     if flags.metrics_debug and runtime.name != "xla":
         raise UsageError(f"`metrics_debug` needs XLA, this runs on {runtime.name}; leave it out, or use `device` xla")
-    loader, validation, num_classes = _open_loaders(flags, runtime)
+    loader, validation = _open_loaders(flags, data, runtime)
     if flags.target_accuracy and validation is None:
         raise UsageError(f"`target_accuracy`: {flags.data_path} has no split val; leave it out, or add one")
     runtime.seed(flags.seed)
@@ -220,16 +246,12 @@ def open_training(flags: TrainResNet) -> Training[TorchBackend]:
     return flags.torch_training(task, optimizer, schedule=schedule, loader=loader, logs=logs)
 
 
-def _open_loaders(flags: TrainResNet, runtime: Runtime) -> tuple[Loader, Loader | None, int]:
-    """Open the loaders of training and validation; return them and the number of classes."""
-    settings = flags.loader_config(
-        runtime, batch_size=flags.batch_size * runtime.num_devices * flags.accum_iter, image_size=flags.image_size
-    )
+def _open_loaders(flags: TrainResNet, data: Data, runtime: Runtime) -> tuple[Loader, Loader | None]:
+    batch_size = (flags.batch_size or BATCH) * runtime.num_devices * flags.accum_iter
+    settings = flags.loader_config(runtime, batch_size=batch_size, image_size=flags.image_size)
     training = replace(settings, interpolation="bilinear", scale=(flags.min_crop, 1.0))
     evaluation = replace(training, batch_size=flags.test_set_batch_size * runtime.num_devices)
-    data = flags.open_data()
-    num_classes = classes_of(data, flags.num_classes)
-    return *data.loaders(training, evaluation), num_classes
+    return data.loaders(training, evaluation)
 
 
 def train(flags: TrainResNet) -> int:

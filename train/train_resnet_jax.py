@@ -40,10 +40,11 @@ from train.flags.options import (
     flag,
     redefined,
     run_entry,
+    with_defaults,
 )
 from train.flags.shared import RunOptions
 from train.loops.backend import AUTOMATIC, LoopConfig
-from train.optim.schedule import HalfCosine, scaled_lr
+from train.optim.schedule import HalfCosine, fitted_batch, fitted_warmup, scaled_lr
 from train.telemetry.profiling import parse_steps
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from train.loops.jax_steps import ResNetSteps
     from train.loops.loop import Training
 
+BATCH = 128
+"""Images of an update in resnet_jax's default configuration."""
 NEVER = -1
 """Value of an interval in epochs, steps or minutes that means "never"."""
 _OF_PROGRAM = ("workdir", "config", "debug", "diagnose")
@@ -96,13 +99,19 @@ class Config(Request):
     image_size: int = flag(224, "Side of the images, pixels.", IMAGES, SIDE)
     half_precision: bool = flag(False, "Compute in bfloat16; weights and sums stay float32.", MODEL, valued=True)
 
-    batch_size: int = flag(128, "Images of one update, of all devices together.", TRAIN, COUNT)
+    batch_size: int | None = flag(
+        None, "Images of one update, of all devices together; default: 128, fewer for small data.", TRAIN, COUNT
+    )
     num_epochs: int = flag(100, "Epochs to train.", TRAIN, COUNT)
     learning_rate: float = flag(
         0.1, "Highest learning rate for a batch of 256; it is proportional to the batch size.", TRAIN, NOT_NEGATIVE
     )
-    warmup_epochs: float = flag(
-        5.0, "Epochs while the learning rate rises linearly; then it falls along half a cosine.", TRAIN, NOT_NEGATIVE
+    warmup_epochs: float | None = flag(
+        None,
+        "Epochs while the learning rate rises linearly; then it falls along half a cosine; default: 5 of 100, the same "
+        "share of shorter runs.",
+        TRAIN,
+        NOT_NEGATIVE,
     )
     momentum: float = flag(0.9, "Momentum of SGD, with Nesterov's correction.", TRAIN, SHARE_BELOW_1)
     weight_decay: float = flag(
@@ -159,7 +168,7 @@ class Config(Request):
             raise UsageError("`debug` and `diagnose`: a run that is not compiled has other speeds; give one of them")
         if self.log_per_step == self.log_per_epoch == NEVER:
             raise UsageError("`log_per_step` or `log_per_epoch` must be 1 or more, got -1")
-        if self.warmup_epochs > self.num_epochs:
+        if (self.warmup_epochs or 0) > self.num_epochs:
             raise UsageError(
                 f"`warmup_epochs` must be 0 to `num_epochs`, which is {self.num_epochs}, got {self.warmup_epochs}"
             )
@@ -193,10 +202,24 @@ class Config(Request):
             )
         return root
 
+    def fitted_to(self, images: int, *, num_devices: int, tells: bool) -> Config:
+        """Return this configuration with a batch size and warm-up, those of resnet_jax if they are not given.
+
+        Args:
+            images: Images of an epoch; small data get a smaller batch.
+            num_devices: Devices of all processes.
+            tells: Whether to print the values that are taken.
+        """
+        values = {
+            "batch_size": fitted_batch(BATCH, images, num_devices),
+            "warmup_epochs": fitted_warmup(5.0, 100, self.num_epochs),
+        }
+        return with_defaults(self, values, images, tells=tells)
+
     def loader_config(self, *, rank: int = 0, world_size: int = 1) -> LoaderConfig:
         """Return the settings of one process's loader."""
         return LoaderConfig(
-            batch_size=self.batch_size,
+            batch_size=self.batch_size or BATCH,
             seed=self.seed,
             rank=rank,
             world_size=world_size,
@@ -231,8 +254,8 @@ class Config(Request):
 
     def schedule(self) -> HalfCosine:
         """Return the learning rate."""
-        peak = scaled_lr(self.learning_rate, self.batch_size)
-        return HalfCosine(lr=peak, min_lr=0.0, warmup_epochs=self.warmup_epochs, epochs=self.num_epochs)
+        peak, warmup_epochs = scaled_lr(self.learning_rate, self.batch_size or BATCH), self.warmup_epochs or 0.0
+        return HalfCosine(lr=peak, min_lr=0.0, warmup_epochs=warmup_epochs, epochs=self.num_epochs)
 
 
 DIAGNOSED_OPTIONS: Options = {
@@ -299,13 +322,14 @@ def open_training(config: Config) -> Training[JaxBackend]:
     path, workdir = config.data_path(), config.workdir
     data = open_data(path, index_dir=config.dataset_index_dir, region_policy=config.dataset_region_policy)
     num_classes = classes_of(data, None, evaluates=config.eval_per_epoch != NEVER)
+    mesh = all_devices()
+    config = config.fitted_to(data.epoch_images, num_devices=mesh.size, tells=rank == 0)
     settings = config.loader_config(rank=rank, world_size=world_size)
     validation = None if config.eval_per_epoch == NEVER else data.validation_loader(settings)
     if validation is None and config.eval_per_epoch != NEVER:
         raise UsageError(
             f"{path}: no split to evaluate on among {', '.join(data.splits)}; expected val, or `eval_per_epoch` -1"
         )
-    mesh = all_devices()
     steps = open_steps(config, mesh, num_classes=num_classes)
     return Training(
         config=config.loop_config(),

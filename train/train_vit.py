@@ -9,6 +9,7 @@ Shapes: N images of this host, H x W pixels.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,21 +40,20 @@ from train.flags.options import (
     redefined,
     run,
     run_entry,
+    with_defaults,
 )
 from train.flags.shared import (
     FAKE_DATA,
-    WARMUP_SHARE,
     PackOptions,
     RunOptions,
     check_packs,
     check_shares,
-    tell_warmup,
 )
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.backend import Devices, LoopConfig, Plan, plan_of, plan_text
 from train.loops.loop import Training
 from train.models.sizes import BlockConfig, ViTConfig
-from train.optim.schedule import HalfCosine
+from train.optim.schedule import HalfCosine, fitted_batch
 
 if TYPE_CHECKING:
     import torch
@@ -64,8 +64,11 @@ if TYPE_CHECKING:
 
 BETAS = (0.9, 0.999)
 """PyTorch's default betas of AdamW, which vit_10b_fsdp_example uses."""
-WARMUP_STEPS = 10_000
-"""Updates while the learning rate of vit_10b_fsdp_example rises."""
+BATCH, LR, WARMUP_STEPS = 1024, 1e-3, 10_000
+"""Batch of vit_10b_fsdp_example, peak of its learning rate, and updates while that rises. For a smaller batch the rate
+falls with the square root: Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022."""
+WARMUP_SHARE = 0.1
+"""Largest share of a run while the learning rate rises, if it is not given for how long."""
 EPILOG = """\b
 Examples:
   dataprep-train-vit --data-dir /datasets/imagenet-1k --ckpt-dir runs/vit --resume automatic
@@ -150,9 +153,13 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         COUNT,
     )
 
-    batch_size: int = flag(1024, "Images of one update, of all devices together.", TRAIN, COUNT)
+    batch_size: int | None = flag(
+        None, "Images of one update, of all devices together; default: 1024, fewer for small data.", TRAIN, COUNT
+    )
     epochs: int = redefined(RunOptions, "epochs", default=300, also=("--num-epochs",))
-    lr: float = flag(1e-3, "Peak of the learning rate.", TRAIN, NOT_NEGATIVE)
+    lr: float | None = flag(
+        None, "Peak of the learning rate; default: 1e-3, lower for a batch below 1024.", TRAIN, NOT_NEGATIVE
+    )
     weight_decay: float = flag(0.1, "Weight decay of all weights.", TRAIN, NOT_NEGATIVE)
     clip_grad_norm: float = flag(1.0, "Largest norm of the gradient of all weights; 0: no limit.", TRAIN, NOT_NEGATIVE)
     warmup_steps: int | None = flag(
@@ -207,21 +214,25 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
             super().loop_config(), eval_interval=self.test_epoch_interval, first_saved_epoch=self.ckpt_interval - 1
         )
 
-    def fitted_to(self, order: Order, num_classes: int) -> TrainViT:
-        """Return these flags with the values that the data decide: the number of logits, and the length of the warm-up.
+    def fitted_to(self, images: int, devices: Devices) -> TrainViT:
+        """Return these flags with a batch size, learning rate and warm-up, those of the recipe if they are not given.
 
         Args:
-            order: Order of the training's batches.
-            num_classes: Number of logits.
+            images: Images of an epoch; small data get a smaller batch.
+            devices: The devices.
+
+        Raises:
+            UsageError: Devices and parts cannot share the batch.
         """
-        flags = replace(self, num_classes=num_classes)
-        if self.warmup_steps is not None:
-            return flags
-        total_steps = order.first_batch(self.epochs)
-        fitted = min(WARMUP_STEPS, int(WARMUP_SHARE * total_steps))
-        if fitted < WARMUP_STEPS:
-            tell_warmup(self, f"{fitted:,} of {total_steps:,} updates", "warmup_steps", f"{WARMUP_STEPS:,}")
-        return replace(flags, warmup_steps=fitted)
+        shares = devices.num_devices * self.accum_iter
+        batch = self.batch_size or fitted_batch(BATCH, images, shares * self.row_images)
+        check_shares(batch, devices, self.accum_iter)
+        values = {
+            "batch_size": batch,
+            "lr": LR * math.sqrt(min(1.0, batch / BATCH)),
+            "warmup_steps": min(WARMUP_STEPS, int(WARMUP_SHARE * (self.epochs * images // batch))),
+        }
+        return with_defaults(self, values, images, tells=devices.rank == 0)
 
     def schedule(self, order: Order) -> HalfCosine:
         """Return the learning rate over the epochs of a loader.
@@ -237,7 +248,9 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
                 f"{total_steps // 10}"
             )
         warmup_epochs = warmup_steps * order.global_batch / order.epoch_samples
-        return HalfCosine(lr=self.lr, min_lr=0.0, warmup_epochs=min(warmup_epochs, self.epochs), epochs=self.epochs)
+        return HalfCosine(
+            lr=self.lr or 0.0, min_lr=0.0, warmup_epochs=min(warmup_epochs, self.epochs), epochs=self.epochs
+        )
 
 
 def plan(flags: TrainViT) -> Plan:
@@ -261,9 +274,7 @@ def _open_jax(flags: TrainViT) -> Training[JaxBackend]:
     from train.loops.jax_transformer_steps import ClassifierTask, Settings
     from train.models.jax_transformers import VisionTransformer
 
-    check_shares(flags.batch_size, devices, flags.accum_iter)
-    loader, validation, num_classes = _open_loaders(flags, devices)
-    flags = flags.fitted_to(loader.order, num_classes)
+    flags, loader, validation = _open_loaders(flags, devices)
     computation = flags.computation(devices, flags.precision, remat=not flags.no_grad_ckpt)
     return JaxRun(
         flags=flags,
@@ -292,15 +303,13 @@ def _open_torch(flags: TrainViT) -> Training[TorchBackend]:
     from train.optim.optimizer import moments_of, open_adamw, start_moments
 
     runtime = flags.open_runtime()
-    check_shares(flags.batch_size, runtime, flags.accum_iter)
-    loader, validation, num_classes = _open_loaders(flags, runtime)
-    flags = flags.fitted_to(loader.order, num_classes)
+    flags, loader, validation = _open_loaders(flags, runtime)
     schedule = flags.schedule(loader.order)
     runtime.seed(flags.seed)
     model = _open_model(flags, runtime)
     if flags.compile:
         compile_network(model, runtime.device)
-    optimizer = open_adamw(model, lr=flags.lr, weight_decay=flags.weight_decay, betas=BETAS, decay_vectors=True)
+    optimizer = open_adamw(model, lr=schedule.lr, weight_decay=flags.weight_decay, betas=BETAS, decay_vectors=True)
     start_moments(optimizer)
     runtime.shard_like_weights(moments_of(optimizer))
     runtime.end_step()
@@ -349,16 +358,16 @@ def _refuse_too_large(flags: TrainViT, runtime: Runtime) -> None:
         )
 
 
-def _open_loaders(flags: TrainViT, devices: Devices) -> tuple[Loader, Loader | None, int]:
-    """Open the loaders of training and validation; return them and the number of logits."""
-    settings = flags.loader_config(devices, batch_size=flags.batch_size, image_size=flags.image_size)
+def _open_loaders(flags: TrainViT, devices: Devices) -> tuple[TrainViT, Loader, Loader | None]:
+    """Open the loaders of training and validation; return them after the flags that fit their data."""
     data = flags.open_data()
-    num_classes = classes_of(data, flags.num_classes)
-    packs = flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
+    flags = replace(flags, num_classes=classes_of(data, flags.num_classes)).fitted_to(data.epoch_images, devices)
+    batch_size, packs = flags.batch_size or BATCH, flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
     if packs is not None:
-        check_packs(packs, flags.batch_size, devices, flags.accum_iter)
+        check_packs(packs, batch_size, devices, flags.accum_iter)
+    settings = flags.loader_config(devices, batch_size=batch_size, image_size=flags.image_size)
     training = replace(settings, scale=(flags.min_crop, 1.0), packs=packs)
-    return *data.loaders(training, replace(settings, packs=packs)), num_classes
+    return flags, *data.loaders(training, replace(settings, packs=packs))
 
 
 def _resume_of(flags: TrainViT, training: Training[Any]) -> str:

@@ -4,6 +4,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from train.finetune_mae import command, open_training, recipe_flags
+from train.loops.runtime import open_runtime
 
 MIXED = {"mixup": 0.8}
 BOTH = {"mixup": 0.8, "cutmix": 1.0}
@@ -11,12 +12,27 @@ BOTH = {"mixup": 0.8, "cutmix": 1.0}
 
 def test_a_probe_has_the_papers_defaults_unless_flags_override_them():
     flags = recipe_flags(data_path="x", finetune="y", linear_probe=True, epochs=3)
-    assert (flags.epochs, flags.batch_size, flags.blr, flags.weight_decay, flags.aa) == (3, 512, 0.1, 0.0, "")
-    assert (flags.pool, flags.warmup_epochs, flags.min_lr) == ("token", 10.0, 0.0)
-    assert recipe_flags(data_path="x", finetune="y", linear_probe=True, effective_batch_size=16384).batch_size is None
+    assert (flags.epochs, flags.blr, flags.weight_decay, flags.aa) == (3, 0.1, 0.0, "")
+    assert (flags.pool, flags.min_lr) == ("token", 0.0)
     flags = recipe_flags(data_path="x")
-    assert (flags.epochs, flags.batch_size, flags.blr, flags.weight_decay) == (50, None, 1e-3, 0.05)
-    assert (flags.pool, flags.warmup_epochs, flags.min_lr, flags.layer_decay) == ("average", 5.0, 1e-6, 0.75)
+    assert (flags.epochs, flags.blr, flags.weight_decay) == (50, 1e-3, 0.05)
+    assert (flags.pool, flags.min_lr, flags.layer_decay) == ("average", 1e-6, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("flags", "images", "expected"),
+    [
+        ({}, 1_281_167, (64, 5.0, 1e-3 * 64 / 256)),
+        ({}, 95, (16, 5.0, 1e-3 * 16 / 256)),
+        ({"linear_probe": True}, 1_281_167, (512, 10.0, 0.1 * 512 / 256)),
+        ({"linear_probe": True, "epochs": 9}, 95, (16, 1.0, 0.1 * 16 / 256)),
+        ({"linear_probe": True, "effective_batch_size": 16384}, 95, (None, 10.0, 0.1 * 16384 / 256)),
+        ({"batch_size": 32, "lr": 1.0, "warmup_epochs": 3.0}, 95, (32, 3.0, 1.0)),
+    ],
+)
+def test_batch_rate_and_warm_up_are_the_papers_or_fit_small_data(flags, images, expected):
+    fitted = recipe_flags(data_path="x", finetune="y", **flags).fitted_to(images, open_runtime("cpu"))
+    assert (fitted.batch_size, fitted.warmup_epochs, fitted.lr) == pytest.approx(expected)
 
 
 def test_the_command_line_of_maes_fine_tuning_is_accepted(monkeypatch):

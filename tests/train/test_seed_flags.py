@@ -12,19 +12,20 @@ import pytest
 
 from train import finetune_mae, pretrain_mae, train_resnet, train_resnet_jax, train_vit
 from train.finetune_mae import recipe_flags
+from train.loops.runtime import open_runtime
 from train.train_resnet_jax import REFUSED as REFUSED_KEYS
 from train.train_resnet_jax import config_of
 
 REFUSED = object()
+IMAGENET = 1_281_167
+"""Images of an epoch, for which the defaults are the seeds'."""
 OURS: dict[str, str] = {
-    "batch_size": "64 where no batch size is given: then --effective_batch_size alone is enough",
     "num_workers": "one a core, as many as there are",
     "dataset.num_workers": "one a core, as many as there are",
     "data_path": "required",
     "output_dir": "an example's",
     "pin_mem": "on, where there is CUDA",
     "num_classes": "as many as the data have classes",
-    "warmup_steps": "10,000, at most a tenth of the updates",
 }
 """Flags whose default is another one, and why."""
 LONG_SEQ_MAE = {
@@ -163,7 +164,9 @@ def test_each_flag_of_the_original_programs_has_its_default_or_is_refused(seed, 
     assert option.hidden == refused
     assert refused == (option.name in module.REFUSED)
     if not refused and name not in OURS:
-        assert option.default == flags[name]
+        fitted = module.command.kind(data_path="x").fitted_to(IMAGENET, open_runtime("cpu"))
+        found = getattr(fitted, option.name) if option.default is None and flags[name] is not None else option.default
+        assert found == flags[name]
 
 
 @pytest.mark.parametrize("name", RESNET_JAX)
@@ -172,7 +175,8 @@ def test_each_key_of_resnet_jax_has_its_default_or_is_refused(name):
     refused = RESNET_JAX[name] is REFUSED
     assert option.hidden == refused == (name in REFUSED_KEYS)
     if not refused and name not in OURS:
-        assert config_of(workdir="x").description()[name] == RESNET_JAX[name]
+        fitted = config_of(workdir="x").fitted_to(IMAGENET, num_devices=8, tells=False)
+        assert fitted.description()[name] == RESNET_JAX[name]
 
 
 def test_the_resnet_in_jax_has_workdir_config_and_debug():

@@ -15,6 +15,7 @@ from tests.support.training import flags_of, losses, start
 from train import train_resnet
 from train.batches.data import open_data
 from train.checkpoints.files import load_file
+from train.loops.runtime import open_runtime
 from train.train_resnet import REFUSED, TrainResNet, command, open_training
 
 SMALL = {
@@ -114,6 +115,30 @@ def test_flags_without_a_meaning_for_this_entry_are_refused_with_the_reason(name
 def test_contradicting_flags_are_refused(train, flags, message):
     with pytest.raises(UsageError, match=message):
         train(**flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "images", "expected"),
+    [
+        ({}, 95, (16, 0.5 * 16 / 1024)),
+        ({"model": "resnet18"}, 95, (16, 0.1 * 16 / 256)),
+        ({}, 1_281_167, (128, 0.5 * 128 / 1024)),
+        ({"accum_iter": 8}, 1_281_167, (128, 0.5)),
+        ({"accum_iter": 32}, 1_281_167, (128, 0.5)),
+        ({"batch_size": 4, "lr": 0.3}, 95, (4, 0.3)),
+    ],
+)
+def test_batch_and_rate_fit_the_data_and_are_printed_unless_given(flags, images, expected, capsys):
+    fitted = TrainResNet(**flags).fitted_to(images, open_runtime("cpu"))
+    assert (fitted.batch_size, fitted.lr) == expected
+    said = f"--batch-size {expected[0]}, --lr {expected[1]:g}: the defaults for {images:,} images\n"
+    assert capsys.readouterr().err == ("" if "lr" in flags else said)
+
+
+def test_a_validation_loss_that_is_not_finite_ends_the_run(train, tmp_path):
+    with pytest.raises(DataprepError, match=r"^step 1: the loss of the evaluation is (inf|nan), expected a finite one"):
+        train(output_dir=str(tmp_path), **TINY | {"batch_size": 60, "lr": 1e25}, epochs=1)
+    assert not (tmp_path / "log.txt").exists() or "val_loss" not in (tmp_path / "log.txt").read_text()
 
 
 def test_evaluation_after_every_epoch_counts_every_image_once(whole, dataset):

@@ -61,7 +61,7 @@ def test_keys_without_a_meaning_are_refused_with_the_reason(key):
         ({"log_per_step": -1}, "`log_per_step` or `log_per_epoch` must be 1 or more"),
         ({"steps_per_eval": 0}, "`steps_per_eval` must be 1 to 2,147,483,647, or -1, got 0"),
         ({"checkpoint_per_minute": 0.0}, "`checkpoint_per_minute` must be above 0, or -1"),
-        ({"num_epochs": 4}, "`warmup_epochs` must be 0 to `num_epochs`, which is 4, got 5"),
+        ({"num_epochs": 4, "warmup_epochs": 5}, "`warmup_epochs` must be 0 to `num_epochs`, which is 4, got 5"),
         ({"momentum": 1.0}, "`momentum` must be 0 or more and below 1, got 1.0"),
         ({"prefetch": -1}, "`prefetch` must be 0 to 2,147,483,647, got -1"),
         ({"max_steps": -1}, "`max_steps` must be 0 to 2,147,483,647, got -1"),
@@ -93,13 +93,23 @@ def test_the_data_path_follows_from_root_name_and_tfds_data_dir(tmp_path):
         find_tfds(str(tmp_path), "")
 
 
+def fitted(**keys):
+    """The configuration of a run on ImageNet."""
+    return config_of(**keys).fitted_to(1_281_167, num_devices=1, tells=False)
+
+
 SCHEDULE = {"learning_rate": 0.2, "warmup_epochs": 2.0, "num_epochs": 50, "batch_size": 64}
 
 
 @pytest.mark.parametrize("key", SCHEDULE)
 def test_each_key_of_the_schedule_changes_the_learning_rate(key):
-    changed = config_of(**{key: SCHEDULE[key]}).schedule()
-    assert [changed.at(epoch) for epoch in (1, 30)] != [config_of().schedule().at(epoch) for epoch in (1, 30)]
+    changed = fitted(**{key: SCHEDULE[key]}).schedule()
+    assert [changed.at(epoch) for epoch in (1, 30)] != [fitted().schedule().at(epoch) for epoch in (1, 30)]
+
+
+def test_small_data_get_a_smaller_batch_and_a_short_run_a_shorter_warm_up():
+    found = config_of(num_epochs=3).fitted_to(95, num_devices=1, tells=False)
+    assert (found.batch_size, found.warmup_epochs) == (16, pytest.approx(0.15))
 
 
 LOADER = {
@@ -130,7 +140,7 @@ def test_each_key_of_the_loader_changes_its_own_setting(key, monkeypatch):
 
 
 def test_the_learning_rate_is_proportional_to_the_batch_and_rises_for_five_epochs():
-    schedule = config_of(config="tpu").schedule()
+    schedule = fitted(config="tpu").schedule()
     assert schedule.at(2.5) == pytest.approx(0.1 * 1024 / 256 / 2)
     assert schedule.at(5) == pytest.approx(0.4)
     assert schedule.at(52.5) == pytest.approx(0.2)

@@ -41,6 +41,8 @@ class Data:
     """The datasets that the data mix."""
     unlabelled: Mapping[str, int] = field(default_factory=dict)
     """Number of images without a label, for each split that has some."""
+    images: Mapping[str, int] = field(default_factory=dict)
+    """Number of images in an epoch of each split; of a mixture only of the split that is trained on."""
 
     def training_loader(self, config: LoaderConfig) -> Loader:
         """Open a shuffled loader over the split `train`, or over the only split.
@@ -48,11 +50,7 @@ class Data:
         Raises:
             UsageError: There are several splits and none of them is `train`.
         """
-        split = self.trained_split()
-        if split is None:
-            named = ", ".join(self.splits)
-            raise UsageError(f"{self.url}: no split {TRAIN[0]!r} among {named}; give one by its own folder")
-        loader = self._loader(split, config)
+        loader = self._loader(self._train_split, config)
         if isinstance(loader, MixtureLoader):
             loader.end_with_a_whole_batch()
         return loader
@@ -83,6 +81,15 @@ class Data:
         """Smallest number of logits that a model needs; None if the data have no labels."""
         return self.num_classes
 
+    @property
+    def epoch_images(self) -> int:
+        """Number of images in an epoch of the training.
+
+        Raises:
+            UsageError: See `training_loader`.
+        """
+        return self.images[self._train_split]
+
     def trained_split(self) -> str | None:
         """Return the name of the split that is trained on; None if several could be meant."""
         return self.splits[0] if len(self.splits) == 1 else self._first_of(TRAIN)
@@ -98,6 +105,14 @@ class Data:
                 f"{self.url}: no evaluation, because there is no split val (only {', '.join(self.splits)}); dataprep "
                 "convert, build folder and build table with --val-fraction 0.1 make one of a tenth of train"
             )
+
+    @property
+    def _train_split(self) -> str:
+        split = self.trained_split()
+        if split is None:
+            named = ", ".join(self.splits)
+            raise UsageError(f"{self.url}: no split {TRAIN[0]!r} among {named}; give one by its own folder")
+        return split
 
     def _first_of(self, names: Sequence[str]) -> str | None:
         return next((name for name in names if name in self.splits), None)
@@ -137,8 +152,10 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
         refuse_changed(storage, open_named_data(storage, manifest), manifest, None)
     if manifest is None:
         raise UsageError(f"{data_path}: no data found; give a dataset, an image folder, tars, or a TFDS directory")
-    splits = tuple(split.name for split in manifest.splits)
-    return Data(url, splits, len(manifest.classes) or None, unlabelled=unlabelled(manifest))
+    images = {
+        split.name: split.samples * split.repeats["count"] // split.repeats["stored"] for split in manifest.splits
+    }
+    return Data(url, tuple(images), len(manifest.classes) or None, unlabelled=unlabelled(manifest), images=images)
 
 
 def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -> int:
@@ -176,6 +193,7 @@ def _mixed(data_path: str, region_policy: str) -> Data:
     split = next((name for name in TRAIN if name in splits), splits[0] if splits else TRAIN[0])
     opened = found.open_dataset(split, region_policy)
     has_labels = all(part.dataset.manifest.classes for part in opened.parts)
+    epoch = sum(part.dataset.split.samples * part.dataset.passes for part in opened.parts)
     without = sum(unlabelled(part.dataset.manifest).get(part.dataset.split.name, 0) for part in opened.parts)
     return Data(
         data_path,
@@ -183,4 +201,5 @@ def _mixed(data_path: str, region_policy: str) -> Data:
         len(opened.manifest.classes) or None if has_labels else None,
         found,
         unlabelled={split: without} if without else {},
+        images={split: found.spec.epoch_samples or epoch},
     )

@@ -29,7 +29,7 @@ class FakeData(Data):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__("fake", (TRAIN[0], VALIDATION[0]), CLASSES)
+        super().__init__("fake", (TRAIN[0], VALIDATION[0]), CLASSES, images={TRAIN[0]: TRAINING_IMAGES})
 
     @property
     def fewest_classes(self) -> int:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dataprep.arguments import IMAGES, MOST_COUNT, OTHER, READ, Request, RequestCommand, command_of, option
+from dataprep.arguments import IMAGES, MOST_COUNT, OTHER, READ, Request, RequestCommand, command_of, option, spelled
 from dataprep.cli import exit_code_of
 from dataprep.errors import DataprepError, UsageError
 from dataprep.host.program import leave_current_folder
+from dataprep.messages import counted
 
 if TYPE_CHECKING:
     from train.flags.shared import RunOptions
@@ -87,6 +88,22 @@ def given_of(flags: Request, names: Iterable[str]) -> list[str]:
     return [name for name in names if name in defaults and getattr(flags, name) != defaults[name]]
 
 
+def with_defaults(flags: Asked, values: Mapping[str, float], images: int, *, tells: bool) -> Asked:
+    """Return flags with a value for each that was not given.
+
+    Args:
+        flags: Flags; those that were not given are None.
+        values: Values by the names of their fields.
+        images: Images of an epoch, which decided the values.
+        tells: Whether to print the values that are taken, in one line on stderr.
+    """
+    taken = {name: value for name, value in values.items() if getattr(flags, name) is None}
+    if taken and tells:
+        text = ", ".join(f"`{name}` {value:g}" for name, value in taken.items())
+        click.echo(spelled(type(flags), f"{text}: the defaults for {counted(images, 'image')}"), err=True)
+    return dataclasses.replace(flags, **taken)
+
+
 class EntryCommand(RequestCommand):
     """Command of a training program; it turns a lack of memory into an error of one line."""
 
@@ -153,7 +170,8 @@ def run(training: Training[Any], flags: RunOptions, *, model: str) -> int:
         model: Name of the model, for the report of `diagnose`.
     """
     if flags.diagnose:
-        return training.diagnose(model, flags.diagnosed_options(training.loader.config.batch_size))
+        options = flags.diagnosed_options(training.loader.config.batch_size, training.description)
+        return training.diagnose(model, options)
     training.resume(flags.resume)
     if flags.init and not training.step:
         training.begin_with(flags.init)

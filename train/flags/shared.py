@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-import click
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from dataprep.arguments import IMAGES, OTHER, READ, Request, option, request, spelled
 from dataprep.errors import UsageError
@@ -34,11 +32,12 @@ from train.flags.options import (
     TRAIN,
     flag,
     given_of,
+    with_defaults,
 )
 from train.loops.backend import AUTOMATIC, PRECISIONS, Devices, LoopConfig
 from train.loops.backend import DEVICES as DEVICE_NAMES
 from train.models.sizes import PositionKind
-from train.optim.schedule import HalfCosine, Schedule, scaled_lr
+from train.optim.schedule import HalfCosine, Schedule, fitted_batch, fitted_warmup, scaled_lr
 from train.telemetry.logs import Logs
 from train.telemetry.profiling import parse_steps
 
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from train.loops.torch import Task as TorchTask
     from train.loops.torch import TorchBackend
 
-Recipe = TypeVar("Recipe", bound="RecipeOptions")
 _TPU_FILES = ("/dev/accel0", "/dev/vfio/0")
 """Device files of the first chip of a Cloud TPU VM, of older and of newer ones."""
 _LAUNCHER = (
@@ -64,11 +62,18 @@ _OF_SQUARES = ("fake_data", "diagnose", "use_byol_crop", "compile", "mask_downsa
 """Options that are not for `pack_tokens`."""
 UNSET = -1
 """Value of a size or batch size that means "not given"."""
-WARMUP_SHARE = 0.1
-"""Largest share of a run while the learning rate rises, if only a default says how long; MAE's recipes take 5 %
-to 11 %."""
-DEVICE_BATCH = 64
-"""Number of images per device if no batch size is given."""
+
+
+class Recipe(NamedTuple):
+    """Values of a published recipe, which are taken if they are not given, and fitted to smaller data."""
+
+    batch_size: int
+    """Images per device."""
+    epochs: int
+    warmup_epochs: float
+
+
+MAE_RECIPE = Recipe(batch_size=64, epochs=400, warmup_epochs=40.0)
 
 
 @request
@@ -191,17 +196,18 @@ class RunOptions(Request):
             return "xla"
         return "cuda" if torch.cuda.is_available() else "cpu"
 
-    def diagnosed_options(self, images: int) -> Options:
+    def diagnosed_options(self, images: int, values: Mapping[str, Any]) -> Options:
         """Return this command's options for the settings that a diagnosis may advise.
 
         Args:
             images: Images of one update, of all devices together.
+            values: Values of the run's flags by their names.
         """
-        name, value = self.batch_flag
+        name = self.batch_flag
         workers = "threads" if self.decodes_in_threads else "processes"
         return {
             workers: Option("--num-workers"),
-            "batch_size": Option(spelled(type(self), f"`{name}`"), unit=images // value),
+            "batch_size": Option(spelled(type(self), f"`{name}`"), unit=images // values[name]),
         }
 
     @property
@@ -210,10 +216,14 @@ class RunOptions(Request):
         return True
 
     @property
-    def batch_flag(self) -> tuple[str, int]:
-        """Name and value of the option that sets the size of a batch."""
-        name = "batch_size"
-        return name, getattr(self, name)
+    def batch_flag(self) -> str:
+        """Name of the option that sets the size of a batch."""
+        return "batch_size"
+
+    @property
+    def row_images(self) -> int:
+        """Number of images that cannot be shared among devices."""
+        return 1
 
     def open_runtime(self) -> Runtime:
         """Open the devices of the kind `device_name`."""
@@ -325,7 +335,8 @@ class RecipeOptions(RunOptions):
 
     batch_size: int | None = flag(
         None,
-        "Images per device and part of `accum_iter`; -1: from `effective_batch_size`; default: 64.",
+        "Images per device and part of `accum_iter`; -1: from `effective_batch_size`; default: 64, fewer for small "
+        "data.",
         TRAIN,
         COUNT_OR_UNSET,
     )
@@ -339,10 +350,10 @@ class RecipeOptions(RunOptions):
     )
     blr: float = flag(1e-3, "Base learning rate, for a batch of 256.", TRAIN, NOT_NEGATIVE)
     min_lr: float = flag(0.0, "Learning rate at the end.", TRAIN, NOT_NEGATIVE, shown="0")
-    warmup_epochs: float = flag(
-        40.0,
-        "Epochs while the learning rate rises linearly; then it falls along half a cosine. If the run has fewer "
-        "epochs than the default of `epochs` and this is not given: a tenth of them.",
+    warmup_epochs: float | None = flag(
+        None,
+        "Epochs while the learning rate rises linearly; then it falls along half a cosine; default: a tenth of the "
+        "run, at most 40.",
         TRAIN,
         NOT_NEGATIVE,
     )
@@ -357,21 +368,41 @@ class RecipeOptions(RunOptions):
         if self.start_epoch and self.resume not in ("", AUTOMATIC):
             raise UsageError("give either `start_epoch` or `resume`, not both: a checkpoint stores its epoch")
 
-    def schedule(self, effective_batch: int) -> HalfCosine:
-        """Return the learning rate of a run with this number of images per update."""
+    @property
+    def recipe(self) -> Recipe:
+        """Values that are taken if they are not given."""
+        return MAE_RECIPE
+
+    def fitted_to(self, images: int, devices: Devices) -> Self:
+        """Return these flags with a batch size, learning rate and warm-up, those of the recipe if they are not given.
+
+        Args:
+            images: Images of an epoch; small data get a smaller batch.
+            devices: The devices.
+
+        Raises:
+            UsageError: See `effective_batch`.
+        """
+        recipe, shares = self.recipe, devices.num_devices * self.accum_iter
+        values: dict[str, float] = {}
+        batch = self.effective_batch(devices) if self.batch_size or self.effective_batch_size > 0 else 0
+        if not batch:
+            batch = fitted_batch(recipe.batch_size * shares, images, shares * self.row_images)
+            values["batch_size"] = batch // shares
+        values["lr"] = scaled_lr(self.blr, batch)
+        values["warmup_epochs"] = fitted_warmup(recipe.warmup_epochs, recipe.epochs, self.epochs)
+        return with_defaults(self, values, images, tells=devices.rank == 0)
+
+    def schedule(self) -> HalfCosine:
+        """Return the learning rate of flags that are `fitted_to` their data."""
         return HalfCosine(
-            lr=scaled_lr(self.blr, effective_batch) if self.lr is None else self.lr,
-            min_lr=self.min_lr,
-            warmup_epochs=self.warmup_epochs,
-            epochs=self.epochs,
+            lr=self.lr or 0.0, min_lr=self.min_lr, warmup_epochs=self.warmup_epochs or 0.0, epochs=self.epochs
         )
 
     @property
-    def batch_flag(self) -> tuple[str, int]:
-        """Name and value of the option that sets the size of a batch."""
-        if self.effective_batch_size > 0:
-            return "effective_batch_size", self.effective_batch_size
-        return "batch_size", self.batch_size or DEVICE_BATCH
+    def batch_flag(self) -> str:
+        """Name of the option that sets the size of a batch."""
+        return "effective_batch_size" if self.effective_batch_size > 0 else "batch_size"
 
     def effective_batch(self, devices: Devices) -> int:
         """Return the number of images of one update.
@@ -381,10 +412,9 @@ class RecipeOptions(RunOptions):
         """
         shares = devices.num_devices * self.accum_iter
         if self.effective_batch_size <= 0:
-            given = DEVICE_BATCH if self.batch_size is None else self.batch_size
-            if given <= 0:
+            if self.batch_size is None or self.batch_size <= 0:
                 raise UsageError("no batch size: give `batch_size` of one device or `effective_batch_size` of all")
-            return given * shares
+            return self.batch_size * shares
         check_shares(self.effective_batch_size, devices, self.accum_iter, name="effective_batch_size")
         if self.batch_size not in (None, UNSET, self.effective_batch_size // shares):
             raise UsageError(
@@ -392,29 +422,6 @@ class RecipeOptions(RunOptions):
                 f"{self.batch_size * shares}, `effective_batch_size` is {self.effective_batch_size}; give one of them"
             )
         return self.effective_batch_size
-
-
-def fitted_warmup(flags: Recipe, given: Container[str], recipe_epochs: int) -> Recipe:
-    """Return flags whose learning rate rises for a tenth of a run that is shorter than its recipe, unless they say it.
-
-    Args:
-        flags: Flags of a command line.
-        given: Names of those that it gives.
-        recipe_epochs: Epochs for which the default of `warmup_epochs` is made.
-    """
-    if flags.epochs >= recipe_epochs or "warmup_epochs" in given:
-        return flags
-    fitted = replace(flags, warmup_epochs=WARMUP_SHARE * flags.epochs)
-    tell_warmup(
-        flags, f"{fitted.warmup_epochs:g} of {flags.epochs} epochs", "warmup_epochs", f"{flags.warmup_epochs:g}"
-    )
-    return fitted
-
-
-def tell_warmup(flags: RunOptions, rises: str, name: str, default: str) -> None:
-    """Print a line on stderr that the learning rate rises for less time than an option's default."""
-    text = f"note: the learning rate rises for {rises}; the default of `{name}` is {default}"
-    click.echo(spelled(type(flags), text), err=True)
 
 
 def check_shares(batch_size: int, devices: Devices, accum_iter: int, *, name: str = "batch_size") -> int:
@@ -466,6 +473,11 @@ class PackOptions(Request):
         super().__post_init__()
         for name in given_of(self, _OF_SQUARES) if self.pack_tokens else ():
             raise UsageError(f"`{name}` is for square images; leave it out with `pack_tokens`")
+
+    @property
+    def row_images(self) -> int:
+        """Number of images that cannot be shared among devices: those of a row."""
+        return self.pack_images if self.pack_tokens else 1
 
     def packs(self, patch: int, *, crop: tuple[float, float]) -> Packs | None:
         """Return the packs to ask the loader for; None for squares.

@@ -328,6 +328,7 @@ class Training(Generic[BackendT]):
         if found is None:
             return False
         if found:
+            self._unread.judge(self.step, found)
             self.logs.evaluation(self.step, self._epoch, found)
         self._evaluated_step = self.step
         return True
@@ -565,6 +566,19 @@ _SHOWN_KEYS = 4
 _TO_TRY = "try a lower learning rate, a longer warm-up or a lower weight decay"
 
 
+def refuse_not_finite(where: str, found: Mapping[str, float], advice: str) -> None:
+    """Raise DataprepError if a number of an evaluation is not finite.
+
+    Args:
+        where: Beginning of the message.
+        found: Numbers by their names.
+        advice: End of the message.
+    """
+    for name, value in found.items():
+        if not math.isfinite(value):
+            raise DataprepError(f"{where}: the {name} of the evaluation is {value}, expected a finite one; {advice}")
+
+
 @dataclass(slots=True)
 class Unread:
     """Numbers of the updates since the last reading."""
@@ -594,6 +608,19 @@ class Unread:
         for step, numbers, keys in self._updates:
             if not math.isfinite(loss := float(numbers["loss"])):
                 self._report(step, loss, keys)
+
+    def judge(self, step: int, found: Mapping[str, float]) -> None:
+        """Check that the losses that wait, and then the numbers of an evaluation, are finite.
+
+        Args:
+            step: Number of updates that were done.
+            found: Numbers of the evaluation by their names.
+
+        Raises:
+            DataprepError: One is not finite.
+        """
+        self.check()
+        refuse_not_finite(f"step {step}", found, f"{self._kept}; {_TO_TRY}")
 
     def take(self) -> dict[str, float]:
         """Return the means since the last call, and clear the numbers.

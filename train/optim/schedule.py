@@ -82,6 +82,31 @@ class WarmSteps:
         return risen * self.steps.at(epoch)
 
 
+MIN_UPDATES = 20
+"""Updates that an epoch has at least with a default batch, if that does not make the batch smaller than MIN_BATCH."""
+MIN_BATCH = 16
+"""Smallest default batch: batch normalisation needs some images (Wu and He, "Group normalization", 2018, figure 1)."""
+
+
+def fitted_batch(most: int, images: int, shares: int = 1) -> int:
+    """Return a default batch: the recipe's, halved until an epoch has MIN_UPDATES.
+
+    Args:
+        most: Batch of the recipe.
+        images: Images of an epoch.
+        shares: Parts into which the batch must be divisible.
+    """
+    batch = most
+    while batch * MIN_UPDATES > images and batch // 2 >= MIN_BATCH and batch % (2 * shares) == 0:
+        batch //= 2
+    return batch
+
+
+def fitted_warmup(warmup: float, recipe_epochs: float, epochs: float) -> float:
+    """Return a default warm-up in epochs: in a run shorter than its recipe it is the same share of the run."""
+    return warmup * min(1.0, epochs / recipe_epochs)
+
+
 def scaled_lr(base_lr: float, effective_batch_size: int) -> float:
     """Return the peak learning rate for a batch over all devices and accumulated parts.
 

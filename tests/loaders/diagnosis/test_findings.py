@@ -1,7 +1,7 @@
 """The document of a diagnosis."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import click
 import pytest
@@ -36,16 +36,21 @@ def test_a_diagnosis_becomes_json_with_every_field(dataset):
 
 IMAGES = 128
 """Images of a batch, of two devices."""
+
+
+def diagnosed(kind, **flags):
+    """Options that a diagnosis of a run with these flags may name."""
+    flags = kind(data_path="x", **flags)
+    return flags.diagnosed_options(IMAGES, asdict(flags))
+
+
 SETTINGS = {"threads", "processes", "decoder", "prefetch_batches", "reads_in_flight", "cache_dir", "batch_size"}
 COMMANDS = {
     "diagnose": (diagnose_command.command, DIAGNOSE),
-    "pretrain-mae": (pretrain_mae.command, pretrain_mae.PretrainMAE(data_path="x").diagnosed_options(IMAGES)),
-    "finetune-mae": (finetune_mae.command, finetune_mae.FinetuneMAE(data_path="x").diagnosed_options(IMAGES)),
-    "train-vit": (train_vit.command, train_vit.TrainViT(data_path="x", batch_size=IMAGES).diagnosed_options(IMAGES)),
-    "train-resnet": (
-        train_resnet.command,
-        train_resnet.TrainResNet(data_path="x", batch_size=64).diagnosed_options(IMAGES),
-    ),
+    "pretrain-mae": (pretrain_mae.command, diagnosed(pretrain_mae.PretrainMAE, batch_size=64)),
+    "finetune-mae": (finetune_mae.command, diagnosed(finetune_mae.FinetuneMAE, batch_size=64)),
+    "train-vit": (train_vit.command, diagnosed(train_vit.TrainViT, batch_size=IMAGES)),
+    "train-resnet": (train_resnet.command, diagnosed(train_resnet.TrainResNet, batch_size=64)),
     "train-resnet-jax": (train_resnet_jax.command, train_resnet_jax.DIAGNOSED_OPTIONS),
 }
 """Commands that print a diagnosis, with the options that it names."""
@@ -84,8 +89,8 @@ def test_a_larger_batch_is_typed_as_the_command_counts_it(name, typed):
 
 
 def test_a_batch_of_all_devices_is_typed_by_the_flag_that_was_given():
-    flags = pretrain_mae.PretrainMAE(data_path="x", batch_size=-1, effective_batch_size=IMAGES)
-    assert flags.diagnosed_options(IMAGES)["batch_size"].text(4 * IMAGES) == "--effective-batch-size 512"
+    options = diagnosed(pretrain_mae.PretrainMAE, batch_size=-1, effective_batch_size=IMAGES)
+    assert options["batch_size"].text(4 * IMAGES) == "--effective-batch-size 512"
 
 
 def setup(name, **settings):

@@ -18,7 +18,7 @@ def test_a_start_epoch_after_the_last_epoch_is_refused():
 def test_both_batch_sizes_make_one_effective_batch():
     runtime = open_runtime("cpu")
     both = {"data_path": "x", "accum_iter": 2}
-    assert PretrainMAE(**both).effective_batch(runtime) == 128
+    assert PretrainMAE(**both, batch_size=64).effective_batch(runtime) == 128
     assert PretrainMAE(**both, batch_size=-1, effective_batch_size=4096).effective_batch(runtime) == 4096
     assert PretrainMAE(**both, batch_size=2048, effective_batch_size=4096).effective_batch(runtime) == 4096
 

@@ -33,6 +33,19 @@ def test_the_first_loss_that_is_not_finite_is_reported_with_its_keys(tmp_path, l
     assert report == {"step": 2, "loss": str(loss), "keys": [f"key-2-{number}" for number in range(6)]}
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_evaluation_that_is_not_finite_ends_the_run(value):
+    with pytest.raises(DataprepError) as error:
+        unread([1.0]).judge(7, {"accuracy": 0.5, "loss": value})
+    assert (str(error.value), error.value.exit_code) == (
+        f"step 7: the loss of the evaluation is {value}, expected a finite one; nothing is kept, because no checkpoint "
+        "was saved; try a lower learning rate, a longer warm-up or a lower weight decay",
+        1,
+    )
+    with pytest.raises(DataprepError, match="step 1: the loss is nan"):  # which says more: the samples
+        unread([math.nan]).judge(7, {"loss": value})
+
+
 def test_checking_losses_keeps_them():
     found = unread([1.0, 3.0])
     found.check()

@@ -5,7 +5,7 @@ import cmath
 import pytest
 
 from dataprep.errors import UsageError
-from train.optim.schedule import HalfCosine, Steps, scaled_lr
+from train.optim.schedule import HalfCosine, Steps, fitted_batch, fitted_warmup, scaled_lr
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,27 @@ def test_the_rate_ends_at_its_minimum_and_stays_there():
 
 def test_the_base_rate_is_given_for_a_batch_of_256():
     assert scaled_lr(1.5e-4, 4096) == pytest.approx(2.4e-3)
+
+
+@pytest.mark.parametrize(
+    ("most", "images", "shares", "expected"),
+    [
+        (128, 95, 1, 16),
+        (128, 735, 1, 32),
+        (128, 2560, 1, 128),
+        (128, 2559, 1, 64),
+        (1024, 1_281_167, 256, 1024),
+        (1024, 2000, 256, 256),
+        (96, 300, 1, 24),
+        (8, 20, 1, 8),
+    ],
+)
+def test_small_data_get_a_smaller_batch_that_devices_can_share(most, images, shares, expected):
+    assert fitted_batch(most, images, shares) == expected
+
+
+def test_a_short_run_warms_up_for_the_same_share():
+    assert [fitted_warmup(10.0, 90, epochs) for epochs in (9, 90, 900)] == [1.0, 10.0, 10.0]
 
 
 def test_a_warm_up_longer_than_the_run_is_refused():
