@@ -478,7 +478,8 @@ def function_of(kind: Callable[P, R], run: Callable[[R], T], name: str) -> Calla
     called.__name__ = called.__qualname__ = name
     called.__module__ = "dataprep"
     called.__doc__ = _function_doc(inspect.cleandoc(kind.__doc__ or ""), fields)
-    parameters = [_parameter(key, typing.get_type_hints(kind)[key.name]) for key in fields.values()]
+    hints = typing.get_type_hints(kind)
+    parameters = [_parameter(key, hints[key.name]) for key in fields.values()]
     returns = typing.get_type_hints(run).get("return", inspect.Signature.empty)
     called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         sorted(parameters, key=lambda each: each.kind), return_annotation=returns

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ MAY_BE_SKIPPED = {
 }
 """What else a machine must have for some tests of a file; what `make setup` installs is never in question."""
 PYTHON = sorted((ROOT / "tests").rglob("*.py"))
+PLAIN = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""For runs of pytest inside of a test: to import all plugins takes seconds in each of its processes."""
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def test_every_soak_check_is_called_by_the_name_of_what_it_shows():
@@ -51,7 +59,7 @@ def test_only_tests_that_need_more_than_setup_installs_may_be_skipped():
     skipping = {"skip", "skipif", "importorskip", "xfail"}
     found = set()
     for path in PYTHON:
-        names = (node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
+        names = (node.attr for node in ast.walk(parsed(path)) if isinstance(node, ast.Attribute))
         if skipping & set(names):
             found.add(str(path.relative_to(ROOT / "tests")))
     assert found == set(MAY_BE_SKIPPED)
@@ -82,8 +90,8 @@ def test_a_run_ends_with_one_line_about_what_did_not_run(tmp_path: Path, chosen:
     (tmp_path / "test_some.py").write_text(SKIPPING)
     (tmp_path / "conftest.py").write_text("from tests.support.summary import pytest_unconfigure\n")
     words = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), "-k", chosen, "-p", "no:cacheprovider", tmp_path]
-    words += ["-c", "/dev/null", "--rootdir", tmp_path]
-    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    words += ["-p", "xdist", "-c", "/dev/null", "--rootdir", tmp_path]
+    run = subprocess.run(words, cwd=ROOT, env=PLAIN, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
     assert run.stdout.splitlines()[-1] == last
 
@@ -97,7 +105,7 @@ def test_no_test_module_imports_a_framework_at_its_top(pytestconfig: pytest.Conf
     for path in PYTHON:
         where = path.relative_to(ROOT / "tests")
         if path.name.startswith(("test_", "conftest")) and where.parts[0] not in ("train", "cluster", "gpu"):
-            for node in ast.parse(path.read_text()).body:
+            for node in parsed(path).body:
                 names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 found += [(str(where), name) for name in names if name.partition(".")[0] in FRAMEWORKS]
@@ -182,14 +190,14 @@ def test_a_run_in_the_background_of_a_shell_can_still_test_ctrl_c(tmp_path: Path
     )
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", tmp_path]
     command = ["sh", "-c", '"$@" & wait $!', "sh", *words, tmp_path]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, cwd=ROOT, env=PLAIN, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout
 
 
 def test_no_decorator_is_given_twice():
     found = []
     for path in PYTHON:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 given = list(map(ast.unparse, node.decorator_list))
                 found += [f"{path.relative_to(ROOT)} {node.name}"] * (len(given) != len(set(given)))
@@ -201,7 +209,7 @@ def test_no_test_is_decided_by_a_clock():
     clock = re.compile(r"\btime\.(time|monotonic|perf_counter|process_time|thread_time)(_ns)?\(")
     found = []
     for path in PYTHON:
-        functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
         for test in (each for each in functions if each.name.startswith("test_")):
             asserted = [ast.unparse(node) for node in ast.walk(test) if isinstance(node, ast.Assert)]
             found += [f"{path.name} {test.name}" for text in asserted if clock.search(text)]

@@ -35,7 +35,7 @@ from dataprep.host.processes import SAFE_PATH, environment
 from dataprep.sources.tables import Value
 
 REPORT = "demo.json"
-IN_PROCESS_IMAGES = 100
+IN_PROCESS_IMAGES = 200
 """Largest number of images that this process makes itself, because starting workers takes longer."""
 CHUNK_IMAGES = 16
 CHUNKS_IN_FLIGHT = 16

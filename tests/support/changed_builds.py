@@ -16,12 +16,14 @@ import signal
 import tarfile
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
 from PIL import Image
 
+from dataprep.formats.example import byte_ranges, features_of, integers
 from dataprep.storage import open_storage
 from tests.support.builds import FORMATS
 from tests.support.stopping import ENDED, SUSPENDED, Ended, Stops, shared_stopper
@@ -251,14 +253,17 @@ def read_back(output: str, fmt: str) -> Set:
                     label = classes[int(members[member.replace(".jpg", ".cls")])]
                     found[member.rpartition("/")[2]] = label, data
             continue
-        import tensorflow as tf
-
         for record in _records(storage.read(name)):
-            values = tf.train.Example.FromString(record).features.feature
-            key = values["key"].bytes_list.value[0].decode().rpartition("/")[2]
-            label = classes[values["label"].int64_list.value[0]]
-            found[f"{key}.jpg"] = label, values["image"].bytes_list.value[0]
+            read = partial(_slice, record)
+            features = features_of(read, 0, len(record))
+            key, image = (record[slice(*byte_ranges(read, features[each])[0])] for each in ("key", "image"))
+            (label,) = integers(read, features["label"])
+            found[f"{key.decode().rpartition('/')[2]}.jpg"] = classes[label], image
     return found
+
+
+def _slice(data: bytes, offset: int, num_bytes: int) -> bytes:
+    return data[offset : offset + num_bytes]
 
 
 def _records(data: bytes) -> list[bytes]:

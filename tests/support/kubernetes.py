@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-from kubeflow_trainer_api.models.io_k8s_api_batch_v1_job import IoK8sApiBatchV1Job
-from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 
+from tests.support.on_use import on_use
+
+JOB = on_use("kubeflow_trainer_api.models.io_k8s_api_batch_v1_job:IoK8sApiBatchV1Job")
+JOB_SET = on_use("kubeflow_trainer_api.models.jobset_v1alpha2_job_set:JobsetV1alpha2JobSet")
 KUEUE: dict[str, Any] = json.loads(Path(__file__).with_name("kueue_schemas.json").read_text())
 METADATA = {
     "type": "object",
@@ -34,7 +36,7 @@ Place = tuple[str | int, ...]
 def fits_kubernetes(document: Any) -> bool:
     if document.get("kind") in KUEUE:
         return jsonschema.Draft202012Validator(_closed(KUEUE[document["kind"]])).is_valid(document)
-    model = IoK8sApiBatchV1Job if document.get("kind") == "Job" else JobsetV1alpha2JobSet
+    model = JOB if document.get("kind") == "Job" else JOB_SET
     try:
         written: Any = model.from_dict(document).to_dict()
     except ValueError:

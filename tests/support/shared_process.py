@@ -21,6 +21,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 POLL_S = 0.005
 LONGEST_END_S = 5
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+"""For a process that forks programs. Read when libgomp and pyarrow are loaded: threads would not be forked, too."""
 
 
 @functools.cache
@@ -62,10 +68,7 @@ def _start(kind: socket.SocketKind, address: str, module: str, *arguments: str) 
             return None
         listening.listen()
         number = listening.fileno()
-        # Read when libgomp and pyarrow are loaded: one thread, as for every program that the tests start, and no other.
-        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        threads |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-        environment = {**os.environ, **threads, "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
+        environment = {**os.environ, **ONE_THREAD, "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
         words = [sys.executable, "-m", module, str(number), *arguments]
         process = subprocess.Popen(words, pass_fds=[number], env=environment, cwd=REPOSITORY)
     atexit.register(_wait, process)

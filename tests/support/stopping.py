@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import itertools
 import json
 import os
@@ -35,6 +36,8 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from tests.support import shared_process, warm
 
 BOUNDARIES = ("link", "rename", "replace", "unlink", "remove", "mkdir", "rmdir", "symlink")
 STOPPED = 9
@@ -103,7 +106,11 @@ class Stopper:
         self._folder = tempfile.TemporaryDirectory(prefix="stopper-")
         self._numbers = itertools.count()
         self._server = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", __name__],
+            env={**os.environ, **shared_process.ONE_THREAD},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         return self
 
@@ -196,8 +203,9 @@ def _serve() -> None:
     local.open_engine = partial(_inline_engine, build_shard)
     retry_failed._local_engine = partial(_inline_engine, retry_shard)
     of_recipes = [name for recipe in RECIPES for name in recipe_named(recipe).worker_modules]
-    for name in (*of_recipes, *local._BUCKET_MODULES, *retry_failed._WORKER_MODULES):
+    for name in (*of_recipes, *local._BUCKET_MODULES, *retry_failed._WORKER_MODULES, *warm.DATAPREP):
         import_module(name)
+    gc.freeze()
     for line in sys.stdin:
         words = json.loads(line)
         print(json.dumps(_look_at(**words) if "look_at" in words else _fork(cli.main, **words)), flush=True)
