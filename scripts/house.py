@@ -53,7 +53,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/cloud/tpu/fleet.py": "an option of git",
         "dataprep/cloud/tpu/jobs.py": "options of the workers' program",
         "dataprep/cloud/tpu/manifest.py": "a build's command line in a manifest",
-        "dataprep/storage/gcs_client.py": "an option of gcloud",
     },
     "tests for web rows, outside their rooms": {
         "dataprep/commands/demo_data.py": "the demo of a dataset is chosen by its name",

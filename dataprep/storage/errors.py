@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dataprep.errors import AccessError, FullError, StorageError
-from dataprep.messages import counted, shortened
+from dataprep.messages import counted, shell_words, shortened
 from dataprep.storage.checksums import crc32c_hex
 
 GO_ON = "run the same command again: it continues where it stopped"
@@ -76,6 +76,12 @@ def conflict(url: str, ours: tuple[int, str], theirs: tuple[int, str]) -> str:
         f"{url}: another object exists there already: {described_bytes(*theirs)}, expected {described_bytes(*ours)}; "
         "move it away and run the same command again, or choose another output"
     )
+
+
+def decompressed(url: str) -> str:
+    """Return the text for an object of Cloud Storage that is sent decompressed, and so without ranges."""
+    down, up = (shell_words("gcloud", "storage", "cp", *pair) for pair in ((url, "FILE"), ("FILE", url)))
+    return f"{url}: stored with Content-Encoding gzip, so no part of it can be read; store it without: {down} && {up}"
 
 
 def too_large(url: str, num_bytes: int, max_bytes: int) -> str:

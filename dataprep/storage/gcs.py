@@ -192,7 +192,7 @@ class GCSStorage:
             raise base.OtherSizeError(errors.other_size(url, info.num_bytes, file_bytes))
         if info.num_bytes < offset + num_bytes:
             raise StorageError(errors.ends_before(url, offset, num_bytes, info.num_bytes))
-        if len(data) < num_bytes:
+        if len(data) != num_bytes:
             raise StorageError(f"{url}: got {len(data):,} of {num_bytes:,} bytes; {self._next_step}")
         return data
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import AccessError, CredentialsError, StorageError, UnansweredError
-from dataprep.messages import first_line, one_line, shell_words
+from dataprep.messages import first_line, one_line
 from dataprep.storage.errors import GO_ON
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ FIRST_ERROR_STATUS = 400
 MISSING_BUCKET = "bucket does not exist"
 REQUESTER_PAYS = "requester pays"
 CLOUD_STORAGE = "Cloud Storage"
+PAYING_PROJECT = "x-goog-user-project"
+BILLING_PROJECT = "GOOGLE_CLOUD_QUOTA_PROJECT"
+"""Environment variable of Google's libraries that names the project which pays for requests."""
 ADDRESS = "https://storage.googleapis.com"
 _PERMISSION = re.compile(r"storage\.[a-z]+\.[A-Za-z]+")
 REQUEST_TIMEOUT_S = 60.0
@@ -58,7 +61,7 @@ def client() -> Client:
     Raises:
         google.auth.exceptions.DefaultCredentialsError: No credentials were found.
     """
-    return _client(os.getpid(), emulator_url())
+    return _client(os.getpid(), emulator_url(), billing_project())
 
 
 def credentials() -> tuple[Any, str | None]:
@@ -68,6 +71,17 @@ def credentials() -> tuple[Any, str | None]:
         google.auth.exceptions.DefaultCredentialsError: None were found.
     """
     return _credentials(os.getpid())
+
+
+def billing_project() -> str:
+    """Return the project that pays for requests where the reader pays; empty if none is named.
+
+    Raises:
+        google.auth.exceptions.DefaultCredentialsError: No credentials were found.
+    """
+    if emulator_url():
+        return os.environ.get(BILLING_PROJECT, "")
+    return getattr(credentials()[0], "quota_project_id", None) or ""  # google-auth reads the variable
 
 
 # The process is part of both keys: a forked one must not share a connection with its parent.
@@ -80,19 +94,20 @@ def _credentials(_pid: int) -> tuple[Any, str | None]:
 
 
 @functools.lru_cache(maxsize=1)
-def _client(_pid: int, emulator: str) -> Client:
+def _client(_pid: int, emulator: str, project: str) -> Client:
     os.environ.setdefault(NO_BUCKET_METADATA, "true")
     from google.auth.credentials import AnonymousCredentials
     from google.auth.transport.requests import AuthorizedSession
     from google.cloud.storage import Client
     from requests.adapters import HTTPAdapter
 
-    found, project = (AnonymousCredentials(), None) if emulator else credentials()
+    found, own = (AnonymousCredentials(), None) if emulator else credentials()
     session = AuthorizedSession(found)
+    session.headers.update({PAYING_PROJECT: project} if project else {})
     session.hooks["response"].append(_read_error)
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
-    return Client(project=project, credentials=found, _http=session)
+    return Client(project=own, credentials=found, _http=session)
 
 
 def _read_error(response: Response, **_options: Any) -> None:
@@ -168,10 +183,9 @@ def _explained(error: Exception, url: str, permission: str, next_step: str) -> S
             f"account with {permission} ({said})"
         )
     if REQUESTER_PAYS in str(error).lower().replace("-", " "):
-        copy = shell_words("gcloud", "storage", "cp", "--recursive", "--billing-project=PROJECT", url, "gs://BUCKET/")
         return AccessError(
-            f"{url}: whoever reads this bucket pays for it (requester pays), and dataprep names no project that pays; "
-            f"copy it to a bucket of your own, and use the copy: {copy}"
+            f"{url}: whoever reads this bucket pays for it (requester pays): name the project that pays, "
+            f"{BILLING_PROJECT}=PROJECT in the environment"
         )
     if isinstance(error, NotFound) and is_missing_bucket(error):
         bucket = "/".join(url.split("/")[:3])

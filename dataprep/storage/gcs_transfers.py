@@ -19,8 +19,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from dataprep.errors import StorageError
 from dataprep.host.heartbeat import beat
-from dataprep.storage import gcs_client
+from dataprep.storage import errors, gcs_client
 from dataprep.storage.base import NO_VERSION
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ CONNECT_TIMEOUT_S = 10.0
 HTTP_NOT_SATISFIABLE = 416
 _WORTH_RETRYING = {None, 408, 429, 500, 502, 503, 504}
 _STATUS = re.compile(r"status code: (\d{3})")
+_WHOLE = re.compile("non-partial response|Content-Length Header missing|Range request not supported")
 _runtime_pid: int | None = None
 
 
@@ -55,6 +57,7 @@ def read_range(
 
     Raises:
         FileNotFoundError: There is no such object or generation, or no such bucket.
+        StorageError: The server sends the complete object in place of the range.
         obstore.exceptions.BaseError, google.api_core.exceptions.GoogleAPIError, google.auth.exceptions.GoogleAuthError:
             Anything else, after the retries.
     """
@@ -63,7 +66,7 @@ def read_range(
     import obstore
     from obstore.exceptions import GenericError
 
-    store = _store(bucket, gcs_client.emulator_url(), deadlines)
+    store = _store(bucket, gcs_client.emulator_url(), gcs_client.billing_project(), deadlines)
     # Obstore's own retries are off: they leave out 429.
     retry = gcs_client.retry_policy(is_worth_retrying, deadlines=deadlines, status_of=status_in_text, counted=True)
 
@@ -80,6 +83,8 @@ def read_range(
     except GenericError as error:
         if status_in_text(error) == HTTP_NOT_SATISFIABLE:
             return b"", None
+        if is_whole(error):
+            raise StorageError(errors.decompressed(f"gs://{bucket}/{name}")) from error
         raise
 
 
@@ -97,7 +102,12 @@ def is_worth_retrying(error: BaseException) -> bool:
     if isinstance(error, UnauthenticatedError):
         # The connection for fetching a token broke.
         return status_in_text(error) is None and "TransportError" in str(error)
-    return isinstance(error, GenericError) and status_in_text(error) in _WORTH_RETRYING
+    return isinstance(error, GenericError) and status_in_text(error) in _WORTH_RETRYING and not is_whole(error)
+
+
+def is_whole(error: BaseException) -> bool:
+    """Return whether the server sends the complete object in place of the range."""
+    return _WHOLE.search(str(error)) is not None
 
 
 def status_in_text(error: BaseException) -> int | None:
@@ -124,7 +134,7 @@ def _read_with_client(
 
 
 @functools.lru_cache(maxsize=64)
-def _store(bucket: str, emulator: str, deadlines: gcs_client.Deadlines | None = None) -> GCSStore:
+def _store(bucket: str, emulator: str, project: str, deadlines: gcs_client.Deadlines | None = None) -> GCSStore:
     from obstore.auth.google import GoogleCredentialProvider
     from obstore.store import GCSStore
 
@@ -133,6 +143,7 @@ def _store(bucket: str, emulator: str, deadlines: gcs_client.Deadlines | None = 
         "connect_timeout": f"{min(stall_s, CONNECT_TIMEOUT_S) * 1000:.0f}ms",
         "read_timeout": f"{stall_s * 1000:.0f}ms",
         "timeout": f"{gcs_client.RETRY_DEADLINE_S:.0f}s",
+        "default_headers": {gcs_client.PAYING_PROJECT: project} if project else {},
     }
     if emulator:
         key = {"gcs_base_url": emulator, "disable_oauth": True}

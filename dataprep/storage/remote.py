@@ -27,7 +27,7 @@ from dataprep.messages import first_line, quoted
 from dataprep.storage import base
 from dataprep.storage.errors import GO_ON, READ_LESS_AT_ONCE, missing
 from dataprep.storage.gcs_client import Deadlines, request_timeout_s, retry_policy
-from dataprep.storage.gcs_transfers import is_worth_retrying, runtime_is_of_parent, status_in_text
+from dataprep.storage.gcs_transfers import is_whole, is_worth_retrying, runtime_is_of_parent, status_in_text
 from dataprep.storage.readonly import ReadOnlyStorage
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class RemoteStorage(ReadOnlyStorage):
 
     def _get(self, name: str, offset: int, num_bytes: int) -> tuple[bytes, base.ObjectInfo | None]:
         import obstore
-        from obstore.exceptions import GenericError, NotSupportedError
+        from obstore.exceptions import BaseError
 
         store, full = self._store, self._full(name)
 
@@ -139,12 +139,12 @@ class RemoteStorage(ReadOnlyStorage):
         with self._errors(url):
             try:
                 return self._retried(request)
-            except GenericError as error:
+            except BaseError as error:
                 if status_in_text(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                     return b"", None
+                if is_whole(error):
+                    raise StorageError(f"{url}: {self.kind} sends no ranges; use another one") from error
                 raise
-            except NotSupportedError as error:
-                raise StorageError(f"{url}: the server sends no ranges; use another one") from error
 
     def _full(self, name: str) -> str:
         """Return the object's name in its bucket."""

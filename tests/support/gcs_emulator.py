@@ -93,6 +93,7 @@ class GCSEmulator:
         autoclass: bool = False,
         caches: Sequence[str] = (),
         deny: Sequence[str] = (),
+        reader_pays: bool = False,
     ) -> None:
         """Make an empty bucket.
 
@@ -101,6 +102,7 @@ class GCSEmulator:
             data_locations: the two regions of a configurable dual-region, or the zone of a zonal bucket.
             caches: zones that have a running Rapid Cache.
             deny: permissions that nobody has on it: `storage.buckets.get`, `storage.objects.list`.
+            reader_pays: whether every request must name the project that pays.
         """
         document: dict[str, Any] = {"name": name}
         if location:
@@ -112,6 +114,8 @@ class GCSEmulator:
             self._request("POST", f"{bucket_path(name)}/anywhereCaches", {"zone": zone})
         if deny:
             self._request("POST", CONTROL_PATH, {"deny": {name: list(deny)}})
+        if reader_pays:
+            self._request("POST", CONTROL_PATH, {"reader_pays": [name]})
 
     def set_storage_class(self, name: str, storage_class: str) -> None:
         """Set the storage class of one object, `bucket/name`, in a bucket that was created with a location."""

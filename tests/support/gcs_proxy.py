@@ -16,7 +16,7 @@ import time
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -78,6 +78,8 @@ class Buckets:
         """Permissions that nobody has on a bucket."""
         self.classes: dict[str, str] = {}
         """Storage classes of single objects, by `bucket/name`; others have their bucket's."""
+        self.reader_pays: set[str] = set()
+        """Buckets whose requests must name the project that pays."""
         self.operations: Counter[str] = Counter()
         """Requests that succeeded: `A`, `B` or `free`."""
         self.bytes_served = 0
@@ -96,13 +98,16 @@ class Buckets:
         return {"operations": self.operations, "bytes_served": self.bytes_served}
 
     def set(self, settings: dict[str, Any]) -> None:
-        """`deny`: permissions by bucket; `storage_class`: classes by `bucket/name`."""
+        """`deny`: permissions by bucket; `storage_class`: classes by `bucket/name`; `reader_pays`: a bucket."""
+        self.reader_pays.update(settings.get("reader_pays", ()))
         self.denied.update(settings.get("deny", {}))
         self.classes.update(settings.get("storage_class", {}))
 
     async def answer(self, request: Request, body: bytes, upstream: Upstream) -> Answer | None:
         """What is asked about a described bucket; None for everything else."""
         segments = path_segments(request.path)
+        if bucket_in(segments) in self.reader_pays and "x-goog-user-project" not in request.head.headers:
+            return error_answer(400, "Bucket is a requester pays bucket but no user project provided.")
         if request.method == "GET" and GET_OBJECT in self.denied.get("".join(segments[:1]), ()):
             return error_answer(403, f"t@example.com does not have {GET_OBJECT} access to the object.")
         if segments[:3] != ["storage", "v1", "b"]:
@@ -149,6 +154,12 @@ class Buckets:
             default = self.described[name]["storageClass"]
             item["storageClass"] = self.classes.get(f"{name}/{item['name']}", default)
         return Answer(found.status, json.dumps(document).encode(), {})
+
+
+def bucket_in(segments: Sequence[str]) -> str:
+    """The name of the bucket in the parts of a path; empty for none."""
+    after = segments[segments.index("b") + 1 :] if "b" in segments[:4] else segments
+    return "".join(after[:1])
 
 
 def billing_class(request: Request) -> str:
@@ -415,7 +426,7 @@ class Proxy:
     async def _not_found(self, request: Request, upstream: Upstream) -> Answer:
         """The binary says "Not Found" of everything; Cloud Storage tells buckets from objects."""
         segments = path_segments(request.path)
-        bucket = segments[segments.index("b") + 1] if "b" in segments[:4] else segments[0]
+        bucket = bucket_in(segments)
         found = await upstream.fetch("GET", bucket_path(bucket))
         missing = f"No such object: {bucket}/{segments[-1]}"
         return error_answer(404, missing if found.status == HTTPStatus.OK else BUCKET_MISSING)

@@ -1,16 +1,16 @@
 """What Cloud Storage refuses is one line that names the permission, the bucket or the next step."""
 
+import gzip
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.api_core.exceptions import BadRequest
 
-from dataprep.errors import AccessError
+from dataprep.errors import AccessError, StorageError
 from dataprep.storage import gcs_client
 from dataprep.storage.gcs import GCSStorage
-from dataprep.storage.gcs_client import bucket_errors
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.storages import all_calls
 
@@ -56,12 +56,33 @@ def test_a_missing_bucket_is_named(gcs: GCSEmulator) -> None:
             call()
 
 
-def test_a_bucket_whose_reader_pays_says_what_to_do() -> None:
-    with (
-        pytest.raises(AccessError, match=r"requester pays.*: gcloud storage cp --recursive --billing-project=P"),
-        bucket_errors("gs://other/data", "storage.objects.get"),
+def test_a_bucket_whose_reader_pays_is_read_once_a_project_is_named(
+    gcs: GCSEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gcs.create_bucket("reader-pays", reader_pays=True)
+    storage = GCSStorage("gs://reader-pays/data")
+    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "my-project")
+    storage.create("x", b"0123")
+    assert (storage.stat("x").num_bytes, storage.read("x"), storage.read_range("x", 1, 2)) == (4, b"0123", b"12")
+    monkeypatch.delenv("GOOGLE_CLOUD_QUOTA_PROJECT")
+    for call in all_calls(storage)[:5]:
+        with pytest.raises(
+            AccessError, match=r"\(requester pays\): name .*, GOOGLE_CLOUD_QUOTA_PROJECT=PROJECT in the"
+        ):
+            call()
+
+
+def test_an_object_that_is_sent_decompressed_is_named_at_once(gcs: GCSEmulator) -> None:
+    gcs.create_bucket("compressed")
+    blob = gcs_client.client().bucket("compressed").blob("x.tar")
+    blob.content_encoding = "gzip"
+    blob.upload_from_string(gzip.compress(b"0123" * 99))
+    begun_s = time.monotonic()
+    with pytest.raises(
+        StorageError, match=r"gs://compressed/x.tar: stored with Content-Encoding gzip, .* store it witho"
     ):
-        raise BadRequest("Bucket is a requester pays bucket but no user project provided.")
+        GCSStorage("gs://compressed").read_range("x.tar", 2, 20)
+    assert time.monotonic() - begun_s < 30
 
 
 def test_without_credentials_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
