@@ -41,11 +41,11 @@ python:
 
 $(BIN)/uv: | python
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
 .venv/.demo: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,xla]'
-	touch $@
+	@touch $@
 
 SOURCES := $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/builder/*.c)
 .venv/.core: $(SOURCES) | python

@@ -89,7 +89,7 @@ def compare(where: str, shown: str, printed: str) -> None:
 
 def test_session_of_the_readme_is_the_demo():
     script = (ROOT / "scripts/demo.sh").read_text().replace("\\\n", " ").replace('"$demo/', '"demo/')
-    demo = [line.removeprefix("say ").replace('"', "").split() for line in re.findall("^say dataprep.*$", script, re.M)]
+    demo = [line.replace('"', "").split() for line in re.findall("^say (dataprep[^|\n]*)", script, re.M)]
     session = next(block for block in blocks(README) if block.info == "console")
     assert [command.text.split() for command in commands(session)] == demo
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from dataprep.host.versions import MachineDocument
 from dataprep.messages import printable
-from loaders.diagnosis.findings import SCHEMA_VERSION, STAGES, Diagnosis, Fix, Limit, StageRate
+from loaders.diagnosis.findings import MIN_GAIN, SCHEMA_VERSION, STAGES, Diagnosis, Fix, Limit, StageRate
 from loaders.diagnosis.prediction import COMPUTE_BOUND
 from loaders.diagnosis.verdict import bound_of, is_main, transform_sentence
 from loaders.metrics.earlier import changed, machine_differences, read_earlier
@@ -195,8 +195,8 @@ def change_rates(found: Diagnosis, fix: Fix) -> dict[str, str]:
 
 
 def attainable_sentence(found: Diagnosis) -> str:
-    """Return a sentence about the best division of the cores; empty if that gains nothing, or is undecided."""
-    if found.undecided or found.attainable_images_per_s <= found.observed_images_per_s:
+    """Return a sentence about the best division of the cores; empty if that gains little, or is undecided."""
+    if found.undecided or found.attainable_images_per_s < MIN_GAIN * found.observed_images_per_s:
         return ""
     cores = ", ".join(f"{name} {count:.1f}" for name, count in found.allocation.items() if count >= 0.05)
     divided = f" ({cores} cores)" if cores else ""
@@ -233,7 +233,7 @@ def no_change_sentence(found: Diagnosis) -> str:
     cpu_s = sum(stage.cpu_s_per_image for stage in found.stages)
     if found.transform is not None and is_main(found.transform, found.limit, cpu_s):
         return "No setting helps."
-    return "No single change helps."
+    return "No single change divides the cores so." if attainable_sentence(found) else "No single change helps."
 
 
 def figure_words(figure: ComparedFigure) -> tuple[str, str, str, str]:

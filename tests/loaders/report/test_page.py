@@ -97,6 +97,7 @@ def test_a_compute_bound_run_without_changes_has_a_page():
         applied=None,
         timeline=(),
         contention="cores are short",
+        attainable_images_per_s=diagnosis().observed_images_per_s,
     )
     html = diagnosis_page(found)
     assert '<h1 class="good">' in html
@@ -107,6 +108,10 @@ def test_a_compute_bound_run_without_changes_has_a_page():
     assert "Contention: cores are short." in Page(html).text
     assert "Loaders compared" not in Page(html).text
     assert "No single change helps." in printed(found)
+    faster = replace(found, attainable_images_per_s=2 * found.observed_images_per_s)
+    for report in (Page(diagnosis_page(faster)).text, printed(faster)):  # what is said first stays true
+        assert "With the best division of the cores: " in report
+        assert "No single change divides the cores so." in report
 
 
 RATES = st.floats(1e-3, 1e7) | st.just(math.inf)

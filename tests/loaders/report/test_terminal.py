@@ -121,7 +121,7 @@ def test_a_transform_is_a_part_of_preparing_and_a_run_without_it_is_marked_as_a_
         assert "No single change" not in report
     alone = replace(found, transform=replace(transform_cost(), without=None), fixes=())
     assert "Without it" not in printed(alone)
-    assert "No single change helps." in printed(replace(alone, limit="fetch"))
+    assert "No single change divides the cores so." in printed(replace(alone, limit="fetch"))
     assert "No setting helps." in printed(replace(alone, limit="prepare"))
 
 
