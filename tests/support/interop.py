@@ -87,7 +87,7 @@ def read_with_tfds(directory: Path, split: str = "train") -> list[Read]:
 def read_by_name_with_tfds(name: str, data_dir: Path, split: str) -> list[tuple[str, int, str]]:
     """File name, label and digest of the stored image of each sample, by `tfds.load` with its defaults.
 
-    A second reading is big_vision's (big_vision/datasets/tfds/core.py): the same samples, undecoded, with an identity.
+    A second reading is big_vision's (big_vision/datasets/tfds.py): the same samples, undecoded, with an identity.
     """
     return in_process("tensorflow", _tfds_by_name, name, str(data_dir), split)
 

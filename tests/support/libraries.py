@@ -66,6 +66,7 @@ def _prepare() -> None:
     atexit.register(home.cleanup)
     os.environ.update(
         HF_HOME=home.name,
+        CROISSANT_CACHE=home.name,
         HF_HUB_OFFLINE="1",
         HF_DATASETS_OFFLINE="1",
         TF_CPP_MIN_LOG_LEVEL="3",
