@@ -2,12 +2,16 @@
 
 import itertools
 import os
+import subprocess
 
 import pytest
 
 from dataprep.errors import AccessError, UsageError
+from dataprep.storage.remote import LIST_COMMAND
 from loaders import open_loader
 from tests.support.builds import digests
+from tests.support.file_server import file_server
+from tests.support.hub_server import hub_server
 from tests.support.loading import load
 from tests.support.own_data import build_own, class_folders
 from tests.support.s3_server import s3_server
@@ -55,6 +59,29 @@ def test_a_build_of_pictures_in_s3_is_that_of_a_disk(pictures, s3, tmp_path):
     build_own(pictures, tmp_path / "disk")
     assert digests(tmp_path / "s3") == digests(tmp_path / "disk")
     assert load(s3.upload(tmp_path / "s3", "shards"), 5, **SMALL) == load(tmp_path / "disk", 5, **SMALL)
+
+
+def test_a_dataset_and_plain_data_of_a_web_server_load_as_from_a_disk(pictures, tmp_path):
+    build_own(pictures, tmp_path / "shards", pass_over=("docx",))
+    subprocess.run(["bash", "-c", LIST_COMMAND], cwd=pictures, check=True)
+    with file_server(tmp_path) as url:
+        assert load(f"{url}/shards", 5, **SMALL) == load(tmp_path / "shards", 5, **SMALL)
+        assert load(f"{url}/pictures", 5, **SMALL) == load(pictures, 5, **SMALL)
+
+
+def test_pictures_of_the_hub_load_as_from_a_disk_and_their_commit_is_kept(pictures, monkeypatch):
+    from huggingface_hub import constants
+
+    with hub_server() as server:
+        repository = server.add("some/pets", pictures)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        address = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        assert load("hf://datasets/some/pets", 5, **SMALL) == load(pictures, 5, **SMALL)
+        assert resumed("hf://datasets/some/pets") == resumed(pictures)
+        with open_loader("hf://datasets/some/pets", **SMALL) as loader:
+            assert loader.dataset.storage.url == f"hf://datasets/some/pets@{repository.branches['main']}"
 
 
 def test_nothing_is_kept_of_a_listing_that_fails(pictures, s3, tmp_path):

@@ -1,6 +1,7 @@
 """S3, Azure and web servers as places to read: S3 by moto's server, the web by Python's."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -8,8 +9,11 @@ from dataprep.errors import AccessError, CredentialsError, StorageError, Unanswe
 from dataprep.storage import open_storage
 from dataprep.storage.base import ChangedError, OtherSizeError, TooLargeError
 from dataprep.storage.gcs_client import Deadlines
-from dataprep.storage.remote import AzureStorage, S3Storage
+from dataprep.storage.remote import LIST_COMMAND, AzureStorage, S3Storage
+from tests.support.file_server import file_server
+from tests.support.own_data import write_files
 from tests.support.s3_server import KEYS, s3_server
+from tests.support.storages import run_python
 
 ODD = ("a b%41.jpg", "ä/x#y?z.jpg", "train.txt", "train/1.jpg", "Train/1.jpg", "~t+p&amp.jpg")
 FILES = {f"pics/{name}": name.encode() * 9 for name in ODD} | {"pics2/x": b"x", "top.txt": b"t"}
@@ -151,6 +155,63 @@ def test_a_listing_that_is_denied_is_one_line(s3):
         assert len(str(raised.value).splitlines()) == 1
 
     refused()
+
+
+def test_files_of_a_web_server_are_listed_by_their_list_and_read(tmp_path):
+    write_files(tmp_path, {name: data for name, data in FILES.items() if "?" not in name})
+    with file_server(tmp_path) as url:
+        storage = open_storage(f"{url}/pics")
+        with pytest.raises(
+            StorageError, match=r"a web server does not list its files, and there is no listing.txt; put"
+        ):
+            list(storage.list())
+        subprocess.run(["bash", "-c", LIST_COMMAND], cwd=tmp_path / "pics", check=True)
+        names = sorted(name for name in ODD if "?" not in name)
+        found = list(storage.list())
+        assert [info.name for info in found] == names
+        for info in found:
+            data = FILES[f"pics/{info.name}"]
+            assert storage.stat(info.name) == info
+            assert storage.read_range(info.name, 3, 7, info.version, len(data)) == data[3:10]
+        assert [info.name for info in storage.list("train/")] == ["train/1.jpg"]
+        assert storage.stat("absent") is None
+        (tmp_path / "pics/train.txt").write_bytes(b"another")
+        with pytest.raises(ChangedError):
+            storage.read_range("train.txt", 0, 7, next(info for info in found if info.name == "train.txt").version)
+        (tmp_path / "pics/train.txt").unlink()
+        with pytest.raises(StorageError, match=r"train.txt: listing.txt names it, but it does not exist"):
+            list(storage.list())
+    with (
+        file_server(tmp_path, ranges=False) as url,
+        pytest.raises(StorageError, match="the web server sends no ranges"),
+    ):
+        open_storage(url).read("top.txt")
+
+
+def test_a_forked_process_is_told_to_be_started_otherwise(tmp_path):
+    script = f"""
+import os, warnings
+from dataprep.storage import open_storage
+from tests.support.file_server import file_server
+from pathlib import Path
+warnings.simplefilter("ignore")
+Path({str(tmp_path)!r}, "x").write_bytes(b"x")
+with file_server(Path({str(tmp_path)!r})) as url:
+    storage = open_storage(url)
+    assert storage.read("x") == b"x"
+    if os.fork() == 0:
+        try:
+            storage.read("x")
+        except Exception as error:
+            print(error, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    done = run_python(script)
+    assert (
+        'this process was forked after its parent had read from the web server, and cannot; start workers with "'
+        in (done.stdout)
+    ), done
 
 
 def test_containers_of_azure_need_credentials_and_read_from_an_endpoint(monkeypatch):
