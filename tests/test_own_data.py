@@ -68,7 +68,10 @@ def test_webdataset_reads_images_and_annotations(roots, rows):
 
 
 def test_hugging_face_datasets_reads_shards(roots, rows):
-    found = {row["__key__"]: row["json"] for row in read_annotations_with_hf_datasets("webdataset", shards_of(roots))}
+    found = {
+        row["__key__"]: row["json"] | {"caption": row["txt"]}
+        for row in read_annotations_with_hf_datasets("webdataset", shards_of(roots))
+    }
     assert found.keys() == rows.keys()
     for key, sample in found.items():
         assert {name: value for name, value in sample.items() if name not in BUILT_IN} == rows[key]

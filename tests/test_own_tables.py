@@ -198,7 +198,8 @@ def test_datasets_reads_back_what_datasets_wrote(tmp_path):
     built(tmp_path / "hub", tmp_path / "shards")
     built(tmp_path / "hub", tmp_path / "folder", fmt="imagefolder")
     shards = [str(path) for path in sorted((tmp_path / "shards/train").glob("*.tar"))]
-    found = {row["__key__"]: row["json"] for row in read_annotations_with_hf_datasets("webdataset", shards)}
+    read = read_annotations_with_hf_datasets("webdataset", shards)
+    found = {row["__key__"]: row["json"] | {"caption": row["txt"]} for row in read}
     assert found.keys() == {str(number) for number in range(7)}
     values = {str(n): {name: row[name] for name in ("caption", "score", "tags", "boxes")} for n, row in enumerate(rows)}
     assert {key: {name: row[name] for name in values[key]} for key, row in found.items()} == values

@@ -277,7 +277,7 @@ class ArchiveRecipe(Recipe):
             codecs=planned_codecs(options.images),
             classes=classes or (),
             splits=tuple(splits),
-            features=dict(features),
+            features=dict(FORMATS[options.format].placed(features, dict(options.members))),
         )
         return plan, orders
 

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import TypeAlias
 
 from dataprep.dataset.adopted import is_adopted
-from dataprep.dataset.features import BOXES, Features, described
+from dataprep.dataset.features import BOXES, Features, described_with_place
 from dataprep.dataset.index import index_files
 from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.paths import BUILD, CROISSANT, README, WDS_INFO
@@ -76,6 +76,9 @@ def _distribution(manifest: Manifest) -> Iterator[Json]:
             within: list[Json] = [{"@id": shard["file"]} for shard in packed]
             yield _file_set(f"{split.name}-files", "image/jpeg", "*.jpg") | {"containedIn": within}
             yield _file_set(f"{split.name}-json", JSON, "*.json") | {"containedIn": within}
+            for suffix, is_text in _members(manifest):
+                encoding = "text/plain" if is_text else "application/octet-stream"
+                yield _file_set(f"{split.name}/*.{suffix}", encoding, f"*.{suffix}") | {"containedIn": within}
         elif FORMATS[manifest.format].one_file_per_image and not is_adopted(manifest):
             root = FORMATS[manifest.format].image_root(split.name, split.repeats["stored"])
             yield _file_set(f"{split.name}-files", "image/jpeg", f"{root}/*{image_suffix(built_as(manifest))}")
@@ -126,17 +129,24 @@ def _record_sets(manifest: Manifest, split: SplitManifest) -> Iterator[Json]:
     yield _record_set(index, "where each sample lies, with its label", fields)
     single = FORMATS[manifest.format].one_file_per_image and not is_adopted(manifest)
     if _is_open(manifest) or single:
-        yield _contents(split, "images", "files", "the images", ("image", "sc:ImageObject"))
+        images = ("image", "sc:ImageObject")
+        yield _contents(f"{split.name}-images", f"{split.name}-files", "the images", images)
     if _is_open(manifest):  # readers of Croissant return the JSON next to each image as one text
         description = "what is stored beside each image, as JSON"
-        yield _contents(split, "annotations", "json", description, ("json", "sc:Text"))
+        yield _contents(f"{split.name}-annotations", f"{split.name}-json", description, ("json", "sc:Text"))
+        for suffix in (suffix for suffix, is_text in _members(manifest) if is_text):
+            yield _contents(f"{split.name}.{suffix}", f"{split.name}/*.{suffix}", "a feature", (suffix, "sc:Text"))
     elif single and manifest.features:
         yield _listed_annotations(manifest, split)
 
 
-def _contents(split: SplitManifest, name: str, files: str, description: str, column: tuple[str, str]) -> Node:
+def _members(manifest: Manifest) -> Iterator[tuple[str, bool]]:
+    """Yield the suffix of each member of a feature, and whether it is text."""
+    yield from ((each.member, each.kind != "bytes") for _, each in sorted(manifest.features.items()) if each.member)
+
+
+def _contents(name: str, files: str, description: str, column: tuple[str, str]) -> Node:
     """Describe a file set: each file's path, and its content as a column with a type."""
-    name, files = f"{split.name}-{name}", f"{split.name}-{files}"
     path = _field(name, "file", "sc:Text", _property(files, "fullpath"))
     return _record_set(name, description, [path, _field(name, *column, _property(files, "content"))])
 
@@ -406,7 +416,7 @@ def _body(manifest: Manifest) -> Iterator[str]:
         yield "| feature | type |"
         yield "|---|---|"
         for name, feature in sorted(manifest.features.items()):
-            yield f"| {_plain(name)} | {_plain(described(feature))} |"
+            yield f"| {_plain(name)} | {_plain(described_with_place(feature))} |"
     yield ""
     yield "`dataset.json` lists every file with its digest, and `index/` says where each sample lies."
     yield "`dataprep verify` compares all of it; `loaders.open_loader` reads it."

@@ -108,6 +108,8 @@ class BuildOptions:
     """Kinds of annotations of coco."""
     tfds: TfdsNames = OWN_NAMES
     """Names in TFDS, for TFRecords."""
+    members: tuple[tuple[str, str], ...] = ()
+    """Suffixes of members that the user chose, by feature, sorted."""
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, f"`seed` must be 0 or more, got {self.seed}")
@@ -165,6 +167,8 @@ class BuildOptions:
         for name in ("own", "converted", "annotations"):
             if values[name] is None:
                 del values[name]
+        if not self.members:
+            del values["members"]
         if self.images.jpeg == "untouched":
             del values["images"]["jpeg"]
         if self.tfds == OWN_NAMES:
@@ -398,6 +402,7 @@ _ABSENT = {
     "images.jpeg": "untouched",
     "own.join_classes": False,
     "converted.all_fields": False,
+    "members": [],
     "tfds.version": OWN_NAMES.version,
     "tfds.val": OWN_NAMES.val,
 }

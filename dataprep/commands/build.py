@@ -40,7 +40,7 @@ from dataprep.builder.images import ImagePolicy
 from dataprep.builder.plan import DEFAULT_SHARD_BYTES, BuildOptions, BuildRequest, Plan
 from dataprep.commands.build_run import Job, Run, dataset_of, run_and_print
 from dataprep.commands.progress import BuildProgress
-from dataprep.dataset.features import described
+from dataprep.dataset.features import described_with_place
 from dataprep.dataset.opened import Dataset as Opened
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import SourceError, UsageError
@@ -93,6 +93,15 @@ class ImageBuild(Run):
     )
     resize: int | None = option(
         "Shrink larger images to this shorter side.", default=None, metavar="PIXELS", group=IMAGES
+    )
+    members: Pairs = option(
+        "webdataset: suffix of the member that holds this feature, such as caption=txt or mask=mask.png, or json to "
+        "keep it in the JSON; may be repeated.",
+        default_factory=dict,
+        metavar="NAME=SUFFIX",
+        shown="txt for a text caption or text; the feature's name for bytes; otherwise json",
+        group=WRITE,
+        rare=True,
     )
     quality: int = option("JPEG quality of resized images; repaired ones have 100.", default=95, group=IMAGES)
     jpeg: Literal["untouched", "restart"] = option(
@@ -152,6 +161,7 @@ class ImageBuild(Run):
             num_shards=self.num_shards,
             images=self.policy(),
             tfds=TfdsNames(name=self.tfds_name, version=self.tfds_version, val=self.val_name),
+            members=tuple(sorted(self.members.items())),
             **more,
         )
 
@@ -650,7 +660,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     if not plan.classes:
         yield "  labels: none"
     if plan.features:
-        yield f"  features: {', '.join(f'{name} ({described(feature)})' for name, feature in plan.features.items())}"
+        features = (f"{name} ({described_with_place(feature)})" for name, feature in plan.features.items())
+        yield f"  features: {', '.join(features)}"
 
 
 def split_line(split: SplitManifest) -> str:

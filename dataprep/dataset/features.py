@@ -13,6 +13,7 @@ import json
 import math
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -43,6 +44,11 @@ BOXES = frozenset({"bbox", "bboxes", "boxes"})
 """Names, in lower case, of features and columns with boxes."""
 _PLACES = BOXES | {"keypoints", "segmentation"}
 _NAME = re.compile(r"(?!__)[^/\x00-\x1f\x7f\ud800-\udfff]{1,100}")
+_MEMBER = re.compile(
+    r"(?!__)(?=.{1,100}\Z)(?!(?:cls|jpg|json)\Z)(?!(?:.*\.)?(?:pickle|pkl|pt|pth|pyd)\Z)[a-z0-9_-]++(?:\.[a-z0-9_-]++)*+"
+)
+"""Pattern of the suffixes that members of features may have. Readers give those of image, label and JSON their own
+meaning, webdataset keeps `__key__` for itself, and it runs the code that a pickle names."""
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -56,6 +62,9 @@ class Feature:
     """Lengths of nested lists, None for any length: () is one value, (4,) a list of four, (None, 4) lists of four."""
     columns: dict[str, Feature] = field(default_factory=dict)
     """Columns of `records`, by name; each begins with a length of None, the number of records."""
+    member: str = field(default="", compare=False)
+    """Suffix of the member that holds the value in WebDataset shards, such as `txt`; empty if the JSON has it. It does
+    not belong to the type."""
 
 
 Features = Mapping[str, Feature]
@@ -75,6 +84,8 @@ def _feature_document(feature: Feature) -> Values:
         document["shape"] = list(feature.shape)
     if feature.columns:
         document["columns"] = features_document(feature.columns)
+    if feature.member:
+        document["member"] = feature.member
     return document
 
 
@@ -98,6 +109,26 @@ def feature_faults(features: Features) -> Iterator[str]:
         for inner, column in columns.items():
             if not _is_sound(column, in_records=feature.kind == "records") or not _NAME.fullmatch(inner):
                 yield f"feature {quoted(name)}: {quoted(inner)} of kind {column.kind} and shape {quoted(column.shape)}"
+        if any(column.member for column in feature.columns.values()):
+            yield f"feature {quoted(name)}: a column with a member of its own"
+    yield from member_faults(features)
+
+
+def member_faults(features: Features) -> Iterator[str]:
+    """Yield the faults of the features' members: suffixes that are not allowed, or taken."""
+    for suffix, count in Counter(each.member for each in features.values() if each.member).items():
+        if fault := member_fault(suffix):
+            yield fault
+        elif count > 1:
+            yield f"{count} features with the suffix {quoted(suffix)}, expected one"
+
+
+def member_fault(suffix: str) -> str:
+    """Return why no feature can have a member with this suffix; empty if one can."""
+    if _MEMBER.fullmatch(suffix):
+        return ""
+    expected = "1 to 100 of a-z, 0-9, _ and -, with single dots between them, not cls, jpg, json, __NAME or a pickle"
+    return f"the suffix {quoted(suffix)}, expected {expected}"
 
 
 def name_fault(name: str) -> str:
@@ -195,6 +226,27 @@ def from_json(feature: Feature, value: Any) -> Any:
         raise FormatError(f"{quoted(value)} is not base64") from error
 
 
+def member_bytes(feature: Feature, value: Any) -> bytes:
+    """Return a value as the content of a member of its own: text as UTF-8, bytes as they are, others as JSON."""
+    if feature.shape or feature.kind not in _STRINGS:
+        return _dumps(to_json(feature, value))
+    return bytes(value) if feature.kind == "bytes" else str(value).encode()
+
+
+def member_value(name: str, feature: Feature, data: bytes) -> Any:
+    """Return the value of a feature from the content of its member. Raises FormatError if `member_bytes` did not write
+    it."""
+    try:
+        if feature.shape or feature.kind not in _STRINGS:
+            value = from_json(feature, json.loads(data))
+        else:
+            value = data if feature.kind == "bytes" else data.decode()
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{quoted(name)} is {shown_value(data)}, expected {described(feature)}") from error
+    _check(name, feature, value)
+    return value
+
+
 def _dumps(document: Any) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -254,6 +306,11 @@ def described(feature: Feature) -> str:
         return f"records of {', '.join(sorted(feature.columns))}"
     words = "".join("lists of " if length is None else f"list of {length} " for length in feature.shape)
     return f"{words}{feature.kind}"
+
+
+def described_with_place(feature: Feature) -> str:
+    """Return the type of a feature in words, with the member that holds it in tars: `text, in KEY.txt`."""
+    return f"{described(feature)}, in KEY.{feature.member}" if feature.member else described(feature)
 
 
 def shown_value(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 
-from dataprep.dataset.features import Feature, Features, described
+from dataprep.dataset.features import Feature, Features, described_with_place
 from dataprep.dataset.manifest import no_dataset, read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.messages import counted, human_bytes, printable
@@ -123,7 +123,7 @@ class Dataset:
 
     def _facts(self) -> list[tuple[str, str]]:
         classes = f"{len(self.classes):,}: {', '.join(self.classes[:5])}" + (" …" if len(self.classes) > 5 else "")
-        features = ", ".join(f"{name} ({described(each)})" for name, each in self.features.items())
+        features = ", ".join(f"{name} ({described_with_place(each)})" for name, each in self.features.items())
         facts = (("classes", classes if self.classes else ""), ("features", features), ("licence", self.licence))
         return [(name, value) for name, value in facts if value]
 

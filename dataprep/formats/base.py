@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO, ClassVar, Protocol
 
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.paths import named
 from dataprep.dataset.records import MAX_KEY_BYTES, NO_LABEL, Placement, Sample
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UsageError
 
 MAX_IMAGE_BYTES = 256 << 20
 MAX_FIELD_BYTES = 64 << 10
@@ -104,6 +104,20 @@ class ShardFormat(ABC):
         """Return how many of the stored passes are written as bytes; an image folder writes one, and links for the
         rest."""
         return stored
+
+    def placed(self, features: Features, members: Mapping[str, str]) -> Features:
+        """Return features with their places in a sample; only WebDataset has a choice.
+
+        Args:
+            features: Features of the source.
+            members: Suffixes that the user chose, by feature.
+
+        Raises:
+            UsageError: The format has no members.
+        """
+        if members:
+            raise UsageError(f"`members`: {self.name} has none; leave it out, or choose `format` webdataset")
+        return {name: replace(feature, member="") for name, feature in features.items()}
 
     @abstractmethod
     def open_writer(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> ShardWriter:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
-from dataprep.dataset.features import NO_FEATURES, Features, Values, from_json
+from dataprep.dataset.features import NO_FEATURES, Features, Values, from_json, member_value
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.example import (
     BYTES,
@@ -63,6 +63,11 @@ def field_names(format_name: str, record: Record) -> list[str]:
     reader = _TarRecord(record)
     members = _members(reader)
     return [*members, *_document(reader, members.get("json"))]
+
+
+def member_suffixes(format_name: str, record: Record) -> frozenset[str]:
+    """Return the suffixes of a record's members; none for TFRecord. Raises FormatError for a damaged record."""
+    return frozenset(_members(_TarRecord(record)) if format_name == "webdataset" else ())
 
 
 def read_all_fields(format_name: str, record: Record, image_at: int, leave_out: Container[str]) -> Values:
@@ -127,16 +132,18 @@ def _read_tar(record: Record, names: Sequence[str], features: Features) -> Value
     document: Values | None = None
     values: Values = {}
     for name in names:
-        found = _known(name, members)
-        if found is not None:
-            values[name] = _text(reader.content(members[found]))
+        feature = _known(name, features)
+        suffix = _known(name, members) if feature is None else features[feature].member
+        if suffix and suffix in members:
+            data = reader.content(members[suffix])
+            values[name] = _text(data) if feature is None else member_value(name, features[feature], data)
             continue
         if document is None:
             document = _document(reader, members.get("json"))
-        found = _known(name, document)
-        if found is None:
+        found = feature or _known(name, document)
+        if found is None or suffix or found not in document:
             raise _missing(name, [f".{suffix}" for suffix in members], document)
-        values[name] = from_json(features[found], document[found]) if found in features else document[found]
+        values[name] = document[found] if feature is None else from_json(features[feature], document[found])
     return values
 
 

@@ -1,4 +1,5 @@
-"""WebDataset: a shard is a POSIX tar in which `key.jpg`, `key.cls` and `key.json` follow each other.
+"""WebDataset: a shard is a POSIX tar in which `key.jpg`, `key.cls`, `key.json` and the members of features such as
+`key.txt` follow each other.
 
 The reader renders what the writer would have written and compares the bytes, so that both share the same few lines.
 """
@@ -7,21 +8,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from json.encoder import encode_basestring_ascii
 from typing import BinaryIO
 
 from dataprep.dataset.features import (
     MAX_ANNOTATION_BYTES,
     NO_FEATURES,
+    Feature,
     Features,
     Values,
     annotation_values,
     annotations_json,
-    values_of,
+    from_json,
+    member_bytes,
+    member_fault,
+    member_faults,
+    member_value,
+    to_json,
 )
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UsageError
 from dataprep.formats.base import (
     MAX_FIELD_BYTES,
     MAX_IMAGE_BYTES,
@@ -34,12 +42,15 @@ from dataprep.formats.base import (
     sample_fault,
 )
 from dataprep.formats.tars import BLOCK_BYTES, EXTENDED, FIELDS, NAME_BYTES, header, members_around
+from dataprep.messages import not_one_of
 
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 
 # The path of a file whose name ustar cannot hold.
 _EXTENDED_RECORD = re.compile(rb"\d{2,3} path=([^\n]{1,300})\.jpg\n\0*")
 
+_CAPTIONS = ("caption", "text", "txt")
+"""Names of texts whose member is `txt`, for which img2dataset and open_clip look; the first that exists has it."""
 _OCTAL_SIZE = re.compile(rb"[0-7]{11}\0")
 _LABEL = re.compile(rb"0|[1-9]\d{0,9}")
 _SIDES = re.compile(rb'.*"height":(\d{1,5}),(?:"label":\d{1,10},)?"orientation":(\d),"width":(\d{1,5})\}', re.DOTALL)
@@ -48,9 +59,9 @@ _SIDES = re.compile(rb'.*"height":(\d{1,5}),(?:"label":\d{1,10},)?"orientation":
 class WebDatasetFormat(ShardFormat):
     """Tars that webdataset, Hugging Face datasets and plain `tar` read.
 
-    A key becomes the members `key.jpg` (the image), with classes `key.cls` (the label in decimal), and
-    `key.json` with height, width and orientation, with classes label and class_name, and with features their values. A
-    side of 0 was not checked.
+    A key becomes the members `key.jpg` (the image), with classes `key.cls` (the label in decimal), `key.json` with
+    height, width and orientation, with classes label and class_name, and the members of features that have their own.
+    The JSON has the values of the other features. A side of 0 was not checked.
     """
 
     name = "webdataset"
@@ -59,6 +70,27 @@ class WebDatasetFormat(ShardFormat):
         """Return a name such as `train/coco-dup5-train-00003-of-00256.tar`."""
         digits = max(5, len(str(total)))
         return f"{split}/{dataset}-{split}-{index:0{digits}d}-of-{total:0{digits}d}.tar"
+
+    def placed(self, features: Features, members: Mapping[str, str]) -> Features:
+        """Return the features with the suffixes of their members: those that were chosen or that the source knows, else
+        `txt` for a caption, and its name for bytes. A feature without one, or with `json`, is in the JSON.
+
+        Raises:
+            UsageError: A feature does not exist, or a suffix is taken or not allowed.
+        """
+        for name in members:
+            if name not in features:
+                raise UsageError(not_one_of("`members`", name, sorted(features)))
+        found = {name: each.member for name, each in features.items() if each.member}
+        found |= {name: "" if suffix == "json" else suffix for name, suffix in members.items()}
+        for name, feature in sorted(features.items()):
+            suffix = _usual_member(name, feature)
+            if suffix not in found.values():
+                found.setdefault(name, suffix)
+        placed = {name: replace(each, member=found.get(name, "")) for name, each in features.items()}
+        for fault in member_faults(placed):
+            raise UsageError(f"`members`: {fault}")
+        return placed
 
     def open_writer(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> WebDatasetWriter:
         """Return a writer at the start of an empty stream."""
@@ -86,6 +118,16 @@ class WebDatasetFormat(ShardFormat):
         return {}
 
 
+def _usual_member(name: str, feature: Feature) -> str:
+    """Return the suffix of a feature's member if nothing else is said; empty if the JSON has it."""
+    if feature.shape or feature.kind not in ("bytes", "text"):
+        return ""
+    if feature.kind == "text":
+        return "txt" if name.lower() in _CAPTIONS else ""
+    suffix = re.sub(r"[^a-z0-9_.-]", "_", name.lower())
+    return "" if member_fault(suffix) else suffix
+
+
 class WebDatasetWriter:
     """Appends samples to a tar. A sample costs 7 us on top of the write."""
 
@@ -102,9 +144,9 @@ class WebDatasetWriter:
             FormatError: The sample is not one that a shard can hold.
         """
         check_sample(sample, has_classes=self._has_classes)
-        label = {b".cls": b"%d" % sample.label} if self._has_classes else {}
-        image_bytes, fields = len(sample.image), {**label, b".json": _json_of(sample, self._features)}
-        head, tail = members_around(sample.key.encode(), b".jpg", image_bytes, fields)
+        image_bytes, values = len(sample.image), annotation_values(self._features, sample.annotations)
+        members = _members_of(sample, self._features, values)
+        head, tail = members_around(sample.key.encode(), b".jpg", image_bytes, members)
         # Three writes: joining 110 kB of image with its header costs 3 us more.
         self._stream.write(head)
         self._stream.write(sample.image)
@@ -118,10 +160,8 @@ class WebDatasetWriter:
         self._stream.write(_ZERO_BLOCK * 2)
 
 
-def _json_of(sample: Sample, features: Features) -> bytes:
+def _json_of(sample: Sample) -> bytes:
     """Write all fields, sorted and none null: Hugging Face datasets infers a schema from the first samples."""
-    if features:
-        return _annotated_json(sample, features)
     height, orientation, width = sample.height, sample.orientation, sample.width
     if not sample.class_name:
         return b'{"height":%d,"orientation":%d,"width":%d}' % (height, orientation, width)
@@ -130,27 +170,33 @@ def _json_of(sample: Sample, features: Features) -> bytes:
     return text % (class_name, height, sample.label, orientation, width)
 
 
-def _annotated_json(sample: Sample, features: Features) -> bytes:
-    """Return all fields of an annotated sample as JSON. Raises FormatError if they do not have the features' types."""
-    fields: Values = {"height": sample.height, "orientation": sample.orientation, "width": sample.width}
-    if sample.class_name:
-        fields |= {"class_name": sample.class_name, "label": sample.label}
-    annotation_values(features, sample.annotations)
-    document = json.loads(sample.annotations) | fields
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+def _members_of(sample: Sample, features: Features, values: Values) -> dict[bytes, bytes]:
+    """Return the contents of the members that follow the image, by suffix."""
+    members = {b".cls": b"%d" % sample.label} if sample.class_name else {}
+    members[b".json"] = _json_of(sample)
+    if features:
+        document = json.loads(members[b".json"])
+        document |= {name: to_json(each, values[name]) for name, each in features.items() if not each.member}
+        members[b".json"] = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    for name, feature in _with_members(features):
+        members[b"." + feature.member.encode()] = member_bytes(feature, values[name])
+    return members
 
 
-def _read_annotations(text: bytes, features: Features, has_classes: bool) -> tuple[tuple[int, int, int], bytes]:
-    """Return height, orientation and width, and the annotations; zeros and no annotations if they are malformed."""
+def _with_members(features: Features) -> list[tuple[str, Feature]]:
+    """Return the features with members of their own, in the order of these members."""
+    return sorted((item for item in features.items() if item[1].member), key=lambda item: item[1].member)
+
+
+def _read_json(text: bytes, features: Features) -> tuple[tuple[int, int, int], Values]:
+    """Return height, orientation and width, and the values of features without members; zeros if they are malformed."""
     try:
         document = json.loads(text)
-        sides = tuple(document.pop(name) for name in ("height", "orientation", "width"))
-        for name in ("class_name", "label") if has_classes else ():
-            del document[name]
-        annotations = annotations_json(features, values_of(features, document))
-    except (FormatError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return (0, 0, 0), b""
-    return (sides if all(type(side) is int for side in sides) else (0, 0, 0)), annotations
+        sides = tuple(document[name] for name in ("height", "orientation", "width"))
+        values = {name: from_json(each, document[name]) for name, each in features.items() if not each.member}
+    except (FormatError, ValueError, KeyError, TypeError, RecursionError):
+        return (0, 0, 0), {}
+    return (sides if all(type(side) is int for side in sides) else (0, 0, 0)), values
 
 
 def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...], features: Features) -> StoredSample:
@@ -161,27 +207,43 @@ def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...], 
     key = _key_of(source, block, start)
     image_offset = source.offset
     image = _read_member(source, block, key, b".jpg", MAX_IMAGE_BYTES)
-    label, class_name = NO_LABEL, ""
+    label, class_name, found = NO_LABEL, "", {}
     if classes:
-        digits = _read_next_member(source, key, b".cls")
+        digits = found[b".cls"] = _read_next_member(source, key, b".cls")
         if not _LABEL.fullmatch(digits) or int(digits) >= len(classes):
             got = f"{digits[:20]!r} as the label of {key.decode()}"
             raise source.error(got, f"0 to {len(classes) - 1}", at=start)
         label = int(digits)
         class_name = classes[label]
-    text = _read_next_member(source, key, b".json", MAX_FIELD_BYTES + (MAX_ANNOTATION_BYTES if features else 0))
-    annotations = b""
+    left_bytes = MAX_ANNOTATION_BYTES if features else 0
+    text = found[b".json"] = _read_next_member(source, key, b".json", MAX_FIELD_BYTES + left_bytes)
     if features:
-        (height, orientation, width), annotations = _read_annotations(text, features, bool(classes))
+        (height, orientation, width), values = _read_json(text, features)
     else:
-        sides = _SIDES.fullmatch(text)
+        sides, values = _SIDES.fullmatch(text), {}
         height, orientation, width = (int(digits) for digits in sides.groups()) if sides else (0, 0, 0)
-    sample = Sample(key.decode(), image, label, class_name, height, width, orientation, annotations)
-    unfit = bool(features and not annotations) or sample_fault(sample, has_classes=bool(classes)) is not None
-    if unfit or text != _json_of(sample, features):
-        got = f"{text[:200]!r} as {key.decode()}.json"
-        raise source.error(got, "the fields that are written there", at=start)
+    for name, feature in _with_members(features):
+        suffix = b"." + feature.member.encode()
+        data = found[suffix] = _read_next_member(source, key, suffix, left_bytes)
+        left_bytes -= len(data)
+        try:
+            values[name] = member_value(name, feature, data)
+        except FormatError as error:
+            raise _unlike_written(source, key + suffix, data, start) from error
+    sample = Sample(key.decode(), image, label, class_name, height, width, orientation)
+    try:
+        sample = replace(sample, annotations=annotations_json(features, values)) if features else sample
+        due = {} if sample_fault(sample, has_classes=bool(classes)) else _members_of(sample, features, values)
+    except FormatError:
+        due = {}
+    for suffix in found if found != due else ():
+        if found[suffix] != due.get(suffix) and suffix != b".cls":
+            raise _unlike_written(source, key + suffix, found[suffix], start)
     return StoredSample(sample, Placement(start, source.offset - start, image_offset, len(image)))
+
+
+def _unlike_written(source: CheckedStream, name: bytes, data: bytes, start: int) -> FormatError:
+    return source.error(f"{data[:200]!r} as {name.decode()}", "the fields that are written there", at=start)
 
 
 def _key_of(source: CheckedStream, head: bytes, start: int) -> bytes:

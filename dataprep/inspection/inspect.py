@@ -23,7 +23,7 @@ from dataprep.builder.receipts import finished_shards, read_receipts
 from dataprep.builder.references import original_names
 from dataprep.dataset.adopted import adopted_fields, is_adopted, open_named_data
 from dataprep.dataset.columns import numbers_or_zero
-from dataprep.dataset.features import described
+from dataprep.dataset.features import described_with_place
 from dataprep.dataset.hashes import Prints, SharedImages, shared_images
 from dataprep.dataset.index import Index, open_events, open_index
 from dataprep.dataset.manifest import MANIFEST
@@ -234,7 +234,7 @@ def inspect_dataset(url: str, split: str | None = None) -> Summary:
         is_published=_is_published(manifest),
         shuffled=manifest.shuffled,
         codecs=manifest.codecs,
-        features={name: described(feature) for name, feature in sorted(manifest.features.items())},
+        features={name: described_with_place(feature) for name, feature in sorted(manifest.features.items())},
         fields=adopted_fields(manifest),
         samples=sum(found.samples for found in manifest.splits),
         labelled=labelled(manifest),

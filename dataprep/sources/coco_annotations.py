@@ -65,7 +65,7 @@ _FEATURES: Mapping[str, Features] = {
     "keypoints": {"person_keypoints": Feature("records", (), {**_OBJECT, **_MASK, **_KEYPOINTS})},
     "panoptic": {
         "panoptic_filename": Feature("text"),
-        "panoptic_image": Feature("bytes"),
+        "panoptic_image": Feature("bytes", member="panoptic.png"),
         "panoptic_objects": Feature("records", (), _OBJECT),
     },
 }

@@ -23,6 +23,7 @@ from dataprep.dataset.features import (
     Features,
     Values,
     annotations_json,
+    member_fault,
     name_fault,
 )
 from dataprep.dataset.index import ANNOTATIONS, Index, are_ranges_inside, open_index
@@ -33,7 +34,7 @@ from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
-from dataprep.formats.fields import CAPTIONS, check_fields, read_all_fields, read_fields
+from dataprep.formats.fields import CAPTIONS, check_fields, member_suffixes, read_all_fields, read_fields
 from dataprep.formats.imagefolder import annotations_of, image_file, image_suffix, metadata_file
 from dataprep.formats.pictures import UnusableImageError, open_image
 from dataprep.messages import printable, quoted, shell_words, shown
@@ -487,11 +488,15 @@ class _Fields(StoredValues):
         self._format, self._names, self._defaults = manifest.format, names, defaults
         self._columns = Columns(defaults, frozenset(), leave_out=_LEAVE_OUT)
         self._found: Features = {}
+        self._members: frozenset[str] | None = None
+        """Suffixes of the members of the first sample: a new tar has the same."""
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         file = split.shards[number]["file"]
         listed = record_places(rows)
         values = _mapped(data, partial(self._values, data, file), listed)
+        if self._members is None and listed:
+            self._members = member_suffixes(self._format, _without_image(data, file, listed[0]))
         where = (f"{data.url_of(file)}: {shown(place.key)}" for place in listed)
         return [self._columns.add(Row((), at, each, False)) for at, each in zip(where, values, strict=True)]
 
@@ -507,7 +512,11 @@ class _Fields(StoredValues):
         return values
 
     def features(self) -> Features:
-        self._found = self._columns.features()
+        members = {name for name in self._members or () if not member_fault(name)}
+        self._found = {
+            name: replace(each, member=name if name in members else "")
+            for name, each in self._columns.features().items()
+        }
         return self._found
 
     def annotations(self, kept: bytes) -> bytes:

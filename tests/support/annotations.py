@@ -1,4 +1,4 @@
-"""Features of every kind, and values of them."""
+"""Features of every kind, some with members of their own in tars, and values of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataprep.dataset.features import Feature
 FEATURES: dict[str, Feature] = {
     "aa": Feature("int64", (None, 2)),
     "box": Feature("float64", (4,)),
-    "caption": Feature("text"),
+    "caption": Feature("text", member="txt"),
     "half": Feature("float32"),
     "indoor": Feature("bool"),
     "objects": Feature(
@@ -23,9 +23,10 @@ FEATURES: dict[str, Feature] = {
             "name": Feature("text", (None,)),
             "points": Feature("float64", (None, 2, 3)),
         },
+        "objects.json",
     ),
-    "raw": Feature("bytes"),
-    "score": Feature("float64"),
+    "raw": Feature("bytes", member="raw.bin"),
+    "score": Feature("float64", member="score"),
     "tags": Feature("text", (None,)),
     "year": Feature("int64"),
 }

@@ -1,16 +1,18 @@
 """Our datasets read by the libraries they are meant for, each in the way its own documentation says.
 
 Every reader returns `(key, label, SHA-256 of the stored image)` in the order in which the library yields, the label
--1 where the dataset has no classes. The libraries run in two processes of their own.
+-1 where the dataset has no classes. The libraries run in processes of their own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.support.libraries import in_process
@@ -54,8 +56,14 @@ def read_with_timm(
 
 
 def read_annotations_with_webdataset(urls: Sequence[str]) -> list[dict[str, Any]]:
-    """The content of `.json` of all samples, with the key, by `webdataset.WebDataset`."""
+    """The content of `.json` of all samples, with the key and the members of features, by `webdataset.WebDataset`."""
     return in_process("torch", _webdataset_annotations, list(urls))
+
+
+def read_with_open_clip(urls: Sequence[str], samples: int) -> list[tuple[tuple[int, int], str]]:
+    """Width and height of the images, and the captions, that open_clip's own training takes in an epoch of this length,
+    sorted: what its filter drops is missing, and others come twice."""
+    return in_process("open_clip", _open_clip, list(urls), samples)
 
 
 def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> list[dict[str, Any]]:
@@ -161,8 +169,34 @@ def _timm(
 def _webdataset_annotations(urls: list[str]) -> list[dict[str, Any]]:
     import webdataset
 
-    dataset = webdataset.WebDataset(urls, shardshuffle=False).decode(only=["json"])
-    return [sample["json"] | {"key": sample["__key__"]} for sample in dataset]
+    dataset = webdataset.WebDataset(urls, shardshuffle=False).decode(only=["json", "txt"])
+    return [{"key": sample["__key__"]} | sample["json"] | _members(sample) for sample in dataset]
+
+
+def _members(sample: dict[str, Any]) -> dict[str, Any]:
+    """The members that are features, the caption by its name."""
+    return {
+        "caption" if suffix == "txt" else suffix: value
+        for suffix, value in sample.items()
+        if not suffix.startswith("__") and suffix not in ("cls", "jpg", "json")
+    }
+
+
+def _open_clip(urls: list[str], samples: int) -> list[tuple[tuple[int, int], str]]:
+    sys.path.insert(0, str(Path(__file__).parents[2] / ".bench-venv/open_clip"))  # with webdataset as it wants it
+    from open_clip_train.data import get_wds_dataset
+
+    asked = SimpleNamespace(
+        train_data="::".join(urls),
+        train_num_samples=samples,
+        train_data_upsampling_factors=None,
+        batch_size=1,
+        seed=0,
+        workers=0,
+        world_size=1,
+    )
+    found = get_wds_dataset(asked, lambda image: image.size, is_train=True, tokenizer=lambda text: [text])
+    return sorted((size, text) for (size,), (text,) in found.dataloader)
 
 
 def _hf_annotations(kind: str, urls: list[str] | str) -> list[dict[str, Any]]:

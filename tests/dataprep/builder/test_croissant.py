@@ -69,6 +69,7 @@ def test_mlcroissant_reads_index_images_and_annotations(tmp_path, fmt):
     captions = sorted(row["caption"] for row in annotated_rows())
     if fmt == "webdataset":
         values = [json.loads(row["json"]) for row in records["train-annotations"]]
+        values = [{**value, "caption": row["txt"]} for value, row in zip(values, records["train.txt"], strict=True)]
         assert {row["file"].removesuffix(".jpg") for row in records["train-images"]} == keys
     else:
         values = records["train-annotations"]

@@ -15,6 +15,7 @@ from dataprep.dataset.features import (
     described,
     feature_faults,
     features_document,
+    member_value,
     name_fault,
     places_in_images,
     values_of,
@@ -37,9 +38,13 @@ def test_values_come_back_from_their_json(values):
 def test_features_come_back_from_their_document():
     document = features_document(FEATURES)
     assert list(document) == sorted(document)
-    assert document["caption"] == {"kind": "text"}
+    assert (document["tags"], document["caption"]) == (
+        {"kind": "text", "shape": [None]},
+        {"kind": "text", "member": "txt"},
+    )
     assert document["objects"]["columns"]["bbox"] == {"kind": "float32", "shape": [None, 4]}
-    assert msgspec.json.decode(json.dumps(document), type=dict[str, Feature]) == FEATURES
+    found = msgspec.json.decode(json.dumps(document), type=dict[str, Feature])
+    assert found == FEATURES and features_document(found) == document
     assert list(feature_faults(FEATURES)) == []
 
 
@@ -146,3 +151,48 @@ def test_places_in_images_are_found_by_their_names():
     features = {"objects": records, "boxes": Feature("float64", (None, 4)), "score": Feature("float64")}
     assert places_in_images(features) == ["boxes", "objects/BBox"]
     assert places_in_images({"caption": Feature("text")}) == []
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        "jpg",
+        "cls",
+        "json",
+        "__key__",
+        "a..b",
+        ".a",
+        "a.",
+        "a/b",
+        "TXT",
+        "a b",
+        "a\n",
+        "x" * 101,
+        "pyd",
+        "x.pickle",
+    ],
+)
+def test_suffixes_that_readers_take_otherwise_are_refused(suffix):
+    (fault,) = feature_faults({"caption": Feature("text", member=suffix)})
+    assert "expected 1 to 100 of a-z" in fault
+
+
+@pytest.mark.parametrize("suffix", ["txt", "mask.png", "a-b", "pt.png", "a_1.b.c", "objects.json", "_", "x" * 100])
+def test_other_suffixes_are_taken(suffix):
+    assert list(feature_faults({"caption": Feature("text", member=suffix)})) == []
+
+
+def test_members_of_one_suffix_and_of_columns_are_refused():
+    (fault,) = feature_faults({"a": Feature("text", member="txt"), "b": Feature("bytes", member="txt")})
+    assert fault == "2 features with the suffix 'txt', expected one"
+    (fault,) = feature_faults({"a": Feature("records", (), {"b": Feature("text", (None,), member="txt")})})
+    assert fault == "feature 'a': a column with a member of its own"
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("caption", b"\xff"), ("score", b"1"), ("score", b"{"), ("objects", b"[" * 100_000)],
+)
+def test_other_contents_of_members_are_refused(name, data):
+    with pytest.raises(FormatError, match=f"'{name}' is "):
+        member_value(name, FEATURES[name], data)

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.dataset.features import Feature, annotations_json
 from dataprep.dataset.records import NO_LABEL, Sample
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UsageError
 from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.formats.webdataset import WebDatasetFormat
 from tests.support.interop import read_with_hf_datasets, read_with_webdataset
@@ -57,6 +58,98 @@ def test_members_equal_their_golden_bytes():
     assert text.rstrip(b"\0") == (b'{"class_name":"back\\\\slash","height":375,"label":3,"orientation":6,"width":500}')
     assert data[3584:] == bytes(1024)
     assert write(PLAIN)[1536:2048].rstrip(b"\0") == b'{"height":0,"orientation":1,"width":0}'
+
+
+def tarred(features, values):
+    sample = Sample("a", b"jpeg", NO_LABEL, "", 1, 1, 1, annotations_json(features, values))
+    stream = io.BytesIO()
+    writer = FORMAT.open_writer(stream, has_classes=False, features=features)
+    writer.write(sample)
+    writer.close()
+    return stream.getvalue()
+
+
+CAPTIONED = {
+    "caption": Feature("text", member="txt"),
+    "mask": Feature("bytes", member="mask.png"),
+    "score": Feature("float64", member="score"),
+    "year": Feature("int64"),
+}
+KNOWN = {"caption": "Ein Grünfink\n", "mask": b"\x89PNG\0\xff", "score": 0.25, "year": 1999}
+
+
+def test_features_with_a_suffix_are_members_and_the_json_has_the_others():
+    with tarfile.open(fileobj=io.BytesIO(tarred(CAPTIONED, KNOWN))) as tar:
+        members = [(member.name, tar.extractfile(member).read()) for member in tar]
+    assert members == [
+        ("a.jpg", b"jpeg"),
+        ("a.json", b'{"height":1,"orientation":1,"width":1,"year":1999}'),
+        ("a.mask.png", b"\x89PNG\0\xff"),
+        ("a.score", b"0.25"),
+        ("a.txt", "Ein Grünfink\n".encode()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("got", "put", "fault"),
+    [
+        (b"0.25", b"0.30", "offset 0: b'0.30' as a.score, expected the fields"),
+        (b"0.25", b"1e-1", "offset 0: b'1e-1' as a.score, expected the fields"),
+        (b"0.25", b"true", "offset 0: b'true' as a.score, expected the fields"),
+        ("ü".encode(), b"\xff\xff", "offset 0: b'Ein Gr\\xff\\xffnfink\\n' as a.txt, expected the fields"),
+        (b'"year":1999', b'"year":"999', "offset 0: b'{"),
+        (b'"year":1999', b'"year":01.0', "offset 0: b'{"),
+    ],
+)
+def test_members_of_features_that_the_writer_would_not_write_are_named(got, put, fault):
+    data = tarred(CAPTIONED, KNOWN)
+    assert data.count(got) == 1
+    with pytest.raises(FormatError) as caught:
+        list(FORMAT.read_shard(io.BytesIO(data.replace(got, put)), classes=(), features=CAPTIONED))
+    assert str(caught.value).startswith(fault)
+
+
+def test_members_of_a_sample_have_one_bound_together():
+    features = {name: Feature("bytes", member=name) for name in ("one", "two")}
+    data = tarred(features, {"one": b"1" * 500_000, "two": b"2"})
+    grown = data.replace(header("a.two", 1), header("a.two", 600_000))
+    with pytest.raises(FormatError, match=r"a\.two of 600,000 bytes, expected at most 548,576"):
+        list(FORMAT.read_shard(io.BytesIO(grown), classes=(), features=features))
+
+
+@pytest.mark.parametrize(
+    ("features", "members", "placed"),
+    [
+        ({"caption": Feature("text"), "title": Feature("text")}, {}, {"caption": "txt", "title": ""}),
+        ({"TEXT": Feature("text")}, {}, {"TEXT": "txt"}),
+        ({"caption": Feature("text"), "text": Feature("text")}, {}, {"caption": "txt", "text": ""}),
+        ({"caption": Feature("text"), "text": Feature("text")}, {"text": "txt"}, {"caption": "", "text": "txt"}),
+        ({"caption": Feature("text", (None,)), "text": Feature("int64")}, {}, {"caption": "", "text": ""}),
+        ({"caption": Feature("text")}, {"caption": "json"}, {"caption": ""}),
+        ({"mask": Feature("bytes"), "A b": Feature("bytes")}, {}, {"mask": "mask", "A b": "a_b"}),
+        ({"mask": Feature("bytes"), "Mask": Feature("bytes")}, {}, {"Mask": "mask", "mask": ""}),
+        ({"masks": Feature("bytes", (None,)), "a..b": Feature("bytes")}, {}, {"masks": "", "a..b": ""}),
+        ({"mask": Feature("bytes", member="mask.png")}, {}, {"mask": "mask.png"}),
+        ({"mask": Feature("bytes", member="mask.png")}, {"mask": "m"}, {"mask": "m"}),
+        ({"score": Feature("float64"), "o": Feature("records")}, {"score": "score"}, {"score": "score", "o": ""}),
+    ],
+)
+def test_each_feature_has_one_place(features, members, placed):
+    assert {name: each.member for name, each in FORMAT.placed(features, members).items()} == placed
+
+
+@pytest.mark.parametrize(
+    ("members", "fault"),
+    [
+        ({"captoin": "txt"}, "`members` 'captoin', expected one of caption, title; did you mean caption?"),
+        ({"caption": "jpg"}, "`members`: the suffix 'jpg', expected 1 to 100 of a-z"),
+        ({"caption": "t", "title": "t"}, "`members`: 2 features with the suffix 't', expected one"),
+    ],
+)
+def test_places_that_no_feature_can_have_are_refused(members, fault):
+    with pytest.raises(UsageError) as caught:
+        FORMAT.placed({"caption": Feature("text"), "title": Feature("text")}, members)
+    assert str(caught.value).startswith(fault)
 
 
 @examples
