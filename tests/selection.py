@@ -93,6 +93,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/test_laion_recipes.py": (*DOCUMENTS, *FETCHED),
     "tests/test_laion_statuses.py": FETCHED,
     "tests/test_notebook.py": (*READERS, "dataprep/__init__.py", "dataprep/commands/", "dataprep/cli.py"),
+    "tests/test_open_clip.py": (*READERS, "dataprep/sources/"),
     "tests/test_own_data.py": SOURCES,
     "tests/test_own_dataset.py": DOCUMENTS,
     "tests/test_own_tables.py::test_datasets_reads_back_what_datasets_wrote": SOURCES,

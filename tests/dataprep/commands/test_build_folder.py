@@ -32,6 +32,17 @@ def test_what_the_user_says_is_recorded_and_a_rerun_does_nothing(tmp_path):
     assert "objects (records of bbox, category, name)" in " ".join(shown.split())
 
 
+def test_the_user_chooses_the_members_of_features(tmp_path):
+    arguments = command(annotated(tmp_path / "source"), tmp_path / "out", "--workers", 1)
+    chosen = ["--members", "caption=json", "--members", "year=year.txt", "--members", "objects=objects.json"]
+    run = succeeds(*arguments, *chosen, "--json")
+    features = json.loads(run.stdout)["features"]
+    members = {name: each["member"] for name, each in features.items() if "member" in each}
+    assert members == {"objects": "objects.json", "year": "year.txt"}
+    assert dataprep("verify", tmp_path / "out", "--deep").returncode == 0
+    assert "--members is" in refuses(*arguments).stderr
+
+
 def test_what_is_said_of_the_pictures_is_in_the_json_result_too(tmp_path):
     source = write_files(tmp_path / "pets", {"cat/1.jpg": JPEG, "dog/1.jpg": JPEG})
     (source / "emu").mkdir()
