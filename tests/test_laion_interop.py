@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from dataprep.builder.images import ImagePolicy
 from dataprep.demo.make import demo_server, write_demo_laion
 from tests.support.builds import dataprep
-from tests.support.interop import NO_LABEL, read_captions_with_tfds, read_with_webdataset
+from tests.support.converting import converted
+from tests.support.interop import NO_LABEL, read_captions_with_tfds, read_with_open_clip, read_with_webdataset
 from tests.support.laion_builds import FAST, LOOPBACK, PATIENT, laion_arguments
 
 ROWS, ROWS_PER_SHARD = 60, 25
@@ -84,6 +86,15 @@ def test_tfds_reads_images_and_captions_as_clipas_reader_does(built):
         image = Image.open(io.BytesIO(members[f"{sample['key']}.jpg"]))
         assert sample["shape"] == [image.height, image.width, 3] == [sample["height"], sample["width"], 3]
         assert min(image.size) <= 256
+
+
+def test_open_clip_takes_every_sample_of_the_build_and_of_its_conversion(built, tmp_path):
+    folder, expected, roots = built
+    root = roots["webdataset"]
+    converted(root, tmp_path / "out", images=ImagePolicy(short_side=64), how={"all_fields": True})
+    captions = [text or "" for text, end in zip(captions_of(folder), expected, strict=True) if end.status == "success"]
+    for shards in (shards_of(root), shards_of(tmp_path / "out")):
+        assert sorted(text for _, text in read_with_open_clip(shards, len(captions))) == sorted(captions)
 
 
 def test_members_of_a_tar_have_the_names_and_fields_of_img2dataset(built):

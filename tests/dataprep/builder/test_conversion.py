@@ -73,6 +73,25 @@ def test_images_that_change_are_changed_as_in_a_build(pets, tmp_path):
     assert manifest.splits[0].num_bytes < read_manifest(open_storage(str(pets))).splits[0].num_bytes
 
 
+def members_of(manifest):
+    return {name: each.member for name, each in manifest.features.items() if each.member}
+
+
+def test_members_of_features_are_kept_unless_others_are_chosen(pets, tmp_path):
+    first = converted(pets, tmp_path / "first", members=(("patient", "patient.txt"), ("year", "year")))
+    assert members_of(first) == {"caption": "txt", "patient": "patient.txt", "year": "year"}
+    again = converted(tmp_path / "first", tmp_path / "again", members=(("caption", "json"),), how={"shuffle": False})
+    assert members_of(again) == {"patient": "patient.txt", "year": "year"}
+    assert content(tmp_path / "again") == content(pets)
+    assert is_whole(tmp_path / "again")
+    assert members_of(converted(tmp_path / "first", tmp_path / "records", "tfrecord")) == {}
+
+
+def test_formats_without_members_refuse_a_choice(pets, tmp_path):
+    with pytest.raises(UsageError, match="`members`: tfrecord has none; leave it out, or choose `format` webdataset"):
+        converted(pets, tmp_path / "out", "tfrecord", members=(("caption", "txt"),))
+
+
 @pytest.fixture(scope="module")
 def physical(tmp_path_factory, originals):
     """coco-dup5 with all five passes as bytes."""
