@@ -35,6 +35,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/dataprep/adoption/test_find.py": ADOPTED,
     "tests/dataprep/adoption/test_img2dataset.py": ADOPTED,
     "tests/dataprep/adoption/test_records.py": ADOPTED,
+    "tests/dataprep/builder/test_croissant.py::test_images_have_their_labels": READERS,
     "tests/dataprep/builder/test_croissant.py::test_mlcroissant_reads_index_images_and_annotations": READERS,
     "tests/dataprep/builder/test_restart.py::test_tensorflow_gets_the_same_pixels": READERS,
     "tests/dataprep/commands/test_bench.py": ("loaders/bench/", "loaders/engine/", "dataprep/commands/bench.py"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from typing import TypeAlias
@@ -120,7 +120,11 @@ def _file_set(name: str, encoding: str, includes: str) -> Node:
 
 def _record_sets(manifest: Manifest, split: SplitManifest) -> Iterator[Json]:
     index = f"{split.name}-index"
-    columns = {name: kind for name, kind in _INDEX_COLUMNS.items() if manifest.checked != "none" or kind == "sc:Text"}
+    columns = {
+        name: kind
+        for name, kind in _INDEX_COLUMNS.items()
+        if manifest.checked != "none" or name not in ("height", "width")
+    }
     files = "fileSet" if "parts" in split.index else "fileObject"
     fields: list[Json] = [
         _field(index, name, kind, {"extract": {"column": name}, files: {"@id": split.index["file"]}})
@@ -129,8 +133,8 @@ def _record_sets(manifest: Manifest, split: SplitManifest) -> Iterator[Json]:
     yield _record_set(index, "where each sample lies, with its label", fields)
     single = FORMATS[manifest.format].one_file_per_image and not is_adopted(manifest)
     if _is_open(manifest) or single:
-        images = ("image", "sc:ImageObject")
-        yield _contents(f"{split.name}-images", f"{split.name}-files", "the images", images)
+        images, labels = ("image", "sc:ImageObject"), _labels(manifest, split) if manifest.classes else []
+        yield _contents(f"{split.name}-images", f"{split.name}-files", "the images", images, labels)
     if _is_open(manifest):  # readers of Croissant return the JSON next to each image as one text
         description = "what is stored beside each image, as JSON"
         yield _contents(f"{split.name}-annotations", f"{split.name}-json", description, ("json", "sc:Text"))
@@ -145,10 +149,21 @@ def _members(manifest: Manifest) -> Iterator[tuple[str, bool]]:
     yield from ((each.member, each.kind != "bytes") for _, each in sorted(manifest.features.items()) if each.member)
 
 
-def _contents(name: str, files: str, description: str, column: tuple[str, str]) -> Node:
-    """Describe a file set: each file's path, and its content as a column with a type."""
+def _contents(name: str, files: str, description: str, column: tuple[str, str], more: Sequence[Json] = ()) -> Node:
+    """Describe a file set: each file's path, its content as a column with a type, and more fields."""
     path = _field(name, "file", "sc:Text", _property(files, "fullpath"))
-    return _record_set(name, description, [path, _field(name, *column, _property(files, "content"))])
+    return _record_set(name, description, [path, _field(name, *column, _property(files, "content")), *more])
+
+
+def _labels(manifest: Manifest, split: SplitManifest) -> list[Json]:
+    """Describe the labels of images: in an image folder the name of the file's folder, in tars the number that the
+    index has for the file's key."""
+    name, index, path = f"{split.name}-images", f"{split.name}-index", _property(f"{split.name}-files", "fullpath")
+    if not _is_open(manifest):
+        return [_field(name, "label", "sc:Text", path | {"transform": {"regex": "(?:.*/)?([^/]+)/[^/]+$"}})]
+    key = _field(name, "key", "sc:Text", path | {"transform": {"regex": r"(.*)\.jpg$"}})
+    label = _field(name, "label", "sc:Integer", {"field": {"@id": f"{index}/label"}})
+    return [key | {"references": {"field": {"@id": f"{index}/key"}}}, label]
 
 
 def _listed_annotations(manifest: Manifest, split: SplitManifest) -> Node:

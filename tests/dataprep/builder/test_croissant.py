@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -11,7 +12,7 @@ from dataprep.builder.cards import write_cards
 from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import open_storage
 from tests.support.converting import content
-from tests.support.own_data import annotated, annotated_rows, build_own
+from tests.support.own_data import SPLITS, annotated, annotated_rows, build_own, class_folders
 
 READ = """
 import hashlib, io, json, os, sys, warnings
@@ -48,6 +49,21 @@ def read(url, cache):
     )
     assert run.returncode == 0, run.stderr[-2000:]
     return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+def test_images_have_their_labels(tmp_path, fmt):
+    url = tmp_path / "shards"
+    manifest = build_own(class_folders(tmp_path / "source"), url, fmt)
+    write_cards(open_storage(str(url)), manifest)
+    found = read(url, tmp_path / "cache")
+    assert found["errors"] == []
+    for split in ("train", "val"):
+        rows = found["records"][f"{split}-images"]
+        assert all(row["image"] == [24, 16] for row in rows)
+        labels = Counter(("cats", "dogs")[row["label"]] if fmt == "webdataset" else row["label"] for row in rows)
+        assert labels == {"cats": SPLITS[split], "dogs": SPLITS[split]}
+        assert all(row["file"].split("/")[-2] == ("cats", "dogs")[row["label"]] for row in rows if "key" in row)
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
