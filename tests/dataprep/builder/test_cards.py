@@ -44,7 +44,7 @@ def test_the_head_says_licence_tasks_size_and_files(pets):
     assert head["license"] == "cc-by-4.0"
     assert head["task_categories"] == ["image-classification"]
     assert head["size_categories"] == ["n<1K"]
-    patterns = {"webdataset": "train/*.tar", "imagefolder": "train/**", "tfrecord": "*-train.tfrecord-*"}
+    patterns = {"webdataset": "train/*.tar", "imagefolder": "train/**", "tfrecord": "pets-train.tfrecord-*"}
     (config,) = head["configs"]
     assert config["data_files"][0] == {"split": "train", "path": [patterns[manifest.format]]}
 
