@@ -99,7 +99,7 @@ def test_a_table_is_stale_after_its_days():
         line.count("a newer version of this package may have newer ones, and check-region takes others as `prices`")
         == 1
     )
-    assert line.count("compare them with https://cloud.google.com/storage/pricing; ") == 1
+    assert line.count("compare them with https://cloud.google.com/storage/pricing, https://cloud-cost-") == 1
     assert "\n" not in line
 
 

@@ -56,7 +56,7 @@ class Placement:
 
 
 def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVICE) -> Placement | None:
-    """Check a URL before it is read. Reading from a disk costs nothing, so its URLs are not checked.
+    """Check a URL before it is read. Reading from a disk costs nothing, so paths are not checked.
 
     Args:
         url: URL of a dataset or of original files.
@@ -72,7 +72,7 @@ def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVI
     """
     if policy not in POLICIES:
         raise UsageError(f"the region policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-    if policy == "off" or not is_bucket(url):
+    if policy == "off" or "://" not in url or url.lower().startswith("file://"):
         return None
     where = where or this_zone()
     if where is None:
@@ -101,6 +101,8 @@ def placement_of(url: str, where: str | None, prices: Prices | None = None, *, e
     Raises:
         AccessError: The bucket does not exist, or there are no credentials.
     """
+    if not is_bucket(url):
+        return Placement(url, where, None, _verdict_elsewhere(url, prices or published_prices()))
     try:
         bucket = _location(bucket_name(url))
     except AccessError:
@@ -114,6 +116,16 @@ def placement_of(url: str, where: str | None, prices: Prices | None = None, *, e
         bucket = replace(bucket, caches=_caches(bucket_name(url)))
         found = verdict(bucket, where, prices)
     return Placement(url, where, bucket, found)
+
+
+def _verdict_elsewhere(url: str, prices: Prices) -> Verdict:
+    """Judge reading from a place outside Google Cloud, whose owner pays for what leaves it. Nothing is looked up."""
+    is_aws = url.startswith("s3://") and not any(map(os.environ.get, ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")))
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    price = prices.find("internet_per_gib", "aws", region) if is_aws else None
+    if price is None or os.environ.get("AWS_SKIP_SIGNATURE"):
+        return Verdict(UNKNOWN, None, "it is not known what reading it from outside costs, and who pays: ask its owner")
+    return Verdict(PAID, price, f"AWS charges for what is read from {region} outside AWS")
 
 
 def nearer_copy(found: Placement, prices: Prices, warn: Callable[[str], None]) -> tuple[Replica, Verdict] | None:
@@ -176,8 +188,8 @@ def bucket_name(url: str) -> str:
 
 
 def _paid(found: Placement) -> str:
-    place = describe(found.bucket) if found.bucket else "an unknown place"
-    return f"{found.url} is in {place} and is read from {found.where}: ${found.verdict.usd_per_gib:g} per GiB"
+    where = f"is in {describe(found.bucket)} and is read from {found.where}" if found.bucket else found.verdict.reason
+    return f"{found.url}{' ' if found.bucket else ': '}{where}: ${found.verdict.usd_per_gib:g} per GiB"
 
 
 def _difference(url: str, original: ObjectInfo | None) -> str:

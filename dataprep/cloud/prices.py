@@ -21,7 +21,7 @@ Key = tuple[str, str, str]
 """Key of a price: the columns `item`, `of` (what is charged) and `where`."""
 ANYWHERE = "*"
 COLUMNS = ("item", "of", "where", "usd")
-TABLES = ("network_prices.csv", "storage_prices.csv", "cache_prices.csv")
+TABLES = ("network_prices.csv", "storage_prices.csv", "cache_prices.csv", "egress_prices.csv")
 STALE_DAYS = 180
 """Age of a table, in days, from which its prices should be compared with the page again."""
 

@@ -547,7 +547,7 @@ def planned_buckets(
     found = []
     if is_bucket(request.output_url):
         found.append(_output(plan, placement_of(request.output_url, reader or this_zone()), workers))
-    if is_bucket(request.source_url):
+    if not open_storage(request.source_url).is_local:
         where = builder or (this_zone() if runs_here(runner) else None)
         found.append(_source(plan, placement_of(request.source_url, where)))
     return found

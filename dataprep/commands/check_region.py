@@ -381,7 +381,7 @@ def examine(
     """Examine one URL. Without credentials the verdict is UNKNOWN, unless the bucket's location is given.
 
     Args:
-        url: gs://bucket, gs://bucket/prefix, or only a bucket's name.
+        url: URL of a bucket or of something in it, or only a bucket's name.
         where: The reader's zone or region; None if unknown.
         training: The training run.
         prices: Prices to apply.
@@ -395,6 +395,8 @@ def examine(
     storage = open_storage(url if is_bucket(url) or "/" in url or "://" in url else f"gs://{url}")
     if storage.is_local:
         raise UsageError(f"{url} is on a disk, and reading it costs nothing; give gs://bucket/prefix")
+    if located is not None and not is_bucket(storage.url):
+        raise UsageError(f"{url}: `bucket_location` is the place of gs:// buckets; leave it out")
     if located is not None:
         return _examine_given(Placement(storage.url, where, located, verdict(located, where, prices)), training, prices)
     report = RegionReport(placement=_placement(storage.url, where, prices))

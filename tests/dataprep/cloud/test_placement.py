@@ -1,6 +1,7 @@
 """The check before a bucket's first byte, with places that are given: nothing is asked of any server."""
 
 import logging
+import os
 import socket
 from dataclasses import replace
 
@@ -61,6 +62,40 @@ def test_a_paid_reading_is_refused_with_its_price_and_what_to_do(american):
         "copy it near the reader (dataprep check-region gs://b/x shows what both cost), or accept the price with "
         "`region_policy` warn"
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "kind", "usd"),
+    [
+        ("s3://b/x", {}, PAID, 0.09),
+        ("s3://b/x", {"AWS_REGION": "eu-west-1"}, PAID, 0.09),
+        ("s3://b/x", {"AWS_REGION": "sa-east-1"}, UNKNOWN, None),
+        ("s3://b/x", {"AWS_ENDPOINT_URL": "https://me.r2.cloudflarestorage.com"}, UNKNOWN, None),
+        ("s3://b/x", {"AWS_SKIP_SIGNATURE": "true"}, UNKNOWN, None),
+        ("az://b/x", {}, UNKNOWN, None),
+        ("https://host/x", {}, UNKNOWN, None),
+        ("hf://datasets/some/dogs", {}, UNKNOWN, None),
+    ],
+)
+def test_reading_from_outside_google_cloud_is_paid_or_unknown_never_free(
+    american, monkeypatch, caplog, url, environment, kind, usd
+):
+    placement._say.cache_clear()
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with caplog.at_level(logging.WARNING, "dataprep"):
+        found = guard(url, "warn")
+    assert (found.verdict.kind, found.verdict.usd_per_gib) == (kind, usd)
+    assert (
+        "outside AWS: $0.09 per GiB" if usd else "it is not known what reading it from outside costs"
+    ) in caplog.text
+    if kind == PAID:
+        with pytest.raises(
+            UsageError, match=r"s3://b/x: AWS charges for what is read from .*: \$0.09 per GiB; .* copy it"
+        ):
+            guard(url, "refuse")
 
 
 def test_a_paid_reading_is_warned_of_once(american, caplog):

@@ -77,6 +77,14 @@ def test_the_worst_of_several_verdicts_decides_the_exit_code():
     assert check("gs://region-us", "gs://hidden", "--zone", "us-central1-a").exit_code == 3
 
 
+def test_what_s3_charges_is_said_without_a_request(monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    found = check("s3://bucket/x", "--zone", "us-central1-a")
+    assert found.exit_code == 1
+    assert "paid at $0.09 per GiB: AWS charges for what is read from eu-west-1 outside AWS" in found.stdout
+
+
 def test_the_storage_layout_serves_where_the_bucket_may_not_be_seen():
     found = checked("gs://layout-only", "--zone", "us-central1-a")
     assert found["verdict"] == CO_LOCATED
@@ -173,6 +181,7 @@ def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no
     [
         (["gs://region-eu", "--bucket-location", "mars"], "US, EU, ASIA"),
         (["gs://region-eu", "--bucket-location", "US", "--replicas"], "leave --bucket-location out"),
+        (["s3://bucket", "--bucket-location", "US"], "is the place of gs:// buckets; leave it out"),
         (["/tmp/data"], "is on a disk, and reading it costs nothing"),
         (["gs://region-eu", "--zone", "us-central1a"], "did you mean us-central1-a?"),
         (["gs://region-eu", "--tpu", "--x"], "not a name of a TPU"),
