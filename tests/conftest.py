@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -69,6 +70,9 @@ LONG = (
     "tests/test_overwriting.py",
 )
 """Files of the longest tests: they come first, so that no worker is left alone with one at the end."""
+MEMORY, LEAST_MEMORY_BYTES = "/dev/shm", 8 << 30
+"""Where folders of tests are: a build waits for 40 writes to a disk, 20 ms each, which also cost a quarter of its
+processor time. No test leaves more than a few megabytes."""
 _numbers = itertools.count()
 imported_when_collected: set[str] = set()
 """Frameworks that test modules imported at their top."""
@@ -91,6 +95,8 @@ def pytest_configure() -> None:
     # For `python -m tests.…` where a program that ran in this process has set PYTHONSAFEPATH.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="dataprep-tests-state-"))
+    if Path(MEMORY).is_dir() and shutil.disk_usage(MEMORY).free > LEAST_MEMORY_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)  # the root of tmp_path
     if urllib.request.getproxies_environment():  # servers of the tests are on this machine
         own = ",".join(
             filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "localhost", "127.0.0.1"])
@@ -120,6 +126,13 @@ def pytest_collection_finish() -> None:
     imported_when_collected.update(FRAMEWORKS & sys.modules.keys())
     gc.collect()
     gc.freeze()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave TFRecords in a bucket to the soak where image folders and tars run there: they are stored as tars are."""
+    values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    if values.get("storage_url") == "bucket" and "tfrecord" in values.values():
+        item.add_marker("long")
 
 
 @pytest.hookimpl(wrapper=True)

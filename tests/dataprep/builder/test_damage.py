@@ -26,8 +26,9 @@ def a_file(storage, fmt):
     return next(info.name for info in storage.list("val" if fmt != "tfrecord" else "") if info.num_bytes > 9_000)
 
 
-@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
-@pytest.mark.parametrize("damage", ["deleted", "longer"])
+@pytest.mark.parametrize(
+    ("fmt", "damage"), [("webdataset", "deleted"), ("tfrecord", "longer"), ("imagefolder", "longer")]
+)
 def test_a_build_that_finds_a_damaged_dataset_names_the_file_and_overwrite_mends_it(
     originals, storage_url, fmt, damage
 ):

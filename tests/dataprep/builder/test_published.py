@@ -17,7 +17,11 @@ from tests.support.build_here import Quiet, in_this_process, request, whole
 from tests.support.builds import FORMATS, digests
 from tests.support.own_data import Notes
 
-HARMS = ("gone", "emptied", "replaced")
+HARMS = (
+    ("webdataset", "gone"),
+    ("tfrecord", "replaced"),
+    *(("imagefolder", how) for how in ("gone", "emptied", "replaced")),
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +47,7 @@ def harm(url: object, how: str) -> str:
     return info.name
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("how", HARMS)
+@pytest.mark.parametrize(("fmt", "how"), HARMS)
 def test_shards_that_are_lost_after_their_receipt_are_built_again(originals, storage_url, expected, fmt, how):
     built = []
 

@@ -46,7 +46,7 @@ def test_demo_imagenet_has_the_layout_of_imagenet(tmp_path):
 
 
 def test_both_label_files_say_the_same(tmp_path):
-    report = write_demo("imagenet", tmp_path, images=200, odd=False)
+    report = write_demo("imagenet", tmp_path, images=100, odd=False)
     storage, imagenet = open_storage(str(tmp_path)), dataset_named("imagenet")
     by_devkit = list(imagenet.enumerate(storage, "val", allow_partial=True).refs)
     (tmp_path / "ILSVRC2012_devkit_t12.tar.gz").unlink()
