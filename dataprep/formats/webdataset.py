@@ -173,10 +173,12 @@ def _json_of(sample: Sample) -> bytes:
 def _members_of(sample: Sample, features: Features, values: Values) -> dict[bytes, bytes]:
     """Return the contents of the members that follow the image, by suffix."""
     members = {b".cls": b"%d" % sample.label} if sample.class_name else {}
-    members[b".json"] = _json_of(sample)
-    if features:
-        document = json.loads(members[b".json"])
-        document |= {name: to_json(each, values[name]) for name, each in features.items() if not each.member}
+    text = members[b".json"] = _json_of(sample)
+    if not features:
+        return members
+    in_json = {name: to_json(each, values[name]) for name, each in features.items() if not each.member}
+    if in_json:
+        document = json.loads(text) | in_json
         members[b".json"] = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     for name, feature in _with_members(features):
         members[b"." + feature.member.encode()] = member_bytes(feature, values[name])
