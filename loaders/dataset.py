@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -25,8 +25,9 @@ from dataprep.dataset.adopted import (
 )
 from dataprep.dataset.features import Features, Values, annotation_values
 from dataprep.dataset.manifest import no_dataset, read_manifest, refuse_other_sizes
-from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
-from dataprep.errors import DataprepError, FormatError, UsageError, VerificationError
+from dataprep.dataset.paths import HEAD_SPLIT
+from dataprep.dataset.records import NO_LABEL, Head, Manifest, SplitManifest
+from dataprep.errors import DataprepError, FormatError, SourceError, UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields, check_record_fields, read_fields
 from dataprep.formats.imagefolder import annotations_of, metadata_file
@@ -38,6 +39,8 @@ from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, SplitIndex, with_de
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from loaders.fetch.plain import Growth
 
 MAX_ANNOTATIONS_BYTES = 2**32
 """Maximum size of the annotations of an image folder's split, which are kept in memory."""
@@ -203,6 +206,19 @@ class Dataset:
     split: SplitManifest
     named: bool
     """Whether the user named the place of adopted data, so that links in them may lead anywhere."""
+    growth: Growth | None = field(default=None, kw_only=True)
+    """What makes larger indexes of a folder whose images are not all known; only the loader itself has it."""
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """Samples that the index lists first, because a loader may know them before the others."""
+        found = self.manifest.options["adopted"].get("heads", ()) if is_adopted(self.manifest) else ()
+        return tuple(found) if self.split.name == HEAD_SPLIT else ()
+
+    @property
+    def plan(self) -> str:
+        """Hash of everything that decides which of the known samples is at which position."""
+        return self.manifest.plan_hash if self.growth is None else self.heads[-1]["plan"]
 
     @cached_property
     def storage(self) -> Storage:
@@ -272,7 +288,20 @@ class Dataset:
         return open_storage(self.url)
 
     def __getstate__(self) -> dict[str, object]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"growth": None}
+
+
+@dataclass(frozen=True)
+class PlainData:
+    """How data that are no dataset of `dataprep build` are indexed."""
+
+    index: str | None = None
+    """Folder or gs:// URL that keeps the index; None: a folder in the user's cache."""
+    grows: bool = False
+    """Whether to open what is known of a large folder while it is indexed; see `Dataset.growth`."""
+
+
+_INDEXED_WHOLE = PlainData()
 
 
 def open_dataset(
@@ -282,7 +311,7 @@ def open_dataset(
     *,
     deadline_s: float = DEADLINE_S,
     compare: bool = True,
-    index: str | None = None,
+    plain: PlainData = _INDEXED_WHOLE,
 ) -> Dataset:
     """Read the manifest of a dataset, or index plain data. The cost of reading a bucket is checked first.
 
@@ -295,7 +324,7 @@ def open_dataset(
         deadline_s: Seconds without an answer from the bucket after which opening fails.
         compare: Whether adopted data are compared with a listing, unless there are too many files; see
             `dataprep.dataset.adopted`.
-        index: Folder or gs:// URL that keeps the index of plain data; None: a folder in the user's cache.
+        plain: How plain data are indexed.
 
     Raises:
         UsageError: The dataset or split does not exist; its data are at a place that the user did not name, or have
@@ -310,12 +339,12 @@ def open_dataset(
         url = pinned(url).url if is_hub(url) else url_to_read(url, region_policy)
     storage = with_deadline(open_storage(url), deadline_s)
     _guard(storage, region_policy)
-    manifest = None if index else _manifest(storage)
+    manifest, growth = None if plain.index else _manifest(storage), None
     if manifest is None:
         refuse_mixture(url)
         from loaders.fetch.plain import indexed  # here, so that opening a dataset does not load what makes an index
 
-        url, compare = indexed(storage, index), False
+        (url, growth), compare = indexed(storage, plain.index, grows=plain.grows and split == HEAD_SPLIT), False
         storage = with_deadline(open_storage(url), deadline_s)
         _guard(storage, region_policy)
         if (manifest := _manifest(storage)) is None:
@@ -323,7 +352,7 @@ def open_dataset(
     found = {each.name: each for each in manifest.splits}
     if split not in found:
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")
-    dataset = Dataset(url, manifest, found[split], check_named(storage, manifest))
+    dataset = Dataset(url, manifest, found[split], check_named(storage, manifest), growth=growth)
     _guard(dataset.storage, region_policy)  # adopted data may be in another bucket than their index
     if not is_adopted(manifest):
         # Shards whose sizes differ from the manifest are refused; a bucket is not listed for this.
@@ -333,6 +362,23 @@ def open_dataset(
         max_listed = MAX_LISTED_ON_DISK if dataset.storage.is_local else MAX_LISTED_IN_BUCKET
         refuse_changed(storage, with_deadline(dataset.storage, deadline_s), manifest, max_listed)
     return dataset
+
+
+def grown(known: Dataset) -> Dataset:
+    """Wait for a larger index of a folder that is not wholly known, and open it.
+
+    Raises:
+        SourceError: The data cannot be indexed, or have changed since they were listed for the smaller index.
+    """
+    assert known.growth is not None
+    url = known.growth.next()
+    dataset = open_dataset(url, known.split.name, "off", compare=False)
+    if known.heads[-1] not in dataset.heads or dataset.manifest.classes != known.manifest.classes:
+        raise SourceError(
+            f"{known.storage.url}: files have changed since a loader began with the first {known.split.samples:,}; "
+            "open it again, without a state of this run"
+        )
+    return replace(dataset, growth=None if known.growth.has_ended else known.growth)
 
 
 def _manifest(storage: Storage) -> Manifest | None:

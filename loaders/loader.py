@@ -80,7 +80,7 @@ def open_loader(
     for name, door in (("packs", "open_packs"), ("view_groups", "open_views")):
         if name in settings:
             raise UsageError(f"open_loader has no setting {name}; call {door}, whose batches have other parts")
-    return open_configured(url, split, _config(url, split, settings, batch_size))
+    return open_configured(url, split, _config(url, split, settings, batch_size), grows=True)
 
 
 def open_packs(
@@ -142,20 +142,39 @@ def open_views(
         raise UsageError(f"open_views has no setting {', '.join(wrong)}; set size and area in each `Views` instead")
     groups, single = checked_groups(views), cast(LoaderSettings, settings)
     single["augment"] = True
-    loader = open_configured(url, split, _config(url, split, single, batch_size, view_groups=groups))
+    config = _config(url, split, single, batch_size, view_groups=groups)
+    loader = open_configured(url, split, config, grows=True)
     return cast(ViewLoader, loader)
 
 
-def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig) -> Loader:
-    """Open a loader with settings that were checked already; otherwise as `open_loader`."""
+def open_configured(
+    url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig, *, grows: bool = False
+) -> Loader:
+    """Open a loader with settings that were checked already; otherwise as `open_loader`.
+
+    Args:
+        url: As for `open_loader`.
+        split: Name of a split.
+        config: The settings.
+        grows: Whether batches may come before all images of a large folder are known.
+    """
     end_if_worker()
     if config.processes:
         check_program(config.processes)
     if isinstance(url, OpensLoader):
         return url.open_loader(split, config)
-    from loaders.dataset import open_dataset  # here, so that importing a loader does not import the readers of data
+    from loaders.dataset import (
+        PlainData,
+        open_dataset,
+    )  # here, so that importing a loader does not import the readers of data
 
-    dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s, index=config.index)
+    dataset = open_dataset(
+        str(url),
+        split,
+        config.region_policy,
+        deadline_s=config.deadline_s,
+        plain=PlainData(config.index, grows=grows and config.shuffle),
+    )
     return loader_of(dataset, config)
 
 
@@ -201,6 +220,7 @@ def order_of(dataset: Dataset, index: SplitIndex, config: LoaderConfig) -> Order
         global_batch=config.batch_size,
         samples_per_block=at_once,
         passes=dataset.passes if config.shuffle else 1,
+        heads=tuple(head["shards"] for head in dataset.heads),
         num_streams=config.num_streams,
         window=config.window,
     )
@@ -233,7 +253,7 @@ class Loader:
             self._check_fields(dataset.check_fields)
         warn_of_libraries(config.decoder)
         self.index = dataset.open_index(config.deadline_s) if index is None else index
-        self.order = self._order()
+        self._known = self._order()
         if config.fields:
             self._check_fields(lambda names: dataset.check_stored_fields(names, self.index, config.deadline_s))
         self._stats = Stats()
@@ -270,12 +290,24 @@ class Loader:
                 raise UsageError(f"{error}; {WITHOUT_SIZE}") from error
 
     @property
+    def order(self) -> Order:
+        """The order of all samples; if they are not all known yet, this waits until they are."""
+        while self._grow():
+            pass
+        return self._known
+
+    @order.setter
+    def order(self, order: Order) -> None:
+        self._known = order
+
+    @property
     def epoch(self) -> int:
         """Number of the epoch that the next batch belongs to."""
-        return self.order.epoch_of(self._batch) if self.config.shuffle else 0
+        is_first = not self.config.shuffle or self.dataset.growth is not None
+        return 0 if is_first else self._known.epoch_of(self._batch)
 
     def __len__(self) -> int:
-        """Return the number of steps in the epoch of the next batch."""
+        """Return the number of steps in the epoch of the next batch; this waits until all images are known."""
         if not self.config.shuffle:
             return -(-self.order.num_samples // self.config.batch_size)
         return self.order.steps(self.epoch)
@@ -304,7 +336,10 @@ class Loader:
 
     def _taken(self) -> Iterator[Rows]:
         stop = self._end_of_epoch()
-        while self._batch < stop:
+        while self._batch < stop or self._grow():
+            if self._batch >= stop:
+                stop = self._end_of_epoch()
+                continue
             if self._producer is None:
                 self._serve()
                 self._producer = self._open_producer()
@@ -317,6 +352,26 @@ class Loader:
             self._count(rows, asked_s)
             yield rows
         self._end()
+
+    def _grow(self) -> bool:
+        """Wait for a larger index of a folder, and go on with it; False if all images are known.
+
+        Raises:
+            SourceError: The data cannot be indexed, or have changed.
+        """
+        growth = self.dataset.growth
+        if growth is None:
+            return False
+        from loaders.dataset import grown
+
+        self._end_producer()
+        self.dataset = grown(self.dataset)
+        self.index = self.dataset.open_index(self.config.deadline_s)
+        self._known = self._order()
+        self.__dict__.pop("_sequence", None)
+        if self.dataset.growth is None:
+            growth.close()
+        return True
 
     def _end(self) -> None:
         """Leave the state of a finished evaluation at the beginning of the next one, which starts its own threads."""
@@ -385,8 +440,8 @@ class Loader:
             UsageError: The dataset was built or adopted again since the state was made; the message describes both
                 builds.
         """
-
-        if lines := other_builds(self._sequence, state.get("sequence", {})):
+        theirs = self._reached(state)
+        if lines := other_builds(self._sequence, theirs):
             raise UsageError(
                 f"{self.dataset.url}: the dataset was built or adopted again since the state was made, or is another "
                 f"build: {'; '.join(lines)}; its images have another order: {advice}"
@@ -421,10 +476,23 @@ class Loader:
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
         self.check_build(state)
-        lines = differences(self._sequence, dict(state["sequence"]), where="in the state")
+        theirs = self._reached(state)
+        lines = differences(self._sequence, dict(theirs), where="in the state")
         if lines:
             what = "; ".join(lines)
             raise UsageError(f"{self.dataset.url}: the state is of another sequence: {what}; use the same settings")
+
+    def _reached(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the sequence of a state. If it was made when fewer images were known, it is the beginning of this one;
+        if it was made when more were, this waits until they are."""
+        sequence: Mapping[str, Any] = state.get("sequence", {})
+        theirs = sequence.get("dataset")
+        plan = theirs.get("plan") if isinstance(theirs, Mapping) else None
+        while self.dataset.growth is not None and plan != self.dataset.plan:
+            self._grow()
+        if any(plan == head["plan"] for head in self.dataset.heads):
+            return {**sequence, **{name: self._sequence[name] for name in ("dataset", "samples")}}
+        return sequence
 
     def stats(self) -> LoaderStats:
         """Return work and waits of every stage, the fetchers' counters, and counts of skipped images.
@@ -462,6 +530,8 @@ class Loader:
     def close(self) -> None:
         """End threads, processes and the serving of metrics; a loader that is used again starts new ones."""
         self._end_producer()
+        if self.dataset.growth is not None:
+            self.dataset.growth.close()
         if self._registration is not None:
             self._registration.close()
             self._registration = None
@@ -502,6 +572,8 @@ class Loader:
         self._batch = batch
 
     def _end_of_epoch(self) -> int:
+        if self.dataset.growth is not None:
+            return self._known.num_samples // self.config.batch_size  # a batch is never cut
         return self.order.first_batch(self.epoch + 1) if self.config.shuffle else len(self)
 
     def _order(self) -> Order:
@@ -512,11 +584,11 @@ class Loader:
         if not self.dataset.is_local:
             sharers = max(1, self.config.processes)  # each worker process fetches for itself
             budget = self.config.prefetch_bytes // sharers
-            check_budget(self.order, self.config.world_size * sharers, self.index.mean_image_bytes(), budget)
+            check_budget(self._known, self.config.world_size * sharers, self.index.mean_image_bytes(), budget)
 
     def _warn_of_large_batch(self) -> None:
         """Warn on the first rank if the split has fewer images than a batch, so that batches repeat images."""
-        images, batch = self.order.num_samples, self.config.batch_size
+        images, batch = self._known.num_samples, self.config.batch_size
         if batch > images and self.config.rank == 0:
             warnings.warn(
                 f"{self.dataset.url}: a batch of {batch:,} is larger than the split {self.dataset.split.name}, which "
@@ -530,7 +602,7 @@ class Loader:
         """Return the plan of the batches from the next one on."""
         config = self.config
         return BatchPlan(
-            order=self.order,
+            order=self._known,
             shuffle=config.shuffle,
             rank=config.rank,
             world_size=config.world_size,
@@ -548,13 +620,13 @@ class Loader:
 
     @cached_property
     def _sequence(self) -> dict[str, object]:
-        manifest = self.dataset.manifest
+        manifest, order = self.dataset.manifest, self._known
         return {
-            "dataset": {"name": manifest.name, "plan": manifest.plan_hash, "revision": manifest.revision},
+            "dataset": {"name": manifest.name, "plan": self.dataset.plan, "revision": manifest.revision},
             "split": self.dataset.split.name,
-            "samples": self.order.num_samples,
-            "samples_per_block": self.order.samples_per_block,
-            "passes": self.order.passes,
+            "samples": order.num_samples,
+            "samples_per_block": order.samples_per_block,
+            "passes": order.passes,
             **self._decoding,
         }
 

@@ -6,12 +6,13 @@
     K streams                 position p is the next sample of stream p % K; each owns its part of the permuted blocks
     windows                   w pieces of a stream at a time, whose samples are sorted by random words
     batch g                   positions [g*B, (g+1)*B); rank r of W takes those with G % W == r
+    laps                      a pass is one lap of all shards; where some shards were known first, pass 0 is several
 
 So the set of every batch is the same for every W, and if W divides K, a rank reads each byte of its blocks once a pass.
 Evaluation takes every sample once, in the stored order. Rows inside a batch depend on W, so random draws for a sample
 must be keyed by G.
 
-The planner is `_PassLayout`, which permutes the blocks of a pass and cuts them among the streams, and `_Stream`, which
+The planner is `_LapLayout`, which permutes the blocks of a lap and cuts them among the streams, and `_Stream`, which
 mixes the samples of a few windows at a time. A piece is a block, or the part of one that a stream owns: if a stream
 ends inside a block, the next stream begins with the rest of it.
 """
@@ -25,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,8 +48,8 @@ HEDGED_SHARE = 1 / 32
 """Share of the prefetch budget reserved for hedged (duplicate) reads."""
 _PLANNED_SAMPLES = 256
 """Number of samples of a stream that are planned at once: a NumPy call costs as much as a hundred samples."""
-_KEPT_PASSES = 2
-"""Number of passes whose plans a lookup keeps: readers that run ahead are already in the next one."""
+_KEPT_LAPS = 2
+"""Number of laps whose plans a lookup keeps: readers that run ahead are already in the next one."""
 _NAMED_DIVISORS = 8
 """Maximum number of possible counts of ranks in a message."""
 _BLOCKS_PER_HELD = 16
@@ -80,6 +81,19 @@ class Pick(NamedTuple):
     """In a mixture: samples counted in `of_piece` of their pieces that another rank takes instead of this one."""
 
 
+class Lap(NamedTuple):
+    """Positions that are planned as a whole: a pass, or the part of pass 0 over shards that were known first."""
+
+    first: int
+    """First global position."""
+    stop: int
+    first_shard: int
+    stop_shard: int
+    this_pass: int
+    purpose: str
+    """Prefix of the purposes of its random draws."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Order:
     """Everything that the sequence of samples depends on.
@@ -101,6 +115,9 @@ class Order:
     """K: number of streams that share the blocks of a pass."""
     window: int = WINDOW
     """w: number of successive pieces of a stream whose samples are mixed with each other."""
+    heads: tuple[int, ...] = ()
+    """Ascending numbers of shards that were known first: pass 0 takes the first `heads[0]` shards before any other,
+    then those up to `heads[1]`, and so on. So it begins in the same way whether or not the others are known."""
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "samples_per_block", "passes", "num_streams", "window"):
@@ -109,6 +126,9 @@ class Order:
         if any(samples < 0 for samples in self.shard_samples) or not self.num_samples:
             shards = counted(len(self.shard_samples), "shard")
             raise UsageError(f"no sample to load: {shards} of 0 samples; expected 1 or more")
+        bounds = (0, *self.heads, len(self.shard_samples) + 1)
+        if any(first >= stop for first, stop in pairwise(bounds)):
+            raise UsageError(f"heads must ascend from 1 to {len(self.shard_samples):,} shards, got {self.heads}")
 
     @property
     def num_samples(self) -> int:
@@ -124,6 +144,19 @@ class Order:
     def end(self) -> int | None:
         """Number of positions until the samples end; None if they never end; only some mixtures do."""
         return None
+
+    def lap_at(self, position: int) -> Lap:
+        """Return the lap that a global position belongs to."""
+        samples, shards = self.num_samples, len(self.shard_samples)
+        this_pass, in_pass = divmod(position, samples)
+        if not self.heads or this_pass:
+            return Lap(this_pass * samples, (this_pass + 1) * samples, 0, shards, this_pass, "load")
+        stops = list(accumulate(self.shard_samples))
+        cuts = [0, *(stops[head - 1] for head in self.heads), samples]
+        number = bisect_right(cuts, in_pass) - 1
+        first_shard, stop_shard = (0, *self.heads, shards)[number : number + 2]
+        purpose = "load" if number == len(self.heads) else f"load/head/{number}"
+        return Lap(cuts[number], cuts[number + 1], first_shard, stop_shard, 0, purpose)
 
     def first_batch(self, epoch: int) -> int:
         """Return the number of an epoch's first batch; batches run on across epochs, and nothing is dropped.
@@ -170,17 +203,16 @@ class Order:
 
     def every(self, world_size: int, position: int) -> Iterator[Pick]:
         """Yield the samples at a position and at every `world_size`-th position after it, without end."""
-        num_samples, num_streams = self.num_samples, self.num_streams
+        num_streams = self.num_streams
         while True:
-            this_pass = position // num_samples
-            first = this_pass * num_samples
-            layout = _PassLayout(self, this_pass)
+            lap = self.lap_at(position)
+            layout = _LapLayout(self, lap)
             streams: dict[int, _Stream] = {}
-            for position in range(position, first + num_samples, world_size):  # noqa: B020  keeps the last position
-                turn, number = divmod(position - first, num_streams)
+            for position in range(position, lap.stop, world_size):  # noqa: B020  keeps the last position
+                turn, number = divmod(position - lap.first, num_streams)
                 stream = streams.get(number)
                 if stream is None:
-                    share = _Share(turn, (position - first) % world_size, world_size)
+                    share = _Share(turn, (position - lap.first) % world_size, world_size)
                     stream = streams[number] = _Stream(layout, number, share)
                 yield Pick(position, *stream.at(turn))
             position += world_size
@@ -189,38 +221,39 @@ class Order:
 class Lookup:
     """Finds the samples of single positions, each as its own piece; safe in many threads.
 
-    A lookup keeps the blocks of two passes in memory, and the plans of some windows of every requested stream, so it is
+    A lookup keeps the blocks of two laps in memory, and the plans of some windows of every requested stream, so it is
     fast if positions roughly ascend.
     """
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._lock = threading.Lock()
-        self._layouts: dict[int, _PassLayout] = {}
+        self._layouts: dict[int, _LapLayout] = {}
+        """Layouts by the first positions of their laps."""
         self._streams: dict[tuple[int, int], list[_Stream]] = {}
-        """Planned parts of streams by pass and number, the latest last."""
+        """Planned parts of streams by first position of the lap and number, the latest last."""
 
     def at(self, position: int) -> Pick:
         """Return the sample at a position; a position far from the last ones takes as long as a few hundred samples."""
-        this_pass, in_pass = divmod(position, self._order.num_samples)
-        turn, number = divmod(in_pass, self._order.num_streams)
+        lap = self._order.lap_at(position)
+        turn, number = divmod(position - lap.first, self._order.num_streams)
         with self._lock:
-            parts = self._streams.setdefault((this_pass, number), [])
+            parts = self._streams.setdefault((lap.first, number), [])
             found = next((part for part in reversed(parts) if part.is_planned(turn)), None)
             if found is None:
-                found = _Stream(self._layout(this_pass), number, _Share(turn, 0, 1))
-                self._streams[this_pass, number] = [*parts[-1:], found]
+                found = _Stream(self._layout(lap), number, _Share(turn, 0, 1))
+                self._streams[lap.first, number] = [*parts[-1:], found]
             piece, sample, _ = found.at(turn)
-        return Pick(position, Piece(piece.shard, sample, sample + 1, this_pass), sample, 1)
+        return Pick(position, Piece(piece.shard, sample, sample + 1, lap.this_pass), sample, 1)
 
-    def _layout(self, this_pass: int) -> _PassLayout:
-        """Return the layout of a pass; if a third one is needed, the oldest pass's plans are dropped."""
-        if this_pass not in self._layouts:
-            self._layouts[this_pass] = _PassLayout(self._order, this_pass)
-            for oldest in list(self._layouts)[:-_KEPT_PASSES]:
+    def _layout(self, lap: Lap) -> _LapLayout:
+        """Return the layout of a lap; if a third one is needed, the oldest lap's plans are dropped."""
+        if lap.first not in self._layouts:
+            self._layouts[lap.first] = _LapLayout(self._order, lap)
+            for oldest in list(self._layouts)[:-_KEPT_LAPS]:
                 del self._layouts[oldest]
                 self._streams = {key: parts for key, parts in self._streams.items() if key[0] != oldest}
-        return self._layouts[this_pass]
+        return self._layouts[lap.first]
 
 
 def _checked(epoch: int) -> int:
@@ -320,29 +353,31 @@ def _blocks(shard_samples: tuple[int, ...], samples_per_block: int) -> _Blocks:
     return _Blocks(shard_samples, samples_per_block)
 
 
-class _PassLayout:
-    """The permuted blocks of one pass, and the start of every stream among them.
+class _LapLayout:
+    """The permuted blocks of one lap, and the start of every stream among them.
 
-    The slots of a pass are the samples of all permuted blocks, one after another. Stream k owns the slots from
+    The slots of a lap are the samples of all permuted blocks, one after another. Stream k owns the slots from
     `_bounds[k]` to `_bounds[k + 1]`, equal shares to within one slot, so its first and last block may be cut.
 
     Memory: 8 bytes a block and 16 a stream; 400 million samples in blocks of 70 take 46 MB.
     """
 
-    def __init__(self, order: Order, this_pass: int) -> None:
+    def __init__(self, order: Order, lap: Lap) -> None:
         import numpy as np
 
-        self.order, self.this_pass = order, this_pass
-        self._blocks = _blocks(order.shard_samples, order.samples_per_block)
-        shuffled = permutation(len(self._blocks), seed=order.seed, purpose="load/blocks", pass_index=this_pass)
+        self.order, self.lap = order, lap
+        self._blocks = _blocks(order.shard_samples[lap.first_shard : lap.stop_shard], order.samples_per_block)
+        shuffled = permutation(
+            len(self._blocks), seed=order.seed, purpose=f"{lap.purpose}/blocks", pass_index=lap.this_pass
+        )
         self._numbers = shuffled.astype(np.int32)
         self._sizes = self._blocks.sizes()[shuffled]
         stops = np.cumsum(self._sizes, dtype=np.int64)  # slot after each block
-        # Streams are cut by slots, not by blocks: position p belongs to stream p % K for every p below N, so stream k
-        # must have exactly as many samples as there are such positions, the first N % K streams one more than the
+        # Streams are cut by slots, not by blocks: position p belongs to stream p % K for every p of the lap, so stream
+        # k must have exactly as many samples as there are such positions, the first N % K streams one more than the
         # others. Cut at the ends of blocks, streams would differ by up to a block, and the turns of those that end
-        # early would have no sample. A block that a bound cuts is read by both streams, at most K - 1 blocks a pass.
-        num_samples, num_streams = order.num_samples, order.num_streams
+        # early would have no sample. A block that a bound cuts is read by both streams, at most K - 1 blocks a lap.
+        num_samples, num_streams = lap.stop - lap.first, order.num_streams
         streams = np.arange(num_streams + 1)
         bounds = streams * (num_samples // num_streams) + np.minimum(streams, num_samples % num_streams)
         first = np.searchsorted(stops, bounds, side="right")
@@ -374,11 +409,11 @@ class _PassLayout:
             stop = first + self._cut[stream + 1]
         if index == 0:
             first += self._cut[stream]
-        return Piece(shard, first, stop, self.this_pass)
+        return Piece(self.lap.first_shard + shard, first, stop, self.lap.this_pass)
 
 
 class _Share(NamedTuple):
-    """Samples of a pass that a rank takes: positions p with p % world_size == remainder, from a turn on."""
+    """Samples of a lap that a rank takes: positions p with p % world_size == remainder, from a turn on."""
 
     first_turn: int
     remainder: int
@@ -386,12 +421,12 @@ class _Share(NamedTuple):
 
 
 class _Stream:
-    """One stream of a pass, planned some windows at a time for the share of one rank.
+    """One stream of a lap, planned some windows at a time for the share of one rank.
 
-    A turn is a position in the stream: turn t of stream k is at position t * K + k of the pass.
+    A turn is a position in the stream: turn t of stream k is at position t * K + k of the lap.
     """
 
-    def __init__(self, layout: _PassLayout, number: int, share: _Share) -> None:
+    def __init__(self, layout: _LapLayout, number: int, share: _Share) -> None:
         self._layout, self._number, self._share = layout, number, share
         self._stagger = number * layout.order.window // layout.order.num_streams
         stops = layout.piece_stops(number)
@@ -425,7 +460,7 @@ class _Stream:
                 samples += [(piece, sample) for sample in range(piece.first, piece.stop)]
             windows += [self._next_window] * (len(samples) - len(windows))
             self._next_window += 1
-        order = self._layout.order
+        order, lap = self._layout.order, self._layout.lap
         # The words are those of the turns, counted from the stream's beginning. So a window is mixed in the same way
         # whether it is planned after others or first, by a rank that resumes in it. Windows are the sort's main key: a
         # sample never leaves its window, and no more than the bytes of a window are held for a stream. The counts
@@ -434,8 +469,8 @@ class _Stream:
         words = philox_words(
             len(samples),
             seed=order.seed,
-            purpose=f"load/window/{self._number}",
-            pass_index=self._layout.this_pass,
+            purpose=f"{lap.purpose}/window/{self._number}",
+            pass_index=lap.this_pass,
             start=self._start,
         )
         mixed = [samples[index] for index in np.lexsort((words, np.asarray(windows, np.int64))).tolist()]

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, Self, T
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of
 from loaders.config import LoaderConfig, LoaderSettings, check_names
-from loaders.dataset import Dataset, open_dataset
+from loaders.dataset import Dataset, PlainData, open_dataset
 from loaders.decode.seeding import end_if_worker
 from loaders.engine.batch import LoaderState
 from loaders.engine.pipeline import Pipeline, Rows, empty_rows, finish
@@ -132,7 +132,8 @@ class Samples:
         config = LoaderConfig(batch_size=1, **settings)  # type: ignore[arg-type]  # the config checks and converts
         if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not config.shuffle):
             raise UsageError(f"epochs must be None, or 1 or more of what is shuffled, got {epochs!r}")
-        dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s, index=config.index)
+        plain = PlainData(config.index)
+        dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s, plain=plain)
         return cls(dataset, config, images, epochs)
 
     def __len__(self) -> int:

@@ -7,15 +7,16 @@ ImageFolder does: its folders are classes, and all files below them are images.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from pathlib import PurePosixPath
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from msgspec import Meta, Struct, field
 
@@ -23,7 +24,7 @@ from dataprep.adoption.labels import MAX_CLASSES, NO_LABELS, crc32c_number
 from dataprep.dataset.adopted import SHARD_NAMES, fits, is_in_class_folder, is_of_adoption, is_text
 from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.index import IndexRow
-from dataprep.dataset.paths import OTHER_PICTURES, READABLE_SUFFIXES, is_hidden_name, is_readable_image
+from dataprep.dataset.paths import HEAD_SPLIT, OTHER_PICTURES, READABLE_SUFFIXES, is_hidden_name, is_readable_image
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
@@ -35,12 +36,15 @@ from dataprep.sources.archives import refuse_pointer
 from dataprep.sources.image_tables import other_data
 from dataprep.sources.keys import key_of
 from dataprep.storage import ObjectInfo, Storage
-from dataprep.storage.base import FORBIDDEN, read_bounded
+from dataprep.storage.base import FORBIDDEN, Browsable, read_bounded
 from dataprep.storage.checksums import crc32c_of
 
 IMAGES_PER_SHARD = 2048
 """Number of images in each group of the index: about as many as in a shard of 256 MiB."""
+MAX_HEAD_FOLDERS = 1024
+"""Maximum number of class folders of a split of which the first files are listed; each costs a request."""
 _DIGESTS_IN_FLIGHT = 8
+_LISTS_IN_FLIGHT = 64
 T = TypeVar("T")
 ADOPTABLE = ("auto", "imagefolder", "webdataset", "tfrecord")
 _FETCH_AGAIN = "download it again"
@@ -95,7 +99,13 @@ class Found:
 
 
 def find(
-    storage: Storage, *, format_name: str = "auto", splits: Sequence[tuple[str, str]] = (), labels: str | None = None
+    storage: Storage,
+    *,
+    format_name: str = "auto",
+    splits: Sequence[tuple[str, str]] = (),
+    labels: str | None = None,
+    heads: Sequence[int] = (),
+    listing: Sequence[ObjectInfo] | None = None,
 ) -> Found:
     """Find the data at a storage by the names of the files.
 
@@ -104,6 +114,8 @@ def find(
         format_name: One of ADOPTABLE.
         splits: Names of splits, each with the pattern of its files; if empty, the files' names decide.
         labels: Field that holds the label, NO_LABELS, or None for the usual fields.
+        heads: Numbers of images of a folder that the index lists first, ascending; see `head_files`.
+        listing: The part of a folder's files that `head_files` lists; None: all files.
 
     Raises:
         UsageError: No file can be adopted, or the choice is ambiguous without further options.
@@ -111,13 +123,14 @@ def find(
     """
     for split, _ in splits:
         _check_split(split)
-    listing = _listing(storage)
+    is_whole = listing is None
+    listing = _listing(storage) if listing is None else listing
     if not listing:
         raise UsageError(f"{storage.url}: no files found; check the URL")
     format_name = _format_of(storage, listing) if format_name == "auto" else format_name
     name = storage.url.rstrip("/").rpartition("/")[2] or "data"
     if FORMATS[format_name].one_file_per_image:
-        return _find_folder(storage, name, listing, splits, labels)
+        return _find_folder(storage, name, listing, splits, labels, _Heads(tuple(heads), is_whole))
     if format_name == "tfrecord" and any(info.name == DATASET_INFO for info in listing):
         return _find_tfds(storage, listing, splits, labels)
     files = [info for info in listing if SHARD_NAMES[format_name].search(info.name)]
@@ -219,19 +232,68 @@ class FolderImages:
     """The images of one split."""
 
     files: Sequence[tuple[int, ObjectInfo]]
-    """Files in ImageFolder's order, each with the position of its class."""
+    """Files in ImageFolder's order, each with the position of its class; those of each head before all others."""
     root_depth: int
     """Number of path components of the split's folder."""
     skipped: Counter[str]
     """Number of files that were left out, by suffix, or because they are hidden or in no class folder."""
+    heads: tuple[int, ...] = ()
+    """Ascending numbers of leading files that are heads."""
 
-    @property
-    def num_shards(self) -> int:
-        return -(-len(self.files) // IMAGES_PER_SHARD)
+    def bounds(self) -> list[int]:
+        """Return the first file of each group of the index, and the number of files; no group crosses a head."""
+        cuts = [0, *self.heads, len(self.files)]
+        firsts = chain.from_iterable(range(first, stop, IMAGES_PER_SHARD) for first, stop in pairwise(cuts))
+        return [*firsts, len(self.files)]
+
+
+class _Heads(NamedTuple):
+    """What the index of a folder begins with."""
+
+    images: tuple[int, ...]
+    """Ascending numbers of images; of each class folder as many of its first files as make about that number."""
+    is_whole: bool
+    """Whether all files are known: a head that holds all of them is none."""
+
+
+def head_files(storage: Browsable, images: int) -> list[ObjectInfo] | None:
+    """List the first files of every class folder of a folder of pictures.
+
+    Args:
+        storage: A bucket of class folders, or of splits with class folders.
+        images: About how many files of the split HEAD_SPLIT to list; of every other split one a class is.
+
+    Returns:
+        None if that may be all files, if there is no such split, or too many class folders to ask each.
+    """
+    top = storage.folders()
+    named = [folder for folder in top if folder in _SPLIT_WORDS]
+    if (named and (len(named) < len(top) or HEAD_SPLIT not in named)) or not top:
+        return None
+    roots = [f"{folder}/" for folder in named] or [""]
+    folders = {root: storage.folders(root.rstrip("/")) if root else top for root in roots}
+    if not all(folders.values()) or max(map(len, folders.values())) > MAX_HEAD_FOLDERS:
+        return None
+    head_root = f"{HEAD_SPLIT}/" if named else ""
+    of_class = _files_of_class(images, len(folders[head_root]))
+    wanted = [
+        (f"{root}{folder}", of_class + 1 if root == head_root else 1) for root in roots for folder in folders[root]
+    ]
+    with ThreadPoolExecutor(_LISTS_IN_FLIGHT) as threads:
+        found = list(threads.map(lambda each: storage.first(*each), wanted))
+    is_more = any(len(files) == most > 1 for files, (_, most) in zip(found, wanted, strict=True))
+    if not is_more or not all(found):
+        return None
+    return [info for files in found for info in files[:of_class]]
+
+
+def _files_of_class(images: int, folders: int) -> int:
+    """Return how many files of each class folder a head of about `images` has."""
+    return -(-images // folders)
 
 
 def find_folder_images(
-    storage: Storage, listing: Sequence[ObjectInfo], folders: Mapping[str, str]
+    storage: Storage, listing: Sequence[ObjectInfo], folders: Mapping[str, str], heads: _Heads
 ) -> tuple[dict[str, FolderImages], tuple[str, ...]]:
     """Find the images of each split, and the sorted classes.
 
@@ -239,6 +301,7 @@ def find_folder_images(
         storage: Where the data are.
         listing: All files of the storage.
         folders: Folder of each split, below the root; empty for the root itself.
+        heads: What the index of HEAD_SPLIT begins with.
 
     Raises:
         UsageError: There is no image in a class folder, or a split has classes that the others do not have.
@@ -271,8 +334,39 @@ def find_folder_images(
         for info in chain.from_iterable(by_class.values()):
             refuse_pointer(storage, info.name, info.num_bytes)
         files = [(position[name], info) for name in sorted(by_class) for info in by_class[name]]
-        images[split] = FolderImages(files, folders[split].count("/") + bool(folders[split]), skipped)
+        cuts: tuple[int, ...] = ()
+        if split == HEAD_SPLIT and heads.images:
+            files, cuts = _heads_first(files, _ranks_in_class(listing, folders[split]), heads)
+        images[split] = FolderImages(files, folders[split].count("/") + bool(folders[split]), skipped, cuts)
     return images, classes
+
+
+def _ranks_in_class(listing: Sequence[ObjectInfo], folder: str) -> dict[str, int]:
+    """Return for each file below a split's folder how many files of the same class folder are listed before it."""
+    prefix = f"{folder}/" if folder else ""
+    inside = (info.name for info in listing if info.name.startswith(prefix))
+    seen: Counter[str] = Counter()
+    ranks = {}
+    for name in inside:
+        class_name, slash, _ = name[len(prefix) :].partition("/")
+        if slash:
+            ranks[name] = seen[class_name]
+            seen[class_name] += 1
+    return ranks
+
+
+def _heads_first(
+    files: list[tuple[int, ObjectInfo]], ranks: Mapping[str, int], heads: _Heads
+) -> tuple[list[tuple[int, ObjectInfo]], tuple[int, ...]]:
+    """Return the files with those of each head before all others, and the number of files up to each head."""
+    folders = sum(rank == 0 for rank in ranks.values())
+    bounds = [_files_of_class(images, folders) for images in heads.images if folders <= MAX_HEAD_FOLDERS]
+    last = max(ranks.values())
+    bounds = [bound for bound in bounds if last >= bound or not heads.is_whole]
+    head_of = [bisect_right(bounds, ranks[info.name]) for _, info in files]
+    ordered = [files[number] for number in sorted(range(len(files)), key=head_of.__getitem__)]
+    sizes = Counter(head_of)
+    return ordered, tuple(accumulate(sizes[head] for head in range(len(bounds))))
 
 
 def left_out(skipped: Counter[str]) -> str:
@@ -286,7 +380,8 @@ def folder_rows(
     storage: Storage, images: FolderImages, shard: int, *, labels: bool, digest: bool
 ) -> Iterator[IndexRow | Event]:
     """Yield the rows of one group of images; an empty file, or one whose name no loader can read, becomes an Event."""
-    files = images.files[shard * IMAGES_PER_SHARD : (shard + 1) * IMAGES_PER_SHARD]
+    first, stop = images.bounds()[shard : shard + 2]
+    files = images.files[first:stop]
     readable = [(label, info, _fault(info)) for label, info in files]
     digests = iter(_digests(storage, [info for _, info, fault in readable if not fault]) if digest else [])
     for label, info, fault in readable:
@@ -398,11 +493,16 @@ class _Features(Struct, rename="camel"):
 
 
 def _find_folder(
-    storage: Storage, name: str, listing: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]], labels: str | None
+    storage: Storage,
+    name: str,
+    listing: Sequence[ObjectInfo],
+    splits: Sequence[tuple[str, str]],
+    labels: str | None,
+    heads: _Heads,
 ) -> Found:
     if labels not in (None, NO_LABELS):
         raise UsageError(f"`labels` {labels}: the label of an image folder is the folder; expected {NO_LABELS}")
-    images, classes = find_folder_images(storage, listing, folder_splits(storage, listing, splits))
+    images, classes = find_folder_images(storage, listing, folder_splits(storage, listing, splits), heads)
     return Found(
         kind="imagefolder",
         format="imagefolder",
@@ -539,11 +639,11 @@ def _shard(split: str, number: int, info: ObjectInfo, samples: int | None = None
 
 def _folder_shards(split: str, images: FolderImages) -> Iterator[FoundShard]:
     """Yield the groups in which the index lists images, named like the shards of a build."""
-    for number, first in enumerate(range(0, len(images.files), IMAGES_PER_SHARD)):
-        files = images.files[first : first + IMAGES_PER_SHARD]
+    bounds = images.bounds()
+    for number, (first, stop) in enumerate(pairwise(bounds)):
+        files = images.files[first:stop]
         num_bytes = sum(info.num_bytes for _, info in files)
-        name = f"{split}/#{number:05d}-of-{images.num_shards:05d}"
-        yield FoundShard(split, number, name, num_bytes, "", len(files))
+        yield FoundShard(split, number, f"{split}/#{number:05d}-of-{len(bounds) - 1:05d}", num_bytes, "", len(files))
 
 
 def _listing(storage: Storage) -> list[ObjectInfo]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import uuid
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -35,14 +36,14 @@ from dataprep.dataset.index import (
     publish_row_groups,
 )
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, manifest_bytes, read_manifest, schema_version
-from dataprep.dataset.paths import BUILD, PLAN_JSON
+from dataprep.dataset.paths import BUILD, HEAD_SPLIT, PLAN_JSON
 from dataprep.dataset.randomness import ORDER_VERSION
-from dataprep.dataset.records import FileEntry, Manifest, SplitManifest, renumbering
+from dataprep.dataset.records import FileEntry, Head, Manifest, SplitManifest, renumbering
 from dataprep.errors import AccessError, ConflictError, DataprepError, SourceError, StorageError, UsageError
 from dataprep.formats.img2dataset import STATUSES, is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.messages import counted, did_you_mean, shell_words, shown
-from dataprep.storage import Storage, open_storage
+from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.base import TooLargeError, read_bounded
 from dataprep.storage.readonly import ReadOnlyStorage
 from dataprep.storage.spool import temporary_folder
@@ -80,6 +81,8 @@ class AdoptRequest:
     digest: bool = False
     """Whether to read every image for its CRC32C."""
     overwrite: bool = False
+    heads: tuple[int, ...] = ()
+    """Ascending numbers of images of a folder's split `train` that the index lists first; see `head_files`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +126,16 @@ class _ReadData:
     description: Description
 
 
-def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Adoption:
+def adopt(
+    request: AdoptRequest, progress: Progress, *, workers: int = 0, listing: Sequence[ObjectInfo] | None = None
+) -> Adoption:
     """Write index and manifest, unless they exist.
 
     Args:
         request: What to adopt, and where to put the index.
         progress: Receives progress reports.
         workers: Number of worker processes; with 0 this process reads the shards.
+        listing: The part of a folder's files that `head_files` lists; None: all files.
 
     Raises:
         UsageError: There is nothing to adopt, another dataset exists, or the choice is ambiguous without further
@@ -152,7 +158,14 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
             f"{index.url}: a build is under way there; finish it, or keep the index elsewhere: `index` DIR"
         )
     progress.step("listing")
-    found = find(data, format_name=request.format, splits=request.splits, labels=request.labels)
+    found = find(
+        data,
+        format_name=request.format,
+        splits=request.splits,
+        labels=request.labels,
+        heads=request.heads,
+        listing=listing,
+    )
     found = with_class_names(found, request.class_names, request.labels)
     if found.has_classes_in_root and index.url == data.url:
         raise UsageError(
@@ -382,6 +395,7 @@ def _write(
     splits = tuple(_publish_split(target, found, split, pairs, len(classes)) for split, pairs in _by_split(read))
     fields = listed_fields(sum((result.fields for result in results), Counter()))
     samples = sum(result.samples for result in results)
+    heads = _heads(read)
     adopted = {
         "kind": found.kind,
         "data_url": data.url if index.url != data.url else None,
@@ -389,6 +403,7 @@ def _write(
         "splits": [list(pair) for pair in request.splits],
         "digest": request.digest,
         "fields": {name: samples - count for name, count in fields.items()},
+        **({"heads": heads} if heads else {}),
     }
     return Manifest(
         name=found.name,
@@ -409,6 +424,27 @@ def _write(
         splits=splits,
         files=tuple(bytes_entry(name, content) for name, content in sorted(description.files.items())),
     )
+
+
+def _heads(read: _ReadData) -> list[Head]:
+    """Return the heads with which the index of a folder begins."""
+    images = read.found.images.get(HEAD_SPLIT)
+    if images is None:
+        return []
+    bounds = images.bounds()
+    results = dict(_by_split(read))[HEAD_SPLIT]
+    heads, digest, done = [], hashlib.sha256(), 0
+    for cut in images.heads:
+        shards = bisect_left(bounds, cut)
+        for _, result in results[done:shards]:
+            rows = result.rows()
+            digest.update(
+                json.dumps([rows.column(name).to_pylist() for name in ("file", "image_bytes", "label")]).encode()
+            )
+        done = shards
+        samples = sum(result.samples for _, result in results[:shards])
+        heads.append(Head(shards=shards, samples=samples, plan=digest.hexdigest()))
+    return heads
 
 
 def _by_split(read: _ReadData) -> list[tuple[str, list[tuple[FoundShard, ReadShard]]]]:

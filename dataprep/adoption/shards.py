@@ -139,11 +139,11 @@ def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) ->
     """
     shards = job.found.shards
     progress.started(len(shards), sum(shard.num_bytes for shard in shards))
+    workers = min(workers, len(shards))
     if job.found.images or not workers:
         here = (_read(job, folder, index) for index in range(len(shards)))
         return list(_bounded(job.data_url, (_reported(progress, job, result) for result in here)))
     (folder / _JOB).write_bytes(pickle.dumps(job))  # written once, not sent with every task: it lists all shards
-    workers = min(workers, len(shards))
     with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
         results = pool.run(partial(_read_stored, folder), range(len(shards)))
         reported = _bounded(job.data_url, (_reported(progress, job, result) for result in results))

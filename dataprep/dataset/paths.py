@@ -12,6 +12,8 @@ from dataprep.messages import printable, shortened, shown
 
 BUILD = "_build"
 """Folder of a running build."""
+HEAD_SPLIT = "train"
+"""Split of a folder whose index may begin with heads."""
 PLAN_JSON = f"{BUILD}/plan.json"
 """Plan of the build that owns this output; see dataprep/builder/output.py."""
 OVERWRITING = f"{BUILD}/overwriting"

@@ -91,6 +91,16 @@ class SourceEntry(PlannedSource):
     """Hash of what was found in all archives of the split; a table has none."""
 
 
+class Head(TypedDict):
+    """Samples that the index of a folder lists first, because a loader can know them before the others."""
+
+    shards: Annotated[int, Meta(ge=1)]
+    """Number of leading shards."""
+    samples: Annotated[int, Meta(ge=1)]
+    plan: str
+    """Hash of everything that decides which sample is at which position among them."""
+
+
 class AdoptedOptions(TypedDict, total=False):
     """The option `adopted` of a manifest: how the data of another tool were adopted."""
 
@@ -106,6 +116,8 @@ class AdoptedOptions(TypedDict, total=False):
     fields: dict[str, Count]
     """Fields next to the image, such as a caption, each with the number of samples that lack it. This count stays right
     when `retry-failed` adds images, because these have all fields."""
+    heads: list[Head]
+    """Samples of the split `train` that are listed first, each head with those of the heads before it."""
 
 
 class Repeats(TypedDict):

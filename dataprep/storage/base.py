@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, runtime_checkable
 
 from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
 from dataprep.messages import quoted
@@ -181,6 +181,17 @@ class Storage(Protocol):
 
     def prune(self, folders: Iterable[str]) -> None:
         """Remove the folders that are empty, inner ones first. Buckets have no folders."""
+
+
+@runtime_checkable
+class Browsable(Protocol):
+    """A bucket that lists one level of its names, or the first of them, without listing all."""
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Return the names of the folders directly below a prefix, without slashes, in order; or below the root."""
+
+    def first(self, prefix: str, most: int) -> Sequence[ObjectInfo]:
+        """Return the first `most` objects below a prefix, as `list` does."""
 
 
 class Originals(Protocol):

@@ -41,6 +41,7 @@ from dataprep.storage.spool import NAME_CHARACTERS, process_spools, remove_stale
 
 if TYPE_CHECKING:
     import numpy as np
+    from google.api_core.page_iterator import HTTPIterator
     from google.cloud.storage import Blob
     from numpy.typing import NDArray
 
@@ -145,6 +146,20 @@ class GCSStorage:
         for blob in self._blobs(base.check_prefix(prefix), first):
             if not blob.name.endswith("/"):
                 yield _info(blob.name[len(self._root) :], blob)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """List the folders below a prefix with one request for each thousand."""
+        with bucket_errors(self.url_of(prefix), "storage.objects.list"):
+            found = self._listed_blobs(base.check_prefix(prefix), delimiter="/", fields="prefixes,nextPageToken")
+            for page in found.pages:
+                list(page)
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in found.prefixes)
+
+    def first(self, prefix: str, most: int) -> Sequence[base.ObjectInfo]:
+        """List objects with one request for each thousand."""
+        blobs = self._blobs(base.check_prefix(prefix), most=most + 1)  # one may only represent the folder
+        found = [_info(blob.name[len(self._root) :], blob) for blob in blobs if not blob.name.endswith("/")]
+        return found[:most]
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
         from google.api_core.exceptions import NotFound
@@ -423,13 +438,15 @@ class GCSStorage:
     def _blob(self, name: str) -> Blob:
         return gcs_client.client().bucket(self.bucket).blob(self._full(name))
 
-    def _blobs(self, prefix: str, first: str = "") -> Iterator[Blob]:
-        full, start = f"{self._full(prefix)}/" if prefix else self._root, self._full(first) if first else None
+    def _blobs(self, prefix: str, first: str = "", most: int | None = None) -> Iterator[Blob]:
+        start = self._full(first) if first else None
         with bucket_errors(self.url_of(prefix), "storage.objects.list"):
-            retry = gcs_client.retry_policy(deadlines=self._deadlines)
-            yield from gcs_client.client().list_blobs(
-                self.bucket, prefix=full, start_offset=start, fields=LISTED_FIELDS, retry=retry, timeout=self._timeout_s
-            )
+            yield from self._listed_blobs(prefix, start_offset=start, max_results=most, fields=LISTED_FIELDS)
+
+    def _listed_blobs(self, prefix: str, **options: Any) -> HTTPIterator:
+        full = f"{self._full(prefix)}/" if prefix else self._root
+        retry = gcs_client.retry_policy(deadlines=self._deadlines)
+        return gcs_client.client().list_blobs(self.bucket, prefix=full, retry=retry, timeout=self._timeout_s, **options)
 
     def _delete(self, blob: Blob) -> None:
         from google.api_core.exceptions import NotFound

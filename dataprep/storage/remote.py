@@ -15,10 +15,11 @@ import hashlib
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from http import HTTPStatus
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dataprep.errors import AccessError, CredentialsError, StorageError, UnansweredError, UsageError, install_hint
@@ -211,7 +212,24 @@ class RemoteStorage(ReadOnlyStorage):
             raise UnansweredError(f"{url}: {said}; {step}") from error
 
 
-class S3Storage(RemoteStorage):
+class _BucketStorage(RemoteStorage):
+    """A prefix of a bucket or container, of which a level or a beginning can be listed alone."""
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """List the folders below a prefix with one request for each thousand names."""
+        import obstore
+
+        folder = self._full(base.check_prefix(prefix)) or None
+        with self._errors(self.url_of(prefix) if prefix else self.url):
+            found = self._retried(lambda: obstore.list_with_delimiter(self._store, folder))
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+
+    def first(self, prefix: str, most: int) -> Sequence[base.ObjectInfo]:
+        """List objects with one request for each thousand."""
+        return list(islice(self.list(prefix), most))
+
+
+class S3Storage(_BucketStorage):
     """A prefix of a bucket of S3, or of a store with its protocol, at AWS_ENDPOINT_URL."""
 
     kind = "S3"
@@ -250,7 +268,7 @@ class S3Storage(RemoteStorage):
         raise CredentialsError(f"{self.url}: no credentials were found; {advice}")
 
 
-class AzureStorage(RemoteStorage):
+class AzureStorage(_BucketStorage):
     """A prefix of a container of Azure Blob Storage."""
 
     kind = "Azure"

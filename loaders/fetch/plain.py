@@ -2,30 +2,138 @@
 
 The index is what `dataprep adopt` writes. It is kept in the user's cache, in a folder whose name is a digest of the
 data's URL, so that the data need not be writable and the next run finds it.
+
+The index of a large folder begins with heads: the first files of every class folder. A loader over such a folder in a
+bucket can so begin before all files are listed, with the images that it would begin with anyway.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import json
 import os
+import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from dataprep.adoption import Adoption, AdoptRequest, adopt
-from dataprep.dataset.manifest import no_dataset
+from dataprep.adoption import Adoption, AdoptRequest, adopt, head_files
+from dataprep.dataset.adopted import open_linked
+from dataprep.dataset.manifest import MANIFEST, no_dataset
 from dataprep.dataset.paths import PLAN_JSON
-from dataprep.errors import UsageError
+from dataprep.errors import DataprepError, SourceError, UsageError
+from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import STALL_S
 from dataprep.messages import counted, human_bytes
-from dataprep.storage import Storage
+from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage.base import Browsable
+
+HEADS = (8_192, 131_072)
+"""Numbers of images with which a loader of a large folder in a bucket begins while the others are still listed: the
+first are listed and indexed in about a second, and last until the next are, at some thousand images a second."""
 
 
-def indexed(data: Storage, index: str | None) -> str:
+class Growth:
+    """Larger indexes of a folder, which a process of its own makes while a loader delivers what is known.
+
+    Args:
+        data: Place of the data.
+        index: URL for the index of all images.
+    """
+
+    def __init__(self, data: Storage, index: str) -> None:
+        self._data_url, self._index = data.url, index
+        self._folder = tempfile.TemporaryDirectory(prefix="dataprep-heads-")
+        self._maker: subprocess.Popen[str] | None = None
+        self.has_ended = False
+        """Whether the last index was of all images."""
+
+    def begin(self, listing: Sequence[ObjectInfo]) -> str:
+        """Index the first head, begin with the others, and return the URL of the head's index."""
+        head = f"{self._folder.name}/0"
+        adoption = adopt(AdoptRequest(url=self._data_url, index_url=head, heads=HEADS[:1]), _Quiet(), listing=listing)
+        say(f"{self._data_url}: {_understood(adoption)} are known; the others are listed meanwhile")
+        words = [sys.executable, "-P", "-c", "from loaders.fetch.plain import make; make()"]
+        path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        self._maker = subprocess.Popen(
+            [*words, self._data_url, self._index, self._folder.name, *map(str, HEADS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        return head
+
+    def next(self) -> str:
+        """Wait for the next larger index, and return its URL.
+
+        Raises:
+            SourceError: The data cannot be indexed; the text says why.
+        """
+        line = self._maker.stdout.readline() if self._maker is not None and self._maker.stdout is not None else ""
+        found: dict[str, str] = json.loads(line or "{}")
+        if "error" in found or not found:
+            raise SourceError(found.get("error") or f"{self._data_url}: what indexes it has ended; open it again")
+        self.has_ended = "whole" in found
+        return found.get("whole") or found["head"]
+
+    def close(self) -> None:
+        """End the process, and remove the heads."""
+        if self._maker is not None:
+            self._maker.kill()
+            self._maker.communicate()
+            self._maker = None
+        self._folder.cleanup()
+
+
+def make() -> None:
+    """Index a head of a folder, then all of it, and print the URL of each index, as `Growth` reads them."""
+    data_url, index, folder, *numbers = sys.argv[1:]
+    heads = tuple(map(int, numbers))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        data = open_linked(data_url)
+        for number in range(1, len(heads)):
+            listing = _head_files(data, heads[number])
+            if listing is None:
+                break
+            head = f"{folder}/{number}"
+            request = AdoptRequest(url=data_url, index_url=head, heads=heads[: number + 1])
+            adopt(request, _Quiet(), listing=listing)
+            print(json.dumps({"head": head}), flush=True)
+        with _alone(index):
+            url, _ = indexed(data, index, heads=heads)
+        print(json.dumps({"whole": url}), flush=True)
+    except (DataprepError, OSError) as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it has closed the pipe, or has died."""
+    sys.stdin.read()
+    os._exit(0)
+
+
+def _head_files(data: Storage, images: int) -> list[ObjectInfo] | None:
+    """List the head of a folder in a bucket; None if the data are small, or of another kind."""
+    return head_files(data, images) if isinstance(data, Browsable) else None
+
+
+def indexed(
+    data: Storage, index: str | None, *, grows: bool = False, heads: tuple[int, ...] = ()
+) -> tuple[str, Growth | None]:
     """Index plain data, unless they are indexed and unchanged, and return the URL of the index.
 
     Args:
         data: Place of the data.
         index: Folder or gs:// URL for the index; None: one in the user's cache.
+        grows: Whether to return the index of a head of a large folder in a bucket, and what indexes the rest.
+        heads: Numbers of images with which the index of a folder begins; empty for HEADS.
 
     Raises:
         UsageError: The data do not exist.
@@ -40,12 +148,29 @@ def indexed(data: Storage, index: str | None) -> str:
         raise no_dataset(data)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep" / "adopted"
     index = index or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])
-    adoption = adopt(AdoptRequest(url=data.url, index_url=index), _Lines())
+    if grows and open_storage(index).stat(MANIFEST) is None and (listing := _head_files(data, HEADS[0])):
+        growth = Growth(data, index)
+        return growth.begin(listing), growth
+    request = AdoptRequest(url=data.url, index_url=index, heads=heads or HEADS)
+    adoption = adopt(request, _Lines(), workers=available_cores())
     if adoption.changes:
         say(f"{data.url}: changed since it was indexed ({adoption.changes}); indexing it again")
-        adoption = adopt(AdoptRequest(url=data.url, index_url=index, overwrite=True), _Lines())
+        adoption = adopt(replace(request, overwrite=True), _Lines(), workers=available_cores())
     say(f"{data.url}: {_understood(adoption)}; index in {adoption.url}")
-    return adoption.url
+    return adoption.url, None
+
+
+@contextmanager
+def _alone(index: str) -> Iterator[None]:
+    """Let one process of this machine at a time make an index on a disk; the others find it made."""
+    storage = open_storage(index)
+    if not storage.is_local:
+        yield
+        return
+    Path(storage.url).parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{storage.url}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _understood(adoption: Adoption) -> str:
@@ -56,19 +181,34 @@ def _understood(adoption: Adoption) -> str:
     return f"{found.format}, {splits}, {classes}"
 
 
-class _Lines:
-    """Progress of indexing, as lines on stderr."""
+class _Quiet:
+    """Progress that is not shown."""
 
     stall_s = STALL_S
+
+    def step(self, what: str) -> None:
+        pass
+
+    def started(self, shards: int, num_bytes: int) -> None:
+        pass
+
+    def shard_done(self, samples: int, num_bytes: int) -> None:
+        pass
+
+    def log(self, line: str) -> None:
+        pass
+
+    warn = log
+
+
+class _Lines(_Quiet):
+    """Progress of indexing, as lines on stderr."""
 
     def step(self, what: str) -> None:
         say(f"index: {what}")
 
     def started(self, shards: int, num_bytes: int) -> None:
         say(f"index: reading where each image is in {human_bytes(num_bytes)}, once; later runs use the index")
-
-    def shard_done(self, samples: int, num_bytes: int) -> None:
-        pass
 
     def log(self, line: str) -> None:
         say(line)

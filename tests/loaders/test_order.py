@@ -22,8 +22,9 @@ SETTINGS = st.fixed_dictionaries(
         "passes": st.sampled_from([1, 5]),
         "num_streams": st.sampled_from([1, 2, 3, 6, 12, 50]),
         "window": st.integers(1, 4),
+        "heads": st.lists(st.integers(1, 9), max_size=2, unique=True).map(sorted).map(tuple),
     }
-)
+).filter(lambda values: not values["heads"] or values["heads"][-1] <= len(values["shard_samples"]))
 
 
 def taken(picks, count):
@@ -54,6 +55,17 @@ def test_order_continues_at_any_batch_with_another_number_of_ranks(values, batch
     expected = list(enumerate(reference(order, batch * order.global_batch + count)))[batch * order.global_batch :]
     got = taken(order.picks(batch, rank=rank, world_size=world_size), count // world_size)
     assert got == [(position, sample) for position, sample in expected if position % world_size == rank]
+
+
+@given(SETTINGS, st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_first_pass_begins_in_the_same_way_before_the_other_shards_are_known(values, data):
+    counts = values["shard_samples"]
+    head = data.draw(st.integers(1, len(counts)))
+    assume(any(counts[:head]))
+    known = Order(**values | {"shard_samples": counts[:head], "heads": (head,)})
+    later = Order(**values | {"heads": (head,) if head == len(counts) else (head, len(counts))})
+    assert taken(known.picks(0), known.num_samples) == taken(later.picks(0), known.num_samples)
 
 
 def test_equal_epochs_are_as_long_as_the_guide_says():
@@ -182,6 +194,8 @@ def test_blocks_hold_about_block_bytes_unless_the_dataset_is_small():
         ({"shard_samples": (0, 0)}, "no sample"),
         ({"global_batch": 0}, "global_batch must be 1 or more, got 0"),
         ({"window": -1}, "window must be 1 or more, got -1"),
+        ({"heads": (0,)}, r"heads must ascend from 1 to 1 shards, got \(0,\)"),
+        ({"heads": (2,)}, r"heads must ascend from 1 to 1 shards, got \(2,\)"),
     ],
 )
 def test_impossible_orders_are_refused(values, message):

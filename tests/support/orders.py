@@ -13,19 +13,29 @@ Sample = tuple[int, int]
 
 def reference_pass(order: Order, q: int) -> list[Sample]:
     """One whole pass by the rules: every list is written out, nothing is clever."""
+    heads = order.heads if q == 0 else ()
+    cuts = [0, *heads, len(order.shard_samples)]
+    laps = [(f"load/head/{n}", range(*cut)) for n, cut in enumerate(itertools.pairwise(cuts))]
+    laps[-1] = ("load", laps[-1][1])
+    return [sample for purpose, shards in laps for sample in reference_lap(order, q, purpose, shards)]
+
+
+def reference_lap(order: Order, q: int, purpose: str, shards: range) -> list[Sample]:
+    """Return the samples of some shards, in the order in which a pass takes them."""
     blocks = []
-    for shard, samples in enumerate(order.shard_samples):
+    for shard in shards:
+        samples = order.shard_samples[shard]
         of_shard = -(-samples // order.samples_per_block)
         for j in range(of_shard):
             blocks.append([(shard, s) for s in range(j * samples // of_shard, (j + 1) * samples // of_shard)])
-    shuffled = permutation(len(blocks), seed=order.seed, purpose="load/blocks", pass_index=q)
+    shuffled = permutation(len(blocks), seed=order.seed, purpose=f"{purpose}/blocks", pass_index=q)
     slots = [(number, sample) for number, b in enumerate(shuffled) for sample in blocks[b]]
     streams, at = [], 0
     for k in range(order.num_streams):
         length = len(slots) // order.num_streams + (k < len(slots) % order.num_streams)
         owned, at = slots[at : at + length], at + length
         pieces = [[sample for _, sample in group] for _, group in itertools.groupby(owned, key=lambda slot: slot[0])]
-        words = philox_words(length, seed=order.seed, purpose=f"load/window/{k}", pass_index=q).tolist()
+        words = philox_words(length, seed=order.seed, purpose=f"{purpose}/window/{k}", pass_index=q).tolist()
         stream, stagger = [], k * order.window // order.num_streams
         windows = itertools.groupby(enumerate(pieces), key=lambda each: (each[0] + stagger) // order.window)
         for _, group in windows:

@@ -146,7 +146,7 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     storage = with_deadline(open_storage(url), DEADLINE_S)
     manifest = None if index_dir else read_manifest(storage)
     if manifest is None:
-        url = indexed(storage, index_dir)
+        url, _ = indexed(storage, index_dir)
         manifest = read_manifest(with_deadline(open_storage(url), DEADLINE_S))
     elif is_adopted(manifest):
         refuse_changed(storage, open_named_data(storage, manifest), manifest, None)

@@ -176,6 +176,16 @@ def test_names_that_a_bucket_cannot_have_are_refused(storage: GCSStorage, name: 
         storage.create(name, b"")
 
 
+def test_a_level_and_a_beginning_are_listed_alone(storage: GCSStorage) -> None:
+    for name in ("a/1", "a/2", "a b/3", "é/4", "top"):
+        storage.create(name, b"x")
+    assert storage.folders() == ["a", "a b", "é"]
+    assert storage.folders("a") == []
+    assert list(storage.first("", 3)) == list(storage.list())[:3]
+    assert [info.name for info in storage.first("a", 1)] == ["a/1"]
+    assert [info.name for info in storage.first("a", 9)] == ["a/1", "a/2"]
+
+
 def test_empty_objects_that_stand_for_folders_are_not_listed_but_deleted(storage: GCSStorage) -> None:
     bucket = gcs_client.client().bucket(storage.bucket)
     bucket.blob(f"{storage.prefix}/train/").upload_from_string(b"")

@@ -7,7 +7,7 @@ import pytest
 
 from dataprep.errors import AccessError, CredentialsError, StorageError, UnansweredError, UsageError
 from dataprep.storage import open_storage
-from dataprep.storage.base import ChangedError, OtherSizeError, TooLargeError
+from dataprep.storage.base import Browsable, ChangedError, OtherSizeError, TooLargeError
 from dataprep.storage.gcs_client import Deadlines
 from dataprep.storage.remote import LIST_COMMAND, AzureStorage, S3Storage
 from tests.support.file_server import file_server
@@ -55,6 +55,16 @@ def test_objects_are_listed_in_order_and_read_whatever_their_names(s3):
     assert [info.name for info in open_storage("s3://bucket").list()] == sorted(FILES)
     assert storage.url_of("x") == "s3://bucket/pics/x"
     assert [info and info.name for info in storage.stats(["train.txt", "no"])] == ["train.txt", None]
+
+
+def test_a_level_and_a_beginning_are_listed_alone(s3):
+    assert open_storage("s3://bucket").folders() == ["pics", "pics2"]
+    storage = open_storage("s3://bucket/pics")
+    assert isinstance(storage, Browsable)
+    assert storage.folders() == ["Train", "train", "ä"]
+    assert storage.folders("ä") == []
+    assert list(storage.first("", 3)) == list(storage.list())[:3]
+    assert list(storage.first("train", 3)) == list(storage.list("train"))
 
 
 def test_marks_of_folders_are_left_out(s3):

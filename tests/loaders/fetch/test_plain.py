@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
+import psutil
 import pytest
 
-from dataprep.errors import UsageError
+from dataprep.errors import SourceError, UsageError
 from dataprep.storage import open_storage
 from loaders import open_loader
+from loaders.fetch import plain
 from tests.support.adoption import image_of, tar_of
+from tests.support.waiting import is_running
 
 SMALL = {"batch_size": 4, "image_size": 16}
 
@@ -70,6 +74,69 @@ def test_tars_in_a_bucket_are_loaded_as_they_are(tmp_path, bucket_url, monkeypat
     open_storage(bucket_url).create("train.tar", (tmp_path / "train.tar").read_bytes())
     found, _ = seen(bucket_url)
     assert [label for _, label in found] == [0, 1, 0, 1, 0]
+
+
+@pytest.fixture
+def many(pictures, bucket_url, monkeypatch):
+    """Two classes of 21 pictures in a bucket, of which a loader knows 6 first, then 12."""
+    monkeypatch.setattr(plain, "HEADS", (6, 12))
+    for number in range(42):
+        path = pictures / ("cat", "dog")[number % 2] / f"more-{number}.jpg"
+        path.write_bytes(image_of(number))
+    bucket = open_storage(bucket_url)
+    for path in pictures.rglob("*.jpg"):
+        bucket.create(str(path.relative_to(pictures)), path.read_bytes())
+    return bucket_url
+
+
+def taken(loader, epochs):
+    return [list(batch.keys) for _ in range(epochs) for batch in loader]
+
+
+def test_a_loader_begins_before_all_images_are_known_with_those_of_the_whole_order(many, pictures, capsys):
+    with open_loader(pictures, **SMALL) as loader:  # on a disk: all are known at once
+        expected = taken(loader, 3)
+    capsys.readouterr()
+    with open_loader(many, **SMALL) as loader:
+        (first, second), known = [next(iter(loader)).keys for _ in range(2)], loader.dataset.split.samples
+        assert (list(first), list(second)) == tuple(expected[:2])
+        assert known == 12
+        assert "train of 6 images, 2 classes are known; the others are listed meanwhile" in capsys.readouterr().err
+        assert expected[2:] == taken(loader, 3)
+        assert len(loader) == 12
+    with open_loader(many, **SMALL) as loader:  # from the index in the cache
+        assert taken(loader, 3) == expected
+    everything = [key for batch in expected for key in batch]
+    assert sorted(everything[:48]) == sorted(set(everything))
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_state_goes_on_whatever_is_known(many, monkeypatch, tmp_path, batch):
+    with open_loader(many, **SMALL) as loader:
+        sequence = [(list(each.keys), each.state) for _ in range(2) for each in loader]
+    expected = [keys for keys, _ in sequence[batch:]]
+    for cache in ("cache", "empty"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+        rows = []
+        for rank in range(2):
+            with open_loader(many, rank=rank, world_size=2, **SMALL) as loader:
+                loader.load_state_dict(sequence[batch - 1][1])
+                rows.append(taken(loader, 2))
+        assert [sorted(a + b) for a, b in zip(*rows, strict=True)] == list(map(sorted, expected))
+
+
+def test_the_process_that_indexes_ends_with_the_loader(many):
+    with open_loader(many, **SMALL) as loader:
+        next(iter(loader))
+        (maker,) = (each for each in psutil.Process().children() if "loaders.fetch.plain" in " ".join(each.cmdline()))
+    assert not is_running(maker.pid)
+
+
+def test_files_that_change_while_they_are_listed_are_named(many, monkeypatch):
+    whole = plain.head_files
+    monkeypatch.setattr(plain, "head_files", lambda *args: [replace(info, num_bytes=9) for info in whole(*args)])
+    with open_loader(many, **SMALL) as loader, pytest.raises(SourceError, match="files have changed since a loader"):
+        len(loader)
 
 
 @pytest.mark.parametrize(
