@@ -373,7 +373,7 @@ class ArchiveRecipe(Recipe):
         yield from source_faults(manifest, _SOURCE_FIELDS, optional=("sha256",))
         try:
             tfds_names(manifest)
-        except FormatError as error:
+        except (FormatError, UsageError) as error:
             yield f"options.tfds cannot be read ({error})"
 
     def layout_faults(self, manifest: records.Manifest) -> Iterator[str]:

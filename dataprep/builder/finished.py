@@ -278,7 +278,7 @@ def described(
 
 
 def tfds_names(manifest: Manifest) -> TfdsNames:
-    """Return the names of a dataset in TFDS. Raises FormatError if they are malformed."""
+    """Return the names of a dataset in TFDS. Raises FormatError or UsageError if they are malformed."""
     found = manifest.options.get("tfds")
     if found is None:
         return OWN_NAMES

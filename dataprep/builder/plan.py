@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Literal, NamedTuple, Protocol
@@ -120,23 +119,13 @@ class BuildOptions:
         _require(bool(self.splits) or self.own is not None, "no split to build; name one with `split`")
         side, quality = self.images.short_side, self.images.quality
         _require(side is None or side >= 1, f"`resize` must be 1 pixel or more, got {side}")
-        name, version, val = self.tfds.name, self.tfds.version, self.tfds.val
         _require(
             self.format == "tfrecord" or self.tfds == OWN_NAMES,
             "`tfds_name`, `tfds_version` and `val_name` need `format` tfrecord",
         )
         _require(
-            name is None or re.fullmatch(r"[a-z][a-z0-9_]{0,99}", name) is not None,
-            f"`tfds_name` must be lower-case letters, digits and underscores, got {name!r}",
-        )
-        _require(
-            re.fullmatch(r"\d{1,9}(\.\d{1,9}){2}", version) is not None,
-            f"`tfds_version` must be like 5.1.0, got {version!r}",
-        )
-        taken = {"train", "test"} & {val}
-        _require(
-            re.fullmatch(r"[a-z][a-z0-9_]{0,99}", val) is not None and not taken,
-            f"`val_name` must be lower-case letters, digits and underscores, and no other split, got {val!r}",
+            self.tfds.val not in {"train", "test", *self.splits} - {"val"},
+            f"`val_name` {self.tfds.val}: another split has this name",
         )
         _require(1 <= quality <= 100, f"`quality` must be 1..100, got {quality}")
         if self.images.check == "none" and (side is not None or self.images.apply_exif):

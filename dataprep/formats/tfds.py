@@ -4,13 +4,17 @@ shards."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict, Unpack
 
+from dataprep.errors import UsageError
 from dataprep.formats.base import TFDS_VERSION, DatasetInfo
+from dataprep.messages import quoted
 
 DATASET_INFO, FEATURES = "dataset_info.json", "features.json"
+_NAME, _VERSION = re.compile("[a-z][a-z0-9_]{0,99}"), re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){2}")
 MAX_DESCRIPTION_BYTES = 64 << 20
 """Maximum size of a file that describes a TFDS directory; one with 5 million shard lengths is smaller."""
 
@@ -24,6 +28,13 @@ class TfdsNames:
     version: str = TFDS_VERSION
     val: str = "val"
     """Name of the split val."""
+
+    def __post_init__(self) -> None:
+        for field, value in (("tfds_name", self.name), ("val_name", self.val)):
+            if value is not None and not _NAME.fullmatch(value):
+                raise UsageError(f"`{field}`: got {quoted(value)}, expected lower-case letters, digits and underscores")
+        if not _VERSION.fullmatch(self.version):
+            raise UsageError(f"`tfds_version`: got {quoted(self.version)}, expected a version such as 5.1.0")
 
     def split(self, name: str) -> str:
         """Return the name of a split."""

@@ -1,9 +1,11 @@
 """Metadata files by which TFDS serves TFRecord shards: TFDS itself reads them back."""
 
 import json
+import re
 
 import pytest
 
+from dataprep.errors import UsageError
 from dataprep.formats import tfds
 from dataprep.formats.base import DatasetInfo
 
@@ -47,3 +49,16 @@ def test_a_metadata_file_is_the_same_for_the_same_content():
     assert tfds.json_bytes(first) == tfds.json_bytes(second)
     assert json.loads(tfds.json_bytes(first)) == first
     assert tfds.json_bytes(first).endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ({"name": "../up"}, "`tfds_name`: got '../up', expected lower-case letters, digits and underscores"),
+        ({"val": "val/x"}, "`val_name`: got 'val/x', expected"),
+        ({"version": "5.1"}, "`tfds_version`: got '5.1', expected a version such as 5.1.0"),
+    ],
+)
+def test_names_that_could_lead_elsewhere_are_refused(names, text):
+    with pytest.raises(UsageError, match=re.escape(text)):
+        tfds.TfdsNames(**names)

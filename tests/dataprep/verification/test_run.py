@@ -465,6 +465,12 @@ def test_files_and_repeats_other_than_a_builds_are_faults(finished):
     assert list(layout_faults(twice)) == ["splits train, train, expected each once and at least one"]
 
 
+def test_names_in_tfds_that_lead_elsewhere_are_a_fault(finished, tmp_path):
+    manifest = manifest_of(finished, "imagenet-webdataset")
+    for name, text in (("../up", "options.tfds cannot be read (`tfds_name`: got '../up'"), (7, "$.options.tfds.name")):
+        assert text in faults_read(replace(manifest, options={**manifest.options, "tfds": {"name": name}}), tmp_path)
+
+
 def test_counts_that_contradict_each_other_are_faults(finished):
     manifest = manifest_of(finished, "imagenet-webdataset")
     split = manifest.splits[0]
