@@ -8,7 +8,7 @@ import pytest
 from dataprep.demo.make import write_demo
 from tests.support.builds import build_arguments, digests
 from tests.support.damage import flipped
-from tests.support.stopping import ENDED, Stopper, Stops
+from tests.support.stopping import ENDED, Stops, shared_stopper
 
 EVERYWHERE = Stops(list(range(1, 2000)), "after", suspend=True)
 LONGEST_S = 120
@@ -35,8 +35,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopper():
-    with Stopper() as running:
-        yield running
+    return shared_stopper()
 
 
 def cut_off(stopper, arguments, until):

@@ -15,7 +15,7 @@ from dataprep.storage import open_storage
 from tests.support.builds import FORMATS, build_arguments, dataprep_anew, digests
 from tests.support.other_codecs import other_pillow
 from tests.support.picture_web import laion_arguments, picture_web
-from tests.support.stopping import ENDED, Stopper, Stops
+from tests.support.stopping import ENDED, Stops, shared_stopper
 
 EVERYWHERE = Stops(list(range(1, 2000)), "after", suspend=True)
 LONGEST_S = 120
@@ -32,8 +32,7 @@ def sources(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopper():
-    with Stopper() as running:
-        yield running
+    return shared_stopper()
 
 
 def go_on(running, until=lambda: False):
