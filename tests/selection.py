@@ -29,6 +29,8 @@ LOADERS = ("loaders/", "dataprep/formats/", "dataprep/dataset/")
 TRAINING = ("train/", "loaders/", "tests/support/")
 DOCUMENTS = ("README.md", "DATA.md", "docs/", "llms.txt", "dataprep/commands/", "dataprep/cli.py", "scripts/demo.sh")
 """Documents that are run as programs, and what they show most."""
+CODE = ("dataprep/", "loaders/", "pipelines/", "train/", "tests/", "benchmarks/", "scripts/", *DOCUMENTS)
+"""What documents tell of, and what is held to be arranged and written well: nearly every change."""
 RELEASE = ("scripts/", "setup.cfg", "constraints.txt", "Dockerfile", "Makefile")
 FULL: dict[str, tuple[str, ...]] = {
     "tests/benchmarks": ("benchmarks/",),
@@ -83,7 +85,10 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/test_agents.py": DOCUMENTS,
     "tests/test_coco.py": SOURCES,
     "tests/test_damaged_dataset.py": DOCUMENTS,
+    "tests/test_document_figures.py": CODE,
+    "tests/test_documents.py": CODE,
     "tests/test_fuzz.py": ("tests/fuzz/", "loaders/decode/"),
+    "tests/test_house.py": CODE,
     "tests/test_image.py": RELEASE,
     "tests/test_index_in_parts.py": (*READERS, "dataprep/adoption/", "loaders/"),
     "tests/test_interop.py": READERS,
@@ -96,10 +101,15 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/test_own_data.py": SOURCES,
     "tests/test_own_dataset.py": DOCUMENTS,
     "tests/test_own_tables.py::test_datasets_reads_back_what_datasets_wrote": SOURCES,
+    "tests/test_part_recipes.py": (*DOCUMENTS, "pipelines/"),
+    "tests/test_pin_changes.py": RELEASE,
     "tests/test_planning_memory.py": SOURCES,
+    "tests/test_prose.py": CODE,
     "tests/test_readers.py": READERS,
-    "tests/test_readme.py::test_every_example_runs_in_order_and_prints_what_is_shown": DOCUMENTS,
+    "tests/test_readme.py": DOCUMENTS,
     "tests/test_release.py": RELEASE,
+    "tests/test_renew_prices.py": ("scripts/", "dataprep/cloud/", "dataprep/data/"),
+    "tests/test_setup.py": CODE,
     "tests/test_site.py": DOCUMENTS,
     "tests/test_tutorials.py": DOCUMENTS,
     "tests/test_wheel.py": RELEASE,
