@@ -29,14 +29,17 @@ import pytest
 
 from benchmarks.frameworks import LARGE, compile_times
 from dataprep.demo.make import write_demo
+from dataprep.errors import AccessError
 from dataprep.sources import Feature, ImageDataset, SplitFacts, images_in
 from dataprep.sources.custom import Image
 from dataprep.sources.imagenet import published_classes
 from dataprep.storage import Storage, open_storage
+from dataprep.storage.base import ChangedError
 from tests.attacks import all_attacks
 from tests.conftest import BUCKET, ENVIRONMENT
 from tests.fuzz.run import TARGETS, fuzz
 from tests.support import changed_builds
+from tests.support.azurite import azurite
 from tests.support.builds import FORMATS, build, build_arguments, dataprep, digests
 from tests.support.crashes import Reader, kill_often, stop_everywhere
 from tests.support.crashes_laion import crash_cases
@@ -52,7 +55,7 @@ from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed, mixture_killed_and_resumed
 from tests.support.mixing import compare_lives, compare_windows
 from tests.support.on_use import on_use
-from tests.support.own_data import annotated_rows, build_own, picture, write_pets
+from tests.support.own_data import annotated_rows, build_own, picture, write_files, write_pets
 from tests.support.packs_soak import packs_killed_and_resumed, random_configuration
 from tests.support.parts import parts_of_a_build
 from tests.support.picture_verdicts import FORMATS as PICTURE_FORMATS
@@ -757,6 +760,42 @@ def _site(_folder: Path) -> str:
     return next(line for line in run.stdout.splitlines() if " passed" in line)
 
 
+def azure() -> Iterator[Case]:
+    """Pictures in a container of Azurite, which npm installs: listed, read and built as from a disk."""
+    yield "azurite", _azure
+
+
+def _azure(folder: Path) -> str:
+    import obstore
+    from obstore.store import AzureStore
+
+    names = ("a b%41.jpg", "cats/1.jpg", "Cats/2.jpg", "ä/x#y?z.jpg", "~t+p&amp.jpg")
+    write_files(folder / "pictures", {f"train/{name}": picture(number) for number, name in enumerate(names)})
+    with azurite(folder / "azurite", "box") as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        store = AzureStore("box", client_options={"allow_http": True})
+        for info in open_storage(str(folder / "pictures")).list():
+            obstore.put(store, f"mine/{info.name}", (folder / "pictures" / info.name).read_bytes())
+        storage = open_storage("az://box/mine")
+        found = list(storage.list())
+        assert [info.name for info in found] == sorted(f"train/{name}" for name in names)
+        assert [storage.stat(info.name) for info in found] == found
+        build_own(storage.url, folder / "azure", label_from="none")
+        build_own(folder / "pictures", folder / "disk", label_from="none")
+        assert digests(folder / "azure") == digests(folder / "disk")
+        version = storage.stat("train/cats/1.jpg").version
+        obstore.put(store, "mine/train/cats/1.jpg", b"another")
+        with pytest.raises(ChangedError):
+            storage.read_range("train/cats/1.jpg", 0, 3, version)
+        with pytest.raises(AccessError, match="az://none does not exist"):
+            list(open_storage("az://none").list())
+        patch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=")
+        with pytest.raises(AccessError, match="reading or listing it is denied"):
+            list(open_storage("az://box").list())
+    return f"{len(found)} pictures"
+
+
 def tutorials() -> Iterator[Case]:
     """Every tutorial, run as it stands; `make test` runs the first of them."""
     for document in TUTORIALS:
@@ -793,6 +832,7 @@ def _fuzz(target: str, _folder: Path) -> str:
 
 SHOWS = {
     "attacks": attacks,
+    "azure": azure,
     "jpeg-crops": jpeg_crops,
     "pictures": picture_verdicts,
     "two-builds": two_builds,

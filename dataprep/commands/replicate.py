@@ -93,7 +93,7 @@ def _replicated(asked: Replicate) -> Replication:
 
 def _copied(asked: Replicate, viewer: Viewer, say: Callable[[str], object]) -> Replication:
     prices, urls, url, stall_s = asked.table(), asked.places(), str(asked.url), 60 * asked.stall_minutes
-    if not all(is_bucket(each) for each in urls):
+    if not all(is_bucket(each) for each in (url, *urls)):
         guard(url, asked.region_policy)  # this machine reads what Cloud Storage cannot copy by itself
     with CopyProgress(viewer=viewer, stall_s=stall_s) as progress:
         progress.step("listing the dataset and its copies")
@@ -227,8 +227,12 @@ def planned_copy(copying: Copying, prices: Prices, *, epochs: bool) -> PlannedCo
         AccessError: A bucket does not exist, or there are no credentials.
     """
     source_url, target_url = copying.source.url, copying.target.url
+    if not copying.source.is_local and not (is_bucket(source_url) and is_bucket(target_url)):
+        reason = "this machine reads the bucket; `dataprep check-region` says what that costs"
+        return PlannedCopy(copying=copying, verdict=Verdict(UNKNOWN, None, reason), cost=None)
     if not is_bucket(target_url):
-        return _to_disk(copying, source_url)
+        nothing = Cost(transfer=0.0, retrieval=0.0, operations=0.0)
+        return PlannedCopy(copying=copying, verdict=Verdict(CO_LOCATED, 0.0, "from disk to disk"), cost=nothing)
     try:
         target = bucket_location(bucket_name(target_url))
         source = bucket_location(bucket_name(source_url)) if is_bucket(source_url) else None
@@ -247,14 +251,6 @@ def planned_copy(copying: Copying, prices: Prices, *, epochs: bool) -> PlannedCo
     pays = _epochs(copying, target, reader, cost, prices) if reader and cost else None
     found = copy_verdict(source, target, prices)
     return PlannedCopy(copying=copying, verdict=found, cost=cost, target=target, reader=reader, epochs=pays)
-
-
-def _to_disk(copying: Copying, source_url: str) -> PlannedCopy:
-    if is_bucket(source_url):
-        reason = "this machine reads the bucket; `dataprep check-region` says what that costs"
-        return PlannedCopy(copying=copying, verdict=Verdict(UNKNOWN, None, reason), cost=None)
-    free = Cost(transfer=0.0, retrieval=0.0, operations=0.0)
-    return PlannedCopy(copying=copying, verdict=Verdict(CO_LOCATED, 0.0, "from disk to disk"), cost=free)
 
 
 def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:

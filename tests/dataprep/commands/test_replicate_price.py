@@ -1,6 +1,7 @@
 """What a copy costs before it is made: between buckets, to a bucket, from one, and where a price is not known."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -106,6 +107,14 @@ def test_a_price_that_is_not_known_says_why(source, target, reason, tmp_path):
     assert (found.verdict.kind, found.cost) == (UNKNOWN, None)
     assert reason in found.verdict.reason
     assert found.lines[-1] == "  price     not known"
+
+
+@pytest.mark.parametrize("target", ["{disk}/copy", "gs://priced-us/of-s3"])
+def test_a_copy_from_another_provider_is_not_said_to_be_free(target, tmp_path):
+    copying = copying_of(str(tmp_path / "original"), target.format(disk=tmp_path))
+    found = priced(replace(copying, source=open_storage("s3://bucket/out")))
+    assert (found.verdict.kind, found.cost) == (UNKNOWN, None)
+    assert "this machine reads the bucket" in found.verdict.reason
 
 
 def test_where_nothing_is_missing_nothing_is_priced():
