@@ -114,6 +114,12 @@ def test_a_compute_bound_run_without_changes_has_a_page():
         assert "No single change divides the cores so." in report
 
 
+def test_steps_that_the_plot_cuts_are_counted():
+    steps = [StepTimes(started_s=n, wait_s=0.0, transfer_s=0.0, compute_s=9.0 if n == 3 else 0.5) for n in range(8)]
+    page = Page(diagnosis_page(replace(diagnosis(), timeline=tuple(steps))))
+    assert "8 steps, median 500.0 ms; 1 longer than the plot is high, up to 9,000 ms" in page.text
+
+
 RATES = st.floats(1e-3, 1e7) | st.just(math.inf)
 
 
