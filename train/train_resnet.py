@@ -99,7 +99,7 @@ class TrainResNet(RunOptions):
         RunOptions,
         "data_path",
         default="/tmp/imagenet",
-        text="Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.",
+        text="Dataset, mix.json of several, image folder, tars or TFDS directory, a path or URL.",
         also=("--datadir",),
     )
     fake_data: bool = flag(False, FAKE_DATA, READ)

@@ -146,7 +146,7 @@ class Config(Request):
     wandb: str | None = redefined(RunOptions, "wandb")
 
     dataset_root: str = flag(
-        "", "Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://; required.", READ
+        "", "Dataset, mix.json of several, image folder, tars or TFDS directory, a path or URL; required.", READ
     )
     dataset_name: str = flag("", "With use_tfds: name of the dataset below root, or below TFDS_DATA_DIR.", READ)
     dataset_use_tfds: bool = flag(

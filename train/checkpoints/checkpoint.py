@@ -60,7 +60,8 @@ class CheckpointFolder:
         return sorted(checkpoints, key=lambda each: (each.step, each.digest), reverse=True)
 
     def remove_unfinished(self) -> None:
-        """Remove the remains of interrupted saves; for checkpoints in one file there are none."""
+        """Remove the remains of interrupted saves. Raises UsageError for a place that is only read."""
+        self._storage.remove_stale_spools()
 
     def save(self, step: int, state: State) -> Checkpoint | None:
         """Write a state, then remove the checkpoints that are too old. If it is killed, older checkpoints are intact.

@@ -83,7 +83,7 @@ class RunOptions(Request):
     headings = HEADINGS
 
     data_path: str = option(
-        "Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.", group=READ
+        "Dataset, mix.json of several, image folder, tars or TFDS directory, a path or URL.", group=READ
     )
     index_dir: str | None = flag(
         None, "Folder for the index of data that have no manifest; default: in the user's cache.", READ, rare=True

@@ -134,3 +134,8 @@ def test_old_checkpoints_of_both_kinds_of_jax_are_removed_and_those_of_pytorch_a
         folder.save(step, arrays(step))
     assert [each.step for each in folder.list()] == [5, 4, 1]
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_place_that_is_only_read_is_refused_before_the_first_step():
+    with pytest.raises(UsageError, match="s3://bucket/run: dataprep only reads from there; write to a folder or gs://"):
+        CheckpointFolder("s3://bucket/run").remove_unfinished()
