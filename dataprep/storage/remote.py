@@ -45,6 +45,7 @@ MAX_LISTING_BYTES = 256 << 20
 LIST_COMMAND = f"find . -type f ! -name {LISTING} -printf '%P\\n' > {LISTING}"
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|ContainerBeingDeleted")
 _OTHER_REGION = re.compile(r"redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
+_NO_NAME = re.compile(r"Encountered object with invalid path: (.*)")
 _SECRETS = re.compile(r": <.*|\?\S*=\S*")
 """Parts of a message that are left out: pages of a server, and queries, which may hold a signature."""
 
@@ -158,8 +159,13 @@ class RemoteStorage(ReadOnlyStorage):
                 f"{self.url}: this process was forked after its parent had read from {self.kind}, and cannot; start "
                 'workers with "spawn" or "forkserver", in PyTorch DataLoader(…, multiprocessing_context="spawn")'
             )
+
+        def may_pass(error: BaseException) -> bool:
+            text = str(error)
+            return is_worth_retrying(error) and not _OTHER_REGION.search(text) and not _NO_NAME.search(text)
+
         retry = retry_policy(
-            is_worth_retrying, deadlines=self._deadlines, status_of=status_in_text, counted=True, server=self.kind
+            may_pass, deadlines=self._deadlines, status_of=status_in_text, counted=True, server=self.kind
         )
         found: T = retry(request)()
         return found
@@ -202,6 +208,8 @@ class RemoteStorage(ReadOnlyStorage):
                 raise missing(url) from error
             if _OTHER_REGION.search(text):
                 raise AccessError(f"{url}: {where} is in another region; set AWS_REGION ({said})") from error
+            if name := _NO_NAME.search(text):
+                raise StorageError(f"{url}: {name[1]}; give this object another name") from error
             if status == HTTPStatus.FORBIDDEN or isinstance(error, PermissionDeniedError):
                 raise AccessError(f"{url}: reading or listing it is denied; {self.credentials} ({said})") from error
             if status == HTTPStatus.UNAUTHORIZED or isinstance(error, UnauthenticatedError):

@@ -19,6 +19,8 @@ class S3Server:
         self._application = application
         self.url = ""
         self.faults = 0
+        self.answer: tuple[str, bytes] | None = None
+        """Status and body that are sent to every request; None serves them."""
         self.requests: list[str] = []
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -27,6 +29,9 @@ class S3Server:
             self.faults -= 1
             start_response("503 Slow Down", [("Content-Length", "0")])
             return []
+        if self.answer is not None:
+            start_response(self.answer[0], [("Content-Length", str(len(self.answer[1])))])
+            return [self.answer[1]]
         return self._application(environ, start_response)
 
     @property

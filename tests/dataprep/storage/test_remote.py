@@ -130,6 +130,27 @@ def test_an_endpoint_that_does_not_answer_is_one_line(s3, monkeypatch):
     assert len(str(raised.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ("301 Moved Permanently", b""),
+        ("400 Bad Request", b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>"),
+    ],
+)
+def test_a_bucket_of_another_region_is_named_at_once(s3, answer, monkeypatch):
+    monkeypatch.setattr(s3, "answer", answer)
+    requests = len(s3.requests)
+    with pytest.raises(AccessError, match=r"s3://bucket is in another region; set AWS_REGION \("):
+        open_storage("s3://bucket").read_range("top.txt", 0, 1)
+    assert len(s3.requests) == requests + 1
+
+
+def test_an_object_whose_name_no_disk_can_have_is_named_at_once(s3):
+    s3.put("doubled", {"a//b.jpg": b"1", "c.jpg": b"2"})
+    with pytest.raises(StorageError, match=r's3://doubled: Path "a//b.jpg" .* give this object another name'):
+        list(open_storage("s3://doubled").list())
+
+
 def test_without_credentials_the_error_says_what_to_set(s3, monkeypatch, tmp_path):
     s3.put("open", {"x": b"anyone"}, public=True)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
