@@ -158,8 +158,8 @@ USAGE = {
         "ILSVRC2012_img_train.tar",
     ),
     "an unknown place": (
-        [*"build imagenet --source s3://x/y --output o --format tfrecord".split()],
-        "s3:// is not known",
+        [*"build imagenet --source ftp://x/y --output o --format tfrecord".split()],
+        "ftp:// is not known",
     ),
     "check none and resize": (
         [*"build imagenet --source s --output o --format tfrecord --check none --resize 256".split()],

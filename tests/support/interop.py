@@ -67,10 +67,10 @@ def read_with_open_clip(urls: Sequence[str], samples: int) -> list[tuple[tuple[i
 
 
 def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> list[dict[str, Any]]:
-    """The rows of `datasets.load_dataset(kind)` without their images, `kind` being webdataset or imagefolder.
+    """The rows of `datasets.load_dataset(kind)` without their images, which must be the same if they are streamed.
 
     Args:
-        kind: The builder.
+        kind: The builder, webdataset or imagefolder.
         urls: Shards, or for an image folder the folder of a split.
     """
     return in_process("torch", _hf_annotations, kind, urls if isinstance(urls, str) else list(urls))
@@ -205,10 +205,19 @@ def _hf_annotations(kind: str, urls: list[str] | str) -> list[dict[str, Any]]:
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as cache:
         given = {"data_dir": urls} if isinstance(urls, str) else {"data_files": {"train": urls}}
-        dataset = datasets.load_dataset(kind, **given, split="train", cache_dir=cache)
         image = "jpg" if kind == "webdataset" else "image"
-        dataset = dataset.cast_column(image, datasets.Image(decode=False))
-        return [{name: value for name, value in row.items() if name != image} | _file_of(row[image]) for row in dataset]
+
+        def rows(*, streaming: bool) -> list[dict[str, Any]]:
+            dataset = datasets.load_dataset(kind, **given, split="train", cache_dir=cache, streaming=streaming)
+            dataset = dataset.cast_column(image, datasets.Image(decode=False))
+            return [
+                {name: value for name, value in row.items() if name != image} | _file_of(row[image]) for row in dataset
+            ]
+
+        loaded = rows(streaming=False)
+        if rows(streaming=True) != loaded:
+            raise ValueError(f"{kind} of {urls}: other rows if they are streamed")
+        return loaded
 
 
 def _hf_card(folder: str) -> dict[str, list[dict[str, Any]]]:
