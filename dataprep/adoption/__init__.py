@@ -7,7 +7,7 @@ labels.py    integers and the names of their classes, or texts that become class
 run.py       writes index and manifest
 """
 
-from dataprep.adoption.find import ADOPTABLE, Found, FoundShard, find, head_files, with_class_names
+from dataprep.adoption.find import ADOPTABLE, Found, FoundShard, HeadFiles, find, head_files, with_class_names
 from dataprep.adoption.labels import NO_LABELS, read_class_names
 from dataprep.adoption.run import Adoption, AdoptRequest, adopt
 from dataprep.adoption.shards import Progress
@@ -19,6 +19,7 @@ __all__ = [
     "Adoption",
     "Found",
     "FoundShard",
+    "HeadFiles",
     "Progress",
     "adopt",
     "find",

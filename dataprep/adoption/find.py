@@ -7,13 +7,13 @@ ImageFolder does: its folders are classes, and all files below them are images.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import partial
+from heapq import nsmallest
 from itertools import accumulate, chain, pairwise
 from pathlib import PurePosixPath
 from typing import Annotated, NamedTuple, TypeVar
@@ -23,6 +23,7 @@ from msgspec import Meta, Struct, field
 from dataprep.adoption.labels import MAX_CLASSES, NO_LABELS, crc32c_number
 from dataprep.dataset.adopted import SHARD_NAMES, fits, is_in_class_folder, is_of_adoption, is_text
 from dataprep.dataset.documents import Count, decode
+from dataprep.dataset.hashes import name_hash
 from dataprep.dataset.index import IndexRow
 from dataprep.dataset.paths import HEAD_SPLIT, OTHER_PICTURES, READABLE_SUFFIXES, is_hidden_name, is_readable_image
 from dataprep.dataset.records import NO_LABEL, Event
@@ -41,8 +42,8 @@ from dataprep.storage.checksums import crc32c_of
 
 IMAGES_PER_SHARD = 2048
 """Number of images in each group of the index: about as many as in a shard of 256 MiB."""
-MAX_HEAD_FOLDERS = 1024
-"""Maximum number of class folders of a split of which the first files are listed; each costs a request."""
+FILES_OF_FOLDER = 64
+"""Minimum number of files of a head in each of its class folders, of which each costs a request."""
 _DIGESTS_IN_FLIGHT = 8
 _LISTS_IN_FLIGHT = 64
 T = TypeVar("T")
@@ -105,7 +106,7 @@ def find(
     splits: Sequence[tuple[str, str]] = (),
     labels: str | None = None,
     heads: Sequence[int] = (),
-    listing: Sequence[ObjectInfo] | None = None,
+    head: HeadFiles | None = None,
 ) -> Found:
     """Find the data at a storage by the names of the files.
 
@@ -115,7 +116,7 @@ def find(
         splits: Names of splits, each with the pattern of its files; if empty, the files' names decide.
         labels: Field that holds the label, NO_LABELS, or None for the usual fields.
         heads: Numbers of images of a folder that the index lists first, ascending; see `head_files`.
-        listing: The part of a folder's files that `head_files` lists; None: all files.
+        head: The part of a folder's files that `head_files` lists; None: all files.
 
     Raises:
         UsageError: No file can be adopted, or the choice is ambiguous without further options.
@@ -123,14 +124,13 @@ def find(
     """
     for split, _ in splits:
         _check_split(split)
-    is_whole = listing is None
-    listing = _listing(storage) if listing is None else listing
+    listing = _listing(storage) if head is None else head.files
     if not listing:
         raise UsageError(f"{storage.url}: no files found; check the URL")
     format_name = _format_of(storage, listing) if format_name == "auto" else format_name
     name = storage.url.rstrip("/").rpartition("/")[2] or "data"
     if FORMATS[format_name].one_file_per_image:
-        return _find_folder(storage, name, listing, splits, labels, _Heads(tuple(heads), is_whole))
+        return _find_folder(storage, name, listing, splits, labels, (heads, head))
     if format_name == "tfrecord" and any(info.name == DATASET_INFO for info in listing):
         return _find_tfds(storage, listing, splits, labels)
     files = [info for info in listing if SHARD_NAMES[format_name].search(info.name)]
@@ -247,53 +247,55 @@ class FolderImages:
         return [*firsts, len(self.files)]
 
 
-class _Heads(NamedTuple):
-    """What the index of a folder begins with."""
+class HeadFiles(NamedTuple):
+    """The first files of some class folders, as a bucket lists them."""
 
-    images: tuple[int, ...]
-    """Ascending numbers of images; of each class folder as many of its first files as make about that number."""
-    is_whole: bool
-    """Whether all files are known: a head that holds all of them is none."""
+    files: list[ObjectInfo]
+    classes: tuple[str, ...]
+    """Names of all class folders."""
 
 
-def head_files(storage: Browsable, images: int) -> list[ObjectInfo] | None:
-    """List the first files of every class folder of a folder of pictures.
-
-    Args:
-        storage: A bucket of class folders, or of splits with class folders.
-        images: About how many files of the split HEAD_SPLIT to list; of every other split one a class is.
+def head_files(storage: Browsable, images: int) -> HeadFiles | None:
+    """List the first files of the class folders of a folder of pictures: about `images` of the split HEAD_SPLIT.
 
     Returns:
-        None if that may be all files, if there is no such split, or too many class folders to ask each.
+        None if these may be all files, if there is no such split, or if a folder does not begin with pictures.
     """
     top = storage.folders()
     named = [folder for folder in top if folder in _SPLIT_WORDS]
-    if (named and (len(named) < len(top) or HEAD_SPLIT not in named)) or not top:
+    if named and (len(named) < len(top) or HEAD_SPLIT not in named):
         return None
-    roots = [f"{folder}/" for folder in named] or [""]
-    folders = {root: storage.folders(root.rstrip("/")) if root else top for root in roots}
-    if not all(folders.values()) or max(map(len, folders.values())) > MAX_HEAD_FOLDERS:
+    folders = {folder: storage.folders(folder) for folder in named} or {"": top}
+    classes = {split: {name for name in names if not is_hidden_name(name)} for split, names in folders.items()}
+    own, widest = classes[HEAD_SPLIT if named else ""], max(classes.values(), key=len)
+    if not own or not own <= widest:
         return None
-    head_root = f"{HEAD_SPLIT}/" if named else ""
-    of_class = _files_of_class(images, len(folders[head_root]))
-    wanted = [
-        (f"{root}{folder}", of_class + 1 if root == head_root else 1) for root in roots for folder in folders[root]
-    ]
+    root = f"{HEAD_SPLIT}/" if named else ""
+    chosen, of_folder = _head(own, images)
     with ThreadPoolExecutor(_LISTS_IN_FLIGHT) as threads:
-        found = list(threads.map(lambda each: storage.first(*each), wanted))
-    is_more = any(len(files) == most > 1 for files, (_, most) in zip(found, wanted, strict=True))
-    if not is_more or not all(found):
+        found = list(threads.map(lambda folder: storage.first(f"{root}{folder}", of_folder + 1), sorted(chosen)))
+    begins = [any(is_readable_image(info.name) for info in files[:of_folder]) for files in found]
+    if not all(begins) or not any(len(files) > of_folder for files in found):
         return None
-    return [info for files in found for info in files[:of_class]]
+    return HeadFiles([info for files in found for info in files[:of_folder]], tuple(sorted(widest)))
 
 
-def _files_of_class(images: int, folders: int) -> int:
-    """Return how many files of each class folder a head of about `images` has."""
-    return -(-images // folders)
+def _head(folders: Collection[str], images: int) -> tuple[frozenset[str], int]:
+    """Return the class folders of a head of about `images`, and how many files of each are in it.
+
+    Folders are chosen by a hash of their names, so that neither the order of the names nor another folder decides.
+    """
+    number = max(1, min(len(folders), images // FILES_OF_FOLDER))
+    chosen = nsmallest(number, folders, key=name_hash)
+    return frozenset(chosen), -(-images // number)
 
 
 def find_folder_images(
-    storage: Storage, listing: Sequence[ObjectInfo], folders: Mapping[str, str], heads: _Heads
+    storage: Storage,
+    listing: Sequence[ObjectInfo],
+    folders: Mapping[str, str],
+    heads: Sequence[int],
+    head: HeadFiles | None,
 ) -> tuple[dict[str, FolderImages], tuple[str, ...]]:
     """Find the images of each split, and the sorted classes.
 
@@ -301,7 +303,8 @@ def find_folder_images(
         storage: Where the data are.
         listing: All files of the storage.
         folders: Folder of each split, below the root; empty for the root itself.
-        heads: What the index of HEAD_SPLIT begins with.
+        heads: Ascending numbers of images with which the index of HEAD_SPLIT begins.
+        head: What was listed, if that is the last of the heads alone.
 
     Raises:
         UsageError: There is no image in a class folder, or a split has classes that the others do not have.
@@ -317,7 +320,7 @@ def find_folder_images(
                 "`split`"
             )
     widest = max(classes_of, key=lambda split: len(classes_of[split]))
-    classes = tuple(sorted(classes_of[widest]))
+    classes = tuple(sorted(classes_of[widest])) if head is None else head.classes
     for split, names in classes_of.items():
         if not names <= classes_of[widest]:
             other = ", ".join(shown(name) for name in sorted(names - classes_of[widest])[:3])
@@ -335,38 +338,48 @@ def find_folder_images(
             refuse_pointer(storage, info.name, info.num_bytes)
         files = [(position[name], info) for name in sorted(by_class) for info in by_class[name]]
         cuts: tuple[int, ...] = ()
-        if split == HEAD_SPLIT and heads.images:
-            files, cuts = _heads_first(files, _ranks_in_class(listing, folders[split]), heads)
+        if split == HEAD_SPLIT and heads:
+            files, cuts = _heads_first(files, _ranks_in_folder(listing, folders[split]), heads, classes, head)
         images[split] = FolderImages(files, folders[split].count("/") + bool(folders[split]), skipped, cuts)
     return images, classes
 
 
-def _ranks_in_class(listing: Sequence[ObjectInfo], folder: str) -> dict[str, int]:
-    """Return for each file below a split's folder how many files of the same class folder are listed before it."""
-    prefix = f"{folder}/" if folder else ""
-    inside = (info.name for info in listing if info.name.startswith(prefix))
+def _ranks_in_folder(listing: Sequence[ObjectInfo], root: str) -> dict[str, tuple[str, int]]:
+    """Return the class folder of each file below a split's folder, and how many of its files are listed before it."""
+    prefix = f"{root}/" if root else ""
     seen: Counter[str] = Counter()
     ranks = {}
-    for name in inside:
-        class_name, slash, _ = name[len(prefix) :].partition("/")
-        if slash:
-            ranks[name] = seen[class_name]
-            seen[class_name] += 1
+    for info in listing:
+        folder, slash, _ = info.name.removeprefix(prefix).partition("/")
+        if slash and info.name.startswith(prefix) and not is_hidden_name(folder):
+            ranks[info.name] = (folder, seen[folder])
+            seen[folder] += 1
     return ranks
 
 
 def _heads_first(
-    files: list[tuple[int, ObjectInfo]], ranks: Mapping[str, int], heads: _Heads
+    files: list[tuple[int, ObjectInfo]],
+    ranks: Mapping[str, tuple[str, int]],
+    heads: Sequence[int],
+    classes: Sequence[str],
+    head: HeadFiles | None,
 ) -> tuple[list[tuple[int, ObjectInfo]], tuple[int, ...]]:
     """Return the files with those of each head before all others, and the number of files up to each head."""
-    folders = sum(rank == 0 for rank in ranks.values())
-    bounds = [_files_of_class(images, folders) for images in heads.images if folders <= MAX_HEAD_FOLDERS]
-    last = max(ranks.values())
-    bounds = [bound for bound in bounds if last >= bound or not heads.is_whole]
-    head_of = [bisect_right(bounds, ranks[info.name]) for _, info in files]
-    ordered = [files[number] for number in sorted(range(len(files)), key=head_of.__getitem__)]
-    sizes = Counter(head_of)
-    return ordered, tuple(accumulate(sizes[head] for head in range(len(bounds))))
+    folders = {folder for folder, _ in ranks.values()} if head is None else classes
+    bounds = [_head(folders, images) for images in heads]
+    if head is None:  # a head that holds all files is none
+        bounds = [
+            (chosen, most) for chosen, most in bounds if any(f in chosen and n >= most for f, n in ranks.values())
+        ]
+
+    def head_of(file: tuple[int, ObjectInfo]) -> int:
+        folder, rank = ranks[file[1].name]
+        return next((n for n, (chosen, most) in enumerate(bounds) if folder in chosen and rank < most), len(bounds))
+
+    numbers = list(map(head_of, files))
+    ordered = [files[at] for at in sorted(range(len(files)), key=numbers.__getitem__)]
+    sizes = Counter(numbers)
+    return ordered, tuple(accumulate(sizes[number] for number in range(len(bounds))))
 
 
 def left_out(skipped: Counter[str]) -> str:
@@ -498,11 +511,11 @@ def _find_folder(
     listing: Sequence[ObjectInfo],
     splits: Sequence[tuple[str, str]],
     labels: str | None,
-    heads: _Heads,
+    heads: tuple[Sequence[int], HeadFiles | None],
 ) -> Found:
     if labels not in (None, NO_LABELS):
         raise UsageError(f"`labels` {labels}: the label of an image folder is the folder; expected {NO_LABELS}")
-    images, classes = find_folder_images(storage, listing, folder_splits(storage, listing, splits), heads)
+    images, classes = find_folder_images(storage, listing, folder_splits(storage, listing, splits), *heads)
     return Found(
         kind="imagefolder",
         format="imagefolder",

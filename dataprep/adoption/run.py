@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataprep.adoption.find import Found, FoundShard, find, left_out, with_class_names
+from dataprep.adoption.find import Found, FoundShard, HeadFiles, find, left_out, with_class_names
 from dataprep.adoption.labels import FROM_ONE, NO_LABELS, distinct_keys, key_hash, listed_fields, shard_prefixes
 from dataprep.adoption.records import APART, DOTTED, Description, describe
 from dataprep.adoption.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
@@ -43,7 +43,7 @@ from dataprep.errors import AccessError, ConflictError, DataprepError, SourceErr
 from dataprep.formats.img2dataset import STATUSES, is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.messages import counted, did_you_mean, shell_words, shown
-from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import TooLargeError, read_bounded
 from dataprep.storage.readonly import ReadOnlyStorage
 from dataprep.storage.spool import temporary_folder
@@ -126,16 +126,14 @@ class _ReadData:
     description: Description
 
 
-def adopt(
-    request: AdoptRequest, progress: Progress, *, workers: int = 0, listing: Sequence[ObjectInfo] | None = None
-) -> Adoption:
+def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0, head: HeadFiles | None = None) -> Adoption:
     """Write index and manifest, unless they exist.
 
     Args:
         request: What to adopt, and where to put the index.
         progress: Receives progress reports.
         workers: Number of worker processes; with 0 this process reads the shards.
-        listing: The part of a folder's files that `head_files` lists; None: all files.
+        head: The part of a folder's files that `head_files` lists; None: all files.
 
     Raises:
         UsageError: There is nothing to adopt, another dataset exists, or the choice is ambiguous without further
@@ -164,7 +162,7 @@ def adopt(
         splits=request.splits,
         labels=request.labels,
         heads=request.heads,
-        listing=listing,
+        head=head,
     )
     found = with_class_names(found, request.class_names, request.labels)
     if found.has_classes_in_root and index.url == data.url:

@@ -3,7 +3,7 @@
 The index is what `dataprep adopt` writes. It is kept in the user's cache, in a folder whose name is a digest of the
 data's URL, so that the data need not be writable and the next run finds it.
 
-The index of a large folder begins with heads: the first files of every class folder. A loader over such a folder in a
+The index of a large folder begins with heads: the first files of many class folders. A loader over such a folder in a
 bucket can so begin before all files are listed, with the images that it would begin with anyway.
 """
 
@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from dataprep.adoption import Adoption, AdoptRequest, adopt, head_files
+from dataprep.adoption import Adoption, AdoptRequest, HeadFiles, adopt, head_files
 from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.manifest import MANIFEST, no_dataset
 from dataprep.dataset.paths import PLAN_JSON
@@ -30,7 +30,7 @@ from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import STALL_S
 from dataprep.messages import counted, human_bytes
-from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import Browsable
 
 HEADS = (8_192, 131_072)
@@ -53,10 +53,10 @@ class Growth:
         self.has_ended = False
         """Whether the last index was of all images."""
 
-    def begin(self, listing: Sequence[ObjectInfo]) -> str:
+    def begin(self, files: HeadFiles) -> str:
         """Index the first head, begin with the others, and return the URL of the head's index."""
         head = f"{self._folder.name}/0"
-        adoption = adopt(AdoptRequest(url=self._data_url, index_url=head, heads=HEADS[:1]), _Quiet(), listing=listing)
+        adoption = adopt(AdoptRequest(url=self._data_url, index_url=head, heads=HEADS[:1]), _Quiet(), head=files)
         say(f"{self._data_url}: {_understood(adoption)} are known; the others are listed meanwhile")
         words = [sys.executable, "-P", "-c", "from loaders.fetch.plain import make; make()"]
         path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
@@ -99,12 +99,12 @@ def make() -> None:
     try:
         data = open_linked(data_url)
         for number in range(1, len(heads)):
-            listing = _head_files(data, heads[number])
-            if listing is None:
+            files = _head_files(data, heads[number])
+            if files is None:
                 break
             head = f"{folder}/{number}"
             request = AdoptRequest(url=data_url, index_url=head, heads=heads[: number + 1])
-            adopt(request, _Quiet(), listing=listing)
+            adopt(request, _Quiet(), head=files)
             print(json.dumps({"head": head}), flush=True)
         with _alone(index):
             url, _ = indexed(data, index, heads=heads)
@@ -119,7 +119,7 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _head_files(data: Storage, images: int) -> list[ObjectInfo] | None:
+def _head_files(data: Storage, images: int) -> HeadFiles | None:
     """List the head of a folder in a bucket; None if the data are small, or of another kind."""
     return head_files(data, images) if isinstance(data, Browsable) else None
 
@@ -148,9 +148,9 @@ def indexed(
         raise no_dataset(data)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep" / "adopted"
     index = index or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])
-    if grows and open_storage(index).stat(MANIFEST) is None and (listing := _head_files(data, HEADS[0])):
+    if grows and open_storage(index).stat(MANIFEST) is None and (files := _head_files(data, HEADS[0])):
         growth = Growth(data, index)
-        return growth.begin(listing), growth
+        return growth.begin(files), growth
     request = AdoptRequest(url=data.url, index_url=index, heads=heads or HEADS)
     adoption = adopt(request, _Lines(), workers=available_cores())
     if adoption.changes:
