@@ -161,6 +161,8 @@ OnError: TypeAlias = Literal["raise", "skip"]
 RegionPolicy: TypeAlias = Literal["refuse", "warn", "off"]
 EVALUATION_CROP = 0.875
 """Ratio of the centre crop to the resized short side: 224 of 256, as ImageNet has been evaluated since AlexNet."""
+LETTERBOX = "letterbox"
+"""Value of `resize` for complete images."""
 MAX_THREADS = 16
 """Maximum number of decoding threads that one interpreter can keep busy; `processes` use further cores."""
 
@@ -206,7 +208,7 @@ class LoaderSettings(SharedSettings, total=False):
     image_size: int
     augment: bool | None
     scale: tuple[float, float] | list[float]
-    resize: int | None
+    resize: int | Literal["letterbox"] | None
     views: bool
 
 
@@ -239,6 +241,13 @@ class _Float(NamedTuple):
 
 
 _SECONDS = _Float("a number of seconds above 0")
+
+
+def _resize(name: str, value: Any) -> Any:
+    if value == LETTERBOX:
+        return value
+    _require(not isinstance(value, str), f"{name} must be a number of pixels or {LETTERBOX!r}, got {value!r}")
+    return _Int(1)(name, value)
 
 
 def _one_of(kind: Any) -> Callable[[str, Any], Any]:
@@ -330,8 +339,11 @@ class LoaderConfig:
     clip_crop: bool = _setting(
         False, "True: a crop larger than the image is cut to it, as in BYOL; False: another is drawn."
     )
-    resize: int | None = _setting(
-        None, "Short side before the centre crop, pixels; by default image_size / 0.875.", _Int(1)
+    resize: int | Literal["letterbox"] | None = _setting(
+        None,
+        "Short side before the centre crop, pixels; by default image_size / 0.875. `letterbox`: complete images of "
+        "their own shape in the middle of black rows, with augment flipped, but not cropped.",
+        _resize,
     )
     fields: tuple[str, ...] = _setting((), "Fields that are delivered with the images, e.g. `caption`.", _texts)
     views: bool = _setting(False, "Deliver each image's crop and flip as `batch.views`, for `loaders.transform_boxes`.")
@@ -494,7 +506,14 @@ class LoaderConfig:
     @property
     def short_side(self) -> int:
         """Short side to which an evaluation resizes, pixels."""
-        return round(self.image_size / EVALUATION_CROP) if self.resize is None else self.resize
+        if isinstance(self.resize, int):
+            return self.resize
+        return self.image_size if self.is_letterboxed else round(self.image_size / EVALUATION_CROP)
+
+    @property
+    def is_letterboxed(self) -> bool:
+        """Whether rows have complete images, instead of crops."""
+        return self.resize == LETTERBOX
 
     @property
     def num_threads(self) -> int:
@@ -507,7 +526,10 @@ class LoaderConfig:
         """Return the settings that the sequence of batches depends on, without ranks and settings that affect only
         speed."""
         names = ["batch_size", "seed", "shuffle", "image_size", "augment", "num_streams", "window"]
-        names += ["scale", "ratio", "flip", "clip_crop"] if self.augment else ["resize"]
+        if self.is_letterboxed:
+            names += ["resize", "flip"] if self.augment else ["resize"]
+        else:
+            names += ["scale", "ratio", "flip", "clip_crop"] if self.augment else ["resize"]
         if self.packs is not None:
             names = [name for name in names if name not in _IGNORED_BY_PACKS]
         if self.view_groups:

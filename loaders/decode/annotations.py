@@ -347,11 +347,15 @@ def _sampled(encoded: Mapping[str, Any], view: RowView) -> NDArray[np.bool_]:
     if not height * width:
         return np.zeros((view.size, view.size), np.bool_)
     columns, lines = (
-        np.clip(np.floor((np.arange(view.size) + 0.5 - shift) / scale), 0, side - 1).astype(np.int64)
-        for (scale, shift), side in zip(axes_of(view, (height, width)), (width, height), strict=True)
+        np.floor((np.arange(view.size) + 0.5 - shift) / scale).astype(np.int64)
+        for scale, shift in axes_of(view, (height, width))
+    )
+    (in_width, columns), (in_height, lines) = (
+        ((places >= 0) & (places < side), np.clip(places, 0, side - 1))
+        for places, side in ((columns, width), (lines, height))
     )
     ended_WH = np.searchsorted(np.cumsum(runs), columns[:, None] * height + lines, side="right")
-    inside: NDArray[np.bool_] = (ended_WH.T & 1).astype(np.bool_)
+    inside: NDArray[np.bool_] = (ended_WH.T & 1).astype(np.bool_) & in_height[:, None] & in_width
     return inside
 
 

@@ -43,7 +43,7 @@ class View(NamedTuple):
     """Height and width to which the box is scaled."""
     out_top: int
     out_left: int
-    """Top left corner of the output in the scaled box."""
+    """Top left corner of the output in the scaled box; negative in a letterbox, whose output is larger than the box."""
     flip: bool
     """Whether the output is mirrored, left to right, as the last step."""
 
@@ -64,7 +64,8 @@ class RowView(NamedTuple):
     """Height and width to which the crop is scaled."""
     out_top: int
     out_left: int
-    """Top left corner of the row in the scaled crop; 0 unless an evaluation takes the middle."""
+    """Top left corner of the row in the scaled crop; above 0 where an evaluation takes the middle, below 0 in a
+    letterbox."""
     flip: bool
     """Whether the row is mirrored, left to right, as the last step."""
     size: int
@@ -245,6 +246,25 @@ def evaluation_view(height: int, width: int, *, size: int, resize: int) -> View:
         resized_height, resized_width = resize, int(resize * width / height)
     out_top, out_left = round((resized_height - size) / 2), round((resized_width - size) / 2)
     return View(0, 0, height, width, resized_height, resized_width, out_top, out_left, False)
+
+
+def letterbox_views(
+    seed: int, positions: Sequence[int], sizes: Sequence[tuple[int, int]], *, size: int, flip: float
+) -> list[View]:
+    """Return the complete image in the middle of the output, scaled so that its longer side fits.
+
+    Args:
+        seed: Seed of the loader.
+        positions: Global positions of the samples.
+        sizes: Height and width of the images, pixels.
+        size: Side of the output, pixels.
+        flip: Probability of a horizontal flip.
+    """
+    views, flips = [], _draws(seed, positions)[:, 2 * TRIES + 2] < flip
+    for (height, width), flipped in zip(sizes, flips.tolist(), strict=True):
+        rows, columns = (max(1, round(side * size / max(height, width))) for side in (height, width))
+        views.append(View(0, 0, height, width, rows, columns, (rows - size) // 2, (columns - size) // 2, flipped))
+    return views
 
 
 def transform_generator(seed: int, position: int, view: int = 0) -> np.random.Generator:

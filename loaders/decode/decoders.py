@@ -136,6 +136,28 @@ class Decoder(ABC):
                 )
         return reasons
 
+    def decode_letterboxes(
+        self,
+        images: Sequence[bytes | memoryview],
+        views: Sequence[View],
+        out_NHWC: NDArray[np.uint8],
+        rows: Sequence[int],
+    ) -> list[str | None]:
+        """Write the complete image i to the middle of out_NHWC[rows[i]], and 0 around it; see `decode_many`."""
+        import numpy as np
+
+        reasons = []
+        for data, view, row in zip(images, views, rows, strict=True):
+            height, width, out_HWC = view.resized_height, view.resized_width, out_NHWC[row]
+            pixels_1TP = np.empty((1, height * width, 3), np.uint8)  # patches of one pixel, in the order of an image
+            reasons += self.decode_patches([data], [view._replace(out_top=0, out_left=0)], pixels_1TP, [0])
+            top, left = -view.out_top, -view.out_left
+            if view.flip:
+                left = out_HWC.shape[1] - width - left
+            out_HWC[...] = 0
+            out_HWC[top : top + height, left : left + width] = pixels_1TP.reshape(height, width, 3)
+        return reasons
+
     def decode_patches(
         self,
         images: Sequence[bytes | memoryview],

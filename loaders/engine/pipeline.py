@@ -36,6 +36,7 @@ from loaders.decode.crop import (
     View,
     evaluation_view,
     grouped_views,
+    letterbox_views,
     row_view,
     transform_generator,
     whole_views,
@@ -501,6 +502,9 @@ class Pipeline:
         if places:
             starts = [place.start for place in places]
             faults = self.decoder.decode_patches(data, [place.view for place in places], rows.images, starts)
+        elif self._config.is_letterboxed:
+            first = [view for view, *_ in views]
+            faults = self.decoder.decode_letterboxes(data, first, rows.images, [image.row for image in sized])
         else:
             faults = self.decoder.decode_views(data, views, rows.groups, [image.row for image in sized])
         self.activity.advance()
@@ -553,13 +557,18 @@ class Pipeline:
 
     def _views(self, chunk: list[_Image]) -> list[list[View]]:
         """Return all views of each image."""
-        config = self._config
+        config, positions = self._config, [image.pick.position for image in chunk]
+        if config.is_letterboxed:
+            sizes = [(image.height, image.width) for image in chunk]
+            flip = config.flip if config.augment else 0.0
+            views = letterbox_views(config.seed, positions, sizes, size=config.image_size, flip=flip)
+            return [[view] for view in views]
         if not config.augment:
             size, resize = config.image_size, config.short_side
             return [[evaluation_view(image.height, image.width, size=size, resize=resize)] for image in chunk]
         return grouped_views(
             config.seed,
-            [image.pick.position for image in chunk],
+            positions,
             [image.height for image in chunk],
             [image.width for image in chunk],
             config.crop_groups,

@@ -22,6 +22,7 @@ WRONG = [
     ({"seed": 2**70}, f"seed must be less than 2^64, got {2**70}"),
     ({"seed": "0"}, "seed must be a whole number, got '0'"),
     ({"scale": 7}, "scale must be a pair of numbers, got 7"),
+    ({"resize": "letter"}, "resize must be a number of pixels or 'letterbox', got 'letter'"),
     ({"scale": (0.1, "1")}, "scale must be a pair of numbers, got (0.1, '1')"),
     ({"ratio": (0.5, math.inf)}, "ratio must be a range above 0, got (0.5, inf)"),
     ({"flip": "yes"}, "flip must be a probability, got 'yes'"),

@@ -37,7 +37,7 @@ from loaders.decode.annotations import (
     transform_points,
     transform_polygons,
 )
-from loaders.decode.crop import RandomCrop, RowView, evaluation_view, row_view, train_views
+from loaders.decode.crop import RandomCrop, RowView, evaluation_view, letterbox_views, row_view, train_views
 from loaders.samples import Samples
 from tests.support.forked_transforms import forked_transforms  # noqa: F401
 from tests.support.markdown import blocks
@@ -51,7 +51,10 @@ def row_views(draw: st.DrawFn, max_side: int, max_size: int) -> RowView:
     """How a loader crops an image of any size, for training or for an evaluation."""
     height, width = draw(st.integers(1, max_side)), draw(st.integers(1, max_side))
     size = draw(st.integers(1, max_size))
-    if draw(st.booleans()):
+    kind = draw(st.sampled_from(("crop", "evaluation", "letterbox")))
+    if kind == "letterbox":
+        (view,) = letterbox_views(draw(st.integers(0, 999)), [0], [(height, width)], size=size, flip=0.5)
+    elif kind == "crop":
         crop = RandomCrop(scale=(0.05, 1.0))
         (view,) = train_views(
             draw(st.integers(0, 999)), [draw(st.integers(0, 999))], [height], [width], size=size, crop=crop
@@ -114,6 +117,12 @@ def test_annotations_are_carried_in_every_format(marked, fmt):
     found = misplaced_in(marked(fmt), transform=AnnotationTransform(PEOPLE), epochs=3)
     assert found["objects"] >= 40
     assert found["corners"] >= 60
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_complete_images_in_a_letterbox_keep_all_objects(marked, augment):
+    found = misplaced_in(marked(), transform=AnnotationTransform(PEOPLE), resize="letterbox", augment=augment)
+    assert found == {"objects": 2 * 16, "corners": 2 * 16 * 4}
 
 
 def test_annotations_of_a_dataset_of_smaller_images_are_scaled(marked):
@@ -182,9 +191,9 @@ def test_the_example_of_the_documents_runs(marked, monkeypatch, tmp_path):
     for images, targets in seen:
         assert len(images) == len(targets) == 8
         for target in targets:
-            count = len(target["labels"])
-            assert (target["boxes"].shape, target["masks"].shape) == ((count, 4), (count, 48, 48))
-    assert sum(len(target["labels"]) for _, targets in seen for target in targets) >= 10
+            count = len(target["label"])
+            assert (target["bbox"].shape, target["segmentation"].shape) == ((count, 4), (count, 48, 48))
+    assert sum(len(target["label"]) for _, targets in seen for target in targets) >= 10
 
 
 # What is refused, and what a state says

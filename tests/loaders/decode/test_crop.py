@@ -15,6 +15,7 @@ from loaders.decode.crop import (
     View,
     evaluation_view,
     grouped_views,
+    letterbox_views,
     train_views,
     transform_generator,
     whole_views,
@@ -79,6 +80,14 @@ def test_golden_views():
         View(0, 933, 100, 133, 224, 224, 0, 0, False),
         View(0, 4, 1, 2, 224, 224, 0, 0, False),
         View(121, 22, 503, 437, 224, 224, 0, 0, False),
+    ]
+
+
+def test_golden_views_of_complete_images():
+    assert letterbox_views(7, [0, 1, 5], [(375, 500), (100, 2001), (333, 250)], size=224, flip=0.5) == [
+        View(0, 0, 375, 500, 168, 224, -28, 0, False),
+        View(0, 0, 100, 2001, 11, 224, -107, 0, False),
+        View(0, 0, 333, 250, 224, 168, 0, -28, True),
     ]
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 from dataprep.builder import images
 from dataprep.errors import ImageError, UsageError
 from loaders.decode import decoders as decode
-from loaders.decode.crop import View, evaluation_view, train_views
+from loaders.decode.crop import View, evaluation_view, letterbox_views, train_views
 from loaders.decode.decoders import extension_available, open_decoder, without_lower_rows
 from tests.support.jpeg_crops import compare_crops
 from tests.support.jpeg_forms import by_pillow, jpegs, picture
@@ -548,6 +548,23 @@ def test_patches_of_other_formats_are_decoded_and_those_of_damaged_files_are_bla
     expected = pillow_result(png.getvalue(), view, 48, Image.Resampling.BICUBIC)
     assert np.array_equal(decode.image_of_patches(out[0, :6], 3), expected)
     assert not out[0, 6:].any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_letterbox_has_the_complete_image_in_its_middle(backend, flip):
+    ((_, data), *_) = jpegs(np.random.default_rng(3), 61, 90)
+    (view,) = letterbox_views(0, [0], [(61, 90)], size=48, flip=float(flip))
+    out = np.full((3, 48, 48, 3), 7, np.uint8)
+    found = open_decoder("bicubic", backend).decode_letterboxes([data, b"no image"], [view, view], out, [2, 0])
+    assert (found[0], "by Pillow" in str(found[1])) == (None, True)
+    assert (out[0] == 0).all()
+    assert (out[1] == 7).all()
+    scaled = Image.open(io.BytesIO(data)).convert("RGB").resize((48, 33), Image.Resampling.BICUBIC)
+    row = Image.new("RGB", (48, 48))
+    row.paste(scaled, (0, 7 if view.out_top == -7 else 8))
+    expected = np.asarray(row)[:, ::-1] if flip else np.asarray(row)
+    assert np.abs(out[2].astype(int) - expected).max() <= (0 if backend == "extension" else 2)
 
 
 @needs_extension
