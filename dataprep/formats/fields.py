@@ -39,7 +39,8 @@ def read_fields(format_name: str, record: Record, names: Sequence[str], features
         names: For webdataset, suffixes of members (text becomes str, other bytes stay), else keys of the .json member.
             For TFRecord, features (text becomes str; one number, or a list of several). If only one of `caption` and
             `txt` exists, either name finds it.
-        features: Features of the dataset's manifest: their values have the same types in every format.
+        features: Features of the dataset's manifest: their names come first, and their values have the same types in
+            every format.
 
     Raises:
         FormatError: A field does not exist (the message lists those that do), or the record is damaged.
