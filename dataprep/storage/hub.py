@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -183,22 +183,35 @@ class HubStorage(ReadOnlyStorage):
         return data, base.ObjectInfo(name, int(size), None) if size.isdecimal() else None
 
     @cached_property
-    def _sizes(self) -> dict[str, int]:
-        """Sizes of all files below the folder, by name. A commit never changes, so they are listed once."""
+    def _sizes(self) -> Mapping[str, int]:
+        """Sizes of all files below the folder, by name."""
+        if _COMMIT.fullmatch(self._place.revision):  # it never changes, so a process lists it once
+            with _hub_errors(self._place):
+                from huggingface_hub import constants
+
+                return _sizes_of_commit(self._place, constants.ENDPOINT)
+        return _sizes(self._place)
+
+
+@lru_cache(maxsize=4)
+def _sizes_of_commit(place: HubPlace, _endpoint: str) -> Mapping[str, int]:
+    return _sizes(place)
+
+
+def _sizes(place: HubPlace) -> Mapping[str, int]:
+    inside, found = f"{place.path}/" if place.path else "", dict[str, int]()
+    with _hub_errors(place):
         from huggingface_hub.errors import EntryNotFoundError
 
-        place, found = self._place, dict[str, int]()
-        inside = f"{place.path}/" if place.path else ""
-        with _hub_errors(place):
-            try:
-                for path, num_bytes in _files(place):
-                    if path.startswith(inside):
-                        found[path.removeprefix(inside)] = num_bytes
-                    if len(found) > MAX_FILES:
-                        raise StorageError(f"{self.url}: over {MAX_FILES:,} files; name a folder of it")
-            except EntryNotFoundError:
-                return {}
-        return found
+        try:
+            for path, num_bytes in _files(place):
+                if path.startswith(inside):
+                    found[path.removeprefix(inside)] = num_bytes
+                if len(found) > MAX_FILES:
+                    raise StorageError(f"{place.url}: over {MAX_FILES:,} files; name a folder of it")
+        except EntryNotFoundError:
+            return {}
+    return found
 
 
 def _files(place: HubPlace) -> Iterator[tuple[str, int]]:

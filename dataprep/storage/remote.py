@@ -123,7 +123,9 @@ class RemoteStorage(ReadOnlyStorage):
                     if meta["size"] == 0 and self.stat(name) is None:
                         continue
                     if path < last:
-                        raise StorageError(f"{self.url}: lists {quoted(path)} after {quoted(last)}; expected an order")
+                        raise StorageError(
+                            f"{self.url}: lists {quoted(path)} after {quoted(last)}; a store must list in order"
+                        )
                     last = path
                     yield _info(name, meta)
 

@@ -96,6 +96,13 @@ def test_files_are_listed_and_read_by_range(server):
     assert list(open_storage("hf://datasets/some/dogs/absent").list()) == []
 
 
+def test_a_commit_is_listed_once_by_a_process(server):
+    url = pinned("hf://datasets/some/dogs").url
+    names = [[info.name for info in open_storage(url).list()] for _ in range(2)]
+    assert names == [sorted(FILES)] * 2
+    assert sum("/tree/" in request for request in server.requests) == 2  # pages of one listing
+
+
 def test_what_is_not_there(server):
     storage = open_storage("hf://datasets/some/dogs")
     for read in (storage.read, storage.open, lambda name: storage.read_range(name, 0, 1)):
