@@ -142,7 +142,9 @@ def _read_tar(record: Record, names: Sequence[str], features: Features) -> Value
         if document is None:
             document = _document(reader, members.get("json"))
         found = feature or _known(name, document)
-        if found is None or suffix or found not in document:
+        if suffix:
+            raise FormatError(f"record: no member .{suffix}, which has the field {name!a}; expected it after the image")
+        if found is None or found not in document:
             raise _missing(name, [f".{suffix}" for suffix in members], document)
         values[name] = document[found] if feature is None else from_json(features[feature], document[found])
     return values

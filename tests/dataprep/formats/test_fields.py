@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.dataset.features import Feature
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats.fields import check_fields, check_record_fields, read_fields
 from tests.support.samples import examples, mutations
@@ -83,6 +84,19 @@ def test_a_caption_may_be_in_the_json():
     record = tar_record({"x.jpg": b"j", "x.json": b'{"caption": "one"}'})
     assert read_fields("webdataset", record, ("caption",)) == {"caption": "one"}
     assert read_fields("webdataset", record, ("txt",)) == {"txt": "one"}
+
+
+def test_a_feature_is_read_from_its_own_place_alone():
+    features = {"caption": Feature("text", member="txt"), "age": Feature("int64", member="n"), "raw": Feature("bytes")}
+    text = b'{"caption":"no","raw":"aGk="}'
+    record = tar_record({"k.jpg": b"j", "k.json": text, "k.n": b"7", "k.txt": b"yes", "k": b"?"})
+    found = read_fields("webdataset", record, ("caption", "raw", "age"), features)
+    assert found == {"caption": "yes", "raw": b"hi", "age": 7}
+    assert read_fields("webdataset", record, ("txt",), features) == {"txt": "yes"}
+    with pytest.raises(FormatError, match=r"no member \.txt, which has the field 'caption'"):
+        read_fields("webdataset", tar_record({"k.jpg": b"j", "k.json": text}), ("caption",), features)
+    with pytest.raises(FormatError, match="'age' is b'seven', expected int64"):
+        read_fields("webdataset", tar_record({"k.jpg": b"j", "k.n": b"seven"}), ("age",), features)
 
 
 def test_fields_of_members_with_long_names_are_read():
