@@ -92,6 +92,8 @@ def read_all_fields(format_name: str, record: Record, image_at: int, leave_out: 
     for suffix, member in members.items():
         if member.offset != image_at and suffix != "json" and suffix not in leave_out:
             values[suffix] = _text(reader.content(member))
+    if values.get("txt") == "" and document.get("caption", "") is None:
+        values["caption"] = ""  # img2dataset writes a caption that its table lacks as null, and as an empty text
     return values
 
 

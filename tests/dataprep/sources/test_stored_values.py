@@ -104,6 +104,13 @@ def test_all_fields_that_every_sample_has_are_kept_and_others_are_named(tmp_path
     assert lines[-1].endswith("every image needs one; `default` some=VALUE keeps it")
 
 
+def test_a_caption_that_img2dataset_found_empty_is_an_empty_text(tmp_path):
+    rows = [{"txt": b"one", "json": {"caption": "one"}}, {"txt": b"", "json": {"caption": None}}]
+    found, lines = all_kept(tmp_path, rows)
+    assert found == {"00000": {"caption": "one"}, "00001": {"caption": ""}}
+    assert not [line for line in lines if line.startswith("warning")]
+
+
 CAT = {"label": "cat", "image": "a.jpg", "orientation": "left", "key": "a", "width": 20, "height": 20}
 
 
