@@ -27,7 +27,7 @@ from tests.support.own_data import build_own, class_folders, write_files
 def noise_of(seed):
     """A picture of about 100 kB."""
     stream = io.BytesIO()
-    Image.frombytes("RGB", (200, 200), random.Random(seed).randbytes(120_000)).save(stream, "JPEG", quality=95)
+    Image.frombytes("RGB", (300, 300), random.Random(seed).randbytes(270_000)).save(stream, "JPEG", quality=95)
     return stream.getvalue()
 
 
