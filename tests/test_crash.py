@@ -137,7 +137,7 @@ def _interrupted(arguments: list[object], output: Path) -> tuple[int, str]:
         command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     while process.poll() is None and not list(output.glob("_build/*/*/receipts/*")):
-        time.sleep(0.005)
+        time.sleep(0.02)
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=800)
