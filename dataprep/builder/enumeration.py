@@ -431,8 +431,8 @@ class Enumerator:
 
     def _expect_archives(self) -> None:
         """Look up the archives of a published dataset before it is opened."""
-        from dataprep.storage.gcs import ExpectedGCS
+        from dataprep.storage.originals import Expected
 
-        if isinstance(self.source, ExpectedGCS):
+        if isinstance(self.source, Expected):
             archives = (archive for facts in self.dataset.facts.values() for archive in facts.archives)
             self.source.expect([archive.name for archive in archives])

@@ -18,6 +18,7 @@ never logged.
     gcs.py, gcs_transfers.py          bucket; its range reads and uploads
     gcs_client.py, gcs_location.py    the client, its retries and errors; the place of a bucket
     hub.py, remote.py, readonly.py    the Hugging Face Hub; S3, Azure and web servers; what is only read
+    originals.py                      buckets of originals, whose objects are looked up at once and remembered
     copies.py, checksums.py           copies of objects; digests
     ranges.py, parquet.py             objects read in ranges; parquet files
 """
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from dataprep.errors import UsageError
@@ -76,9 +78,11 @@ def expected(storage: Storage) -> Storage:
     """Prepare a storage for a dataset's archives: a bucket can look up many names at once; any other stays as it is."""
     if storage.is_local:
         return storage
-    from dataprep.storage.gcs import ExpectedGCS, GCSStorage
+    from dataprep.storage.gcs import GCSStorage
+    from dataprep.storage.originals import Expected
+    from dataprep.storage.remote import BucketStorage
 
-    return ExpectedGCS(storage.url) if type(storage) is GCSStorage else storage
+    return cast(Storage, Expected(storage)) if isinstance(storage, GCSStorage | BucketStorage) else storage
 
 
 def _open_path(path: str) -> Storage:

@@ -10,12 +10,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
 from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
 from dataprep.messages import quoted
 
+MAX_STATS = 64
+"""Number of objects that are asked for one by one; for more, a listing of a thousand with each request is faster."""
 NO_VERSION = 0
 """Version of an object whose version is not known."""
 _FACTOR, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1
@@ -251,6 +254,15 @@ def read_bounded(
         return None
     except TooLargeError as fault:
         raise error(f"{fault}; {advice}") from None
+
+
+def listed(storage: Storage, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
+    """Return the result of `stat` for each name, from a listing of the deepest folder that holds them all."""
+    first, last = min(names).split("/")[:-1], max(names).split("/")[:-1]
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    wanted, folder = set(names), "".join(f"{part}/" for part, _ in same)
+    found = {info.name: info for info in storage.list(folder) if info.name in wanted}
+    return [found.get(name) for name in names]
 
 
 def check_name(name: str) -> str:

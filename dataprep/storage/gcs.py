@@ -1,7 +1,6 @@
 """A prefix of a Cloud Storage bucket as a place for objects: create-only uploads, many range reads at once.
 
-`GCSStorage` is the place. `ExpectedGCS` is a bucket of originals that looks up the archives of a dataset at once, and
-remembers the versions of all listed objects. `StagedGCS` serves a writer that may lose the right to write while it is
+`GCSStorage` is the place. `StagedGCS` serves a writer that may lose the right to write while it is
 suspended:
 
     upload to root/tmp/<name>-<uuid> -> is the place still ours? -> the server copies it to its name, if that is free
@@ -21,7 +20,6 @@ import itertools
 import re
 import sys
 import tempfile
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,18 +38,14 @@ from dataprep.storage.ranges import RangeStream
 from dataprep.storage.spool import NAME_CHARACTERS, process_spools, remove_stale_spools
 
 if TYPE_CHECKING:
-    import numpy as np
     from google.api_core.page_iterator import HTTPIterator
     from google.cloud.storage import Blob
-    from numpy.typing import NDArray
 
 # A chunk costs one round trip, and is held in memory while it is sent; larger chunks hardly save time.
 UPLOAD_CHUNK_BYTES = 16 << 20
 # A name that is taken and then free again means that another build is removing the object.
 UPLOAD_TRIES = 3
 DELETES_IN_FLIGHT = 32
-# For more objects a listing, which returns a thousand with one request, is faster.
-MAX_STATS = 64
 LISTED_FIELDS = "items(name,size,crc32c,generation),nextPageToken"
 DELETE_BATCH = 1000
 STREAM_BUFFER_BYTES = 1 << 20
@@ -134,9 +128,8 @@ class GCSStorage:
     def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
         """Ask for a few objects at the same time; for more, list the folder that holds them all."""
         distinct = dict.fromkeys(names)
-        if len(distinct) > MAX_STATS:
-            listed = {info.name: info for info in self.list(_common_folder(names)) if info.name in distinct}
-            return [listed.get(name) for name in names]
+        if len(distinct) > base.MAX_STATS:
+            return base.listed(self, names)
         with ThreadPoolExecutor(max(1, len(distinct))) as threads:
             found = dict(zip(distinct, threads.map(self.stat, distinct), strict=True))
         return [found[name] for name in names]
@@ -472,13 +465,6 @@ def _info(name: str, blob: Blob) -> base.ObjectInfo:
     return base.ObjectInfo(name, blob.size, blob.crc32c, blob.generation, version=blob.generation)
 
 
-def _common_folder(names: Sequence[str]) -> str:
-    """Return the deepest folder that holds all names, with its slash; empty for the root."""
-    first, last = min(names).split("/")[:-1], max(names).split("/")[:-1]
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-    return "".join(f"{part}/" for part, _ in same)
-
-
 def _content_type(name: str) -> str:
     return CONTENT_TYPES.get(PurePosixPath(name).suffix, "application/octet-stream")
 
@@ -491,62 +477,6 @@ def _session_is_lost(error: Exception) -> bool:
         return error.code in HTTP_SESSION_LOST and not is_missing_bucket(error)
     # The library gives up if the server kept only a part of a chunk.
     return "unexpected state" in str(error)
-
-
-class ExpectedGCS(GCSStorage):
-    """Storage that knows the metadata of the objects that were expected, and sizes and versions of all listed ones."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self._known: dict[str, base.ObjectInfo | None] = {}
-        # 24 bytes for each object; the names of a million objects would take 150 MB.
-        self._listed = array("q"), array("q"), array("q")
-        """Hash of the name, size and version of each listed object."""
-        self._order: NDArray[np.int64] | None = None
-        """Positions of the listed objects, sorted by their hashes; None after further objects were listed."""
-
-    def expect(self, names: Sequence[str]) -> None:
-        """Read the metadata of some objects, with one request each at the same time, for later calls of `stat`."""
-        new = [name for name in dict.fromkeys(names) if name not in self._known]
-        if new:
-            with ThreadPoolExecutor(len(new)) as threads:
-                self._known |= dict(zip(new, threads.map(super().stat, new), strict=True))
-
-    def stat(self, name: str) -> base.ObjectInfo | None:
-        """Return the object's metadata; with one request if it was not expected."""
-        return self._known[name] if name in self._known else super().stat(name)
-
-    def list(self, prefix: str = "", first: str = "") -> Iterator[base.ObjectInfo]:
-        """List objects, and remember their sizes and versions."""
-        for info in super().list(prefix, first):
-            for column, value in zip(self._listed, (hash(info.name), info.num_bytes, info.version), strict=True):
-                column.append(value)
-            self._order = None
-            yield info
-
-    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
-        """Return the known metadata of each object, and request the others."""
-        found = {name: self._known.get(name) or self._as_listed(name) for name in dict.fromkeys(names)}
-        unknown = [name for name, info in found.items() if info is None]
-        asked = dict(zip(unknown, super().stats(unknown), strict=True))
-        found |= asked
-        if len(asked) <= MAX_STATS:  # for more objects, `list` has remembered the listing
-            self._known |= asked
-        return [found[name] for name in names]
-
-    def _as_listed(self, name: str) -> base.ObjectInfo | None:
-        """Return an object as it was first listed, without its checksum; None if it was not."""
-        hashes, sizes, versions = self._listed
-        if not hashes:
-            return None
-        import numpy as np
-
-        if self._order is None:
-            self._order = np.argsort(np.array(hashes), kind="stable")
-        at = int(np.searchsorted(np.frombuffer(hashes, np.int64), hash(name), sorter=self._order))
-        if at == len(self._order) or hashes[position := int(self._order[at])] != hash(name):
-            return None
-        return base.ObjectInfo(name, sizes[position], None, version=versions[position])
 
 
 class StagedGCS(GCSStorage):

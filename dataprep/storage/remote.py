@@ -222,8 +222,12 @@ class RemoteStorage(ReadOnlyStorage):
             raise UnansweredError(f"{url}: {said}; {step}") from error
 
 
-class _BucketStorage(RemoteStorage):
+class BucketStorage(RemoteStorage):
     """A prefix of a bucket or container, of which a level or a beginning can be listed alone."""
+
+    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
+        """Ask for a few objects at the same time; for more, list the folder that holds them all."""
+        return super().stats(names) if len(set(names)) <= base.MAX_STATS else base.listed(self, names)
 
     def folders(self, prefix: str = "") -> Sequence[str]:
         """List the folders below a prefix with one request for each thousand names."""
@@ -239,7 +243,7 @@ class _BucketStorage(RemoteStorage):
         return list(islice(self.list(prefix), most))
 
 
-class S3Storage(_BucketStorage):
+class S3Storage(BucketStorage):
     """A prefix of a bucket of S3, or of a store with its protocol, at AWS_ENDPOINT_URL."""
 
     kind = "S3"
@@ -278,7 +282,7 @@ class S3Storage(_BucketStorage):
         raise CredentialsError(f"{self.url}: no credentials were found; {advice}")
 
 
-class AzureStorage(_BucketStorage):
+class AzureStorage(BucketStorage):
     """A prefix of a container of Azure Blob Storage."""
 
     kind = "Azure"

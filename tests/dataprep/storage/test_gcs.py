@@ -10,9 +10,9 @@ from threading import Event
 import pytest
 
 from dataprep.errors import AccessError, ConflictError, StorageError, UsageError
-from dataprep.storage import expected, gcs, gcs_client, open_storage
+from dataprep.storage import gcs, gcs_client, open_storage
 from dataprep.storage.checksums import crc32c_of, crc32c_of_bytes, crc32c_text
-from dataprep.storage.gcs import ExpectedGCS, GCSStorage
+from dataprep.storage.gcs import GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.gcs_proxy import FAULTS, HALF_CHUNK, RESET_AFTER, RESET_BODY
 from tests.support.storages import LARGE_BYTES, all_calls, publish
@@ -203,24 +203,6 @@ def test_objects_get_the_content_type_of_their_name(storage: GCSStorage) -> None
 
 
 # Many at a time, and other processes
-
-
-def test_expected_objects_are_asked_for_once(gcs, bucket_url):
-    plain = open_storage(bucket_url)
-    plain.create("a.tar", b"bytes")
-    storage = expected(plain)
-    assert isinstance(storage, ExpectedGCS)
-    storage.expect(["a.tar", "none.tar"])
-    before = gcs.stats()["requests"]
-    assert (storage.stat("a.tar"), storage.stat("none.tar")) == (plain.stat("a.tar"), None)
-    assert gcs.stats()["requests"] == before + 1  # that of `plain`
-    plain.create("b.tar", b"more")
-    assert storage.stat("b.tar") == plain.stat("b.tar")
-
-
-def test_a_disk_is_asked_as_before(tmp_path):
-    storage = open_storage(str(tmp_path))
-    assert expected(storage) is storage
 
 
 ROOT = "_build/plan/id"
