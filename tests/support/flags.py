@@ -119,8 +119,8 @@ def _arguments(command: click.Command, hostile: click.Parameter, value: str, fol
         elif given is not None:
             several = parameter.nargs if parameter.nargs > 0 else 1
             options += [parameter.opts[0], *[given] * several]
-        elif "--dry-run" in parameter.opts:
-            options.append("--dry-run")
+        elif parameter.opts[0] in ("--dry-run", "--once"):
+            options.append(parameter.opts[0])
     yield from (*options, "--", *positional)
 
 
