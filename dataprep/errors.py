@@ -2,6 +2,7 @@
 
 DataprepError                    1  a check failed or a build could not be finished
 ├── UsageError                   2  wrong flag, wrong value, refused combination
+│   └── MissingPackageError      2  a package that an extra installs is missing; also an ImportError
 ├── SourceError                  2  original files: absent, truncated, of the wrong count, hostile
 ├── ImageError                   1  one image was rejected and the limit on rejections was exceeded
 ├── StorageError                 1  an operation on a disk or bucket failed
@@ -18,10 +19,13 @@ DataprepError                    1  a check failed or a build could not be finis
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 DISTRIBUTION = "tpu-dataprep"
 """Name under which pip installs this project. `dataprep`, the name to import, is another project's on the index."""
@@ -34,6 +38,10 @@ class DataprepError(Exception):
 
 
 class UsageError(DataprepError):
+    exit_code = 2
+
+
+class MissingPackageError(UsageError, ImportError):
     exit_code = 2
 
 
@@ -90,3 +98,28 @@ class UndecidedError(DataprepError):
 def install_hint(extra: str) -> str:
     """Return the command that installs the packages of an extra: `pip install 'tpu-dataprep[laion]'`."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+@contextmanager
+def needing(extra: str, what: str, otherwise: str = "") -> Iterator[None]:
+    """Turn an import that fails inside the block into one line with the command that installs the package.
+
+    Args:
+        extra: Extra of this project that has the package.
+        what: What needs it, the beginning of the line. The script of this name ends, because nothing catches an error
+            that a script's own imports raise.
+        otherwise: Other advice, the end of the line.
+
+    Raises:
+        MissingPackageError: An import failed.
+    """
+    try:
+        yield
+    except MissingPackageError:
+        raise
+    except ImportError as error:
+        missing = MissingPackageError(f"{what}: {error}; {install_hint(extra)}{otherwise}")
+        if os.path.basename(sys.argv[0]) != what:  # noqa: PTH119  pathlib is not loaded otherwise
+            raise missing from error
+        print(missing, file=sys.stderr)
+        raise SystemExit(missing.exit_code) from None

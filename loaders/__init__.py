@@ -121,7 +121,10 @@ _MODULES = {
     "transform_masks": "loaders.decode.annotations",
     "transform_points": "loaders.decode.annotations",
     "transform_polygons": "loaders.decode.annotations",
+    "TorchBatches": "loaders.torch",
+    "TorchSamples": "loaders.torch",
 }
+"""Modules of the public names, and of two of PyTorch's that are looked for here; a star does not import these."""
 
 
 def __getattr__(name: str) -> Any:

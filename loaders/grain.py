@@ -17,14 +17,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, TypedDict, Unpack
 
-import grain
-
-from dataprep.errors import UsageError
+from dataprep.errors import UsageError, needing
 from dataprep.storage import absolute
 from loaders.config import LoaderConfig, LoaderSettings
 from loaders.engine.batch import Batch, LoaderState
 from loaders.loader import Loader, OpensLoader, open_configured, open_loader
 from loaders.samples import Sample, Samples
+
+with needing("grain", "loaders.grain"):
+    import grain
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dataprep.errors import UsageError
+from dataprep.errors import UsageError, needing
 from loaders.decode.crop import RowView
 from loaders.engine.batch import Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups, rows_per_part
 from loaders.loader import Loader
@@ -72,7 +72,8 @@ class JaxViewBatch(JaxBatch):
 
 def host_rank() -> tuple[int, int]:
     """Return this process's number and the number of processes: `rank` and `world_size` of `open_loader`."""
-    import jax
+    with needing("jax", "loaders.jax"):
+        import jax
 
     return jax.process_index(), jax.process_count()
 
@@ -94,7 +95,8 @@ def device_batches(
     Raises:
         UsageError: The loader has another rank than this process, or the batch cannot be cut along the axis.
     """
-    from jax.sharding import NamedSharding, PartitionSpec
+    with needing("jax", "loaders.jax"):
+        from jax.sharding import NamedSharding, PartitionSpec
 
     axes = (axis,) if isinstance(axis, str) else axis
     part_rows = rows_per_part(loader.config, mesh.shape, axes, host_rank())

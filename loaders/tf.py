@@ -17,7 +17,7 @@ from itertools import chain, repeat
 from math import inf
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from dataprep.errors import UsageError
+from dataprep.errors import UsageError, needing
 from loaders.config import spans
 from loaders.engine.batch import Batch
 from loaders.engine.producer import image_shape
@@ -66,7 +66,8 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     Raises:
         UsageError: The loader delivers packs.
     """
-    import tensorflow as tf
+    with needing("tf", "loaders.tf"):
+        import tensorflow as tf
 
     config = loader.config
     if config.packs is not None:

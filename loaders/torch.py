@@ -21,14 +21,15 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
-
-from dataprep.errors import UsageError
+from dataprep.errors import UsageError, needing
 from loaders.decode.crop import RowView
 from loaders.engine.batch import ARRAYS, Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
 from loaders.loader import Loader
 from loaders.samples import PADDING, Asked, Opened, Sample, Samples, Steps
+
+with needing("torch", "loaders.torch"):
+    import torch
+    from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 if TYPE_CHECKING:
     import numpy as np

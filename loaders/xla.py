@@ -20,13 +20,16 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from dataprep.errors import UsageError
+from dataprep.errors import UsageError, needing
 from loaders.engine.batch import Batch, array_dimensions, rows_per_part
 from loaders.loader import Loader
-from loaders.torch import TorchBatch, _tensors, _torch_batch
+
+with needing("xla", "loaders.xla"):
+    import torch
+
+    from loaders.torch import TorchBatch, _tensors, _torch_batch
 
 if TYPE_CHECKING:
-    import torch
     from torch_xla.distributed.spmd import Mesh, ShardingSpec
 
 __all__ = ["device_batches", "host_rank"]
@@ -39,7 +42,8 @@ def host_rank() -> tuple[int, int]:
     TPU v2 and v3 without SPMD, where two threads share a process, use the ordinals instead.
     """
     _require_no_tensorflow()
-    import torch_xla.runtime as xr
+    with needing("xla", "loaders.xla"):
+        import torch_xla.runtime as xr
 
     return xr.process_index(), xr.process_count()
 
@@ -69,7 +73,8 @@ def device_batches(
             was imported before torch_xla.
     """
     _require_no_tensorflow()
-    import torch_xla
+    with needing("xla", "loaders.xla"):
+        import torch_xla
 
     sharding = None if mesh is None else _input_sharding(loader, mesh, axis)
     return _run(loader, torch_xla.device() if device is None else device, sharding, prefetch)

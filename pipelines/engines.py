@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
 from dataprep.builder.recipe import Engine
-from dataprep.errors import UsageError, install_hint
+from dataprep.errors import UsageError, needing
 
 LOCAL = "local"
 AUTO = "auto"
@@ -122,28 +122,24 @@ class DetachedJob(Exception):
 @dataclass(frozen=True, slots=True)
 class _Entry:
     module: str
-    library: str = ""
-    """Name of the library that it needs."""
     extra: str = ""
-    """Extra of this package that installs the library."""
+    """Extra of this package that installs what it needs."""
 
 
 ENGINES: dict[str, _Entry] = {
     LOCAL: _Entry("pipelines.local"),
-    "ray": _Entry("pipelines.ray.engine", "Ray", "ray"),
-    "spark": _Entry("pipelines.spark.engine", "PySpark", "spark"),
+    "ray": _Entry("pipelines.ray.engine", "ray"),
+    "spark": _Entry("pipelines.spark.engine", "spark"),
 }
 """Engines with a name of their own. Every other name is a Beam runner."""
-BEAM = _Entry("pipelines.beam.engine", "Apache Beam", "beam")
+BEAM = _Entry("pipelines.beam.engine", "beam")
 
 
 def engine_module(runner: str) -> EngineModule:
     """Import the engine that `runner` names. Raises UsageError if its library is not installed."""
     entry = ENGINES.get(runner, BEAM)
-    try:
+    with needing(entry.extra, f"`runner` {runner}"):
         return cast(EngineModule, import_module(entry.module))
-    except ImportError as error:
-        raise UsageError(f"`runner` {runner} needs {entry.library} ({error}): {install_hint(entry.extra)}") from error
 
 
 class EngineParser(argparse.ArgumentParser):

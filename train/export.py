@@ -14,29 +14,32 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
-import torch
 
 from dataprep.arguments import Request, option, request
-from dataprep.errors import UsageError, install_hint
+from dataprep.errors import UsageError, needing
 from dataprep.messages import counted
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
-from train.checkpoints.encoder_weights import (
-    METADATA,
-    NUM_HEADS,
-    PIXEL_MEAN,
-    PIXEL_STD,
-    SAFETENSORS,
-    SAFETENSORS_KEY,
-    read_weights,
-    source_digest,
-    to_vitmae,
-    with_key_bias,
-    without_key_bias,
-)
 from train.checkpoints.files import CLASSES
-from train.checkpoints.pretrained import folded_head
 from train.flags.options import entry_of, run_entry
+
+with needing("torch", "dataprep-export"):
+    import torch
+
+    from train.checkpoints.encoder_weights import (
+        METADATA,
+        NUM_HEADS,
+        PIXEL_MEAN,
+        PIXEL_STD,
+        SAFETENSORS,
+        SAFETENSORS_KEY,
+        read_weights,
+        source_digest,
+        to_vitmae,
+        with_key_bias,
+        without_key_bias,
+    )
+    from train.checkpoints.pretrained import folded_head
 
 SUFFIXES = (SAFETENSORS, ".pth")
 NAMES: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {"timm": dict, "vitmae": to_vitmae}
@@ -150,10 +153,8 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
 def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object], name: str) -> None:
     """Write tensors and facts; equal ones give equal bytes."""
     if name.endswith(SAFETENSORS):
-        try:
+        with needing("finetune", name, ", or give .pth"):
             from safetensors.torch import save
-        except ImportError:
-            raise UsageError(f"{name} needs safetensors: {install_hint('finetune')}, or give .pth") from None
         # Not safetensors' save_file: it would replace this file, whose descriptor the storage keeps to sync it.
         path.write_bytes(save(tensors, {SAFETENSORS_KEY: json.dumps(facts)}))
         return

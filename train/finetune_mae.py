@@ -16,21 +16,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
-import torch
 
 from dataprep.arguments import IMAGES, request
-from dataprep.errors import UsageError, install_hint
+from dataprep.errors import UsageError, needing
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
 from loaders.config import MAX_THREADS, LoaderConfig
 from loaders.decode.transforms import PilTransform
 from loaders.loader import Loader
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, UNCROPPED_SIDE, Data, classes_of
-from train.batches.mixing import MODES, MixConfig, Mixer
 from train.checkpoints.checkpoint import CheckpointFolder
-from train.checkpoints.encoder_weights import Weights, read_weights, weights_of
 from train.checkpoints.files import NUMPY
-from train.checkpoints.pretrained import DEFAULT_ENCODER, ClassifierConfig, load_whole, open_classifier, origin
 from train.flags.jax import JaxDevices, JaxRun, ShardingOptions, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
@@ -51,12 +47,19 @@ from train.flags.options import (
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.flags.shared import Recipe, RecipeOptions
 from train.loops.backend import AUTOMATIC, Devices
-from train.loops.classify import ClassifierTask
 from train.loops.loop import Training, refuse_not_finite
-from train.loops.torch import TorchBackend, compile_network
-from train.models.vit import VisionTransformer
-from train.optim.optimizer import FINETUNE_BETAS, LARS, open_layered_adamw
 from train.telemetry.logs import LOG_FILE, Logs
+
+with needing("torch", "dataprep-finetune-mae"):
+    import torch
+
+    from train.batches.mixing import MODES, MixConfig, Mixer
+    from train.checkpoints.encoder_weights import Weights, read_weights, weights_of
+    from train.checkpoints.pretrained import DEFAULT_ENCODER, ClassifierConfig, load_whole, open_classifier, origin
+    from train.loops.classify import ClassifierTask
+    from train.loops.torch import TorchBackend, compile_network
+    from train.models.vit import VisionTransformer
+    from train.optim.optimizer import FINETUNE_BETAS, LARS, open_layered_adamw
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,10 +147,8 @@ class FinetuneAugment:
 
 
 def _timm_policy(name: str, image_size: int) -> Callable[[Image], Image]:
-    try:
+    with needing("finetune", f"`aa` {name}", ", or give `aa` ''"):
         from timm.data.auto_augment import augment_and_mix_transform, auto_augment_transform, rand_augment_transform
-    except ImportError:
-        raise UsageError(f"`aa` {name} needs timm: {install_hint('finetune')}, or give `aa` ''") from None
     from PIL.Image import Resampling
 
     kinds = {"rand": rand_augment_transform, "augmix": augment_and_mix_transform}

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from dataprep.arguments import IMAGES, READ, request
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import DataprepError, UsageError, needing
 from loaders.loader import Loader
 from train.batches.data import Data, classes_of
 from train.flags.options import (
@@ -36,14 +34,18 @@ from train.flags.options import (
 from train.flags.shared import FAKE_DATA, RunOptions
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.backend import Devices
-from train.loops.classify import ClassifierTask
 from train.loops.loop import Training
-from train.loops.runtime import Runtime
-from train.loops.torch import TorchBackend
-from train.models.registry import create_model
 from train.models.sizes import mae_names
 from train.optim.schedule import Schedule, Steps, WarmSteps, fitted_batch
 from train.telemetry.logs import Logs
+
+with needing("torch", "dataprep-train-resnet"):
+    import torch
+
+    from train.loops.classify import ClassifierTask
+    from train.loops.runtime import Runtime
+    from train.loops.torch import TorchBackend
+    from train.models.registry import create_model
 
 RECIPE_MODEL = "resnet50"
 """Model whose learning rate falls in steps by default."""

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dataprep.arguments import IMAGES, READ, Request, option, request, spelled
-from dataprep.errors import UsageError, install_hint
+from dataprep.errors import UsageError, needing
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig, OnError, RegionPolicy
 from loaders.diagnosis.findings import Option, Options
@@ -371,12 +371,10 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> ResNetSteps:
 
 def train(config: Config) -> int:
     """Train, or continue the run in the same folder, or only measure it; return the exit code."""
-    try:
+    with needing("jax", "training in JAX"):
         import jax
 
         from train.loops.jax_steps import join_processes
-    except ImportError:
-        raise UsageError(f"this needs JAX: {install_hint('jax')}") from None
 
     join_processes()
     if config.diagnose:

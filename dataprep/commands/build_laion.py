@@ -26,7 +26,7 @@ from dataprep.builder.plan import Plan
 from dataprep.commands.build_run import Job, Run, dataset_of, run_and_print, shards_at_once
 from dataprep.commands.progress import LaionProgress
 from dataprep.dataset.records import SplitManifest
-from dataprep.errors import DataprepError, UsageError, install_hint
+from dataprep.errors import DataprepError, UsageError, needing
 from dataprep.fetched.collect import (
     DuplicateAction,
     DuplicatePolicy,
@@ -98,11 +98,9 @@ def limits_of(asked: WebRequest) -> Limits:
     Raises:
         UsageError: A value is wrong, or the packages for fetching are not installed.
     """
-    try:
+    with needing("laion", "laion"):
         from dataprep.web.addresses import parse_networks
         from dataprep.web.requests import Limits
-    except ImportError as error:
-        raise UsageError(f"laion needs packages for fetching ({error}): {install_hint('laion')}") from error
     return Limits(
         contact=asked.contact,
         allow_networks=parse_networks(texts(asked.allow_network)),

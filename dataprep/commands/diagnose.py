@@ -22,7 +22,7 @@ from dataprep.arguments import (
     request,
     spelled_document,
 )
-from dataprep.errors import UndecidedError, UsageError
+from dataprep.errors import UndecidedError, UsageError, needing
 from dataprep.host.processes import find_modules_here
 from dataprep.messages import did_you_mean
 
@@ -197,7 +197,8 @@ def open_device(name: str, model: str | None, batch_size: int, image_size: int) 
         raise UsageError(f"`device` {name}: expected {', '.join(DEVICES[:-1])} or {SIMULATED}:IMAGES_PER_S{hint}")
     if model is None:
         raise UsageError(f"`device` {name}: name the `model` to train, e.g. resnet50 or mae_vit_base_patch16")
-    from train.loops.workload import training_workload
+    with needing("torch", f"`device` {name}"):
+        from train.loops.workload import training_workload
 
     return training_workload(model, device=name, batch_size=batch_size, image_size=image_size)
 

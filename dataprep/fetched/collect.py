@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
-from dataprep.errors import BuildError, DataprepError, UsageError, install_hint
+from dataprep.errors import BuildError, DataprepError, UsageError, needing
 from dataprep.formats import pictures
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, STATUSES, SUCCESS
 from dataprep.host.heartbeat import beat
@@ -313,10 +313,8 @@ def _encode_image(data: bytes, options: EncodeOptions, row_filter: RowFilter, *,
 @cache
 def _cv2() -> Any:
     """Return OpenCV, limited to one thread because many workers share the machine."""
-    try:
+    with needing("laion", "laion"):
         import cv2
-    except ImportError as error:
-        raise UsageError(f"laion needs OpenCV ({error}): {install_hint('laion')}") from error
     cv2.setNumThreads(1)
     cv2.utils.logging.setLogLevel(0)  # otherwise OpenCV writes to stderr for every damaged image
     return cv2

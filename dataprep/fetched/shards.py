@@ -41,7 +41,7 @@ from dataprep.builder.shard import WritebackFile
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import CROISSANT
 from dataprep.dataset.records import Fetched, FileEntry, ShardReceipt, SidecarEntry
-from dataprep.errors import AccessError, BuildError, ConflictError, FormatError, StorageError, UsageError, install_hint
+from dataprep.errors import AccessError, BuildError, ConflictError, FormatError, StorageError, needing
 from dataprep.fetched import shard as shard_files
 from dataprep.fetched.collect import Fetch
 from dataprep.fetched.plan import laion_of
@@ -274,11 +274,9 @@ class WebFetch:
     """
 
     def __init__(self, limits: Limits, *, kept: bool = False) -> None:
-        try:
+        with needing("laion", "laion"):
             from dataprep.fetched.fetching import web_fetch
             from dataprep.web.politeness import Known
-        except ImportError as error:
-            raise UsageError(f"laion needs packages for fetching ({error}): {install_hint('laion')}") from error
         self.allow_networks = tuple(sorted(str(network) for network in limits.allow_networks))
         self.fetch: Fetch = web_fetch(limits, Known(), kept=kept)
 

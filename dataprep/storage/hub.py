@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from dataprep.errors import AccessError, StorageError, UsageError, install_hint
+from dataprep.errors import AccessError, StorageError, UsageError, needing
 from dataprep.host.heartbeat import beat
 from dataprep.messages import first_line, quoted
 from dataprep.storage import base
@@ -254,11 +254,9 @@ def _answer(url: str, headers: Mapping[str, str]) -> Any:
 @contextmanager
 def _hub_errors(place: HubPlace, url: str = "") -> Iterator[None]:
     """Turn errors of huggingface_hub inside the block into ours, on one line and without signed URLs."""
-    try:
+    with needing("hf", place.url):
         from huggingface_hub import errors
         from huggingface_hub.utils import logging
-    except ImportError as error:
-        raise UsageError(f"{place.url} needs huggingface_hub: {install_hint('hf')}") from error
     logging.set_verbosity_error()  # it announces each retry in two lines
     where = url or place.url
     log_in = "log in with `hf auth login`, or set HF_TOKEN"

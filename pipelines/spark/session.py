@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep import __version__
-from dataprep.errors import DISTRIBUTION, BuildError, DataprepError, UsageError, install_hint
+from dataprep.errors import DISTRIBUTION, BuildError, DataprepError, UsageError, needing
 from dataprep.host.processes import BUILD_ENVIRONMENT
 from dataprep.messages import one_line, shortened
 from pipelines.engines import EngineParser
@@ -176,10 +176,8 @@ def open_context(options: SparkOptions) -> SparkContext:
     Raises:
         UsageError: PySpark, Java or the master is missing, or Spark could not be started.
     """
-    try:
+    with needing("spark", "`runner` spark"):
         from pyspark import SparkConf, SparkContext
-    except ImportError as error:
-        raise UsageError(f"`runner` spark needs PySpark ({error}): {install_hint('spark')}") from error
     if SparkContext._active_spark_context is not None:
         return SparkContext._active_spark_context
     submitted = GATEWAY in os.environ

@@ -33,7 +33,7 @@ def test_every_engine_checks_a_choice_and_states_its_shards_in_flight(runner):
 
 def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pipelines.beam.engine", None)
-    with pytest.raises(UsageError, match=r"`runner` FnApiRunner needs Apache Beam .*: pip install '.*\[beam\]'"):
+    with pytest.raises(UsageError, match=r"`runner` FnApiRunner: .*; pip install '.*\[beam\]'"):
         engine_module("FnApiRunner")
 
 

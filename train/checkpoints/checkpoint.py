@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dataprep.dataset.adopted import open_linked
-from dataprep.errors import FormatError, UsageError, install_hint
+from dataprep.errors import FormatError, UsageError, needing
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
 from train.checkpoints.files import (
@@ -97,11 +97,8 @@ class CheckpointFolder:
 
             return load_orbax(f"{self.url}/{checkpoint.name}")
         if checkpoint.is_list:
-            try:
+            with needing("torch", self._storage.url_of(checkpoint.name)):
                 from train.checkpoints.parts import load_parts  # needs torch, which JAX's checkpoints do without
-            except ImportError:
-                where = self._storage.url_of(checkpoint.name)
-                raise UsageError(f"{where}: needs torch: {install_hint('torch')}") from None
 
             return load_parts(self._storage, checkpoint)
         with on_disk(self._storage, checkpoint.name) as path:

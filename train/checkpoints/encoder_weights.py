@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from dataprep.dataset.adopted import open_linked
-from dataprep.errors import FormatError, UsageError, install_hint
+from dataprep.errors import FormatError, UsageError, needing
 from dataprep.storage import open_storage
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.checkpoints.checkpoint import load_any
@@ -428,11 +428,9 @@ def _heads(state: Mapping[str, Any]) -> int | None:
 
 
 def _read_safetensors(url: str) -> dict[str, Any]:
-    try:
+    with needing("finetune", url):
         from safetensors import SafetensorError
         from safetensors.torch import load
-    except ImportError:
-        raise UsageError(f"{url} needs safetensors: {install_hint('finetune')}") from None
     folder, _, name = url.rpartition("/")
     if Path(url).is_dir():
         raise UsageError(f"{url}: a folder, expected a file")

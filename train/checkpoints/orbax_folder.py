@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep.errors import FormatError, UsageError, install_hint
+from dataprep.errors import FormatError, UsageError, needing
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import ARRAYS, DOCUMENT, NUMPY, ORBAX, Checkpoint, State
 
@@ -92,10 +92,8 @@ def load_orbax(url: str, like: Mapping[str, jax.Array] | None = None) -> State:
         UsageError: JAX is not installed, or the arrays are of another model.
         FormatError: The checkpoint is damaged.
     """
-    try:
+    with needing("jax", url):
         import orbax.checkpoint as ocp
-    except ImportError:
-        raise UsageError(f"{url}: needs Orbax and JAX: {install_hint('jax')}") from None
 
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.arguments import request
-from dataprep.errors import UsageError, install_hint
+from dataprep.errors import UsageError, needing
 from loaders.loader import Loader
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import NUMPY
@@ -136,10 +136,8 @@ def join_jax(device: str | None) -> None:
     """
     if device is not None:
         os.environ["JAX_PLATFORMS"] = _PLATFORMS[device]
-    try:
+    with needing("jax", "`framework` jax"):
         from train.loops.jax_steps import join_processes
-    except ImportError:
-        raise UsageError(f"`framework` jax needs JAX: {install_hint('jax')}") from None
 
     join_processes()
 

@@ -16,7 +16,7 @@ import click
 
 from dataprep.arguments import IMAGES, MOST_COUNT, OTHER, READ, Request, RequestCommand, command_of, option, spelled
 from dataprep.cli import exit_code_of
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import DataprepError, UsageError, needing
 from dataprep.host.program import leave_current_folder
 from dataprep.messages import counted
 
@@ -112,7 +112,8 @@ class EntryCommand(RequestCommand):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the program; return its exit code."""
         try:
-            return super().invoke(ctx)
+            with needing("torch", str(self.name)):  # what needs others, such as JAX, says so itself
+                return super().invoke(ctx)
         except (MemoryError, RuntimeError) as error:
             if not _OUT_OF_MEMORY.search(f"{type(error).__name__} {error}"):
                 raise

@@ -44,9 +44,7 @@ def test_a_runner_with_which_no_build_can_run_is_refused(runner, options, words)
 
 def test_a_runner_without_beam_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pipelines.beam.engine", None)
-    with pytest.raises(
-        UsageError, match=r"`runner` PortableRunner needs Apache Beam .*pip install 'tpu-dataprep\[beam\]'"
-    ):
+    with pytest.raises(UsageError, match=r"`runner` PortableRunner: .*; pip install 'tpu-dataprep\[beam\]'"):
         run_of("PortableRunner").choice()
 
 

@@ -132,7 +132,7 @@ def java(tmp_path):
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(UsageError, match=r"`runner` spark needs PySpark .*: pip install '.*\[spark\]'"):
+    with pytest.raises(UsageError, match=r"`runner` spark: .*; pip install '.*\[spark\]'"):
         open_context(SparkOptions("yarn"))
 
 
