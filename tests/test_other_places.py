@@ -6,14 +6,17 @@ import subprocess
 
 import pytest
 
-from dataprep.errors import AccessError, UsageError
+from dataprep.builder.driver import run_build
+from dataprep.builder.recipe import build_shard
+from dataprep.errors import AccessError, SourceError, UsageError
 from dataprep.storage.remote import LIST_COMMAND
 from loaders import open_loader
+from tests.support.build_here import Quiet
 from tests.support.builds import digests
 from tests.support.file_server import file_server
 from tests.support.hub_server import hub_server
 from tests.support.loading import load
-from tests.support.own_data import build_own, class_folders
+from tests.support.own_data import build_own, class_folders, request
 from tests.support.s3_server import s3_server
 
 SMALL = {"batch_size": 4, "image_size": 16}
@@ -59,6 +62,21 @@ def test_a_build_of_pictures_in_s3_is_that_of_a_disk(pictures, s3, tmp_path):
     build_own(pictures, tmp_path / "disk")
     assert digests(tmp_path / "s3") == digests(tmp_path / "disk")
     assert load(s3.upload(tmp_path / "s3", "shards"), 5, **SMALL) == load(tmp_path / "disk", 5, **SMALL)
+
+
+def test_an_original_in_s3_that_is_replaced_during_a_build_is_refused(pictures, s3, tmp_path):
+    asked = request(s3.upload(pictures, "moving"), tmp_path / "out", pass_over=("docx",))
+
+    def replaced_meanwhile(job, indexes):
+        name = "train/cats/cat 0.jpeg"
+        s3.put("moving", {name: (pictures / name).read_bytes()[::-1]})
+        return (build_shard(job, index) for index in indexes)
+
+    with pytest.raises(
+        SourceError, match=r"s3://moving/train/cats/cat 0.jpeg: written again, replaced or touched since"
+    ):
+        run_build(asked, replaced_meanwhile, Quiet())
+    assert not (tmp_path / "out/dataset.json").exists()
 
 
 def test_a_dataset_and_plain_data_of_a_web_server_load_as_from_a_disk(pictures, tmp_path):
