@@ -11,7 +11,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import open_storage
 from tests.support.adoption import adopt_here, write_webdataset
 from tests.support.converting import converted
-from tests.support.interop import read_with_open_clip
+from tests.support.interop import read_annotations_with_webdataset, read_with_open_clip
 from tests.support.own_data import annotated, annotated_rows, build_own, picture, write_files
 
 COUNT = 12
@@ -85,6 +85,10 @@ def test_members_of_other_tools_are_members_again(tmp_path):
     (first, *_) = shards_of(tmp_path / "out")
     with tarfile.open(first) as tar:
         assert {name.partition(".")[2] for name in tar.getnames()} == {"jpg", "json", "mask.png", "txt"}
+    found = read_annotations_with_webdataset(shards_of(tmp_path / "out"))
+    assert {sample["key"]: (sample["caption"], sample["mask.png"]) for sample in found} == {
+        f"{n:03}": (row["caption"], picture(n, "PNG")) for n, row in enumerate(annotated_rows(COUNT))
+    }
     features = read_manifest(open_storage(str(tmp_path / "out"))).features
     assert {name: (each.kind, each.member) for name, each in features.items()} == {
         "mask.png": ("bytes", "mask.png"),

@@ -241,10 +241,14 @@ def test_one_command_answers(tmp_path, table, values):
     run = dataprep("build", "table", "--source", source, "--output", tmp_path / "out", "--format", "webdataset")
     assert run.returncode == 0, run.stderr
     (shard,) = (tmp_path / "out/train").glob("*.tar")
+    found = {}
     with tarfile.open(shard) as tar:
-        found = {
-            name.removesuffix(".json"): json.load(tar.extractfile(name)) for name in tar.getnames() if ".json" in name
-        }
+        for name in tar.getnames():
+            key, suffix = name.split(".")
+            if suffix == "json":
+                found[key] = json.load(tar.extractfile(name))
+            elif suffix == "txt":
+                found[key]["caption"] = tar.extractfile(name).read().decode()
     assert found.keys() == {"base_folder/img1", "base_folder/img2"}
     for number, row in enumerate(values, 1):
         for name, value in row.items():
