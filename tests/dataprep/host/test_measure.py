@@ -53,7 +53,7 @@ def test_children_are_found_while_threads_end(sleeper):
 
 def test_another_child_is_neither_waited_for_nor_ended(sleeper):
     with short_threads():
-        for _ in range(20):
+        for _ in range(10):
             measure([sys.executable, "-S", "-c", ""], {})
     assert sleeper.poll() is None
 
