@@ -41,7 +41,7 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path):
 @pytest.fixture
 def charts(tmp_path, monkeypatch):
     """A page with a chart of every kind, from a template in a package of its own."""
-    package = tmp_path / "hostile_charts"
+    package = tmp_path / f"hostile_{tmp_path.name}"  # imported once, and gone after its test
     (package / "data").mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "data/all.html.j2").write_text(
@@ -52,7 +52,7 @@ def charts(tmp_path, monkeypatch):
     bar = Bar(name=HOSTILE, value=1, smallest=0.5, largest=1, tone="accent", text=HOSTILE, detail=HOSTILE)
     return render_page(
         "all.html.j2",
-        "hostile_charts",
+        package.name,
         bar=bar_chart(HOSTILE, [bar], target=2.0),
         title=HOSTILE,
         bins=histogram_bins([HOSTILE], [3]),

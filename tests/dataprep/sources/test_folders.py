@@ -33,7 +33,7 @@ def test_a_missing_folder_has_no_files(filled):
 
 
 def test_folders_nested_too_deep_are_refused(filled):
-    with pytest.raises(SourceError, match=r"train: '[bB](/.*)?': an unexpected folder|in an unexpected folder"):
+    with pytest.raises(SourceError, match=r"train: '[bBc](/.*)?': an unexpected folder|in an unexpected folder"):
         folder_files(filled, "train", depth=1)
 
 
