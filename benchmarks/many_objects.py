@@ -16,7 +16,6 @@ import bisect
 import io
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from originals import PEERS, PEERS_PYTHON, ROOT, machine_facts
+from tables import many_objects_table
 
 BUCKET = "many"
 SIDE = 96
@@ -225,16 +225,11 @@ def main() -> None:
                     print(f"round {number + 1}: {side}, {start} start: {figures}", file=sys.stderr)
                 if start == "first":
                     ours(environment, caches["ours"], 0.0, "whole")
-    print(f"{options.objects:,} objects in {options.classes:,} class folders; medians (lowest to highest)")
-    for name, figures in runs.items():
-        cells = [
-            f"{statistics.median(each):,.2f} ({min(each):,.2f} to {max(each):,.2f})"
-            for each in zip(*figures, strict=True)
-        ]
-        print(f"{name:24}{cells[0]:>28} s to the first batch{cells[1]:>40} images/s")
+    facts = {"objects": options.objects, "classes": options.classes, "seconds": options.seconds}
+    document = machine_facts() | facts | {"runs": runs}
+    print(*many_objects_table(document), sep="\n")
     if options.json is not None:
-        facts = machine_facts() | {"objects": options.objects, "classes": options.classes, "seconds": options.seconds}
-        options.json.write_text(json.dumps(facts | {"runs": runs}, indent=1) + "\n")
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -232,6 +232,21 @@ def own_data_table(document: dict[str, Any]) -> list[str]:
     return _table(header, ([name, *(by.get(count, "") for count in counts), lacks[name]] for name, by in cells.items()))
 
 
+def many_objects_table(document: dict[str, Any]) -> list[str]:
+    """Return the seconds until the first batch and the images/s after it: medians, and the lowest and highest run."""
+
+    def cell(runs: Iterable[float], digits: int) -> str:
+        figures = sorted(runs)
+        low, middle, high = (f"{each:,.{digits}f}" for each in (figures[0], statistics.median(figures), figures[-1]))
+        return f"{middle} ({low} to {high})"
+
+    lines = (
+        [name, cell((first_s for first_s, _ in runs), 1), cell((rate for _, rate in runs), 0)]
+        for name, runs in document["runs"].items()
+    )
+    return _table(["`many_objects.py`", "s to the first batch", "images/s"], lines)
+
+
 def resume_table(document: dict[str, Any]) -> list[str]:
     """Return what each loader did at each change of the number of ranks, and its words where it refused."""
     header = ["`resume.py`", *(resume_change(change["ranks"]) for change in document["rows"][0]["changes"]), "says"]
@@ -442,6 +457,7 @@ TABLES = {
     "grain": grain_table,
     "laion": laion_table,
     "metrics": metrics_table,
+    "many-objects": many_objects_table,
     "own-data": own_data_table,
     "packs": packs_table,
     "restart": restart_table,
