@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,12 +21,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from dataprep.adoption import Adoption, AdoptRequest, HeadFiles, adopt, head_files
-from dataprep.dataset.adopted import open_linked
-from dataprep.dataset.manifest import MANIFEST, no_dataset
-from dataprep.dataset.paths import PLAN_JSON
+from dataprep.dataset.adopted import SHARD_NAMES, open_linked
+from dataprep.dataset.manifest import MANIFEST, no_dataset, read_manifest
+from dataprep.dataset.paths import PLAN_JSON, is_hidden_name, is_readable_image
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import STALL_S
@@ -36,6 +38,10 @@ from dataprep.storage.base import Browsable
 HEADS = (8_192, 131_072)
 """Numbers of images with which a loader of a large folder in a bucket begins while the others are still listed: the
 first are listed and indexed in about a second, and last until the next are, at some thousand images a second."""
+
+PARQUET = ".parquet"
+_LOOKED_AT = 1000
+"""Number of names, those of one listing request, that decide whether data are tables."""
 
 
 class Growth:
@@ -148,6 +154,8 @@ def indexed(
         raise no_dataset(data)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep" / "adopted"
     index = index or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])
+    if tables := _tables(data):
+        return _copied(data, tables, index), None
     if grows and open_storage(index).stat(MANIFEST) is None and (files := _head_files(data, HEADS[0])):
         growth = Growth(data, index)
         return growth.begin(files), growth
@@ -158,6 +166,41 @@ def indexed(
         adoption = adopt(replace(request, overwrite=True), _Lines(), workers=available_cores())
     say(f"{data.url}: {_understood(adoption)}; index in {adoption.url}")
     return adoption.url, None
+
+
+def _tables(data: Storage) -> dict[str, int]:
+    """Return the sizes of parquet files, by name, of data that have no pictures or shards beside them."""
+    names = [info.name for info in islice(data.list(), _LOOKED_AT) if not is_hidden_name(info.name)]
+    others = (is_readable_image(name) or any(shape.search(name) for shape in SHARD_NAMES.values()) for name in names)
+    if not any(name.endswith(PARQUET) for name in names) or any(others):
+        return {}
+    return {info.name: info.num_bytes for info in data.list() if info.name.endswith(PARQUET)}
+
+
+def _copied(data: Storage, tables: dict[str, int], output: str) -> str:
+    """Copy the pictures inside of parquet files, which cannot be read one at a time, into tars; return their URL.
+
+    Raises:
+        UsageError: The disk has not enough room, or the tables have no column of pictures.
+    """
+    import dataprep  # here, because few loaders build
+
+    place, num_bytes = open_storage(output), sum(tables.values())
+    found = read_manifest(place)
+    if found is not None and {each["name"]: each["bytes"] for each in found.sources} == tables:
+        say(f"{data.url}: {dataprep.open(place.url)!r}".splitlines()[0])
+        return place.url
+    if place.is_local:
+        Path(place.url).parent.mkdir(parents=True, exist_ok=True)
+        free_bytes = shutil.disk_usage(Path(place.url).parent).free
+        if free_bytes < num_bytes:
+            raise UsageError(
+                f"{data.url}: pictures inside of parquet files are copied, {human_bytes(num_bytes)}, and the disk of "
+                f"{place.url} has {human_bytes(free_bytes)} left; set index to another folder or a bucket"
+            )
+    say(f"{data.url}: copying the pictures inside of parquet files, {human_bytes(num_bytes)}, to {place.url}, once")
+    dataprep.build_table(source=data.url, output=place.url, format="webdataset", overwrite=found is not None)
+    return place.url
 
 
 @contextmanager

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dataprep.errors import SourceError, UsageError
@@ -30,8 +33,8 @@ def pictures(tmp_path, monkeypatch):
     return tmp_path / "pictures"
 
 
-def seen(url, **settings):
-    with open_loader(url, shuffle=False, **SMALL, **settings) as loader:
+def seen(url, split="train", **settings):
+    with open_loader(url, split, shuffle=False, **SMALL, **settings) as loader:
         found = [(key, label) for batch in loader for key, label in zip(batch.keys, batch.labels.tolist(), strict=True)]
         return [pair for pair in found if pair[0]], loader
 
@@ -74,6 +77,29 @@ def test_tars_in_a_bucket_are_loaded_as_they_are(tmp_path, bucket_url, monkeypat
     open_storage(bucket_url).create("train.tar", (tmp_path / "train.tar").read_bytes())
     found, _ = seen(bucket_url)
     assert [label for _, label in found] == [0, 1, 0, 1, 0]
+
+
+def test_pictures_inside_of_parquet_are_copied_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+
+    def write(split, images):
+        rows = [{"image": {"bytes": image_of(n), "path": f"{n}.jpg"}, "label": n % 2} for n in range(images)]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"data/{split}-00000-of-00001.parquet")
+
+    write("train", 6)
+    write("test", 2)
+    found, loader = seen(tmp_path / "data")
+    assert sorted(label for _, label in found) == [0, 0, 0, 1, 1, 1]
+    assert "copying the pictures inside of parquet files" in capsys.readouterr().err
+    assert seen(tmp_path / "data", split="test")[1].dataset.split.samples == 2
+    assert "copying" not in capsys.readouterr().err
+    write("train", 7)
+    assert len(seen(tmp_path / "data")[0]) == 7
+    assert loader.dataset.url.startswith(str(tmp_path / "cache"))
+    monkeypatch.setattr(plain.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+    with pytest.raises(UsageError, match="copied, .* has 10 B left; set index to another"):
+        open_loader(tmp_path / "data", index=tmp_path / "other", **SMALL)
 
 
 @pytest.fixture
