@@ -40,6 +40,8 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/dataprep/builder/test_croissant.py::test_images_have_their_labels": READERS,
     "tests/dataprep/builder/test_croissant.py::test_mlcroissant_reads_index_images_and_annotations": READERS,
     "tests/dataprep/builder/test_restart.py::test_tensorflow_gets_the_same_pixels": READERS,
+    "tests/dataprep/cloud/tpu/test_jobs.py": TPU,
+    "tests/dataprep/cloud/tpu/test_worker.py": TPU,
     "tests/dataprep/commands/test_bench.py": ("loaders/bench/", "loaders/engine/", "dataprep/commands/bench.py"),
     "tests/dataprep/commands/test_diagnose.py": ("loaders/diagnosis/", "dataprep/commands/diagnose.py"),
     "tests/dataprep/commands/test_inspect_browser.py": ("dataprep/inspection/", "dataprep/commands/inspect.py"),
