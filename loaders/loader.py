@@ -335,10 +335,10 @@ class Loader:
             self._go_to(start)
 
     def _taken(self) -> Iterator[Rows]:
-        stop = self._end_of_epoch()
-        while self._batch < stop or self._grow():
-            if self._batch >= stop:
-                stop = self._end_of_epoch()
+        stop, index = self._end_of_epoch(), self.index
+        while self._batch < stop or self.index is not index or self._grow():
+            if self.index is not index:  # more images are known
+                stop, index = self._end_of_epoch(), self.index
                 continue
             if self._producer is None:
                 self._serve()

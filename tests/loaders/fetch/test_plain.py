@@ -98,7 +98,7 @@ def test_pictures_inside_of_parquet_are_copied_once(tmp_path, monkeypatch, capsy
     assert len(seen(tmp_path / "data")[0]) == 7
     assert loader.dataset.url.startswith(str(tmp_path / "cache"))
     monkeypatch.setattr(plain.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
-    with pytest.raises(UsageError, match="copied, .* has 10 B left; set index to another"):
+    with pytest.raises(UsageError, match=r"copied, .* has 10 B left; set index to another"):
         open_loader(tmp_path / "data", index=tmp_path / "other", **SMALL)
 
 
@@ -119,7 +119,7 @@ def taken(loader, epochs):
     return [list(batch.keys) for _ in range(epochs) for batch in loader]
 
 
-def test_a_loader_begins_before_all_images_are_known_with_those_of_the_whole_order(many, pictures, capsys):
+def test_a_loader_begins_before_all_images_are_known_with_those_of_the_whole_order(many, pictures, tmp_path, capsys):
     with open_loader(pictures, **SMALL) as loader:  # on a disk: all are known at once
         expected = taken(loader, 3)
     capsys.readouterr()
@@ -130,6 +130,9 @@ def test_a_loader_begins_before_all_images_are_known_with_those_of_the_whole_ord
         assert "train of 6 images, 2 classes are known; the others are listed meanwhile" in capsys.readouterr().err
         assert expected[2:] == taken(loader, 3)
         assert len(loader) == 12
+    shutil.rmtree(tmp_path / "cache")
+    with open_loader(many, **SMALL) as loader:  # asked for its length while it knows the first images alone
+        assert [(list(batch.keys), len(loader))[0] for batch in loader] == expected[:12]
     with open_loader(many, **SMALL) as loader:  # from the index in the cache
         assert taken(loader, 3) == expected
     everything = [key for batch in expected for key in batch]
