@@ -65,6 +65,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/fuzz": ("tests/fuzz/", "loaders/decode/"),
     "tests/loaders/bench": ("loaders/bench/", "loaders/engine/"),
     "tests/loaders/decode/test_annotations.py": LOADERS,
+    "tests/loaders/decode/test_seeding.py": LOADERS,
     "tests/loaders/decode/test_transforms.py": LOADERS,
     "tests/loaders/diagnosis": ("loaders/diagnosis/", "loaders/metrics/"),
     "tests/loaders/metrics": ("loaders/metrics/", "loaders/engine/", "loaders/loader.py"),
