@@ -274,7 +274,7 @@ def head_files(storage: Browsable, images: int) -> HeadFiles | None:
     chosen, of_folder = _head(own, images)
     with ThreadPoolExecutor(_LISTS_IN_FLIGHT) as threads:
         found = list(threads.map(lambda folder: storage.first(f"{root}{folder}", of_folder + 1), sorted(chosen)))
-    begins = [any(is_readable_image(info.name) for info in files[:of_folder]) for files in found]
+    begins = [any(is_in_class_folder(info.name) for info in files[:of_folder]) for files in found]
     if not all(begins) or not any(len(files) > of_folder for files in found):
         return None
     return HeadFiles([info for files in found for info in files[:of_folder]], tuple(sorted(widest)))

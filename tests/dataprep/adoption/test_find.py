@@ -1,13 +1,19 @@
 """Descriptions that other tools wrote, or somebody damaged."""
 
 import json
+from itertools import islice
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dataprep.adoption import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, adopt, find, head_files
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.errors import SourceError, UsageError
+from dataprep.storage import ObjectInfo
+from dataprep.storage.local import LocalStorage
 from loaders import open_loader
 from tests.support.adoption import CLASSES, adopt_here, contents, image_of, read_all, upload
 from tests.support.finished import build_here
@@ -137,3 +143,63 @@ def test_pictures_that_no_loader_reads_are_left_out_and_named(tmp_path):
     write_files(tmp_path / "y", {"a/1.tif": b"x", "b/1.ppm": b"x"})
     with pytest.raises(UsageError, match=r"no image in a class folder, .*1 .tif, 1 .ppm .*not read: convert"):
         adopt_here(tmp_path / "y", tmp_path / "j")
+
+
+class Level(LocalStorage):
+    """A folder that lists a level or a beginning alone, as buckets do."""
+
+    def folders(self, prefix: str = "") -> list[str]:
+        inside = [info.name.removeprefix(f"{prefix}/") for info in self.list(prefix)]
+        return sorted({name.partition("/")[0] for name in inside if "/" in name})
+
+    def first(self, prefix: str, most: int) -> list[ObjectInfo]:
+        return list(islice(self.list(prefix), most))
+
+
+FILES = st.sampled_from([f"{n}.jpg" for n in range(9)] + ["deep/1.jpg", "notes.txt", ".hidden.jpg"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tree=st.dictionaries(st.sampled_from(["a", "b", "c d", "é", ".git"]), st.sets(FILES, max_size=9), min_size=1),
+    heads=st.lists(st.integers(1, 20), min_size=1, max_size=2, unique=True).map(sorted),
+    split=st.sampled_from(["", "train/"]),
+)
+def test_a_head_is_what_the_whole_index_begins_with(tmp_path_factory, tree, heads, split):
+    root = tmp_path_factory.mktemp("tree")
+    for folder, names in tree.items():
+        for name in names:
+            path = root / split / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+    storage = Level(root)
+    with patch("dataprep.adoption.find.FILES_OF_FOLDER", 2):
+        for number, images in enumerate(heads, 1):
+            head = head_files(storage, images)
+            if head is None:
+                continue
+            known = find(storage, heads=heads[:number], head=head)
+            whole = find(storage, heads=heads)
+            cuts = whole.images["train"].heads
+            assert known.images["train"].heads == cuts[:number]
+            if known.classes == whole.classes:  # else a folder that was not asked for holds no picture
+                assert known.images["train"].files == whole.images["train"].files[: cuts[number - 1]]
+            assert sorted(map(repr, whole.images["train"].files)) == sorted(
+                map(repr, find(storage).images["train"].files)
+            )
+
+
+def test_no_head_is_taken_of_what_may_be_all_or_does_not_begin_with_pictures(tmp_path):
+    for number in range(4):
+        path = tmp_path / "a" / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x")
+    assert head_files(Level(tmp_path), 3) is not None
+    assert head_files(Level(tmp_path), 4) is None
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/readme.txt").write_bytes(b"x")
+    assert head_files(Level(tmp_path), 200) is None
+    assert head_files(Level(tmp_path / "a"), 3) is None
+    (tmp_path / "val").mkdir()
+    (tmp_path / "val/1.jpg").write_bytes(b"x")
+    assert head_files(Level(tmp_path), 3) is None  # a folder of a split beside classes
