@@ -61,6 +61,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/dataprep/sources/test_table_files.py::test_what_save_to_disk_wrote_is_built_by_the_commands_of_the_error": (
         SOURCES
     ),
+    "tests/dataprep/test_functions.py::test_a_type_checker_finds_misspelt_arguments_and_wrong_types": CODE,
     "tests/examples": ("examples/", "loaders/"),
     "tests/fuzz": ("tests/fuzz/", "loaders/decode/"),
     "tests/loaders/bench": ("loaders/bench/", "loaders/engine/"),

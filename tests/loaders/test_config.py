@@ -65,7 +65,7 @@ def test_any_value_of_any_setting_is_accepted_or_refused_by_name(name, value):
 
 @pytest.mark.parametrize("place", [{"url": 7}, {"url": None}, {"split": 7}], ids=str)
 def test_a_url_or_split_of_another_type_is_refused(place):
-    with pytest.raises(UsageError, match=r"url and split must be a folder or gs:// URL and a name, got "):
+    with pytest.raises(UsageError, match=r"url and split must be a folder or URL and a name, got "):
         open_loader(**{"url": "nowhere", "batch_size": 8, **place})
 
 
