@@ -5,8 +5,10 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from dataprep.errors import DataprepError, UsageError
@@ -133,6 +135,21 @@ def test_batch_and_rate_fit_the_data_and_are_printed_unless_given(flags, images,
     assert (fitted.batch_size, fitted.lr) == expected
     said = f"--batch-size {expected[0]}, --lr {expected[1]:g}: the defaults for {images:,} images\n"
     assert capsys.readouterr().err == ("" if "lr" in flags else said)
+
+
+def test_a_first_run_on_few_pictures_of_two_kinds_learns(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(95):
+        pixels = rng.normal(110, 40, (40, 40, 3))
+        pixels[..., number % 2] += 70
+        path = tmp_path / f"pictures/{'val' if number < 8 else 'train'}/{('red', 'green')[number % 2]}/{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(path)
+    places = {"data_path": tmp_path / "pictures", "index_dir": tmp_path / "index", "output_dir": tmp_path / "run"}
+    asked = flags_of(**places, device="cpu", image_size=32, num_workers=1, epochs=5, ckpt_interval=5)
+    assert command.main(asked, standalone_mode=False) == 0
+    *_, last = (line["val_accuracy"] for line in lines_of(tmp_path / "run") if "val_accuracy" in line)
+    assert last == 1
 
 
 def test_a_validation_loss_that_is_not_finite_ends_the_run(train, tmp_path):

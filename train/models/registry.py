@@ -47,11 +47,17 @@ def classifier_names() -> list[str]:
 
 
 def torchvision_classifier(name: str, image_size: int, num_classes: int) -> nn.Module:
-    """Make one of torchvision's classification models, with random weights."""
+    """Make one of torchvision's classification models, with random weights.
+
+    The blocks of a ResNet begin as the identity (Goyal et al., 2017, section 5.1): otherwise its first running
+    statistics are so far off that evaluations say nothing for some epochs of small data.
+    """
     from torchvision import models
 
-    sized = {"image_size": image_size} if name.startswith("vit_") else {}
-    model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **sized)
+    options: dict[str, int] = {"image_size": image_size} if name.startswith("vit_") else {}
+    if name.startswith(("resnet", "resnext", "wide_resnet")):
+        options["zero_init_residual"] = True
+    model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **options)
     return model
 
 
