@@ -351,7 +351,8 @@ def open_dataset(
             raise no_dataset(storage)
     found = {each.name: each for each in manifest.splits}
     if split not in found:
-        raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")
+        where = open_data(storage, manifest, named=False).url
+        raise UsageError(f"{where}: no split {split!r}; it has {', '.join(found)}")
     dataset = Dataset(url, manifest, found[split], check_named(storage, manifest), growth=growth)
     _guard(dataset.storage, region_policy)  # adopted data may be in another bucket than their index
     if not is_adopted(manifest):

@@ -175,7 +175,12 @@ def open_configured(
         deadline_s=config.deadline_s,
         plain=PlainData(config.index, grows=grows and config.shuffle),
     )
-    return loader_of(dataset, config)
+    try:
+        return loader_of(dataset, config)
+    except BaseException:
+        if dataset.growth is not None:
+            dataset.growth.close()
+        raise
 
 
 def loader_of(dataset: Dataset, config: LoaderConfig) -> Loader:
@@ -260,7 +265,8 @@ class Loader:
         self._skipped: Counter[str] = Counter()
         if config.shuffle:
             self._check_budget()
-            self._warn_of_large_batch()
+            if dataset.growth is None:
+                self._warn_of_large_batch()
         self._batch = 0
         """Number of the next batch to be taken, counted over all epochs."""
         self._producer: Producer | None = None
@@ -528,7 +534,8 @@ class Loader:
         return None if self._registration is None else self._registration.url
 
     def close(self) -> None:
-        """End threads, processes and the serving of metrics; a loader that is used again starts new ones."""
+        """End threads, processes and the serving of metrics; a loader that is used again starts new ones, unless it
+        was closed before it knew all images."""
         self._end_producer()
         if self.dataset.growth is not None:
             self.dataset.growth.close()
@@ -613,6 +620,8 @@ class Loader:
     def _open_producer(self) -> Producer:
         from loaders.engine.producer import open_producer
 
+        if self.dataset.growth is not None:
+            self.dataset.growth.check_open()
         producer = open_producer(self.dataset, self.index, self.config, self._plan(), self._stats)
         warning = f"{self.dataset.url}: a loader was not closed; open it in a `with` block, or call its close()"
         self._collected = end_when_collected(self, producer.close, warning)

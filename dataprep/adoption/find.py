@@ -1,7 +1,8 @@
 """Finds the data at a URL: which tool wrote them, which files are shards, and which split each belongs to.
 
 Only names, sizes and the small files that describe a TFDS directory are read. An image folder is read as torchvision's
-ImageFolder does: its folders are classes, and all files below them are images.
+ImageFolder does: its folders are classes, and all files below them are images. Without class folders, the files in
+the folder itself are images without a label.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Annotated, NamedTuple, TypeVar
 from msgspec import Meta, Struct, field
 
 from dataprep.adoption.labels import MAX_CLASSES, NO_LABELS, crc32c_number
-from dataprep.dataset.adopted import SHARD_NAMES, fits, is_in_class_folder, is_of_adoption, is_text
+from dataprep.dataset.adopted import SHARD_NAMES, fits, is_in_class_folder, is_of_adoption, is_outside_classes, is_text
 from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.hashes import name_hash
 from dataprep.dataset.index import IndexRow
@@ -44,6 +45,8 @@ IMAGES_PER_SHARD = 2048
 """Number of images in each group of the index: about as many as in a shard of 256 MiB."""
 FILES_OF_FOLDER = 64
 """Minimum number of files of a head in each of its class folders, of which each costs a request."""
+NO_CLASS = ""
+"""Name of the class of images in no class folder."""
 _DIGESTS_IN_FLIGHT = 8
 _LISTS_IN_FLIGHT = 64
 T = TypeVar("T")
@@ -96,7 +99,7 @@ class Found:
     @property
     def has_classes_in_root(self) -> bool:
         """Whether a folder created in the root would count as a class."""
-        return any(images.root_depth == 0 for images in self.images.values())
+        return any(images.root_depth == 0 and images.has_classes for images in self.images.values())
 
 
 def find(
@@ -216,7 +219,7 @@ def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Seque
     """
     if splits:
         return {split: "" if pattern in (".", "./") else pattern.strip("/") for split, pattern in splits}
-    folders = sorted({info.name.partition("/")[0] for info in listing if "/" in info.name})
+    folders = sorted(_folders_below(listing, ""))
     named = [folder for folder in folders if folder in _SPLIT_WORDS]
     if named and len(named) < len(folders):
         others = ", ".join(shown(folder) for folder in folders if folder not in named[:5])
@@ -240,6 +243,11 @@ class FolderImages:
     heads: tuple[int, ...] = ()
     """Ascending numbers of leading files that are heads."""
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether the files are in class folders."""
+        return self.files[0][0] != NO_LABEL
+
     def bounds(self) -> list[int]:
         """Return the first file of each group of the index, and the number of files; no group crosses a head."""
         cuts = [0, *self.heads, len(self.files)]
@@ -259,22 +267,23 @@ def head_files(storage: Browsable, images: int) -> HeadFiles | None:
     """List the first files of the class folders of a folder of pictures: about `images` of the split HEAD_SPLIT.
 
     Returns:
-        None if these may be all files, if there is no such split, or if a folder does not begin with pictures.
+        None if these may be all files, if there is no such split, if a folder does not begin with pictures, or if
+        splits differ in their class folders.
     """
-    top = storage.folders()
+    top = [folder for folder in storage.folders() if not is_hidden_name(folder)]
     named = [folder for folder in top if folder in _SPLIT_WORDS]
     if named and (len(named) < len(top) or HEAD_SPLIT not in named):
         return None
     folders = {folder: storage.folders(folder) for folder in named} or {"": top}
     classes = {split: {name for name in names if not is_hidden_name(name)} for split, names in folders.items()}
     own, widest = classes[HEAD_SPLIT if named else ""], max(classes.values(), key=len)
-    if not own or not own <= widest:
+    if not own or any(not names <= widest for names in classes.values()):
         return None
     root = f"{HEAD_SPLIT}/" if named else ""
     chosen, of_folder = _head(own, images)
     with ThreadPoolExecutor(_LISTS_IN_FLIGHT) as threads:
         found = list(threads.map(lambda folder: storage.first(f"{root}{folder}", of_folder + 1), sorted(chosen)))
-    begins = [any(is_in_class_folder(info.name) for info in files[:of_folder]) for files in found]
+    begins = [any(is_in_class_folder(info.name) and not _fault(info) for info in files[:of_folder]) for files in found]
     if not all(begins) or not any(len(files) > of_folder for files in found):
         return None
     return HeadFiles([info for files in found for info in files[:of_folder]], tuple(sorted(widest)))
@@ -299,6 +308,9 @@ def find_folder_images(
 ) -> tuple[dict[str, FolderImages], tuple[str, ...]]:
     """Find the images of each split, and the sorted classes.
 
+    A split without class folders has images without a label. If the index begins with heads, each folder is a class,
+    also one without an image: a head does not look into all of them.
+
     Args:
         storage: Where the data are.
         listing: All files of the storage.
@@ -307,20 +319,20 @@ def find_folder_images(
         head: What was listed, if that is the last of the heads alone.
 
     Raises:
-        UsageError: There is no image in a class folder, or a split has classes that the others do not have.
+        UsageError: A split has no image, or has classes that the others do not have.
     """
     splits = {split: _class_folders(listing, folder) for split, folder in folders.items()}
-    classes_of = {split: set(by_class) for split, (by_class, _) in splits.items()}
+    classes_of = {split: by_class.keys() - {NO_CLASS} for split, (by_class, _) in splits.items()}
     for split, folder in folders.items():
-        if not classes_of[split]:
+        by_class, skipped = splits[split]
+        if not by_class:
             known = ", ".join(f".{suffix}" for suffix in sorted(READABLE_SUFFIXES))
             raise UsageError(
-                f"{storage.url_of(folder) if folder else storage.url}: no image in a class folder, as in "
-                f"<class>/x.jpg (found {left_out(splits[split][1]) or 'no file'}); expected {known}; check the URL and "
-                "`split`"
+                f"{storage.url_of(folder) if folder else storage.url}: no image (found "
+                f"{left_out(skipped) or 'no file'}); expected {known}, in class folders as in <class>/x.jpg or without "
+                "classes; check the URL and `split`"
             )
     widest = max(classes_of, key=lambda split: len(classes_of[split]))
-    classes = tuple(sorted(classes_of[widest])) if head is None else head.classes
     for split, names in classes_of.items():
         if not names <= classes_of[widest]:
             other = ", ".join(shown(name) for name in sorted(names - classes_of[widest])[:3])
@@ -328,20 +340,35 @@ def find_folder_images(
                 f"{storage.url}: {split} has class folders that {widest} does not have ({other}): labels would have "
                 f"different meanings; adopt one of them, `split` {shell_words(widest)}={folders[widest] or '.'}"
             )
+    files = {
+        split: [(name, info) for name in sorted(by_class) for info in by_class[name]]
+        for split, (by_class, _) in splits.items()
+    }
+    classes, cuts = tuple(sorted(classes_of[widest])) if head is None else head.classes, dict[str, tuple[int, ...]]()
+    if heads and classes_of.get(HEAD_SPLIT):
+        ranks = _ranks_in_folder(listing, folders[HEAD_SPLIT])
+        files[HEAD_SPLIT], cuts[HEAD_SPLIT] = _heads_first(files[HEAD_SPLIT], ranks, heads, classes, head)
+        if cuts[HEAD_SPLIT] and head is None:
+            classes = tuple(sorted(set().union(*(_folders_below(listing, folder) for folder in folders.values()))))
     for name in classes:
         if not is_text(name):
             raise UsageError(f"{storage.url}: class folder {shown(name)} is not UTF-8, expected text; rename it")
-    position = {name: number for number, name in enumerate(classes)}
+    position = {name: number for number, name in enumerate(classes)} | {NO_CLASS: NO_LABEL}
     images = {}
-    for split, (by_class, skipped) in splits.items():
-        for info in chain.from_iterable(by_class.values()):
+    for split, (_, skipped) in splits.items():
+        for _, info in files[split]:
             refuse_pointer(storage, info.name, info.num_bytes)
-        files = [(position[name], info) for name in sorted(by_class) for info in by_class[name]]
-        cuts: tuple[int, ...] = ()
-        if split == HEAD_SPLIT and heads:
-            files, cuts = _heads_first(files, _ranks_in_folder(listing, folders[split]), heads, classes, head)
-        images[split] = FolderImages(files, folders[split].count("/") + bool(folders[split]), skipped, cuts)
+        labelled = [(position[name], info) for name, info in files[split]]
+        depth = folders[split].count("/") + bool(folders[split])
+        images[split] = FolderImages(labelled, depth, skipped, cuts.get(split, ()))
     return images, classes
+
+
+def _folders_below(listing: Iterable[ObjectInfo], root: str) -> set[str]:
+    """Return the names of the folders in a folder, except hidden ones."""
+    prefix = f"{root}/" if root else ""
+    names = (info.name.removeprefix(prefix).partition("/") for info in listing if info.name.startswith(prefix))
+    return {folder for folder in {folder for folder, slash, _ in names if slash} if not is_hidden_name(folder)}
 
 
 def _ranks_in_folder(listing: Sequence[ObjectInfo], root: str) -> dict[str, tuple[str, int]]:
@@ -358,12 +385,12 @@ def _ranks_in_folder(listing: Sequence[ObjectInfo], root: str) -> dict[str, tupl
 
 
 def _heads_first(
-    files: list[tuple[int, ObjectInfo]],
+    files: list[tuple[str, ObjectInfo]],
     ranks: Mapping[str, tuple[str, int]],
     heads: Sequence[int],
     classes: Sequence[str],
     head: HeadFiles | None,
-) -> tuple[list[tuple[int, ObjectInfo]], tuple[int, ...]]:
+) -> tuple[list[tuple[str, ObjectInfo]], tuple[int, ...]]:
     """Return the files with those of each head before all others, and the number of files up to each head."""
     folders = {folder for folder, _ in ranks.values()} if head is None else classes
     bounds = [_head(folders, images) for images in heads]
@@ -372,7 +399,7 @@ def _heads_first(
             (chosen, most) for chosen, most in bounds if any(f in chosen and n >= most for f, n in ranks.values())
         ]
 
-    def head_of(file: tuple[int, ObjectInfo]) -> int:
+    def head_of(file: tuple[str, ObjectInfo]) -> int:
         folder, rank = ranks[file[1].name]
         return next((n for n, (chosen, most) in enumerate(bounds) if folder in chosen and rank < most), len(bounds))
 
@@ -417,9 +444,13 @@ def folder_rows(
 
 
 def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str, list[ObjectInfo]], Counter[str]]:
-    """Return the images of each class folder, in torchvision's order, and the numbers of other files."""
+    """Return the images of each class folder, in torchvision's order, and the numbers of other files.
+
+    Without an image in a class folder, the images in the folder itself are those of NO_CLASS.
+    """
     prefix = f"{folder}/" if folder else ""
     found: dict[str, list[ObjectInfo]] = {}
+    loose: list[ObjectInfo] = []
     skipped: Counter[str] = Counter()
     for info in listing:
         if not info.name.startswith(prefix):
@@ -427,8 +458,14 @@ def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str
         inner = info.name[len(prefix) :]
         if is_in_class_folder(inner):
             found.setdefault(inner.partition("/")[0], []).append(info)
+        elif is_outside_classes(inner):
+            loose.append(info)
         else:
             skipped[_kind(inner)] += 1
+    if loose and found:
+        skipped["in no class folder"] += len(loose)
+    elif loose:
+        found[NO_CLASS] = loose
     for files in found.values():
         files.sort(key=lambda info: info.name.rpartition("/")[::2])
     return found, skipped
@@ -438,8 +475,6 @@ def _kind(name: str) -> str:
     """Return why a file is left out: its kind, or its place."""
     if is_hidden_name(name):
         return "hidden or of the system"
-    if is_readable_image(name):
-        return "in no class folder"
     return PurePosixPath(name).suffix.lower() or "without suffix"
 
 

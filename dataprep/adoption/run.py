@@ -184,6 +184,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0, head: 
             *_apart(results),
             *_keys_that_recur(found, results),
             *_labels(read, texts),
+            *_without_image(read),
             *_uncounted(results),
             *read.description.remarks,
         )
@@ -311,6 +312,16 @@ def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
                 f"warning: no image is of class 0, {shown(read.classes[0])}, the labels are {min(used):,} to "
                 f"{max(used):,}: if they begin at 1, {FROM_ONE}"
             )
+
+
+def _without_image(read: _ReadData) -> Iterator[str]:
+    """Yield a line if the index begins with heads, so that class folders without an image are classes."""
+    heads = HEAD_SPLIT in read.found.images and read.found.images[HEAD_SPLIT].heads
+    used = set[int]().union(*(result.labels for result in read.results))
+    if heads and (empty := [name for number, name in enumerate(read.classes) if number not in used]):
+        names = ", ".join(shown(name) for name in empty[:3])
+        more = f" and {len(empty) - 3:,} more" if len(empty) > 3 else ""
+        yield f"no image in {counted(len(empty), 'class folder')}: {names}{more}; their labels stay unused"
 
 
 def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:

@@ -232,6 +232,11 @@ def is_in_class_folder(name: str) -> bool:
     return "/" in name and is_readable_image(name) and not is_hidden_name(name)
 
 
+def is_outside_classes(name: str) -> bool:
+    """Return whether a file is an image directly in the folder of its split; it is read if no class has an image."""
+    return "/" not in name and is_readable_image(name) and not is_hidden_name(name)
+
+
 def has_readable_name(info: ObjectInfo) -> bool:
     """Return whether loaders can read a file of this name; the manifest does not count the bytes of other files."""
     return is_text(info.name) and not any(character in FORBIDDEN for character in info.name)
@@ -262,7 +267,9 @@ def _folder_of(split: SplitManifest, manifest: Manifest, listing: Sequence[Objec
 
 
 def _changes_of_images(split: SplitManifest, folder: str, listing: Sequence[ObjectInfo]) -> str:
-    images = [info for info in listing if info.name.startswith(folder) and is_in_class_folder(info.name[len(folder) :])]
+    below = [(info, info.name[len(folder) :]) for info in listing if info.name.startswith(folder)]
+    images = [info for info, name in below if is_in_class_folder(name)]
+    images = images or [info for info, name in below if is_outside_classes(name)]
     before = split.samples + sum(split.rejected.values())
     if len(images) != before:
         return f"{split.name}: {len(images):,} images, {before:,} when they were adopted"

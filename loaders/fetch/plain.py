@@ -13,12 +13,14 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -31,13 +33,15 @@ from dataprep.dataset.paths import PLAN_JSON, is_hidden_name, is_readable_image
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import STALL_S
-from dataprep.messages import counted, human_bytes
+from dataprep.messages import command_line, counted, human_bytes
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import Browsable
 
 HEADS = (8_192, 131_072)
 """Numbers of images with which a loader of a large folder in a bucket begins while the others are still listed: the
 first are listed and indexed in about a second, and last until the next are, at some thousand images a second."""
+_OPTION = re.compile("`(?:split|format|labels|class_names)`")
+"""Option of `dataprep adopt` in a message."""
 
 PARQUET = ".parquet"
 _LOOKED_AT = 1000
@@ -54,34 +58,46 @@ class Growth:
 
     def __init__(self, data: Storage, index: str) -> None:
         self._data_url, self._index = data.url, index
-        self._folder = tempfile.TemporaryDirectory(prefix="dataprep-heads-")
-        self._maker: subprocess.Popen[str] | None = None
+        self._folder = tempfile.mkdtemp(prefix="dataprep-heads-")
+        self._makers: list[subprocess.Popen[str]] = []
+        self._end = weakref.finalize(self, _end, os.getpid(), self._makers, self._folder)
         self.has_ended = False
         """Whether the last index was of all images."""
 
     def begin(self, files: HeadFiles) -> str:
         """Index the first head, begin with the others, and return the URL of the head's index."""
-        head = f"{self._folder.name}/0"
+        head = f"{self._folder}/0"
         adoption = adopt(AdoptRequest(url=self._data_url, index_url=head, heads=HEADS[:1]), _Quiet(), head=files)
         say(f"{self._data_url}: {_understood(adoption)} are known; the others are listed meanwhile")
         words = [sys.executable, "-P", "-c", "from loaders.fetch.plain import make; make()"]
         path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-        self._maker = subprocess.Popen(
-            [*words, self._data_url, self._index, self._folder.name, *map(str, HEADS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
+        self._makers.append(
+            subprocess.Popen(
+                [*words, self._data_url, self._index, self._folder, *map(str, HEADS)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path, "TMPDIR": self._folder},
+                process_group=0,  # Ctrl-C reaches this process, which then ends the other one
+            )
         )
         return head
+
+    def check_open(self) -> None:
+        """Raise UsageError if the loader was closed."""
+        if not self._end.alive:
+            raise UsageError(f"{self._data_url}: the loader was closed before it knew all images; open another one")
 
     def next(self) -> str:
         """Wait for the next larger index, and return its URL.
 
         Raises:
             SourceError: The data cannot be indexed; the text says why.
+            UsageError: The loader was closed.
         """
-        line = self._maker.stdout.readline() if self._maker is not None and self._maker.stdout is not None else ""
+        self.check_open()
+        stdout = self._makers[0].stdout
+        line = stdout.readline() if stdout is not None else ""
         found: dict[str, str] = json.loads(line or "{}")
         if "error" in found or not found:
             raise SourceError(found.get("error") or f"{self._data_url}: what indexes it has ended; open it again")
@@ -89,19 +105,24 @@ class Growth:
         return found.get("whole") or found["head"]
 
     def close(self) -> None:
-        """End the process, and remove the heads."""
-        if self._maker is not None:
-            self._maker.kill()
-            self._maker.communicate()
-            self._maker = None
-        self._folder.cleanup()
+        """End the process, and remove the heads; this also happens when nothing refers to them any more."""
+        self._end()
+
+
+def _end(pid: int, makers: Sequence[subprocess.Popen[str]], folder: str) -> None:
+    if os.getpid() != pid:
+        return  # a forked process has copies of what its parent uses
+    for maker in makers:
+        maker.kill()
+        maker.communicate()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def make() -> None:
     """Index a head of a folder, then all of it, and print the URL of each index, as `Growth` reads them."""
     data_url, index, folder, *numbers = sys.argv[1:]
     heads = tuple(map(int, numbers))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     try:
         data = open_linked(data_url)
         for number in range(1, len(heads)):
@@ -119,9 +140,10 @@ def make() -> None:
         print(json.dumps({"error": str(error)}), flush=True)
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it has closed the pipe, or has died."""
+def _end_with_parent(folder: str) -> None:
+    """End this process, and remove the heads, when the one that started it has closed the pipe, or has died."""
     sys.stdin.read()
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 
@@ -145,27 +167,52 @@ def indexed(
         UsageError: The data do not exist.
         SourceError: The data are damaged; the text says where.
     """
-    if data.is_local and not Path(data.url).exists():
+    if data.is_local and not Path(data.url).is_dir():
+        found = "a file, not a folder" if Path(data.url).exists() else "no such folder"
         raise UsageError(
-            f"{data.url}: no such folder; expected a dataset of `dataprep build`, an image folder, tars or a TFDS "
-            "directory, on a disk or gs://, or the .json file of a mixture"
+            f"{data.url}: {found}; expected the folder or URL of a dataset of `dataprep build`, pictures, tars or "
+            "TFRecords, or the .json file of a mixture"
         )
     if data.stat(PLAN_JSON) is not None:
         raise no_dataset(data)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep" / "adopted"
     index = index or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])
+    is_new = open_storage(index).stat(MANIFEST) is None
+    if is_new:
+        _check_writable(open_storage(index))
     if tables := _tables(data):
         return _copied(data, tables, index), None
-    if grows and open_storage(index).stat(MANIFEST) is None and (files := _head_files(data, HEADS[0])):
+    if grows and is_new and (files := _head_files(data, HEADS[0])):
         growth = Growth(data, index)
-        return growth.begin(files), growth
+        try:
+            return growth.begin(files), growth
+        except BaseException:
+            growth.close()
+            raise
     request = AdoptRequest(url=data.url, index_url=index, heads=heads or HEADS)
-    adoption = adopt(request, _Lines(), workers=available_cores())
-    if adoption.changes:
-        say(f"{data.url}: changed since it was indexed ({adoption.changes}); indexing it again")
-        adoption = adopt(replace(request, overwrite=True), _Lines(), workers=available_cores())
+    try:
+        adoption = adopt(request, _Lines(), workers=available_cores())
+        if adoption.changes:
+            say(f"{data.url}: changed since it was indexed ({adoption.changes}); indexing it again")
+            adoption = adopt(replace(request, overwrite=True), _Lines(), workers=available_cores())
+    except UsageError as error:
+        if not _OPTION.search(str(error)):
+            raise
+        command = command_line("adopt", data.url, index="DIR")
+        raise UsageError(f"{error} (options of `{command}`, whose DIR can then be loaded)") from error
     say(f"{data.url}: {_understood(adoption)}; index in {adoption.url}")
     return adoption.url, None
+
+
+def _check_writable(index: Storage) -> None:
+    """Raise UsageError if the folder of an index on a disk cannot be made or written."""
+    place = Path(index.url)
+    there = next((path for path in (place, *place.parents) if path.exists()), place)
+    if index.is_local and not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise UsageError(
+            f"{index.url}: the index of the data cannot be kept there: {there} is not a folder that can be written; "
+            "name another one with `index`, or set XDG_CACHE_HOME"
+        )
 
 
 def _tables(data: Storage) -> dict[str, int]:

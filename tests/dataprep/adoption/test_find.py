@@ -114,6 +114,24 @@ def test_files_that_cannot_be_loaded_are_listed(folder):
     assert len(read_all(folder)[0]) == 27
 
 
+def test_images_without_class_folders_have_no_labels(folder, tmp_path):
+    write_files(tmp_path / "flat", {f"{n}.jpg": picture(n) for n in range(3)} | {"notes.txt": b"x"})
+    adoption = adopt_here(tmp_path / "flat", tmp_path / "i")
+    assert [(key, label) for key, label, *_ in read_all(tmp_path / "i")[0]] == [("0", -1), ("1", -1), ("2", -1)]
+    assert (adoption.manifest.classes, adoption.notes) == ((), ("train: 1 file left out: 1 .txt",))
+    assert not adopt_here(tmp_path / "flat", tmp_path / "i").changes
+    write_files(tmp_path / "flat", {"3.jpg": picture(3)})
+    assert "4 images, 3 when they were adopted" in adopt_here(tmp_path / "flat", tmp_path / "i").changes
+    write_files(folder / "test", {"0.jpg": picture(0)})
+    assert adopt_here(folder).manifest.classes == ("ant", "bee", "cat", "dog")
+    assert [label for _, label, *_ in read_all(folder, "test")[0]] == [-1]
+
+
+def test_hidden_folders_beside_splits_are_left_out(folder):
+    write_files(folder / ".git", {"a.jpg": picture(0)})
+    assert [split.name for split in adopt_here(folder).manifest.splits] == ["train", "val"]
+
+
 def test_labels_of_two_splits_must_mean_the_same(folder, tmp_path):
     (folder / "val" / "zebra").mkdir()
     (folder / "val" / "zebra" / "z.jpg").write_bytes(image_of(1))
@@ -141,7 +159,7 @@ def test_pictures_that_no_loader_reads_are_left_out_and_named(tmp_path):
     with open_loader(str(tmp_path / "i"), batch_size=4, image_size=8, shuffle=False) as loader:
         assert [sorted(batch.keys) for batch in loader] == [["a/1", "a/2", "a/3", "b/6"]]
     write_files(tmp_path / "y", {"a/1.tif": b"x", "b/1.ppm": b"x"})
-    with pytest.raises(UsageError, match=r"no image in a class folder, .*1 .tif, 1 .ppm .*not read: convert"):
+    with pytest.raises(UsageError, match=r"no image \(found .*1 .tif, 1 .ppm .*not read: convert"):
         adopt_here(tmp_path / "y", tmp_path / "j")
 
 

@@ -229,13 +229,13 @@ def test_tfrecords_of_any_usual_name_are_adopted(tmp_path, names, splits, format
 
 def test_the_content_decides_about_unusual_names(tmp_path):
     data = records(tmp_path / "data", {"a.bin", "b.bin"})
-    with pytest.raises(UsageError, match="no image in a class folder"):
+    with pytest.raises(UsageError, match="no image "):
         adopt_here(data)
     chosen = adopt_here(data, format="tfrecord", splits=(("train", "a*"), ("val", "b*"))).manifest
     assert [split.samples for split in chosen.splits] == [1, 1]
     (tmp_path / "noise").mkdir()
     (tmp_path / "noise/train-00000-of-00001").write_bytes(b"not a record at all")
-    with pytest.raises(UsageError, match="no image in a class folder"):
+    with pytest.raises(UsageError, match="no image "):
         adopt_here(tmp_path / "noise")
 
 

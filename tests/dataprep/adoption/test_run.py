@@ -55,7 +55,10 @@ NOTHING = {
         "compressed; only plain tars and TFRecords can be read in parts: uncompress it first, such as with gunzip",
     ),
     "both": (["a.tar", "b.tfrecord"], "webdataset and tfrecord files exist; choose one with `format`"),
-    "no class folders": (["a.jpg"], "no image in a class folder"),
+    "no images": (
+        ["a/b.txt"],
+        r"no image \(found 1 \.txt\); expected .*, in class folders as in <class>/x.jpg or without classes",
+    ),
     "splits beside others": (["train/a/x.jpg", "more/a/x.jpg"], r"folders train beside others \('more'\)"),
 }
 

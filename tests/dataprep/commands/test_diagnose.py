@@ -109,7 +109,7 @@ def test_a_transform_is_measured_and_named_whatever_else_runs(finished):
         (["--device", "simulated:5", "--model", "resnet50"], "--model resnet50: a simulated device"),
         (["--device", "simulated:5", "--transform", "nowhere:at_all"], "expected MODULE:NAME of a Python function"),
         (["--device", "simulated:5", "--transform", "json"], "expected MODULE:NAME of a Python function"),
-        (["--device", "simulated:5", "--batch-size", "8"], "no such folder; expected a dataset"),
+        (["--device", "simulated:5", "--batch-size", "8"], "no such folder; expected the folder or URL of a dataset"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line(tmp_path, words, message):

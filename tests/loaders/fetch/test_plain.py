@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import tempfile
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dataprep.dataset.hashes import name_hash
 from dataprep.errors import SourceError, UsageError
 from dataprep.storage import open_storage
 from loaders import open_loader
@@ -161,6 +164,69 @@ def test_the_process_that_indexes_ends_with_the_loader(many):
     assert not is_running(maker.pid)
 
 
+def makers():
+    return [each for each in psutil.Process().children() if "loaders.fetch.plain" in " ".join(each.cmdline())]
+
+
+def test_the_process_that_indexes_ends_with_a_loader_that_is_not_closed(many):
+    loader = open_loader(many, **SMALL)
+    (maker,) = makers()
+    del loader
+    gc.collect()
+    assert not is_running(maker.pid)
+
+
+def test_refused_settings_leave_no_process_and_no_head(many, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    with pytest.raises(UsageError, match="cannot be shared by 3 ranks") as refused:
+        open_loader(many, world_size=3, **SMALL)
+    assert refused and not makers()
+    assert not any((tmp_path / "temporary").iterdir())
+
+
+def test_a_loader_that_was_closed_before_it_knew_all_images_says_so(many):
+    with open_loader(many, **SMALL) as loader:
+        pass
+    with pytest.raises(UsageError, match="the loader was closed before it knew all images; open another one"):
+        next(iter(loader))
+
+
+def test_an_index_that_cannot_be_kept_is_refused_before_the_first_batch(many, pictures, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for url in (many, pictures):
+        with pytest.raises(UsageError, match=r"file/dataprep/.* cannot be kept there: .*file is not a folder that can"):
+            open_loader(url, **SMALL)
+
+
+def test_folders_that_a_head_did_not_see_are_classes_without_a_picture(pictures, bucket_url, monkeypatch, capfd):
+    monkeypatch.setattr(plain, "HEADS", (6, 12))
+    bucket = open_storage(bucket_url)
+    for number in range(42):
+        bucket.create(f"{('ant', 'yak')[number % 2]}/{number}.jpg", image_of(number))
+    empty = next(name for name in "abcdefgh" if name_hash(name) > name_hash("ant"))  # a head takes the smallest hash
+    bucket.create(f"{empty}/notes.txt", b"x")
+    with open_loader(bucket_url, **SMALL) as loader:
+        labels = {
+            key[:3]: label for batch in loader for key, label in zip(batch.keys, batch.labels.tolist(), strict=True)
+        }
+    assert loader.classes == tuple(sorted(["ant", "yak", empty]))
+    assert labels == {name: loader.classes.index(name) for name in ("ant", "yak")}
+    assert f"no image in 1 class folder: {empty!r}" in capfd.readouterr().err
+
+
+def test_splits_that_differ_in_their_classes_are_refused_before_the_first_batch(many):
+    for name in ("train/cat/0.jpg", "train/dog/1.jpg", "val/dog/0.jpg", "val/owl/0.jpg"):
+        open_storage(f"{many}-splits").create(name, image_of(0))
+    for number in range(20):
+        open_storage(f"{many}-splits").create(
+            f"train/{('cat', 'dog', 'emu')[number % 3]}/{number}-.jpg", image_of(number)
+        )
+    with pytest.raises(UsageError, match=r"val has class folders that train does not have \('owl'\).*dataprep adopt"):
+        open_loader(f"{many}-splits", **SMALL)
+
+
 def test_files_that_change_while_they_are_listed_are_named(many, monkeypatch):
     files = plain.head_files(open_storage(many), 6)
     wrong = files._replace(files=[replace(info, num_bytes=9) for info in files.files])
@@ -172,11 +238,12 @@ def test_files_that_change_while_they_are_listed_are_named(many, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: None, "no such folder; expected a dataset of `dataprep build`, an image folder, tars"),
+        (lambda path: None, "no such folder; expected the folder or URL of a dataset"),
+        (lambda path: path.touch(), "a file, not a folder; expected the folder or URL of a dataset"),
         (lambda path: path.mkdir(), "no files found"),
         (lambda path: (path / "_build").mkdir(parents=True) or (path / "_build/plan.json").touch(), "is not finished"),
     ],
-    ids=["nothing", "an empty folder", "an unfinished build"],
+    ids=["nothing", "a file", "an empty folder", "an unfinished build"],
 )
 def test_what_cannot_be_indexed_is_refused_and_nothing_is_kept(tmp_path, monkeypatch, make, message):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -101,7 +101,7 @@ def test_a_classifier_refuses_a_mixture_with_images_without_a_label(tmp_path):
 
 
 def test_data_that_are_not_there_are_refused_with_what_is_expected(tmp_path):
-    with pytest.raises(UsageError, match=r"nothere: no such folder; expected a dataset of `dataprep build`, an image"):
+    with pytest.raises(UsageError, match=r"nothere: no such folder; expected the folder or URL of a dataset"):
         open_data(str(tmp_path / "nothere"))
 
 
