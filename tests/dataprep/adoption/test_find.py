@@ -195,7 +195,7 @@ def test_a_head_is_what_the_whole_index_begins_with(tmp_path_factory, tree, head
         for number, images in enumerate(heads, 1):
             head = head_files(storage, images)
             if head is None:
-                continue
+                break  # as loaders do: the next head is of a folder that has this one
             known = find(storage, heads=heads[:number], head=head)
             whole = find(storage, heads=heads)
             cuts = whole.images["train"].heads
