@@ -24,6 +24,7 @@ from dataprep.dataset.replicas import Replica
 from dataprep.errors import AccessError, CredentialsError, StorageError, UndecidedError, UsageError
 from dataprep.messages import counted, human_bytes, printable, usd
 from dataprep.storage import open_storage
+from dataprep.storage.readonly import ReadOnlyStorage
 from dataprep.storage.gcs_location import BucketLocation, bucket_location, stored_objects
 
 EPILOG = """\b
@@ -69,8 +70,11 @@ class Replicate(Priced, Guarded, Watched):
     )
 
     def places(self) -> list[str]:
-        """Return the URLs of the copies. Raises UsageError if one is given twice."""
-        urls = [open_storage(target).url for target in texts(self.to)]
+        """Return the URLs of the copies. Raises UsageError if one is given twice, or is only read."""
+        targets = [open_storage(target) for target in texts(self.to)]
+        if unfit := next((each for each in targets if isinstance(each, ReadOnlyStorage)), None):
+            raise UsageError(f"`to` {unfit.url}: dataprep only reads from there; choose a folder or gs://bucket/prefix")
+        urls = [target.url for target in targets]
         if len(set(urls)) < len(urls):
             raise UsageError(f"`to` {Counter(urls).most_common(1)[0][0]}: given twice; give it once")
         return urls
