@@ -88,6 +88,8 @@ class Found:
     """Shards of all splits, one split after the other."""
     images: Mapping[str, FolderImages] = dataclass_field(default_factory=dict)
     """Images of an image folder, by split."""
+    pictures: tuple[str, ...] = ()
+    """Names of pictures next to shards, which are left out."""
     classes: tuple[str, ...] | None = None
     """Names of the classes; None if their number is only known from the labels."""
 
@@ -149,7 +151,8 @@ def find(
     is_img2dataset = any(info.name.endswith("_stats.json") for info in listing)
     kind = IMG2DATASET if is_img2dataset else format_name
     classes = () if labels == NO_LABELS else None
-    return Found(kind=kind, format=format_name, name=name, shards=shards, classes=classes)
+    pictures = tuple(info.name for info in listing if is_readable_image(info.name) and not is_hidden_name(info.name))
+    return Found(kind=kind, format=format_name, name=name, shards=shards, pictures=pictures, classes=classes)
 
 
 def with_class_names(found: Found, names: tuple[str, ...], labels: str | None) -> Found:
@@ -330,7 +333,7 @@ def find_folder_images(
             raise UsageError(
                 f"{storage.url_of(folder) if folder else storage.url}: no image (found "
                 f"{left_out(skipped) or 'no file'}); expected {known}, in class folders as in <class>/x.jpg or without "
-                "classes; check the URL and `split`"
+                "classes; check the URL"
             )
     widest = max(classes_of, key=lambda split: len(classes_of[split]))
     for split, names in classes_of.items():
@@ -413,7 +416,7 @@ def left_out(skipped: Counter[str]) -> str:
     """Return a text about files that were left out, the most frequent kinds first."""
     text = ", ".join(f"{count:,} {kind}" for kind, count in skipped.most_common(5))
     pictures = [kind for kind in skipped if kind.removeprefix(".") in OTHER_PICTURES]
-    return f"{text} ({', '.join(pictures)} is not read: convert such files to JPEG or PNG)" if pictures else text
+    return f"{text}; {', '.join(pictures)} is not read: convert such files to JPEG or PNG" if pictures else text
 
 
 def folder_rows(

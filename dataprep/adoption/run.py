@@ -258,7 +258,10 @@ def _refuse_unknown_field(url: str, field: str | None, results: Sequence[ReadSha
 
 
 def _skipped(found: Found) -> Iterator[str]:
-    """Yield a line for each split that has files which are not images."""
+    """Yield a line for each split that has files which are not images, and for pictures next to shards."""
+    if found.pictures:
+        count, example = counted(len(found.pictures), "picture"), shown(found.pictures[0])
+        yield f"{count} next to the shards left out, such as {example}; `format` imagefolder reads pictures instead"
     for split, images in found.images.items():
         if images.skipped:
             yield f"{split}: {counted(images.skipped.total(), 'file')} left out: {left_out(images.skipped)}"

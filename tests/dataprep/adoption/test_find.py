@@ -159,7 +159,7 @@ def test_pictures_that_no_loader_reads_are_left_out_and_named(tmp_path):
     with open_loader(str(tmp_path / "i"), batch_size=4, image_size=8, shuffle=False) as loader:
         assert [sorted(batch.keys) for batch in loader] == [["a/1", "a/2", "a/3", "b/6"]]
     write_files(tmp_path / "y", {"a/1.tif": b"x", "b/1.ppm": b"x"})
-    with pytest.raises(UsageError, match=r"no image \(found .*1 .tif, 1 .ppm .*not read: convert"):
+    with pytest.raises(UsageError, match=r"no image \(found .*1 .tif, 1 .ppm; .*not read: convert"):
         adopt_here(tmp_path / "y", tmp_path / "j")
 
 
@@ -180,7 +180,7 @@ FILES = st.sampled_from([f"{n}.jpg" for n in range(9)] + ["deep/1.jpg", "notes.t
 @settings(max_examples=60, deadline=None)
 @given(
     tree=st.dictionaries(st.sampled_from(["a", "b", "c d", "é", ".git"]), st.sets(FILES, max_size=9), min_size=1),
-    heads=st.lists(st.integers(1, 20), min_size=1, max_size=2, unique=True).map(sorted),
+    heads=st.lists(st.sampled_from(range(2, 21, 2)), min_size=1, max_size=2, unique=True).map(sorted),
     split=st.sampled_from(["", "train/"]),
 )
 def test_a_head_is_what_the_whole_index_begins_with(tmp_path_factory, tree, heads, split):
@@ -200,11 +200,10 @@ def test_a_head_is_what_the_whole_index_begins_with(tmp_path_factory, tree, head
             whole = find(storage, heads=heads)
             cuts = whole.images["train"].heads
             assert known.images["train"].heads == cuts[:number]
-            if known.classes == whole.classes:  # else a folder that was not asked for holds no picture
-                assert known.images["train"].files == whole.images["train"].files[: cuts[number - 1]]
-            assert sorted(map(repr, whole.images["train"].files)) == sorted(
-                map(repr, find(storage).images["train"].files)
-            )
+            assert known.classes == whole.classes
+            assert known.images["train"].files == whole.images["train"].files[: cuts[number - 1]]
+            names = [sorted(info.name for _, info in each.images["train"].files) for each in (whole, find(storage))]
+            assert names[0] == names[1]
 
 
 def test_no_head_is_taken_of_what_may_be_all_or_does_not_begin_with_pictures(tmp_path):

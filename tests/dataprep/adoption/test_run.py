@@ -16,6 +16,7 @@ from dataprep.storage import open_storage
 from dataprep.storage.gcs import StagedGCS
 from dataprep.storage.local import LocalStorage
 from tests.support.adoption import adopt_here, image_of, read_all, tar_of
+from tests.support.own_data import write_files
 
 
 def test_data_of_a_build_can_be_adopted_without_their_manifest(finished, tmp_path):
@@ -71,6 +72,14 @@ def test_ambiguous_or_empty_folders_are_refused(case, tmp_path):
         (tmp_path / name).write_bytes(b"x")
     with pytest.raises(UsageError, match=message):
         adopt_here(tmp_path)
+
+
+def test_pictures_next_to_tars_are_left_out_with_a_line(tmp_path):
+    tar_of(tmp_path / "a.tar", [("0.jpg", image_of(0))])
+    write_files(tmp_path / "cat", {"1.jpg": image_of(1)})
+    line = "1 picture next to the shards left out, such as 'cat/1.jpg'; `format` imagefolder reads pictures instead"
+    assert line in adopt_here(tmp_path, tmp_path / "i").notes
+    assert [key for key, *_ in read_all(adopt_here(tmp_path, tmp_path / "j", format="imagefolder").url)[0]] == ["cat/1"]
 
 
 def test_a_second_run_does_nothing_and_overwriting_indexes_anew(folder, tmp_path):
