@@ -39,7 +39,8 @@ from dataprep.storage.base import Browsable
 
 HEADS = (8_192, 131_072)
 """Numbers of images with which a loader of a large folder in a bucket begins while the others are still listed: the
-first are listed and indexed in about a second, and last until the next are, at some thousand images a second."""
+first are listed and indexed in about a second, and last until the next are, at some thousand images a second.
+Multiples of `dataprep.adoption.find.FILES_OF_FOLDER`, so that each holds the one before it."""
 _OPTION = re.compile("`(?:split|format|labels|class_names)`")
 """Option of `dataprep adopt` in a message."""
 
@@ -176,12 +177,13 @@ def indexed(
     if data.stat(PLAN_JSON) is not None:
         raise no_dataset(data)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep" / "adopted"
+    is_own = index is None
     index = index or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])
     is_new = open_storage(index).stat(MANIFEST) is None
     if is_new:
         _check_writable(open_storage(index))
     if tables := _tables(data):
-        return _copied(data, tables, index), None
+        return _copied(data, tables, index, is_own), None
     if grows and is_new and (files := _head_files(data, HEADS[0])):
         growth = Growth(data, index)
         try:
@@ -224,11 +226,12 @@ def _tables(data: Storage) -> dict[str, int]:
     return {info.name: info.num_bytes for info in data.list() if info.name.endswith(PARQUET)}
 
 
-def _copied(data: Storage, tables: dict[str, int], output: str) -> str:
+def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool) -> str:
     """Copy the pictures inside of parquet files, which cannot be read one at a time, into tars; return their URL.
 
     Raises:
-        UsageError: The disk has not enough room, or the tables have no column of pictures.
+        UsageError: The disk has not enough room, or the tables have no column of pictures; or a place that the user
+            named (not `is_own`) has another dataset, which is never replaced.
     """
     import dataprep  # here, because few loaders build
 
@@ -237,6 +240,11 @@ def _copied(data: Storage, tables: dict[str, int], output: str) -> str:
     if found is not None and {each["name"]: each["bytes"] for each in found.sources} == tables:
         say(f"{data.url}: {dataprep.open(place.url)!r}".splitlines()[0])
         return place.url
+    if found is not None and not is_own:
+        raise UsageError(
+            f"{place.url}: holds a dataset that is not a copy of {data.url} as it is now; name another place with "
+            "`index`, or remove it"
+        )
     if place.is_local:
         Path(place.url).parent.mkdir(parents=True, exist_ok=True)
         free_bytes = shutil.disk_usage(Path(place.url).parent).free

@@ -105,6 +105,17 @@ def test_pictures_inside_of_parquet_are_copied_once(tmp_path, monkeypatch, capsy
         open_loader(tmp_path / "data", index=tmp_path / "other", **SMALL)
 
 
+def test_a_copy_never_replaces_a_dataset_that_the_user_names(tmp_path):
+    rows = [{"image": {"bytes": image_of(number), "path": f"{number}.jpg"}} for number in range(3)]
+    for name, images in (("a", rows), ("b", rows[:2])):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.Table.from_pylist(images), tmp_path / name / "train.parquet")
+    assert len(seen(tmp_path / "a", index=tmp_path / "i")[0]) == 3
+    with pytest.raises(UsageError, match=r"/i: holds a dataset that is not a copy of .*/b as it is now; name another"):
+        seen(tmp_path / "b", index=tmp_path / "i")
+    assert len(seen(tmp_path / "i")[0]) == 3
+
+
 @pytest.fixture
 def many(pictures, bucket_url, monkeypatch):
     """Two classes of 21 pictures in a bucket, of which a loader knows 6 first, then 12."""
