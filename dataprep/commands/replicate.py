@@ -24,8 +24,8 @@ from dataprep.dataset.replicas import Replica
 from dataprep.errors import AccessError, CredentialsError, StorageError, UndecidedError, UsageError
 from dataprep.messages import counted, human_bytes, printable, usd
 from dataprep.storage import open_storage
-from dataprep.storage.readonly import ReadOnlyStorage
 from dataprep.storage.gcs_location import BucketLocation, bucket_location, stored_objects
+from dataprep.storage.readonly import ReadOnlyStorage
 
 EPILOG = """\b
 Examples:

@@ -130,7 +130,7 @@ def test_a_copy_above_the_price_limit_is_refused_before_anything_is_written(sour
         (
             ["gs://from-eu/imagenet", "--to", "s3://x/y"],
             2,
-            "--to s3://x/y: dataprep only reads from there; choose a folder",
+            "--to s3://x/y: dataprep only reads from there",
         ),
     ],
 )
