@@ -439,13 +439,13 @@ def _write(
 
 
 def _heads(read: _ReadData) -> list[Head]:
-    """Return the heads with which the index of a folder begins."""
+    """Return the heads with which the index of a folder begins, except those that add no sample."""
     images = read.found.images.get(HEAD_SPLIT)
     if images is None:
         return []
     bounds = images.bounds()
     results = dict(_by_split(read))[HEAD_SPLIT]
-    heads, digest, done = [], hashlib.sha256(), 0
+    heads, digest, done = list[Head](), hashlib.sha256(), 0
     for cut in images.heads:
         shards = bisect_left(bounds, cut)
         for _, result in results[done:shards]:
@@ -455,7 +455,8 @@ def _heads(read: _ReadData) -> list[Head]:
             )
         done = shards
         samples = sum(result.samples for _, result in results[:shards])
-        heads.append(Head(shards=shards, samples=samples, plan=digest.hexdigest()))
+        if samples > (heads[-1]["samples"] if heads else 0):
+            heads.append(Head(shards=shards, samples=samples, plan=digest.hexdigest()))
     return heads
 
 

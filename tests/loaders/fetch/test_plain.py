@@ -227,6 +227,15 @@ def test_folders_that_a_head_did_not_see_are_classes_without_a_picture(pictures,
     assert f"no image in 1 class folder: {empty!r}" in capfd.readouterr().err
 
 
+def test_a_folder_that_begins_with_empty_files_loads_again_and_again(many):
+    for number in range(10):
+        open_storage(many).create(f"cat/!{number}.jpg", b"")
+        open_storage(many).create(f"dog/!{number}.jpg", b"")
+    for _ in range(2):
+        with open_loader(many, **SMALL) as loader:
+            assert len({key for batch in taken(loader, 1) for key in batch}) == 48
+
+
 def test_splits_that_differ_in_their_classes_are_refused_before_the_first_batch(many):
     for name in ("train/cat/0.jpg", "train/dog/1.jpg", "val/dog/0.jpg", "val/owl/0.jpg"):
         open_storage(f"{many}-splits").create(name, image_of(0))
