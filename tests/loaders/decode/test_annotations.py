@@ -536,12 +536,13 @@ def test_run_length_encodings_are_cropped_and_scaled_as_pillow_does(data):
     encoded = {"size": encoded["size"], "counts": encoded["counts"].decode()}
     box = (view.left, view.top, view.left + view.width, view.top + view.height)
     cropped = Image.fromarray(masks.decode(encoded)).crop(box)
-    scaled = np.asarray(cropped.resize((view.resized_width, view.resized_height), Image.Resampling.NEAREST))
-    expected = scaled[view.out_top :, view.out_left :][: view.size, : view.size]
+    scaled = cropped.resize((view.resized_width, view.resized_height), Image.Resampling.NEAREST)
+    row = (view.out_left, view.out_top, view.out_left + view.size, view.out_top + view.size)
+    expected = np.asarray(scaled.crop(row))
     expected = expected[:, ::-1] if view.flip else expected
     (mask,) = transform_masks([json.dumps(encoded)], view)
-    for row, column in np.argwhere(mask != expected):
-        x, y = source_of(view, row, column)
+    for line, column in np.argwhere(mask != expected):
+        x, y = source_of(view, line, column)
         assert min(abs(x - round(x)), abs(y - round(y))) < NEAR
 
 
