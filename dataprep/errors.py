@@ -42,6 +42,8 @@ class UsageError(DataprepError):
 
 
 class MissingPackageError(UsageError, ImportError):
+    """A package of an extra is not installed; the text has the command that installs it."""
+
     exit_code = 2
 
 

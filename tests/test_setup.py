@@ -206,8 +206,8 @@ def test_no_text_names_a_foreign_distribution():
 
 
 def test_every_install_hint_names_an_extra():
-    """In the code by `install_hint`, elsewhere by the distribution's name."""
-    named = re.compile(r"""install_hint\(['"]([^'"]+)['"]\)|tpu-dataprep\[([a-z,-]+)\]""")
+    """In the code by `install_hint` or `needing`, elsewhere by the distribution's name."""
+    named = re.compile(r"""(?:install_hint|needing)\(['"]([^'"]+)['"][,)]|tpu-dataprep\[([a-z,-]+)\]""")
     found = {
         extra
         for path in source_files()

@@ -123,7 +123,7 @@ def test_resuming_from_published_weights_is_refused_with_a_hint_to_finetune(refu
 def test_a_checkpoint_of_another_size_or_entry_is_refused_by_name_and_shape(dataset, refusal, checkpoint, tmp_path):
     assert refusal(checkpoint, input_size=32, effective_batch_size=4) == (
         f"{checkpoint}: from another model: pos_embed is 1 x 5 x 64, in this model 1 x 17 x 64; its run had "
-        "`effective_batch_size` 8, `input_size` 16, `max_steps` 2; use the flags that it was trained with"
+        "`effective_batch_size` 8, `input_size` 16, `lr` 3.125e-05; use the flags that it was trained with"
     )
     assert "blocks.0.attn.q_bias is only in this model" in refusal(checkpoint, no_k_bias_in_vit=True)
     flags = {"image_size": 16, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "num_blocks": 1, "batch_size": 8}
