@@ -43,7 +43,7 @@ from dataprep.storage.checksums import crc32c_of
 
 IMAGES_PER_SHARD = 2048
 """Number of images in each group of the index: about as many as in a shard of 256 MiB."""
-FILES_OF_FOLDER = 64
+FILES_OF_FOLDER = 128
 """Minimum number of files of a head in each of its class folders, of which each costs a request."""
 NO_CLASS = ""
 """Name of the class of images in no class folder."""
