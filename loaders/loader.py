@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from loaders.engine.pipeline import Rows
     from loaders.engine.producer import Producer
     from loaders.fetch.index import SplitIndex
+    from loaders.fetch.plain import Growth
     from loaders.metrics.exposition import Registration
 
 STATE_VERSION = 1
@@ -163,10 +164,8 @@ def open_configured(
         check_program(config.processes)
     if isinstance(url, OpensLoader):
         return url.open_loader(split, config)
-    from loaders.dataset import (
-        PlainData,
-        open_dataset,
-    )  # here, so that importing a loader does not import the readers of data
+    # Imported here, so that importing a loader does not import the readers of data.
+    from loaders.dataset import PlainData, open_dataset
 
     dataset = open_dataset(
         str(url),
@@ -241,6 +240,9 @@ class Loader:
     _start = 0
     """Batch with which the next iteration of an evaluation starts."""
 
+    _growth: Growth | None = None
+    """What makes larger indexes while not all images are known."""
+
     _registration: Registration | None = None
     """Registration with the server of metrics."""
 
@@ -253,7 +255,7 @@ class Loader:
             raise UsageError("packs are loaded by a PackLoader, squares by a Loader; open them with their own function")
         if bool(config.view_groups) != isinstance(self, ViewLoader):
             raise UsageError("several views of an image are loaded by a ViewLoader; open them with open_views")
-        self.dataset, self.config = dataset, config
+        self.dataset, self.config, self._growth = dataset, config, dataset.growth
         if config.fields:
             self._check_fields(dataset.check_fields)
         warn_of_libraries(config.decoder)
@@ -309,7 +311,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """Number of the epoch that the next batch belongs to."""
-        is_first = not self.config.shuffle or self.dataset.growth is not None
+        is_first = not self.config.shuffle or self._growth is not None
         return 0 if is_first else self._known.epoch_of(self._batch)
 
     def __len__(self) -> int:
@@ -365,17 +367,18 @@ class Loader:
         Raises:
             SourceError: The data cannot be indexed, or have changed.
         """
-        growth = self.dataset.growth
+        growth = self._growth
         if growth is None:
             return False
         from loaders.dataset import grown
 
         self._end_producer()
         self.dataset = grown(self.dataset)
+        self._growth = self.dataset.growth
         self.index = self.dataset.open_index(self.config.deadline_s)
         self._known = self._order()
         self.__dict__.pop("_sequence", None)
-        if self.dataset.growth is None:
+        if self._growth is None:
             growth.close()
         return True
 
@@ -494,9 +497,9 @@ class Loader:
         sequence: Mapping[str, Any] = state.get("sequence", {})
         theirs = sequence.get("dataset")
         plan = theirs.get("plan") if isinstance(theirs, Mapping) else None
-        while self.dataset.growth is not None and plan != self.dataset.plan:
+        while self._growth is not None and plan != self.dataset.plan:
             self._grow()
-        if any(plan == head["plan"] for head in self.dataset.heads):
+        if self._known.heads and any(plan == head["plan"] for head in self.dataset.heads):
             return {**sequence, **{name: self._sequence[name] for name in ("dataset", "samples")}}
         return sequence
 
@@ -537,8 +540,8 @@ class Loader:
         """End threads, processes and the serving of metrics; a loader that is used again starts new ones, unless it
         was closed before it knew all images."""
         self._end_producer()
-        if self.dataset.growth is not None:
-            self.dataset.growth.close()
+        if self._growth is not None:
+            self._growth.close()
         if self._registration is not None:
             self._registration.close()
             self._registration = None
@@ -579,7 +582,7 @@ class Loader:
         self._batch = batch
 
     def _end_of_epoch(self) -> int:
-        if self.dataset.growth is not None:
+        if self._growth is not None:
             return self._known.num_samples // self.config.batch_size  # a batch is never cut
         return self.order.first_batch(self.epoch + 1) if self.config.shuffle else len(self)
 
@@ -620,8 +623,8 @@ class Loader:
     def _open_producer(self) -> Producer:
         from loaders.engine.producer import open_producer
 
-        if self.dataset.growth is not None:
-            self.dataset.growth.check_open()
+        if self._growth is not None:
+            self._growth.check_open()
         producer = open_producer(self.dataset, self.index, self.config, self._plan(), self._stats)
         warning = f"{self.dataset.url}: a loader was not closed; open it in a `with` block, or call its close()"
         self._collected = end_when_collected(self, producer.close, warning)

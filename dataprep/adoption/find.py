@@ -347,7 +347,8 @@ def find_folder_images(
         split: [(name, info) for name in sorted(by_class) for info in by_class[name]]
         for split, (by_class, _) in splits.items()
     }
-    classes, cuts = tuple(sorted(classes_of[widest])) if head is None else head.classes, dict[str, tuple[int, ...]]()
+    classes = tuple(sorted(classes_of[widest])) if head is None else head.classes
+    cuts: dict[str, tuple[int, ...]] = {}
     if heads and classes_of.get(HEAD_SPLIT):
         ranks = _ranks_in_folder(listing, folders[HEAD_SPLIT])
         files[HEAD_SPLIT], cuts[HEAD_SPLIT] = _heads_first(files[HEAD_SPLIT], ranks, heads, classes, head)
@@ -371,7 +372,8 @@ def _folders_below(listing: Iterable[ObjectInfo], root: str) -> set[str]:
     """Return the names of the folders in a folder, except hidden ones."""
     prefix = f"{root}/" if root else ""
     names = (info.name.removeprefix(prefix).partition("/") for info in listing if info.name.startswith(prefix))
-    return {folder for folder in {folder for folder, slash, _ in names if slash} if not is_hidden_name(folder)}
+    folders = {folder for folder, slash, _ in names if slash}
+    return {folder for folder in folders if not is_hidden_name(folder)}
 
 
 def _ranks_in_folder(listing: Sequence[ObjectInfo], root: str) -> dict[str, tuple[str, int]]:

@@ -26,6 +26,7 @@ never logged.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -100,43 +101,23 @@ def _open_file_url(url: str) -> Storage:
     return _open_path(unquote(url.removeprefix(url[: url.index("://") + 3]).removeprefix(parts.netloc)))
 
 
-def _open_bucket(url: str) -> Storage:
-    from dataprep.storage.gcs import GCSStorage
+def _opener(module: str, name: str) -> Callable[[str], Storage]:
+    """Return a function that opens a URL; the module of the place is imported when it is called."""
 
-    return GCSStorage(url)
+    def opened(url: str) -> Storage:
+        found: Storage = getattr(import_module(f"dataprep.storage.{module}"), name)(url)
+        return found
 
-
-def _open_hub(url: str) -> Storage:
-    from dataprep.storage.hub import HubStorage
-
-    return HubStorage(url)
-
-
-def _open_s3(url: str) -> Storage:
-    from dataprep.storage.remote import S3Storage
-
-    return S3Storage(url)
-
-
-def _open_azure(url: str) -> Storage:
-    from dataprep.storage.remote import AzureStorage
-
-    return AzureStorage(url)
-
-
-def _open_web(url: str) -> Storage:
-    from dataprep.storage.remote import WebStorage
-
-    return WebStorage(url)
+    return opened
 
 
 SCHEMES: dict[str, Callable[[str], Storage]] = {
     "file": _open_file_url,
-    "gs": _open_bucket,
-    "hf": _open_hub,
-    "s3": _open_s3,
-    "az": _open_azure,
-    "https": _open_web,
-    "http": _open_web,
+    "gs": _opener("gcs", "GCSStorage"),
+    "hf": _opener("hub", "HubStorage"),
+    "s3": _opener("remote", "S3Storage"),
+    "az": _opener("remote", "AzureStorage"),
+    "https": _opener("remote", "WebStorage"),
+    "http": _opener("remote", "WebStorage"),
 }
 """The function that opens a URL, by the URL's scheme."""

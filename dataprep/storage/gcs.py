@@ -1,7 +1,6 @@
 """A prefix of a Cloud Storage bucket as a place for objects: create-only uploads, many range reads at once.
 
-`GCSStorage` is the place. `StagedGCS` serves a writer that may lose the right to write while it is
-suspended:
+`GCSStorage` is the place. `StagedGCS` serves a writer that may lose the right to write while it is suspended:
 
     upload to root/tmp/<name>-<uuid> -> is the place still ours? -> the server copies it to its name, if that is free
 

@@ -4,7 +4,7 @@ The index is what `dataprep adopt` writes. It is kept in the user's cache, in a 
 data's URL, so that the data need not be writable and the next run finds it.
 
 The index of a large folder begins with heads: the first files of many class folders. A loader over such a folder in a
-bucket can so begin before all files are listed, with the images that it would begin with anyway.
+bucket can begin before all files are listed, with the same images as if they all were.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ HEADS = (8_192, 131_072)
 """Numbers of images with which a loader of a large folder in a bucket begins while the others are still listed: the
 first are listed and indexed in about a second, and last until the next are, at some thousand images a second.
 Multiples of `dataprep.adoption.find.FILES_OF_FOLDER`, so that each holds the one before it."""
-_OPTION = re.compile("`(?:split|format|labels|class_names)`")
-"""Option of `dataprep adopt` in a message."""
-
 PARQUET = ".parquet"
 _LOOKED_AT = 1000
 """Number of names, those of one listing request, that decide whether data are tables."""
+_OPTION = re.compile("`(?:split|format|labels|class_names)`")
+"""Option of `dataprep adopt` in a message."""
 
 
 class Growth:

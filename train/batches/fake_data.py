@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 
 from loaders.config import LoaderConfig
-from loaders.dataset import Dataset
 from loaders.engine.batch import Batch
 from loaders.loader import Loader
 from loaders.order import Order, check_world
@@ -53,7 +50,6 @@ class FakeLoader(Loader):
             shard_samples=(num_images,), seed=config.seed, global_batch=config.batch_size, samples_per_block=1
         )
         self._batch, self._producer = 0, None
-        self.dataset = cast(Dataset, SimpleNamespace(growth=None, heads=()))  # all images are known
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the rest of the epoch."""
