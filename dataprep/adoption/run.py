@@ -157,12 +157,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0, head: 
         )
     progress.step("listing")
     found = find(
-        data,
-        format_name=request.format,
-        splits=request.splits,
-        labels=request.labels,
-        heads=request.heads,
-        head=head,
+        data, format_name=request.format, splits=request.splits, labels=request.labels, heads=request.heads, head=head
     )
     found = with_class_names(found, request.class_names, request.labels)
     if found.has_classes_in_root and index.url == data.url:
@@ -392,12 +387,7 @@ def _publish(
 
 
 def _write(
-    target: Storage,
-    index: Storage,
-    data: Storage,
-    request: AdoptRequest,
-    read: _ReadData,
-    existing: Manifest | None,
+    target: Storage, index: Storage, data: Storage, request: AdoptRequest, read: _ReadData, existing: Manifest | None
 ) -> Manifest:
     """Write the files of an index at the URL of `index` to `target`, and return the manifest that lists them."""
     found, results, description = read.found, read.results, read.description
@@ -567,11 +557,7 @@ def _classes(found: Found, results: Sequence[ReadShard]) -> tuple[str, ...]:
 
 
 def _publish_split(
-    index: Storage,
-    found: Found,
-    split: str,
-    pairs: Sequence[tuple[FoundShard, ReadShard]],
-    num_classes: int,
+    index: Storage, found: Found, split: str, pairs: Sequence[tuple[FoundShard, ReadShard]], num_classes: int
 ) -> SplitManifest:
     events = [event for _, result in pairs for event in result.events]
     labels: Counter[int] = sum((result.labels for _, result in pairs), Counter())

@@ -106,13 +106,7 @@ def _file(name: str, encoding: str, num_bytes: int, sha256: str) -> Node:
 
 
 def _file_set(name: str, encoding: str, includes: str) -> Node:
-    return {
-        "@id": name,
-        "@type": "cr:FileSet",
-        "encodingFormat": encoding,
-        "includes": includes,
-        "name": name,
-    }
+    return {"@id": name, "@type": "cr:FileSet", "encodingFormat": encoding, "includes": includes, "name": name}
 
 
 # Records

@@ -53,13 +53,7 @@ def decoder(kind: type[T], *, lax: bool = False) -> msgspec.json.Decoder[T]:
 
 
 def decode(
-    data: bytes,
-    kind: type[T],
-    *,
-    where: str,
-    advice: str,
-    error: type[DataprepError] = FormatError,
-    lax: bool = False,
+    data: bytes, kind: type[T], *, where: str, advice: str, error: type[DataprepError] = FormatError, lax: bool = False
 ) -> T:
     """Read a JSON document.
 

@@ -234,10 +234,7 @@ def tfds_files(dataset: Dataset, format_name: str, options: LaionOptions, split:
 
 
 def metadata_files(
-    dataset: Dataset,
-    schema: ShardSchema,
-    shard_samples: Mapping[str, Sequence[int]],
-    split_bytes: Mapping[str, int],
+    dataset: Dataset, schema: ShardSchema, shard_samples: Mapping[str, Sequence[int]], split_bytes: Mapping[str, int]
 ) -> dict[str, bytes]:
     """Return the files in the dataset's root, name to content.
 

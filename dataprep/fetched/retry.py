@@ -112,13 +112,7 @@ class RetryProgress(Protocol):
         """Show a line to the user."""
 
 
-def retry_failed(
-    url: str,
-    choice: Choice,
-    limits: Limits,
-    engine: Engine,
-    progress: RetryProgress,
-) -> Retried:
+def retry_failed(url: str, choice: Choice, limits: Limits, engine: Engine, progress: RetryProgress) -> Retried:
     """Try failed rows again, or continue an interrupted retry.
 
     Args:

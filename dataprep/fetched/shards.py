@@ -392,11 +392,7 @@ def kept_shard(
 
 
 def fetch_shard(
-    target: Target,
-    index: int,
-    rows: Sequence[Row],
-    web: WebFetch,
-    before: Mapping[str, dict[str, int]] | None = None,
+    target: Target, index: int, rows: Sequence[Row], web: WebFetch, before: Mapping[str, dict[str, int]] | None = None
 ) -> ShardReceipt:
     """Fetch rows into one shard, and commit it.
 

@@ -141,11 +141,7 @@ def recorded_class(name: str) -> Dataset | None:
 
 
 def configured(
-    name: str,
-    *,
-    fake_images: int | None = None,
-    own: OwnData | None = None,
-    annotations: tuple[str, ...] | None = None,
+    name: str, *, fake_images: int | None = None, own: OwnData | None = None, annotations: tuple[str, ...] | None = None
 ) -> Dataset:
     """Return the dataset of a build, configured by the build's options.
 

@@ -340,12 +340,7 @@ class RefCollector:
                 raise SourceError(f"{where}: {error}; move it elsewhere") from error
 
     def add_file(
-        self,
-        folder: str,
-        file: FolderFile,
-        key_parts: tuple[str, ...],
-        label: int = NO_LABEL,
-        annotations: bytes = b"",
+        self, folder: str, file: FolderFile, key_parts: tuple[str, ...], label: int = NO_LABEL, annotations: bytes = b""
     ) -> None:
         source = "/".join(filter(None, (folder, *file.parts)))
         self.add(key_parts, source, Member(file.parts[-1], 0, file.num_bytes), label, annotations)
@@ -512,10 +507,7 @@ class FinishedDataset(OwnDataset):
         raise UsageError(f"{self.name}: only its manifest is known here, so it can be read, but not built")
 
 
-FINISHED = FinishedDataset(
-    name="dataset",
-    description="Pictures that somebody's own dataset class has found.",
-)
+FINISHED = FinishedDataset(name="dataset", description="Pictures that somebody's own dataset class has found.")
 """Represents every class that is not part of dataprep when the class itself is not needed."""
 
 

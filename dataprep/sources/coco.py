@@ -230,15 +230,8 @@ COCO_DUP5 = Coco(
     licence="Images: Flickr terms of use, each under its own licence; annotations: CC BY 4.0",
     origin="http://images.cocodataset.org/zips/",
     facts={
-        "train": SplitFacts(
-            samples=sum(PARTS["train"].values()),
-            repeats=5,
-            archives=(_TRAIN, _UNLABELED),
-        ),
-        "val": SplitFacts(
-            samples=sum(PARTS["val"].values()),
-            archives=(_VAL,),
-        ),
+        "train": SplitFacts(samples=sum(PARTS["train"].values()), repeats=5, archives=(_TRAIN, _UNLABELED)),
+        "val": SplitFacts(samples=sum(PARTS["val"].values()), archives=(_VAL,)),
     },
     default_splits=("train",),
     parts=PARTS,

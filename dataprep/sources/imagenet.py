@@ -525,10 +525,7 @@ class _ValFinder(Finder):
 
 def _split_folder(root: Storage, split: str) -> tuple[str, SpilledItems[FolderFile]]:
     """Return the folder of a split with its files, in the source or in Kaggle's folders."""
-    for folder in (
-        split,
-        *(f"{above}{KAGGLE_IMAGES}{split}" for above in KAGGLE_FOLDERS),
-    ):
+    for folder in (split, *(f"{above}{KAGGLE_IMAGES}{split}" for above in KAGGLE_FOLDERS)):
         files = folder_files(root, folder, depth=2)
         if len(files):
             return folder, files

@@ -31,10 +31,7 @@ NAMED_DESCRIPTION = "Images fetched from a table of URLs, with their captions an
 CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024."
 LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
 ORIGIN = "https://laion.ai"
-LAION_COLUMNS = (
-    frozenset({"URL", "TEXT", "LICENSE", "similarity"}),
-    frozenset({"hash", "punsafe", "pwatermark"}),
-)
+LAION_COLUMNS = (frozenset({"URL", "TEXT", "LICENSE", "similarity"}), frozenset({"hash", "punsafe", "pwatermark"}))
 """Sets of column names that only LAION's tables have: LAION-400M and the first LAION-5B; LAION-5B with model scores,
 and Re-LAION."""
 _HIDDEN = re.compile(r"(?:^|/)[._]")

@@ -77,12 +77,7 @@ class Columns:
     """
 
     def __init__(
-        self,
-        defaults: Mapping[str, str],
-        drop: frozenset[str],
-        *,
-        leave_out: str = LEAVE_OUT,
-        refuse: Refuse = at_once,
+        self, defaults: Mapping[str, str], drop: frozenset[str], *, leave_out: str = LEAVE_OUT, refuse: Refuse = at_once
     ) -> None:
         self._refuse = refuse
         self._refused: set[str] = set()

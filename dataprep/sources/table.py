@@ -423,10 +423,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
                 yield row, _Picture(table, row.number, "", 0, 0)
         elif self._holds_bytes:
             images = image_tables.PackedImages(
-                image_column=self._image_column,
-                drop=self._drop,
-                unpack_to=self._unpack_to,
-                progress=self._progress,
+                image_column=self._image_column, drop=self._drop, unpack_to=self._unpack_to, progress=self._progress
             )
             for row, offset, num_bytes, crc32c in images.rows(table, source):
                 picture = _Picture(table, row.number, table.name, offset, num_bytes, crc32c)

@@ -260,12 +260,7 @@ def test_a_key_that_got_its_shard_is_no_other_samples_key(tmp_path):
 
 
 def test_keys_of_shards_whose_names_begin_alike_are_told_apart(tmp_path):
-    shards = {
-        "a.tar": ("b/c", "x"),
-        "a/b.tar": ("c", "x"),
-        "d/e.tar": ("b/c",),
-        "d/f.tar": ("C",),
-    }
+    shards = {"a.tar": ("b/c", "x"), "a/b.tar": ("c", "x"), "d/e.tar": ("b/c",), "d/f.tar": ("C",)}
     for number, (shard, names) in enumerate(shards.items()):
         (tmp_path / shard).parent.mkdir(exist_ok=True)
         tar_of(tmp_path / shard, [(f"{name}.jpg", image_of(8 * number + i)) for i, name in enumerate(names)])

@@ -5,14 +5,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from dataprep.builder.cards import (
-    cards_of,
-    hub_licence,
-    own_cards,
-    readme,
-    replace_cards,
-    write_cards,
-)
+from dataprep.builder.cards import cards_of, hub_licence, own_cards, readme, replace_cards, write_cards
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import CROISSANT, README, WDS_INFO
 from dataprep.storage import open_storage
@@ -51,12 +44,7 @@ def test_the_head_says_licence_tasks_size_and_files(pets):
 
 @pytest.mark.parametrize(
     ("licence", "name"),
-    [
-        ("", "unknown"),
-        ("CC-BY-4.0", "cc-by-4.0"),
-        ("Apache 2.0", "apache-2.0"),
-        ("for research only", "other"),
-    ],
+    [("", "unknown"), ("CC-BY-4.0", "cc-by-4.0"), ("Apache 2.0", "apache-2.0"), ("for research only", "other")],
 )
 def test_licences_have_the_names_of_the_hub(licence, name):
     assert hub_licence(licence) == name

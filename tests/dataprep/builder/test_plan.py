@@ -157,26 +157,11 @@ def with_split(plan: Plan, **changes: object) -> Plan:
 
 OWN = OwnData(name="pets")
 OTHERS = {
-    "a size": (
-        small_plan(images=ImagePolicy(short_side=256)),
-        "`resize` is not given there, 256 here",
-    ),
-    "a switch": (
-        small_plan(images=ImagePolicy(apply_exif=True)),
-        "`apply_exif` is not given there, given here",
-    ),
-    "restart markers": (
-        small_plan(images=ImagePolicy(jpeg="restart")),
-        "`jpeg` is untouched there, restart here",
-    ),
-    "another number of images": (
-        small_plan((2, 3)),
-        "val has 3 images there, 5 here",
-    ),
-    "another number of shards": (
-        small_plan((1, 1, 1)),
-        "val has 2 shards there, 3 here",
-    ),
+    "a size": (small_plan(images=ImagePolicy(short_side=256)), "`resize` is not given there, 256 here"),
+    "a switch": (small_plan(images=ImagePolicy(apply_exif=True)), "`apply_exif` is not given there, given here"),
+    "restart markers": (small_plan(images=ImagePolicy(jpeg="restart")), "`jpeg` is untouched there, restart here"),
+    "another number of images": (small_plan((2, 3)), "val has 3 images there, 5 here"),
+    "another number of shards": (small_plan((1, 1, 1)), "val has 2 shards there, 3 here"),
     "another archive": (
         with_split(small_plan(), sources=({"name": "ILSVRC2012_img_val.tar", "bytes": 1200},)),
         "the original ILSVRC2012_img_val.tar has 1,000 bytes there, 1,200 here",
@@ -193,10 +178,7 @@ OTHERS = {
         with_split(small_plan(), name="train"),
         "train is only here, with 3 images; val is only there, with 3 images",
     ),
-    "another number of classes": (
-        replace(small_plan(), classes=("n01440764",)),
-        "there are 2 classes there, 1 here",
-    ),
+    "another number of classes": (replace(small_plan(), classes=("n01440764",)), "there are 2 classes there, 1 here"),
     "another class": (
         replace(small_plan(), classes=("n01440764", "n1")),
         "the class n01443537 is only there, n1 only here",

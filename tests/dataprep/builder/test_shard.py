@@ -36,10 +36,7 @@ def request_of_three(originals, tmp_path):
     """Three shards on disk."""
     options = BuildOptions(dataset="imagenet", format="webdataset", splits=("train",), num_shards=3, allow_partial=True)
     return BuildRequest(
-        options=options,
-        source_url=str(originals["imagenet"]),
-        output_url=str(tmp_path / "out"),
-        max_reject_ratio=1.0,
+        options=options, source_url=str(originals["imagenet"]), output_url=str(tmp_path / "out"), max_reject_ratio=1.0
     )
 
 

@@ -156,22 +156,7 @@ def test_places_in_images_are_found_by_their_names():
 
 @pytest.mark.parametrize(
     "suffix",
-    [
-        "jpg",
-        "cls",
-        "json",
-        "__key__",
-        "a..b",
-        ".a",
-        "a.",
-        "a/b",
-        "TXT",
-        "a b",
-        "a\n",
-        "x" * 101,
-        "pyd",
-        "x.pickle",
-    ],
+    ["jpg", "cls", "json", "__key__", "a..b", ".a", "a.", "a/b", "TXT", "a b", "a\n", "x" * 101, "pyd", "x.pickle"],
 )
 def test_suffixes_that_readers_take_otherwise_are_refused(suffix):
     (fault,) = feature_faults({"caption": Feature("text", member=suffix)})
@@ -191,8 +176,7 @@ def test_members_of_one_suffix_and_of_columns_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
-    [("caption", b"\xff"), ("score", b"1"), ("score", b"{"), ("objects", b"[" * 100_000)],
+    ("name", "data"), [("caption", b"\xff"), ("score", b"1"), ("score", b"{"), ("objects", b"[" * 100_000)]
 )
 def test_other_contents_of_members_are_refused(name, data):
     with pytest.raises(FormatError, match=f"'{name}' is "):

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
-from dataprep.fetched.existing import (
-    Choice,
-    FetchedDataset,
-    Place,
-    may_pass,
-    open_fetched,
-    rows_to_try,
-)
+from dataprep.fetched.existing import Choice, FetchedDataset, Place, may_pass, open_fetched, rows_to_try
 from dataprep.fetched.retry import row_tables, rows_schema
 from dataprep.fetched.shard import ShardNames
 from dataprep.sources.laion import measure_tables, read_shard_rows
@@ -35,8 +28,7 @@ def dataset_at(root):
 
 def test_a_place_without_a_dataset_is_refused(tmp_path):
     with pytest.raises(
-        UsageError,
-        match=r"no dataset there \(no dataset\.json\); check the URL, make shards of pictures",
+        UsageError, match=r"no dataset there \(no dataset\.json\); check the URL, make shards of pictures"
     ):
         open_fetched(str(tmp_path))
 

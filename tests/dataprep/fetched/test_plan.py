@@ -13,14 +13,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import SourceError, UsageError
 from dataprep.fetched.collect import DuplicatePolicy, EncodeOptions, RowFilter, RowOptions
-from dataprep.fetched.plan import (
-    LaionOptions,
-    TableRequest,
-    build_options,
-    is_fetched,
-    laion_of,
-    plan_tables,
-)
+from dataprep.fetched.plan import LaionOptions, TableRequest, build_options, is_fetched, laion_of, plan_tables
 from dataprep.fetched.shard import built_names, schema_with
 from dataprep.sources.tables import Column
 from dataprep.verification.run import consistency_faults

@@ -154,8 +154,7 @@ def test_all_keys_of_the_contract_are_accepted(key: str):
 
 
 @pytest.mark.parametrize(
-    "key",
-    ["", "/a", "a/", "a//b", "a.b", "a b", "ä", "a=2", "a=2g", "a=c3", "__a", "a/__b", "..", "a\n", "a" * 201],
+    "key", ["", "/a", "a/", "a//b", "a.b", "a b", "ä", "a=2", "a=2g", "a=c3", "__a", "a/__b", "..", "a\n", "a" * 201]
 )
 def test_keys_that_a_reader_would_change_or_skip_are_refused(key: str):
     assert not is_key(key)

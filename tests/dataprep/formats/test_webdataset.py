@@ -323,22 +323,10 @@ END = bytes(1024)
             'offset 0: b\'{"height":01,"orientation":1,"width":1}\' as a.json, expected the fields',
         ),
         (JPG + member("a.json", b"[" * 60_000), (), "offset 0: b'[[["),
-        (
-            JPG + member("a.cls", b"4") + LABELLED_JSON,
-            CLASSES,
-            "offset 0: b'4' as the label of a, expected 0 to 3",
-        ),
-        (
-            JPG + member("a.cls", b"03") + LABELLED_JSON,
-            CLASSES,
-            "offset 0: b'03' as the label of a, expected 0 to 3",
-        ),
+        (JPG + member("a.cls", b"4") + LABELLED_JSON, CLASSES, "offset 0: b'4' as the label of a, expected 0 to 3"),
+        (JPG + member("a.cls", b"03") + LABELLED_JSON, CLASSES, "offset 0: b'03' as the label of a, expected 0 to 3"),
         (JPG + member("a.cls", b"1") + LABELLED_JSON, CLASSES, 'offset 0: b\'{"class_name":"n01440764"'),
-        (
-            JPG + header("a.json", 65_537),
-            (),
-            "offset 1,024: a.json of 65,537 bytes, expected at most 65,536",
-        ),
+        (JPG + header("a.json", 65_537), (), "offset 1,024: a.json of 65,537 bytes, expected at most 65,536"),
         (
             header("a.jpg", MAX_IMAGE_BYTES + 1),
             (),

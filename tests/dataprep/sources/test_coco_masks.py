@@ -15,12 +15,7 @@ BILLION = 31_623  # squared
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools with NumPy 2
-@given(
-    st.integers(1, 40),
-    st.integers(1, 40),
-    st.integers(0, 2**32 - 1),
-    st.sampled_from([0.0, 0.02, 0.5, 1.0]),
-)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.02, 0.5, 1.0]))
 def test_masks_that_pycocotools_writes_are_taken(height, width, seed, share):
     drawn = np.random.default_rng(seed).random((height, width)) < share
     encoded = masks.encode(np.asfortranarray(drawn, np.uint8))

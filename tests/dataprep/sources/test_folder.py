@@ -165,11 +165,7 @@ def test_labels_that_the_user_asks_for(tmp_path):
 
 @pytest.mark.parametrize(
     ("values", "classes"),
-    [
-        (["dog", "cat"], ("cat", "dog")),
-        ([10, 2], ("02", "10")),
-        ([True, False], ("false", "true")),
-    ],
+    [(["dog", "cat"], ("cat", "dog")), ([10, 2], ("02", "10")), ([True, False], ("false", "true"))],
 )
 @pytest.mark.parametrize("column", ["label", "breed"])
 def test_labels_of_a_column(tmp_path, values, classes, column):
