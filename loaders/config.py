@@ -18,6 +18,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import cores_of_rank
 from dataprep.messages import counted, did_you_mean, there_are
+from dataprep.storage.gcs_client import bill
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import MAX_VIEWS, Backend, Interpolation
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
@@ -197,6 +198,7 @@ class SharedSettings(TypedDict, total=False):
     cache_bytes: int
     index: str | PathLike[str] | None
     region_policy: RegionPolicy
+    billing_project: str | None
     metrics_port: int | None
     metrics_address: str
 
@@ -290,6 +292,11 @@ def _place(name: str, value: Any) -> str:
 def _address(name: str, value: Any) -> str:
     is_name = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
     _require(is_name, f"{name} must be an address of this machine, e.g. 127.0.0.1, got {value!r}")
+    return str(value)
+
+
+def _project(name: str, value: Any) -> str:
+    _require(isinstance(value, str) and value != "", f"{name} must be the name of a project, got {value!r}")
     return str(value)
 
 
@@ -402,6 +409,12 @@ class LoaderConfig:
         "`refuse` or `warn` of a bucket whose reading costs money from here; `off`: do not check.",
         _one_of(RegionPolicy),
     )
+    billing_project: str | None = _setting(
+        None,
+        "Project that pays for this process's requests to buckets of Cloud Storage whose reader pays; by default "
+        "GOOGLE_CLOUD_QUOTA_PROJECT of the environment.",
+        _project,
+    )
     metrics_port: int | None = _setting(
         None,
         "Port where Prometheus scrapes metrics of this process's loaders; 0: any free one; by default none.",
@@ -420,6 +433,7 @@ class LoaderConfig:
             value, check = getattr(self, each.name), each.metadata["check"]
             if check is not None and (value is not None or each.default is not None):
                 object.__setattr__(self, each.name, check(each.name, value))
+        bill(self.billing_project)
         _ = self.crop  # checks the ranges of scale, ratio and flip
         transform = self.transform
         fault = transform_fault(transform)

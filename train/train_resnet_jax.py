@@ -154,6 +154,7 @@ class Config(Request):
     )
     dataset_index_dir: str | None = redefined(RunOptions, "index_dir")
     dataset_region_policy: RegionPolicy = redefined(RunOptions, "region_policy")
+    dataset_billing_project: str | None = redefined(RunOptions, "billing_project")
     dataset_on_error: OnError = redefined(RunOptions, "on_error")
     dataset_min_crop: float = redefined(RunOptions, "min_crop")
     dataset_num_workers: int | None = redefined(RunOptions, "num_workers", low=0)
@@ -320,7 +321,12 @@ def open_training(config: Config) -> Training[JaxBackend]:
 
     rank, world_size = host_rank()
     path, workdir = config.data_path(), config.workdir
-    data = open_data(path, index_dir=config.dataset_index_dir, region_policy=config.dataset_region_policy)
+    data = open_data(
+        path,
+        index_dir=config.dataset_index_dir,
+        region_policy=config.dataset_region_policy,
+        billing_project=config.dataset_billing_project,
+    )
     num_classes = classes_of(data, None, evaluates=config.eval_per_epoch != NEVER)
     mesh = all_devices()
     config = config.fitted_to(data.epoch_images, num_devices=mesh.size, tells=rank == 0)

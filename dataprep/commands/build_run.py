@@ -29,7 +29,7 @@ from dataprep.cloud.cost import GIB, Amount, Cost, reading_cost, writing_cost
 from dataprep.cloud.placement import Placement, guard, is_bucket, placement_of, this_zone
 from dataprep.cloud.prices import ANYWHERE, published_prices
 from dataprep.commands.progress import BuildProgress, Callback, Viewer
-from dataprep.commands.region_options import Guarded, NamedTpu, named_place, place_of_workers, runs_here
+from dataprep.commands.region_options import Billed, Guarded, NamedTpu, named_place, place_of_workers, runs_here
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.opened import Dataset, Planned
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
@@ -48,7 +48,7 @@ _RUNNER_HELP = (
 
 
 @request
-class Watched(Request):
+class Watched(Billed):
     """Options of work that shows its progress and ends when there is none."""
 
     stall_minutes: float = option(

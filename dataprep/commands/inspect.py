@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.arguments import READ, WRITE, Place, Request, command_of, function_of, option, request
+from dataprep.arguments import READ, WRITE, Place, command_of, function_of, option, request
 from dataprep.builder.finished import readable_manifest
+from dataprep.commands.region_options import Billed
 from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.hashes import also_in
 from dataprep.dataset.index import events_file
@@ -54,7 +55,7 @@ CLASS_CHARACTERS = 24
 
 
 @request
-class Inspect(Request):
+class Inspect(Billed):
     """Show the contents of the dataset at URL: counts, classes, sizes, aspects, duplicates, repairs and rejections.
 
     Duplicates are images with the size and CRC32C of another one, of the same split or of another. Only manifest,

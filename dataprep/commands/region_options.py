@@ -10,10 +10,11 @@ from typing import Literal
 
 import click
 
-from dataprep.arguments import OTHER, WHERE, Request, option, request, spelled
+from dataprep.arguments import OTHER, READ, WHERE, Request, option, request, spelled
 from dataprep.cloud.prices import Prices, published_prices, read_prices, stale_tables
 from dataprep.cloud.region import check_place, unknown_regions
 from dataprep.messages import printable
+from dataprep.storage.gcs_client import bill
 
 MOST_MONTHS = 1200.0
 """Longest time for which a cache or a copy can be priced: a hundred years."""
@@ -29,6 +30,25 @@ class NamedTpu(Request):
     tpu: str | None = option(
         "TPU that will read the data; its zone is looked up with gcloud.", default=None, metavar="NAME", group=WHERE
     )
+
+
+@request
+class Billed(Request):
+    """Options of requests that read a bucket."""
+
+    billing_project: str | None = option(
+        "Project that pays for requests to buckets of Cloud Storage whose reader pays (requester pays).",
+        default=None,
+        metavar="PROJECT",
+        shown="GOOGLE_CLOUD_QUOTA_PROJECT of the environment",
+        group=READ,
+        rare=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Check the values, and name the project, which worker processes inherit."""
+        super().__post_init__()
+        bill(self.billing_project)
 
 
 @request

@@ -70,7 +70,16 @@ def credentials() -> tuple[Any, str | None]:
     Raises:
         google.auth.exceptions.DefaultCredentialsError: None were found.
     """
-    return _credentials(os.getpid())
+    return _credentials(os.getpid(), os.environ.get(BILLING_PROJECT, ""))
+
+
+def bill(project: str | None) -> None:
+    """Name the project that pays for the requests of this process, and of those that it starts, where the reader pays.
+
+    None leaves it as it is.
+    """
+    if project:
+        os.environ[BILLING_PROJECT] = project
 
 
 def billing_project() -> str:
@@ -79,17 +88,16 @@ def billing_project() -> str:
     Raises:
         google.auth.exceptions.DefaultCredentialsError: No credentials were found.
     """
-    if emulator_url():
-        return os.environ.get(BILLING_PROJECT, "")
-    return getattr(credentials()[0], "quota_project_id", None) or ""  # google-auth reads the variable
+    named = os.environ.get(BILLING_PROJECT, "")
+    return named if named or emulator_url() else getattr(credentials()[0], "quota_project_id", None) or ""
 
 
 # The process is part of both keys: a forked one must not share a connection with its parent.
 @functools.lru_cache(maxsize=1)
-def _credentials(_pid: int) -> tuple[Any, str | None]:
+def _credentials(_pid: int, project: str) -> tuple[Any, str | None]:
     import google.auth
 
-    found: tuple[Any, str | None] = google.auth.default(scopes=[SCOPE])
+    found: tuple[Any, str | None] = google.auth.default(scopes=[SCOPE], quota_project_id=project or None)
     return found
 
 
@@ -185,7 +193,7 @@ def _explained(error: Exception, url: str, permission: str, next_step: str) -> S
     if REQUESTER_PAYS in str(error).lower().replace("-", " "):
         return AccessError(
             f"{url}: whoever reads this bucket pays for it (requester pays): name the project that pays, "
-            f"{BILLING_PROJECT}=PROJECT in the environment"
+            f"`billing_project` or {BILLING_PROJECT}=PROJECT in the environment"
         )
     if isinstance(error, NotFound) and is_missing_bucket(error):
         bucket = "/".join(url.split("/")[:3])

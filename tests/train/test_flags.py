@@ -195,9 +195,9 @@ PROGRAMS = {
     ),
 }
 OF_ALL = (
-    "data_path output_dir log_dir index_dir init resume num_workers ckpt_interval on_error region_policy pin_mem "
-    "device use_xla diagnose metrics_port metrics_address wandb framework compile tensor_parallel ema_decay no_scan "
-    "orbax"
+    "data_path output_dir log_dir index_dir init resume num_workers ckpt_interval on_error region_policy "
+    "billing_project pin_mem device use_xla diagnose metrics_port metrics_address wandb framework compile "
+    "tensor_parallel ema_decay no_scan orbax"
 )
 """Flags whose meaning tests of their own show."""
 

@@ -215,6 +215,8 @@ def test_each_key_changes_what_a_run_does_or_writes(runs, key):
 def test_every_key_has_a_test():
     from tests.train.test_train_resnet_jax_flags import LOADER, SCHEDULE
 
-    elsewhere = {"dataset_root", "dataset_name", "dataset_use_tfds", "dataset_index_dir", "init", "wandb"}
+    elsewhere = {"dataset_root", "dataset_name", "dataset_use_tfds", "dataset_index_dir", "init", "wandb"} | {
+        "dataset_billing_project"
+    }
     tested = {*GRAPH_KEYS, *FILE_KEYS, *LOADER, *SCHEDULE, *elsewhere}
     assert {name.replace("dataset_", "dataset.") for name in tested} == config_of().description().keys()

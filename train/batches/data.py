@@ -12,6 +12,7 @@ from dataprep.dataset.records import unlabelled
 from dataprep.errors import UsageError
 from dataprep.messages import counted
 from dataprep.storage import absolute, open_storage
+from dataprep.storage.gcs_client import bill
 from loaders.config import LoaderConfig
 from loaders.dataset import MIXTURE_SUFFIX, open_dataset
 from loaders.fetch.index import DEADLINE_S, with_deadline
@@ -124,7 +125,9 @@ class Data:
         return Loader(dataset, config) if config.packs is None else PackLoader(dataset, config)
 
 
-def open_data(data_path: str, *, index_dir: str | None = None, region_policy: str = "refuse") -> Data:
+def open_data(
+    data_path: str, *, index_dir: str | None = None, region_policy: str = "refuse", billing_project: str | None = None
+) -> Data:
     """Find a run's data, before the first image is read.
 
     Args:
@@ -133,10 +136,12 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
             image folder, tars, a TFDS directory. Such data are indexed first, which reads their headers once.
         index_dir: Folder that keeps the index; by default one in the user's cache, with a name made of `data_path`.
         region_policy: Action if reading the bucket from here costs money: `refuse`, `warn` or `off`.
+        billing_project: Project that pays for this process's requests to buckets whose reader pays.
 
     Raises:
         UsageError: There are no data, or reading them costs money and the policy refuses that.
     """
+    bill(billing_project)
     if data_path.endswith(MIXTURE_SUFFIX):
         guard(data_path, region_policy)
         return _mixed(data_path, region_policy)

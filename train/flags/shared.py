@@ -94,6 +94,13 @@ class RunOptions(Request):
         READ,
         rare=True,
     )
+    billing_project: str | None = flag(
+        None,
+        "Project that pays for requests to buckets of Cloud Storage whose reader pays; default: "
+        "GOOGLE_CLOUD_QUOTA_PROJECT of the environment.",
+        READ,
+        rare=True,
+    )
     output_dir: str = flag("./output_dir", "Folder for checkpoints, on a disk or gs://; '' saves nothing.", SAVE)
     log_dir: str | None = flag(
         None, "Folder for log.txt, TensorBoard's events and profiles; default: output_dir, if that is on a disk.", SAVE
@@ -237,7 +244,12 @@ class RunOptions(Request):
             from train.batches.fake_data import FakeData
 
             return FakeData()
-        return open_data(self.data_path, index_dir=self.index_dir, region_policy=self.region_policy)
+        return open_data(
+            self.data_path,
+            index_dir=self.index_dir,
+            region_policy=self.region_policy,
+            billing_project=self.billing_project,
+        )
 
     def open_logs(self, devices: Devices) -> Logs:
         """Open the logs, which only the first host writes."""

@@ -5,11 +5,13 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
+import dataprep
 from dataprep.commands.build import command
 from dataprep.commands.region_options import named_place, place_of_workers, runs_here
 from dataprep.errors import UsageError
 from dataprep.messages import usd
 from dataprep.storage import open_storage
+from tests.support.adoption import image_of, tar_of
 from tests.support.builds import succeeds
 
 
@@ -26,6 +28,21 @@ def test_a_region_that_is_not_known_is_used_with_a_note():
     assert place_of_workers(("--region=us-eastt1",), notes.append) == "us-eastt1"
     assert named_place("us-central2-b", None, notes.append) == "us-central2-b"
     assert [note.partition("; ")[2] for note in notes] == ["did you mean us-central2?", "did you mean us-east1?"]
+
+
+def test_commands_name_the_project_that_pays_also_in_their_workers(gcs, tmp_path, monkeypatch):
+    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "my-project")
+    gcs.create_bucket("tars-to-pay", reader_pays=True)
+    tar_of(tmp_path / "train.tar", [(f"{n}.jpg", image_of(n)) for n in range(3)])
+    open_storage("gs://tars-to-pay").create("train.tar", (tmp_path / "train.tar").read_bytes())
+    index = "gs://tars-to-pay/index"
+    for call, url, options in (
+        (dataprep.adopt, "gs://tars-to-pay", {"index": index}),
+        (dataprep.verify, index, {}),
+        (dataprep.inspect, index, {}),
+    ):
+        monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "")
+        call(url, **options, billing_project="my-project")
 
 
 @pytest.mark.parametrize(

@@ -60,13 +60,15 @@ def test_a_bucket_whose_reader_pays_is_read_once_a_project_is_named(
 ) -> None:
     gcs.create_bucket("reader-pays", reader_pays=True)
     storage = GCSStorage("gs://reader-pays/data")
-    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "my-project")
+    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "")
+    gcs_client.bill("my-project")
     storage.create("x", b"0123")
+    assert [info.name for info in storage.list()] == ["x"]
     assert (storage.stat("x").num_bytes, storage.read("x"), storage.read_range("x", 1, 2)) == (4, b"0123", b"12")
     monkeypatch.delenv("GOOGLE_CLOUD_QUOTA_PROJECT")
     for call in all_calls(storage)[:5]:
         with pytest.raises(
-            AccessError, match=r"\(requester pays\): name .*, GOOGLE_CLOUD_QUOTA_PROJECT=PROJECT in the"
+            AccessError, match=r"\(requester pays\): name .*, `billing_project` or GOOGLE_CLOUD_QUOTA_PROJECT=PROJECT"
         ):
             call()
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.dataset.hashes import name_hash
-from dataprep.errors import SourceError, UsageError
+from dataprep.errors import AccessError, SourceError, UsageError
 from dataprep.storage import open_storage
 from loaders import open_loader
 from loaders.fetch import plain
@@ -114,6 +114,19 @@ def test_a_copy_never_replaces_a_dataset_that_the_user_names(tmp_path):
     with pytest.raises(UsageError, match=r"/i: holds a dataset that is not a copy of .*/b as it is now; name another"):
         seen(tmp_path / "b", index=tmp_path / "i")
     assert len(seen(tmp_path / "i")[0]) == 3
+
+
+def test_a_bucket_whose_reader_pays_is_loaded_for_the_project_that_is_named(gcs, pictures, monkeypatch):
+    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "my-project")
+    gcs.create_bucket("pictures-to-pay", reader_pays=True)
+    bucket = open_storage("gs://pictures-to-pay")
+    for path in pictures.rglob("*.jpg"):
+        bucket.create(str(path.relative_to(pictures)), path.read_bytes())
+    monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "")
+    with pytest.raises(AccessError, match="name the project that pays, `billing_project` or"):
+        seen(bucket.url)
+    found, _ = seen(bucket.url, billing_project="my-project")
+    assert len(found) == 6
 
 
 @pytest.fixture
