@@ -49,11 +49,11 @@ $(BIN)/uv: | python
 
 SOURCES := $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/builder/*.c)
 .venv/.core: $(SOURCES) | python
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,metrics,test]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,metrics,select,test]'
 	touch $@
 
 .venv/.dev: $(SOURCES) | python
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,beam,ray,tf,torch,xla,jax,grain,finetune,metrics,test,dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,select,beam,ray,tf,torch,xla,jax,grain,finetune,metrics,test,dev]'
 	@$(BIN)/python -c 'from loaders import open_decoder; print("loaders decode with", open_decoder().name)'
 	touch $@ .venv/.core .venv/.demo
 

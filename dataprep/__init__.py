@@ -22,6 +22,7 @@ replicate        Copy a dataset to other regions, near its readers.
 check_region     Calculate what reading a bucket costs from where it is read.
 plan_input       Calculate whether the hosts of a TPU can feed it.
 retry_failed     Fetch failed rows of a table of URLs again.
+select           Choose samples as a view, `URL@NAME`.
 open_loader      Open a loader; loaders/ has the others.
 Dataset, Report, Summary, Progress  Results of these functions, and the argument of their callback `progress`.
 DataprepError    Base of all errors; UsageError and the others are in dataprep.errors.
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from dataprep.commands.progress import Progress
     from dataprep.commands.replicate import replicate
     from dataprep.commands.retry_failed import retry_failed
+    from dataprep.commands.select import select
     from dataprep.commands.verify import verify
     from dataprep.dataset.opened import Dataset
     from dataprep.dataset.opened import open_dataset as open
@@ -86,6 +88,7 @@ __all__ = [
     "plan_input",
     "replicate",
     "retry_failed",
+    "select",
     "verify",
 ]
 _PLACES = {
@@ -111,6 +114,7 @@ _PLACES = {
     "plan_input": "dataprep.commands.plan_input",
     "replicate": "dataprep.commands.replicate",
     "retry_failed": "dataprep.commands.retry_failed",
+    "select": "dataprep.commands.select",
     "verify": "dataprep.commands.verify",
 }
 

@@ -287,8 +287,8 @@ class Request:
 
     @staticmethod
     def option_of(name: str) -> str:
-        """Return the option of a field on the command line."""
-        return f"--{name.replace('_', '-')}"
+        """Return the option of a field on the command line; `except_` is --except."""
+        return f"--{name.rstrip('_').replace('_', '-')}"
 
     @classmethod
     def of_command_line(cls, given: Container[str], **values: Any) -> Self:

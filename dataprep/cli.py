@@ -37,6 +37,7 @@ COMMANDS = {
     "plan-input": "Calculate whether the hosts of a TPU can feed it, and what would change that.",
     "replicate": "Copy a dataset to other regions, near its readers.",
     "retry-failed": "Fetch failed rows of a table of URLs again, and add their images as new shards.",
+    "select": "Choose samples by conditions, lists, duplicates or a draw, as a view of a dataset.",
     "tpu": "Create, set up and delete TPU VMs, and run programs on all their workers.",
     "train": "Train on a dataset: start one of the training programs.",
     "verify": "Compare every byte of a dataset with its manifest.",

@@ -10,7 +10,7 @@ import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -26,7 +26,8 @@ from dataprep.dataset.adopted import (
 from dataprep.dataset.features import Features, Values, annotation_values
 from dataprep.dataset.manifest import no_dataset, read_manifest, refuse_other_sizes
 from dataprep.dataset.paths import HEAD_SPLIT
-from dataprep.dataset.records import NO_LABEL, Head, Manifest, SplitManifest
+from dataprep.dataset.records import NO_LABEL, Head, Manifest, SplitManifest, ViewedSplit
+from dataprep.dataset.views import OpenedView, address, read_view
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields, check_record_fields, read_fields
@@ -124,7 +125,9 @@ class _FolderFields:
         self._storage, self._names, self._features = storage, names, manifest.features
         self._name = metadata_file(split.name)
         self._entry = next((entry for entry in manifest.files if entry["file"] == self._name), None)
-        counts = [shard["samples"] for shard in split.shards]
+        self._kept = split.kept if isinstance(split, ViewedSplit) else None
+        counts = self._kept.stored if self._kept else [shard["samples"] for shard in split.shards]
+        self._numbers = lru_cache(maxsize=256)(self._kept.numbers) if self._kept else None
         self._first_lines = np.concatenate([[0], np.cumsum(counts)])
         self._lock = threading.Lock()
         self._data = b""
@@ -134,7 +137,7 @@ class _FolderFields:
         if not self._names:
             return {}
         starts = self._line_starts()
-        line = int(self._first_lines[shard]) + sample
+        line = int(self._first_lines[shard]) + (int(self._numbers(shard)[sample]) if self._numbers else sample)
         _, annotations = annotations_of(self._data[starts[line] : starts[line + 1]], self._features)
         values = annotation_values(self._features, annotations)
         return {name: values[name] for name in self._names}
@@ -208,6 +211,8 @@ class Dataset:
     """Whether the user named the place of adopted data, so that links in them may lead anywhere."""
     growth: Growth | None = field(default=None, kw_only=True)
     """What makes larger indexes of a folder whose images are not all known; only the loader itself has it."""
+    view: OpenedView | None = field(default=None, kw_only=True)
+    """The view whose samples are loaded; None: all samples."""
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -331,7 +336,8 @@ def open_dataset(
             changed since they were adopted; or reading it from here costs money and the policy refuses that.
         StorageError: The bucket does not answer.
     """
-    url = absolute(url)
+    named, view_name = address(url)
+    named = url = absolute(named)
     if not open_storage(url).is_local:
         from dataprep.cloud.placement import url_to_read
         from dataprep.storage.hub import is_hub, pinned
@@ -340,6 +346,8 @@ def open_dataset(
     storage = with_deadline(open_storage(url), deadline_s)
     _guard(storage, region_policy)
     manifest, growth = None if plain.index else _manifest(storage), None
+    if manifest is None and view_name:
+        raise no_dataset(storage)
     if manifest is None:
         refuse_mixture(url)
         from loaders.fetch.plain import indexed  # here, so that opening a dataset does not load what makes an index
@@ -349,11 +357,15 @@ def open_dataset(
         _guard(storage, region_policy)
         if (manifest := _manifest(storage)) is None:
             raise no_dataset(storage)
+    view = read_view(open_storage(named), manifest, view_name) if view_name else None
+    manifest = manifest if view is None else view.of(manifest)
     found = {each.name: each for each in manifest.splits}
     if split not in found:
         where = open_data(storage, manifest, named=False).url
         raise UsageError(f"{where}: no split {split!r}; it has {', '.join(found)}")
-    dataset = Dataset(url, manifest, found[split], check_named(storage, manifest), growth=growth)
+    if view is not None and not found[split].samples:
+        raise UsageError(f"{named}@{view_name}: the view keeps no sample of {split}")
+    dataset = Dataset(url, manifest, found[split], check_named(storage, manifest), growth=growth, view=view)
     _guard(dataset.storage, region_policy)  # adopted data may be in another bucket than their index
     if not is_adopted(manifest):
         # Shards whose sizes differ from the manifest are refused; a bucket is not listed for this.

@@ -632,9 +632,10 @@ class Loader:
 
     @cached_property
     def _sequence(self) -> dict[str, object]:
-        manifest, order = self.dataset.manifest, self._known
+        manifest, order, view = self.dataset.manifest, self._known, self.dataset.view
+        named = {} if view is None else {"view": {"name": view.view.name, "sha256": view.sha256}}
         return {
-            "dataset": {"name": manifest.name, "plan": self.dataset.plan, "revision": manifest.revision},
+            "dataset": {"name": manifest.name, "plan": self.dataset.plan, "revision": manifest.revision, **named},
             "split": self.dataset.split.name,
             "samples": order.num_samples,
             "samples_per_block": order.samples_per_block,

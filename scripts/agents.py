@@ -55,6 +55,10 @@ STEPS = (
         "dataprep convert gs://my-data/coco --output small --format tfrecord --resize 128 --json",
     ),
     Step("Cards for the Hugging Face Hub and for search engines.", "dataprep card small --json"),
+    Step(
+        "A part of it as a view, which loaders and commands open by its `url`.",
+        "dataprep select small --name wide --where 'width > height' --json",
+    ),
     Step("The same as class folders.", "dataprep convert small --output folder --format imagefolder --json"),
     Step(
         "Data of another tool, made readable without a copy; here class folders of pictures.",

@@ -32,6 +32,7 @@ from dataprep.dataset.manifest import bytes_entry, source_faults
 from dataprep.dataset.paths import named, readable
 from dataprep.dataset.randomness import philox_words
 from dataprep.dataset.spill import SpilledReferences, SpilledTable, enumeration_sha256, in_order_of_words, spilled
+from dataprep.dataset.views import address, read_view
 from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix, repeat_links
@@ -530,7 +531,7 @@ class ConversionRequest(BuildRequest):
     """A conversion of a finished dataset; `source_url` is the place of the shards."""
 
     index_url: str
-    """Place of manifest and index: `source_url`, unless adopted data are elsewhere."""
+    """Place of manifest and index, `source_url` unless adopted data are elsewhere; or the address of a view."""
     links: str
     """Policy for links in the shards' place: a name in `dataprep.dataset.adopted.LINKS`."""
 
@@ -542,11 +543,14 @@ class ConversionRecipe(ArchiveRecipe):
         from dataprep.sources import existing as sources  # not needed to build originals
 
         options, wanted, asked = request.options, _conversion_of(request), _as_conversion(request)
-        index = open_storage(asked.index_url)
+        url, name = address(asked.index_url)
+        index = open_storage(url)
         manifest = readable_manifest(index)
+        view = read_view(index, manifest, name) if name else None
+        manifest = manifest if view is None else view.of(manifest)
         existing = sources.Existing(manifest, index, LINKS[asked.links](request.source_url))
-        found = manifest.plan_hash, manifest.revision, manifest.shuffled
-        if found != (wanted.plan_hash, wanted.revision, wanted.was_shuffled):
+        found = manifest.plan_hash, manifest.revision, manifest.shuffled, "" if view is None else view.sha256
+        if found != (wanted.plan_hash, wanted.revision, wanted.was_shuffled, wanted.view):
             raise UsageError(f"{index.url}: the dataset was replaced meanwhile; run the same command again")
         digests = {split.name: split.index["sha256"] for split in manifest.splits}
         facts = sources.split_facts(existing, options.splits, options.own)
@@ -584,7 +588,8 @@ class ConversionRecipe(ArchiveRecipe):
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
     ) -> tuple[records.Manifest, Callable[[], None]]:
         manifest, check = super().assemble(build, request, publishing, log)
-        source = named_source(open_storage(_as_conversion(request).index_url))
+        url, name = address(_as_conversion(request).index_url)
+        source = named_source(open_storage(url)) + (f"@{name}" if name else "")
         return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source), check
 
     def is_shuffled(self, manifest: records.Manifest) -> bool:

@@ -17,6 +17,7 @@ from dataprep.commands.build_run import Job, dataset_of, run_and_print
 from dataprep.dataset.adopted import adopted_fields, check_named, is_adopted, links_of, open_data
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Manifest
+from dataprep.dataset.views import address, read_view
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
 from dataprep.messages import shell_words
@@ -52,7 +53,7 @@ class Convert(ImageBuild):
     """
 
     url: Place = option(
-        "Folder or gs:// prefix of the dataset, or of the index of adopted data.",
+        "Folder or gs:// prefix of the dataset, or of the index of adopted data, or URL@NAME for a view.",
         metavar="URL",
         kw_only=False,
         group=READ,
@@ -95,9 +96,12 @@ class Convert(ImageBuild):
     )
 
     def job(self) -> Job:
-        index = open_storage(str(self.url))
+        url, name = address(str(self.url))
+        index = open_storage(url)
         guard(index.url, self.region_policy)
         manifest = _manifest(index)
+        view = read_view(index, manifest, name) if name else None
+        manifest = manifest if view is None else view.of(manifest)
         named = check_named(index, manifest)
         data = open_data(index, manifest, named=named)
         existing = Existing(manifest, index, data)
@@ -114,9 +118,10 @@ class Convert(ImageBuild):
             repeat=self.repeat,
             allow_partial=manifest.partial,
             own=own,
-            converted=_conversion(manifest, self.shuffle, kept, defaults),
+            converted=_conversion(manifest, self.shuffle, kept, defaults, "" if view is None else view.sha256),
         )
-        make = partial(ConversionRequest, index_url=index.url, links=links_of(manifest, named=named))
+        index_url = f"{index.url}@{name}" if name else index.url
+        make = partial(ConversionRequest, index_url=index_url, links=links_of(manifest, named=named))
         job = self.image_job(options, data.url, make=make)
         _refuse_inside(job.request, index)
         return job
@@ -182,7 +187,7 @@ def _may_have_fields(manifest: Manifest) -> bool:
 
 
 def _conversion(
-    manifest: Manifest, shuffle: bool, fields: tuple[str, ...] | None, defaults: tuple[tuple[str, str], ...]
+    manifest: Manifest, shuffle: bool, fields: tuple[str, ...] | None, defaults: tuple[tuple[str, str], ...], view: str
 ) -> Conversion:
     return Conversion(
         plan_hash=manifest.plan_hash,
@@ -192,6 +197,7 @@ def _conversion(
         fields=tuple(sorted(set(fields or ()))),
         defaults=defaults,
         all_fields=fields is None,
+        view=view,
     )
 
 

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.arguments import READ, WRITE, Place, command_of, function_of, option, request
-from dataprep.builder.finished import readable_manifest
 from dataprep.commands.region_options import Billed
 from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.hashes import also_in
@@ -31,11 +30,11 @@ from dataprep.inspection.inspect import (
     Summary,
     chosen_splits,
     inspect_dataset,
+    open_inspected,
     rejected,
 )
 from dataprep.messages import counted, described_fields, human_bytes, of_images, printable, shortened
 from dataprep.pages import area_chart, histogram_bins, render_page, require_report_packages, write_page
-from dataprep.storage import open_storage
 
 EPILOG = """\b
 Examples:
@@ -68,7 +67,9 @@ class Inspect(Billed):
     have their newest status, from the parquet files next to the shards.
     """
 
-    url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
+    url: Place = option(
+        "Folder or gs:// prefix of the dataset, or URL@NAME for a view.", metavar="URL", kw_only=False, group=READ
+    )
     split: str | None = option("Show this split only.", default=None, shown="all", group=READ)
     html: Path | None = option("Write one self-contained page as well.", default=None, metavar="FILE", group=WRITE)
     rejected: bool = option(
@@ -140,8 +141,7 @@ def _json(summary: Summary) -> str:
 
 
 def _write_html(summary: Summary, split: str | None, path: Path) -> None:
-    storage = open_storage(summary.url)
-    manifest = readable_manifest(storage)
+    storage, manifest = open_inspected(summary.url)
     sheets = {found.name: open_sheet(storage, manifest, found) for found in chosen_splits(manifest, split)}
     write_page(render_html(summary, sheets), path)
 

@@ -26,10 +26,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, cast
 
-from dataprep.dataset.columns import numbers, table_of
+from dataprep.dataset.columns import from_numpy, numbers, table_of
 from dataprep.dataset.documents import json_text
 from dataprep.dataset.paths import RETRY_JSON
-from dataprep.dataset.records import Event, FileEntry, IndexEntry, IndexPart, Placement, SplitManifest
+from dataprep.dataset.records import Event, FileEntry, IndexEntry, IndexPart, Placement, SplitManifest, ViewedSplit
 from dataprep.errors import ConflictError, FormatError
 from dataprep.messages import one_line
 from dataprep.storage import ObjectInfo, Storage
@@ -72,6 +72,7 @@ class ParquetTable:
         schemas: Accepted schemas: the file must have the columns of one of them.
         nullable: Columns in which values may be missing.
         source: The file's bytes, if they are open already; see `compared_index`.
+        max_rows: Maximum number of rows; by default one for each byte, because each takes several.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -85,6 +86,7 @@ class ParquetTable:
         *schemas: pa.Schema,
         nullable: frozenset[str] = frozenset(),
         source: pa.NativeFile | None = None,
+        max_rows: int | None = None,
     ) -> None:
         import pyarrow.parquet as pq
 
@@ -92,16 +94,16 @@ class ParquetTable:
         with self._readable():
             self._file = open_parquet(storage, name) if source is None else ParquetFile(pq.ParquetFile(source))
             found = self._file.schema_arrow.remove_metadata()
-            self._refuse_bomb(storage, name)
+            self._refuse_bomb(storage, name, max_rows)
         if not any(found.equals(schema) for schema in schemas):
             columns = ", ".join(f"{field.name} {field.type}" for field in found)[:200]
             raise FormatError(f"{self._url}: columns {columns}; expected {', '.join(schemas[0].names)}; build it again")
         self.columns: tuple[str, ...] = tuple(found.names)
 
-    def _refuse_bomb(self, storage: Storage, name: str) -> None:
-        """Raise ValueError if the file claims more rows than it has bytes: each row takes several bytes."""
+    def _refuse_bomb(self, storage: Storage, name: str, max_rows: int | None) -> None:
+        """Raise ValueError if the file claims more rows than there can be."""
         info, rows = storage.stat(name), self._file.metadata.num_rows
-        if info is not None and rows > info.num_bytes:
+        if info is not None and rows > (info.num_bytes if max_rows is None else max_rows):
             raise ValueError(f"{rows:,} rows in {info.num_bytes:,} bytes")
 
     @property
@@ -164,7 +166,7 @@ class Index:
 
     Args:
         storage: Place of the index.
-        split: The split.
+        split: The split; of a view, only the kept samples have rows.
         compare: Compare the digest and the row groups of each file with the manifest before its rows are used. On disk
             the file stays open then; from a bucket it is kept in memory. So the bytes that were compared are the bytes
             that are read, also after `retry-failed` has published a longer index. Of a large index only the size is
@@ -177,6 +179,7 @@ class Index:
 
     def __init__(self, storage: Storage, split: SplitManifest, *, compare: bool = False) -> None:
         self._storage, self._split, self._compare = storage, split, compare
+        self._kept = split.kept if isinstance(split, ViewedSplit) else None
         self._files = index_files(split)
         counts = [part["shards"] for part in split.index["parts"]] if "parts" in split.index else [len(split.shards)]
         self._first = [0, *accumulate(counts)]
@@ -205,6 +208,8 @@ class Index:
     @property
     def group_rows(self) -> list[int]:
         """Number of rows of each row group; this opens all parts."""
+        if self._kept is not None:
+            return [shard["samples"] for shard in self._split.shards]
         return [rows for number in range(len(self._files)) for rows in self._rows_of(number)]
 
     def read_group(self, shard: int, columns: Sequence[str] | None = None, *, without: str = "") -> pa.Table:
@@ -212,11 +217,14 @@ class Index:
         number = self._number(shard)
         with self._reader(number) as table:
             chosen = [name for name in table.columns if name != without] if without else columns
-            return table.read_group(shard - self._first[number], chosen)
+            rows = table.read_group(shard - self._first[number], chosen)
+        return rows if self._kept is None else rows.take(from_numpy(self._kept.numbers(shard)))
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield all rows in order, BATCH_ROWS at a time."""
-        for number in range(len(self._files)):
+        """Yield all rows in order, at most BATCH_ROWS at a time."""
+        for shard in range(len(self._split.shards)) if self._kept is not None else ():
+            yield from self.read_group(shard, columns).to_batches(BATCH_ROWS)
+        for number in range(len(self._files)) if self._kept is None else ():
             with self._reader(number) as table:
                 yield from table.batches(columns)
 
@@ -292,16 +300,16 @@ class Index:
         """Raise FormatError if a file does not have the shards of the manifest; no count is used before this check."""
         where, found = self._storage.url_of(self._files[number]["file"]), table.group_rows
         shards = self._split.shards[self._first[number] : self._first[number + 1]]
+        stored = self._kept.stored[self._first[number] :] if self._kept else [shard["samples"] for shard in shards]
         is_last = number == len(self._files) - 1
         if len(found) < len(shards) or (len(found) > len(shards) and not is_last):  # a later revision adds shards
             raise FormatError(
                 f"{where}: {len(found):,} row groups, the manifest lists {len(shards):,} shards; build it again"
             )
-        for group, (rows, shard) in enumerate(zip(found, shards, strict=False)):
-            if rows != shard["samples"]:
+        for group, (rows, due, shard) in enumerate(zip(found, stored, shards, strict=False)):
+            if rows != due:
                 raise FormatError(
-                    f"{where}: row group {group} has {rows:,} samples, but {shard['file']} has "
-                    f"{shard['samples']:,}; build it again"
+                    f"{where}: row group {group} has {rows:,} samples, but {shard['file']} has {due:,}; build it again"
                 )
 
 
@@ -616,11 +624,15 @@ def spool_row_groups(
     import pyarrow.parquet as pq
 
     spool = storage.spool_path(name)
-    with disk_errors(spool), pq.ParquetWriter(spool, schema) as writer:
-        for table in groups:
-            writer.write_table(table, row_group_size=max(1, table.num_rows))
-    with disk_errors(spool), spool.open("rb") as stream:
-        return spool, digests_of(stream)
+    try:
+        with disk_errors(spool), pq.ParquetWriter(spool, schema) as writer:
+            for table in groups:
+                writer.write_table(table, row_group_size=max(1, table.num_rows))
+        with disk_errors(spool), spool.open("rb") as stream:
+            return spool, digests_of(stream)
+    except BaseException:
+        spool.unlink(missing_ok=True)
+        raise
 
 
 def events_file(split: str) -> str:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, NotRequired, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, NotRequired, Protocol, TypedDict
 
 from msgspec import Meta
 
 from dataprep.dataset.documents import Count, JsonObject
 from dataprep.dataset.features import Feature, Features
 from dataprep.messages import shortened
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 NO_LABEL = -1
 MISSING = -1
@@ -314,6 +318,23 @@ class SplitManifest:
     """Number of a table's rows by status; empty if the original files are not a table."""
     reasons: dict[str, Count] = field(default_factory=dict)
     """Number of a table's rows by reason; `success` for rows without a reason."""
+
+
+class KeptSamples(Protocol):
+    """The samples of a split that a view keeps; see dataprep/dataset/views.py."""
+
+    stored: tuple[int, ...]
+    """Number of samples that each shard stores."""
+
+    def numbers(self, shard: int) -> NDArray[np.int64]:
+        """Return the numbers of a shard's kept samples, ascending, shape (kept,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedSplit(SplitManifest):
+    """A split as if only the kept samples were stored: numbers of samples are theirs, sizes of files stay."""
+
+    kept: KeptSamples = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

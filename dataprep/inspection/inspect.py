@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 from statistics import median_low
@@ -29,12 +29,13 @@ from dataprep.dataset.index import Index, open_events, open_index
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import readable
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest, labelled
+from dataprep.dataset.views import address, viewed
 from dataprep.errors import UsageError
 from dataprep.formats.img2dataset import SUCCESS, reason_of, sidecars_of
 from dataprep.messages import command_line, human_bytes, printable
 from dataprep.sources import DATASETS
 from dataprep.sources.base import UNSTATED
-from dataprep.storage import Storage, open_storage
+from dataprep.storage import Storage, absolute, open_storage
 from dataprep.storage.parquet import read_columns
 
 _EXAMPLES = 3
@@ -216,13 +217,12 @@ def inspect_dataset(url: str, split: str | None = None) -> Summary:
         UsageError: There is no dataset, or it has no such split.
         FormatError: The manifest, an index or events cannot be read.
     """
-    storage = open_storage(url)
-    manifest = _finished_manifest(storage)
+    storage, manifest = open_inspected(url)
     chosen = chosen_splits(manifest, split)
     prints = {found.name: Prints() for found in chosen}
     splits = tuple(_inspect_split(storage, manifest, found, prints[found.name]) for found in chosen)
     return Summary(
-        url=storage.url,
+        url=absolute(url),
         name=manifest.name,
         format=manifest.format,
         revision=manifest.revision,
@@ -242,6 +242,30 @@ def inspect_dataset(url: str, split: str | None = None) -> Summary:
         splits=splits,
         shared=_shared(storage, chosen, prints),
     )
+
+
+def open_inspected(url: str) -> tuple[Storage, Manifest]:
+    """Open a dataset or a view, whose samples are counted by class.
+
+    Raises:
+        UsageError: There is none.
+        FormatError: The manifest or the index is damaged.
+    """
+    url, name = address(url)
+    storage = open_storage(url)
+    manifest = _finished_manifest(storage)
+    if name:
+        splits = viewed(storage, manifest, name).splits
+        manifest = replace(manifest, splits=tuple(_with_class_counts(storage, manifest, split) for split in splits))
+    return storage, manifest
+
+
+def _with_class_counts(storage: Storage, manifest: Manifest, split: SplitManifest) -> SplitManifest:
+    counts = np.zeros(len(manifest.classes), np.int64)
+    for batch in _index(storage, split).batches(["label"]):
+        labels = numbers_or_zero(batch.column(0), np.int64)
+        counts += np.bincount(labels[(labels >= 0) & (labels < len(counts))], minlength=len(counts))
+    return replace(split, class_counts=tuple(counts.tolist()))
 
 
 def _finished_manifest(storage: Storage) -> Manifest:

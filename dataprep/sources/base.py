@@ -445,10 +445,12 @@ class Conversion:
     """Value for samples without one, by field."""
     all_fields: bool = False
     """Whether all fields that every sample has become features."""
+    view: str = ""
+    """Digest of the view whose samples are converted; empty: all samples."""
 
     def document(self) -> dict[str, object]:
-        """Return the fields as JSON values; `all_fields` only if it is set."""
-        return {name: value for name, value in asdict(self).items() if name != "all_fields" or value}
+        """Return the fields as JSON values; `all_fields` and `view` only if they are set."""
+        return {name: value for name, value in asdict(self).items() if name not in ("all_fields", "view") or value}
 
     @property
     def is_shuffled(self) -> bool:

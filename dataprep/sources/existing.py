@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -22,6 +23,7 @@ from dataprep.dataset.features import (
     RESERVED,
     Features,
     Values,
+    annotation_values,
     annotations_json,
     member_fault,
     name_fault,
@@ -29,7 +31,16 @@ from dataprep.dataset.features import (
 from dataprep.dataset.index import ANNOTATIONS, Index, are_ranges_inside, open_index
 from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.paths import RETRY_JSON
-from dataprep.dataset.records import NO_LABEL, Enumeration, Manifest, SampleRef, ShardEntry, SourceFile, SplitManifest
+from dataprep.dataset.records import (
+    NO_LABEL,
+    Enumeration,
+    Manifest,
+    SampleRef,
+    ShardEntry,
+    SourceFile,
+    SplitManifest,
+    ViewedSplit,
+)
 from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats import FORMATS
@@ -54,6 +65,7 @@ FIRST_PASS = "-r0"
 ALL_FILES = "*"
 """Name in the plan's sources for an image folder whose files have no common folder."""
 _CHECKED_AT_ONCE = 32
+P = TypeVar("P")
 T = TypeVar("T")
 MAX_REST_BYTES = 1 << 26
 """Maximum size of a record without its image."""
@@ -103,7 +115,7 @@ class ExistingDataset(base.Converted):
         manifest = self.existing.manifest
         values = open_values(manifest, root.url, self.wanted)
         stored = stored_splits(tuple(self.facts), self.own)
-        readers = {split: _SplitReader(self.existing, root, split) for split in stored}
+        readers = {split: SplitReader(self.existing, root, split) for split in stored}
         for reader in readers.values():
             reader.read(values, reading.progress)
         features = values.features()
@@ -292,7 +304,7 @@ class _Row(NamedTuple):
     """File of the image, in an adopted image folder."""
 
 
-class _SplitReader:
+class SplitReader:
     """Reads the index of one split, and the values of its samples."""
 
     def __init__(self, existing: Existing, data: Storage, split: str) -> None:
@@ -317,7 +329,7 @@ class _SplitReader:
             if self.first is None and rows.num_rows:
                 self.first = shard["file"], record_places(rows.slice(0, 1))[0]
             kept = values.of_shard(self._data, self._split, number, rows)
-            for position, ref in enumerate(self._shard_refs(number, rows)):
+            for position, ref in enumerate(self.shard_refs(number, rows)):
                 if self._is_of_first_pass(ref.key):
                     self._add(self._as_stored_once(ref), kept[position] if kept else b"", values)
             if progress is not None:
@@ -369,7 +381,8 @@ class _SplitReader:
                 f"{base.MAX_IMAGE_BYTES:,} bytes; build or adopt it again"
             )
 
-    def _shard_refs(self, number: int, rows: pa.Table) -> Iterator[SampleRef]:
+    def shard_refs(self, number: int, rows: pa.Table) -> Iterator[SampleRef]:
+        """Yield references to samples of a shard, from their rows of the index."""
         names = [name for name in _Row._fields if name in rows.column_names]
         columns = (rows.column(name).to_pylist() for name in names)
         return (self._ref(number, _Row(*row)) for row in zip(*columns, strict=True))
@@ -442,10 +455,10 @@ class _Annotations(StoredValues):
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         if FORMATS[self._manifest.format].one_file_per_image:
-            found = self._from_lines(data, split, rows.num_rows)
+            found = self._from_lines(data, split, number)
         else:
             file = split.shards[number]["file"]
-            found = _mapped(data, partial(self._from_record, data, file), record_places(rows))
+            found = mapped(data, partial(self._from_record, data, file), record_places(rows))
         sums, keys = rows.column(ANNOTATIONS).to_pylist(), rows.column("key").to_pylist()
         for key, text, crc32c in zip(keys, found, sums, strict=True):
             if crc32c_of(text) != crc32c:
@@ -463,12 +476,14 @@ class _Annotations(StoredValues):
         except FormatError as error:
             raise _damaged(data, file, place, error) from error
 
-    def _from_lines(self, data: Storage, split: SplitManifest, count: int) -> list[bytes]:
+    def _from_lines(self, data: Storage, split: SplitManifest, number: int) -> list[bytes]:
         if self._split != split.name:
             self._split, self._lines = split.name, _lines(data, split)
+        kept = split.kept if isinstance(split, ViewedSplit) else None
+        stored = kept.stored[number] if kept else split.shards[number]["samples"]
+        lines = [next(self._lines, b"") for _ in range(stored)]
         found = []
-        for _ in range(count):
-            line = next(self._lines, b"")
+        for line in [lines[at] for at in kept.numbers(number)] if kept else lines:
             try:
                 found.append(annotations_of(line, self._manifest.features)[1])
             except FormatError as error:
@@ -477,6 +492,30 @@ class _Annotations(StoredValues):
 
     def features(self) -> Features:
         return self._manifest.features
+
+
+def stored_fields(
+    manifest: Manifest, data: Storage, split: SplitManifest, names: tuple[str, ...]
+) -> Callable[[int, pa.Table], list[Values]]:
+    """Return a function that reads fields of a shard's samples: given its number, in order, and its rows of the index.
+
+    A sample that lacks a field has no value for it. The function raises SourceError as `StoredValues.of_shard`.
+    """
+    if manifest.features:
+        annotations, features = _Annotations(manifest), manifest.features
+        return lambda number, rows: [
+            annotation_values(features, text) for text in annotations.of_shard(data, split, number, rows)
+        ]
+
+    def values(file: str, place: RecordPlace) -> Values:
+        record = _without_image(data, file, place)
+        found: Values = {}
+        for name in names:
+            with suppress(FormatError):
+                found |= read_fields(manifest.format, record, (name,))
+        return found
+
+    return lambda number, rows: mapped(data, partial(values, split.shards[number]["file"]), record_places(rows))
 
 
 class _Fields(StoredValues):
@@ -494,7 +533,7 @@ class _Fields(StoredValues):
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         file = split.shards[number]["file"]
         listed = record_places(rows)
-        values = _mapped(data, partial(self._values, data, file), listed)
+        values = mapped(data, partial(self._values, data, file), listed)
         if self._members is None and listed:
             self._members = member_suffixes(self._format, _without_image(data, file, listed[0]))
         where = (f"{data.url_of(file)}: {shown(place.key)}" for place in listed)
@@ -636,7 +675,7 @@ def _warnings(faults: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _mapped(data: Storage, function: Callable[[RecordPlace], T], places: Sequence[RecordPlace]) -> list[T]:
+def mapped(data: Storage, function: Callable[[P], T], places: Sequence[P]) -> list[T]:
     """Call a reading function for each row, with as many reads in flight as the storage can take."""
     if data.reads_in_flight == 1:
         return [function(place) for place in places]

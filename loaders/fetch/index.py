@@ -15,7 +15,7 @@ from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.index import Index, are_ranges_inside
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.paths import named
-from dataprep.dataset.records import Manifest, SplitManifest, class_name_of
+from dataprep.dataset.records import Manifest, SplitManifest, ViewedSplit, class_name_of
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
@@ -216,11 +216,17 @@ class SplitIndex:
         return is_adopted(self._manifest)
 
     def mean_image_bytes(self) -> float:
-        """Return the mean image size of the first shard that is not empty: the same in every format and place."""
-        for shard, entry in enumerate(self._split.shards):
-            if entry["samples"]:
+        """Return the mean image size of the first shard that is not empty: the same in every format and place.
+
+        In a view, where blocks are read with the images left out between, these are counted, too.
+        """
+        counts = [entry["samples"] for entry in self._split.shards]
+        stored = self._split.kept.stored if isinstance(self._split, ViewedSplit) else counts
+        spread = sum(each for each, kept in zip(stored, counts, strict=True) if kept) / max(1, sum(counts))
+        for shard, samples in enumerate(counts):
+            if samples:
                 entries = self.shard(shard)
-                return int(entries.image_bytes.sum()) / len(entries)
+                return int(entries.image_bytes.sum()) / len(entries) * spread
         raise FormatError(f"{self._index_url}: no sample in any shard; build it again")
 
     @property

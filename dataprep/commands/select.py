@@ -1,0 +1,179 @@
+"""`dataprep select`: makes a view of a dataset, DATA@NAME, which loaders and commands open in its place."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+
+import click
+
+from dataprep.arguments import (
+    OTHER,
+    READ,
+    WRITE,
+    Place,
+    Places,
+    Texts,
+    command_of,
+    function_of,
+    option,
+    request,
+    texts,
+)
+from dataprep.builder.finished import readable_manifest
+from dataprep.commands.build_run import Watched, people
+from dataprep.commands.progress import ImageProgress, Viewer
+from dataprep.dataset.views import Choice, View, address, described, find_view
+from dataprep.errors import UsageError
+from dataprep.messages import counted, shortened
+from dataprep.selection import select as select_samples
+from dataprep.storage import open_storage
+
+EPILOG = """\b
+Examples:
+  dataprep select shards --name large --where "width >= 256 and height >= 256"
+  dataprep select gs://bucket/laion --name clean --where "similarity > 0.3" --dedup exact --except takedown.txt
+  dataprep select shards@clean --name tenth --sample 0.1
+  dataprep select shards --name clean --refresh
+  dataprep train vit --data_path shards@clean
+
+\b
+Exit codes: 0 made, 1 a list names samples that the dataset does not have, 2 nothing was made.
+"""
+_SHOWN = 10
+UNKNOWN = 1
+"""Exit code if lines of a list name no sample."""
+
+
+@request
+class Select(Watched):
+    """Choose samples of the dataset at URL, and remember them as a view, without changing or copying any.
+
+    Loaders, training, inspect, convert, diagnose and bench open URL@NAME as if it were a dataset of these samples
+    alone: each comes once an epoch. For every other sample the view keeps the reason why it is left out.
+
+    A condition is SQL over the columns of one sample: key, split, label, class_name, height, width and image_bytes, and
+    the fields that are stored with it, such as caption. A missing value fulfils no condition. DuckDB evaluates it.
+    """
+
+    url: Place = option(
+        "Folder or gs:// prefix of the dataset, or URL@NAME to choose from a view.",
+        metavar="URL",
+        kw_only=False,
+        group=READ,
+    )
+    name: str = option("Name of the view.", metavar="NAME", group=WRITE)
+    where: Texts = option(
+        "Keep samples that fulfil this SQL condition; repeat it for several.", default=(), metavar="SQL", group=READ
+    )
+    except_: Places = option(
+        "Leave out the samples that this file names: a key, or a value of the fields url, sha256 or md5, in each line.",
+        default=(),
+        metavar="FILE",
+        group=READ,
+    )
+    dedup: str | None = option(
+        "Of images with the same bytes, in all splits, keep the first by key.",
+        default=None,
+        choices=("exact",),
+        group=READ,
+    )
+    sample: float = option(
+        "Share of the samples to draw; whether one is drawn depends on its key and the seed alone.",
+        default=1.0,
+        low=0,
+        high=1,
+        open_low=True,
+        group=READ,
+    )
+    seed: int = option("Seed of the draw.", default=0, low=0, group=READ)
+    allow_missing: bool = option("Accept lists that name samples which do not exist.", default=False, group=OTHER)
+    refresh: bool = option(
+        "Make an existing view again, as it was asked for, after the dataset has changed.", default=False, group=OTHER
+    )
+    overwrite: bool = option("Replace a view of this name that keeps something else.", default=False, group=WRITE)
+    dry_run: bool = option("Count, and write nothing.", default=False, group=OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A view that was made, or would be. It shows itself in a terminal."""
+
+    url: str
+    """Address of the view, for `open_loader` and the other functions."""
+    samples: dict[str, int]
+    """Samples that it keeps, by split."""
+    left_out: dict[str, dict[str, int]]
+    """Samples that are left out, by split and reason."""
+    unknown: tuple[str, ...] = ()
+    """Lines of the lists that name no sample."""
+    text: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _selected(asked: Select, viewer: Viewer) -> Selection:
+    url, of = address(str(asked.url))
+    choice = Choice(
+        of=of,
+        where=texts(asked.where),
+        left_out=texts(asked.except_),
+        dedup=asked.dedup or "",
+        sample=asked.sample,
+        seed=asked.seed,
+    )
+    if asked.refresh:
+        before = _existing(url, asked.name)
+        if choice != Choice():
+            raise UsageError("`refresh` makes a view as it was asked for; for another choice use `overwrite`")
+        choice = before.choice
+    elif replace(choice, of="") == Choice():
+        raise UsageError("nothing is chosen; give `where`, `except`, `dedup` or `sample`")
+    with ImageProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+        samples = sum(split.samples for split in readable_manifest(open_storage(url)).splits)
+        progress.begin("selecting", samples * (2 if choice.dedup else 1))
+        found = select_samples(
+            url,
+            asked.name,
+            choice,
+            overwrite=asked.overwrite or asked.refresh,
+            dry_run=asked.dry_run,
+            progress=lambda looked_at: progress.advance(looked_at, 0),
+        )
+    kept = {split.name: sum(split.kept) for split in found.view.splits}
+    left_out = {split.name: split.left_out for split in found.view.splits}
+    unknown = () if asked.allow_missing else found.unknown
+    return Selection(found.url, kept, left_out, unknown, described(found.view))
+
+
+def _existing(url: str, name: str) -> View:
+    found = find_view(open_storage(url), name)
+    if found is None:
+        raise UsageError(f"{url}: no view {name} to refresh")
+    return found[0]
+
+
+def _print(asked: Select, *, as_json: bool) -> None:
+    found = _selected(asked, people(asked, quiet=as_json))
+    if as_json:
+        document = asdict(found)
+        del document["text"]
+        click.echo(json.dumps(document))
+    else:
+        click.echo(f"{found.text}\n{found.url}{' (dry run: nothing was written)' if asked.dry_run else ''}")
+    if found.unknown:
+        shown = ", ".join(shortened(line, 80) for line in found.unknown[:_SHOWN])
+        more = f" and {len(found.unknown) - _SHOWN:,} more" if len(found.unknown) > _SHOWN else ""
+        lines = counted(len(found.unknown), "line")
+        click.echo(f"in no sample, {lines} of --except: {shown}{more}; --allow-missing accepts that", err=True)
+        raise SystemExit(UNKNOWN)
+
+
+def _function(asked: Select) -> Selection:
+    """Make a view; a list that names unknown samples is not an error."""
+    return _selected(asked, asked.viewer())
+
+
+select = function_of(Select, _function, "select")
+command = command_of(Select, _print, "select", epilog=EPILOG)

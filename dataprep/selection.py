@@ -1,0 +1,466 @@
+"""Makes views: evaluates conditions, lists, duplicates and draws over the samples of a dataset.
+
+    index, annotations ─▶ reasons of each shard (pure) ─▶ [duplicates of what is left] ─▶ views/<name>/ ─▶ view.json
+
+Everything is read shard by shard; only duplicates need all samples at once, and DuckDB spills them to disk. Reasons do
+not depend on workers or on the order in which samples are looked at.
+
+Conditions are SQL of anyone: DuckDB evaluates them over one table, without files, network, extensions, other tables or
+subqueries, and its settings are locked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dataprep.builder.finished import readable_manifest
+from dataprep.dataset.adopted import open_named_data
+from dataprep.dataset.columns import from_numpy, numbers_or_zero, strings, table_of
+from dataprep.dataset.hashes import name_hashes
+from dataprep.dataset.index import open_index, spool_row_groups
+from dataprep.dataset.records import FileEntry, Manifest, SampleRef, SplitManifest, class_name_of
+from dataprep.dataset.views import (
+    VIEW_JSON,
+    VIEW_VERSION,
+    Choice,
+    OpenedView,
+    View,
+    ViewSplit,
+    check_name,
+    find_view,
+    read_view,
+    split_file,
+    view_file,
+    view_schema,
+)
+from dataprep.errors import ConflictError, UsageError, needing
+from dataprep.formats import FORMATS
+from dataprep.messages import quoted, there_are
+from dataprep.sources.existing import Existing, SplitReader, mapped, stored_fields
+from dataprep.storage import Storage, open_storage
+from dataprep.storage.base import read_bounded
+
+if TYPE_CHECKING:
+    import duckdb
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+EXCEPT, DUPLICATE, DRAWN = "except", "duplicate", "sample"
+"""Reasons of samples that a list names, that are a copy of another, or that were not drawn."""
+MAX_MEMORY = "1GiB"
+"""Memory of DuckDB, which spills what needs more."""
+MAX_EXCEPT_BYTES = 2**30
+LONGEST_CONDITION = 10_000
+_LIMIT_S = 600.0
+SAME_IMAGE = """
+SELECT split, shard, sample FROM prints
+SEMI JOIN (SELECT size, crc FROM prints GROUP BY ALL HAVING count(*) > 1) USING (size, crc) ORDER BY ALL
+"""
+"""Samples whose image has the size and CRC32C of another one."""
+_COLUMNS = ("key", "split", "label", "class_name", "height", "width", "image_bytes")
+"""Columns of every sample; a sample's stored fields are columns, too."""
+_NAMING = ("key", "url", "sha256", "md5")
+"""Columns whose values a list may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Result of `select`."""
+
+    url: str
+    """Address of the view, for `open_loader` and the other functions."""
+    view: View
+    unknown: tuple[str, ...] = ()
+    """Lines of the lists that name no sample."""
+
+
+def select(
+    url: str,
+    name: str,
+    choice: Choice,
+    *,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Callable[[int], None] = lambda samples: None,
+) -> Selected:
+    """Make a view of a finished dataset.
+
+    Args:
+        url: Root of the dataset.
+        name: Name of the view.
+        choice: What it keeps.
+        overwrite: Replace a view of this name that keeps something else.
+        dry_run: Count only, and write nothing.
+        progress: Called with each number of samples that were looked at; with `dedup` all are looked at twice.
+
+    Raises:
+        UsageError: There is no dataset, a condition or list is wrong, or another view has this name.
+    """
+    storage = open_storage(url)
+    manifest = readable_manifest(storage)
+    existing = find_view(storage, check_name(name))
+    if existing is not None and not overwrite and not dry_run and not _is_same(existing[0], manifest, choice):
+        raise UsageError(f"{storage.url}: a view {name} that keeps something else exists; `overwrite` replaces it")
+    base = read_view(storage, manifest, choice.of) if choice.of else None
+    with tempfile.TemporaryDirectory(prefix="dataprep-select-") as spill:
+        work = _Selection(storage, manifest, choice, base, progress, Path(spill))
+        with work:
+            splits = [work.split(split, name, dry_run=dry_run) for split in manifest.splits]
+            work.publish()
+    view = View(
+        version=VIEW_VERSION,
+        name=name,
+        plan_hash=manifest.plan_hash,
+        revision=manifest.revision,
+        choice=choice,
+        splits=tuple(splits),
+    )
+    if not dry_run:
+        _publish(storage, view, existing is not None)
+    return Selected(f"{storage.url}@{name}", view, work.unknown)
+
+
+def _is_same(view: View, manifest: Manifest, choice: Choice) -> bool:
+    return (view.plan_hash, view.choice) == (manifest.plan_hash, choice)
+
+
+def _publish(storage: Storage, view: View, replaces: bool) -> None:
+    """Put a view's description in place, and remove the files that only the replaced one had."""
+    file = view_file(view.name, VIEW_JSON)
+    data = json.dumps(asdict(view), indent=1).encode()
+    old = storage.read(file) if replaces else None
+    if old != data and not storage.replace(file, data, old):
+        raise ConflictError(f"{storage.url_of(file)}: another process has made this view meanwhile; run it again")
+    listed = {split.file["file"] for split in view.splits} | {file}
+    for info in list(storage.list(f"{view_file(view.name, '')}")):
+        if info.name not in listed:
+            storage.delete(info.name)
+    storage.remove_stale_spools()
+
+
+class Condition:
+    """A condition over the columns of samples: SQL without tables.
+
+    Raises:
+        UsageError: It is not one expression, or has a subquery.
+    """
+
+    def __init__(self, text: str, engine: Engine) -> None:
+        self.text, self._engine = text, engine
+        if len(text) > LONGEST_CONDITION:
+            raise self.fault(f"{len(text):,} characters, expected {LONGEST_CONDITION:,} at most")
+        parsed = json.loads(engine.rows("SELECT json_serialize_sql(?)", f"SELECT (\n{text}\n)")[0][0])
+        if parsed["error"]:
+            raise self.fault(f"{parsed['error_message']} at character {int(parsed.get('position', 9)) - 8}")
+        node = parsed["statements"][0]["node"] if len(parsed["statements"]) == 1 else {}
+        if node.get("type") != "SELECT_NODE" or len(node["select_list"]) != 1 or node["from_table"]["type"] != "EMPTY":
+            raise self.fault("expected one expression such as width >= 256")
+        self.columns = frozenset(self._names(node["select_list"][0]))
+        """Names of the columns that it needs."""
+
+    def fault(self, what: str) -> UsageError:
+        """Return the error of this condition."""
+        return UsageError(f"`where` {quoted(self.text)}: {what}")
+
+    def passed(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Return which rows fulfil the condition; null counts as false. Shape (rows,)."""
+        return self._engine.passed(self, rows)
+
+    def _names(self, node: Any) -> Iterator[str]:
+        if isinstance(node, list):
+            for each in node:
+                yield from self._names(each)
+        elif isinstance(node, dict):
+            if node.get("class") in ("SUBQUERY", "WINDOW", "STAR", "PARAMETER"):
+                raise self.fault(f"a {node['class'].lower()} cannot be part of a condition on one sample")
+            if node.get("class") == "COLUMN_REF":
+                yield node["column_names"][0]
+            yield from self._names(list(node.values()))
+
+
+class Engine:
+    """DuckDB with nothing but the tables that it is given."""
+
+    def __init__(self, spill: Path) -> None:
+        with needing("select", "dataprep select"):
+            import duckdb
+
+        self._error: type[Exception] = duckdb.Error
+        self._connection: duckdb.DuckDBPyConnection = duckdb.connect(
+            config={
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "allow_community_extensions": "false",
+                "python_enable_replacements": "false",
+                "memory_limit": MAX_MEMORY,
+                "temp_directory": str(spill),
+            }
+        )
+        for setting in ("enable_external_access=false", "lock_configuration=true"):
+            self._connection.execute(f"SET {setting}")
+
+    def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Run a statement of ours."""
+        found: list[tuple[Any, ...]] = self._connection.execute(statement, list(values)).fetchall()
+        return found
+
+    def insert(self, name: str, rows: pa.Table) -> None:
+        """Append rows to a table."""
+        self._connection.register("added", rows)
+        self._connection.execute(f"INSERT INTO {name} SELECT * FROM added")
+        self._connection.unregister("added")
+
+    def passed(self, condition: Condition, rows: pa.Table) -> NDArray[np.bool_]:
+        """Return which rows fulfil a condition."""
+        import numpy as np
+
+        self._connection.register("samples", rows)
+        stop = threading.Timer(_LIMIT_S, self._connection.interrupt)
+        stop.start()
+        try:
+            found = self._connection.execute(f"SELECT (\n{condition.text}\n) FROM samples")
+            kind = str(found.description[0][1])
+            if kind != "BOOLEAN":
+                raise condition.fault(f"a value of type {kind}, expected a condition such as width >= 256")
+            answers = found.fetchnumpy()
+        except self._error as error:
+            raise condition.fault(str(error).partition("\n\n")[0].replace("\n", " ")) from error
+        finally:
+            stop.cancel()
+            self._connection.unregister("samples")
+        (values,) = answers.values()
+        return np.ma.filled(values, False).astype(np.bool_)
+
+
+def read_lists(urls: Iterable[str]) -> frozenset[str]:
+    """Read files with a key, URL or digest in each line; empty lines and those with # are left out.
+
+    Raises:
+        UsageError: There is no such file, or it is too large.
+    """
+    lines: set[str] = set()
+    for url in urls:
+        folder, _, name = url.rpartition("/")
+        data = read_bounded(open_storage(folder or "."), name, MAX_EXCEPT_BYTES, advice="split it")
+        if data is None:
+            raise UsageError(f"`except` {url}: not found; expected a file with a key, URL or digest in each line")
+        lines.update(line.strip() for line in data.decode("utf-8", "replace").splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+def drawn(keys: Iterable[str], share: float, seed: int) -> NDArray[np.bool_]:
+    """Return which samples are drawn, by key and seed alone, so that no other sample matters. Shape (keys,)."""
+    import numpy as np
+
+    hashes = name_hashes(f"{seed}\0{key}" for key in keys)
+    return hashes < np.uint64(min(int(share * 2**64), 2**64 - 1))
+
+
+class _Selection(AbstractContextManager["_Selection"]):
+    """One run over a dataset: what its splits have in common, and the duplicates among all of them."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        manifest: Manifest,
+        choice: Choice,
+        base: OpenedView | None,
+        progress: Callable[[int], None],
+        spill: Path,
+    ) -> None:
+        self._storage, self._manifest, self._choice, self._base = storage, manifest, choice, base
+        self._data = open_named_data(storage, manifest)
+        self._progress = progress
+        self._spill, self._spools = spill, dict[str, tuple[Path, str]]()
+        self._listed, self._matched = read_lists(choice.left_out), set[str]()
+        self._conditions = [Condition(text, self._engine) for text in choice.where]
+        before = f"@{base.view.name}" if base else "@"
+        self._texts = list(dict.fromkeys(["", before, *choice.where, EXCEPT, DRAWN, DUPLICATE]))
+        """Reasons; samples that are kept have number 0."""
+        names = frozenset().union(*(condition.columns for condition in self._conditions))
+        if self._listed:
+            names |= {*_NAMING} & manifest.features.keys()
+        self._columns = Columns(manifest, self._data, names)
+        self._copies = self._found_copies() if choice.dedup else {}
+
+    def __exit__(self, *details: object) -> None:
+        for spool, _ in self._spools.values():
+            spool.unlink(missing_ok=True)
+        self._storage.remove_stale_spools()
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return Engine(self._spill)
+
+    def publish(self) -> None:
+        """Put the files in place. Raises UsageError if a condition names a field that no sample has."""
+        self._columns.check()
+        for name, (spool, crc32c) in self._spools.items():
+            self._storage.publish(spool, name, crc32c)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Lines of the lists that name no sample, sorted."""
+        return tuple(sorted(self._listed - self._matched))
+
+    def split(self, split: SplitManifest, name: str, *, dry_run: bool) -> ViewSplit:
+        """Return the part of the view over one split, written unless this is a dry run."""
+        import numpy as np
+
+        kept: list[int] = []
+        counts = np.zeros(len(self._texts), np.int64)
+        texts = [text or None for text in self._texts]
+
+        def groups() -> Iterator[pa.Table]:
+            for number, codes in self._codes(split):
+                codes[self._copies.get((split.name, number), [])] = len(texts) - 1
+                found = np.bincount(codes, minlength=len(texts))
+                kept.append(int(found[0]))
+                counts[:] += found
+                yield table_of([[texts[code] for code in codes.tolist()]], view_schema())
+
+        entry: FileEntry = {"file": "", "bytes": 0, "sha256": ""}
+        if dry_run:
+            for _ in groups():
+                pass
+        else:
+            spool, digests = spool_row_groups(self._storage, view_file(name, split.name), groups(), view_schema())
+            file = split_file(name, split.name, digests.sha256)
+            self._spools[file] = spool, digests.crc32c
+            entry = {"file": file, "bytes": digests.num_bytes, "sha256": digests.sha256}
+        out = {text: int(count) for text, count in zip(self._texts, counts, strict=True) if text and count}
+        return ViewSplit(split.name, entry, tuple(kept), out)
+
+    def _codes(self, split: SplitManifest) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield for each shard the reasons of its samples, as numbers in `_texts`; copies are not looked at."""
+        index = open_index(self._storage, split, compare=True)
+        for number, shard in enumerate(split.shards):
+            yield number, self._of_shard(split, number, index.read_group(number))
+            self._progress(shard["samples"])
+
+    def _of_shard(self, split: SplitManifest, number: int, rows: pa.Table) -> NDArray[np.int64]:
+        import numpy as np
+
+        codes = np.zeros(rows.num_rows, np.int64)
+
+        def leave_out(which: NDArray[np.bool_], text: str) -> None:
+            codes[which & (codes == 0)] = self._texts.index(text)
+
+        if self._base is not None:
+            dropped = np.ones(rows.num_rows, np.bool_)
+            dropped[self._base.splits[split.name].numbers(number)] = False
+            leave_out(dropped, f"@{self._base.view.name}")
+        table = self._columns.table(split, number, rows)
+        for condition in self._conditions:
+            leave_out(~condition.passed(table), condition.text)
+        named = np.zeros(rows.num_rows, np.bool_)
+        for name in _NAMING if self._listed else ():
+            if name in table.column_names:
+                hits = [value if value in self._listed else None for value in table.column(name).to_pylist()]
+                self._matched.update(filter(None, hits))
+                named |= np.array([hit is not None for hit in hits], np.bool_)
+        leave_out(named, EXCEPT)
+        if self._choice.sample < 1:
+            leave_out(~drawn(rows.column("key").to_pylist(), self._choice.sample, self._choice.seed), DRAWN)
+        return codes
+
+    def _found_copies(self) -> Mapping[tuple[str, int], list[int]]:
+        """Return the numbers of copies by split and shard: samples whose image has the bytes of one before it by key.
+
+        DuckDB finds equal sizes and CRC32C; only these images are read, and compared by SHA-256.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        engine = self._engine
+        engine.rows("CREATE TABLE prints (split BIGINT, shard BIGINT, sample BIGINT, size BIGINT, crc BIGINT)")
+        for at, split in enumerate(self._manifest.splits):
+            index = open_index(self._storage, split, compare=True)
+            for number, codes in self._codes(split):
+                rows = index.read_group(number, ["image_bytes", "image_crc32c"])
+                if rows.column("image_crc32c").null_count:
+                    raise UsageError(
+                        f"{self._storage.url}: the index of {split.name} has no checksums of images, and `dedup` needs "
+                        "them; adopt the data again with `digest`"
+                    )
+                kept = np.flatnonzero(codes == 0)
+                columns = [np.full(len(kept), at), np.full(len(kept), number), kept]
+                columns += [numbers_or_zero(rows.column(name), np.int64)[kept] for name in rows.column_names]
+                engine.insert("prints", pa.Table.from_arrays(list(map(from_numpy, columns)), list("abcde")))
+        alike = engine.rows(SAME_IMAGE)
+        engine.rows("DROP TABLE prints")
+        by_digest: dict[bytes, list[tuple[str, str, int, int]]] = {}
+        for (at, number), rows_alike in groupby(alike, key=itemgetter(0, 1)):
+            split = self._manifest.splits[at]
+            for sample, key, digest in self._digests(split, number, [row[2] for row in rows_alike]):
+                by_digest.setdefault(digest, []).append((key, split.name, number, sample))
+        copies: dict[tuple[str, int], list[int]] = {}
+        for members in by_digest.values():
+            for _, name, number, sample in sorted(members)[1:]:
+                copies.setdefault((name, number), []).append(sample)
+        return copies
+
+    def _digests(self, split: SplitManifest, number: int, samples: list[int]) -> Iterator[tuple[int, str, bytes]]:
+        """Yield number, key and SHA-256 of images of one shard."""
+        import numpy as np
+
+        reader = SplitReader(Existing(self._manifest, self._storage, self._data), self._data, split.name)
+        rows = open_index(self._storage, split, compare=True).read_group(number)
+        refs = list(reader.shard_refs(number, rows.take(from_numpy(np.array(samples)))))
+
+        def digest(ref: SampleRef) -> bytes:
+            return hashlib.sha256(self._data.read_range(ref.source, ref.offset, ref.num_bytes)).digest()
+
+        found = mapped(self._data, digest, refs)
+        yield from zip(samples, (ref.key for ref in refs), found, strict=True)
+
+
+class Columns:
+    """The columns that conditions see: those of the index, the class, and the stored fields that are named."""
+
+    def __init__(self, manifest: Manifest, data: Storage, names: Iterable[str]) -> None:
+        self._manifest, self._data = manifest, data
+        self._fields = tuple(sorted(set(names) - {*_COLUMNS}))
+        self._unseen = set(self._fields)
+        if manifest.features or FORMATS[manifest.format].one_file_per_image:
+            self._unseen -= manifest.features.keys()
+            self.check()
+
+    def check(self) -> None:
+        """Raise UsageError if no sample that was read has a field of one of the names."""
+        known = (*_COLUMNS, *self._manifest.features)
+        for name in sorted(self._unseen):
+            raise UsageError(f"`where`: no column {quoted(name)}{there_are(name, known)}")
+
+    def table(self, split: SplitManifest, number: int, rows: pa.Table) -> pa.Table:
+        """Return the columns of a shard's samples, from their rows of the index."""
+        import pyarrow as pa
+
+        count, labels = rows.num_rows, rows.column("label").to_pylist()
+        names = (name for name in _COLUMNS if name in rows.column_names)
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {name: rows.column(name) for name in names}
+        columns["split"] = strings([split.name] * count)
+        columns["class_name"] = strings([class_name_of(label, self._manifest.classes) or "" for label in labels])
+        if self._fields:
+            if number == 0:
+                self._read = stored_fields(self._manifest, self._data, split, self._fields)
+            values = self._read(number, rows)
+            self._unseen -= {name for each in values for name in each}
+            for name in self._fields:
+                try:
+                    columns[name] = pa.array([each.get(name) for each in values])
+                except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+                    raise UsageError(f"`where`: {quoted(name)} is not a column of one type: {error}") from error
+        return pa.table(columns)

@@ -1,0 +1,60 @@
+"""`dataprep select`: what it prints, its exit codes, and what other commands do with a view."""
+
+import json
+
+import pytest
+
+from tests.support.builds import dataprep, succeeds
+from tests.support.own_data import class_folders
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    root = tmp_path_factory.mktemp("select")
+    source = class_folders(root / "pets")
+    succeeds("build", "folder", "--source", source, "--output", root / "out", "--format", "tfrecord")
+    return root / "out"
+
+
+def samples_of(url):
+    """Return the samples of a dataset or view by split, as `inspect` counts them."""
+    splits = json.loads(succeeds("inspect", url, "--json").stdout)["splits"]
+    return {split["name"]: split["samples"] for split in splits}
+
+
+def test_a_view_is_told_in_a_line_and_its_address(shards):
+    whole = sum(samples_of(shards).values())
+    said = succeeds("select", shards, "--name", "half", "--sample", "0.5").stdout.splitlines()
+    assert said[-1] == f"{shards}@half"
+    samples = samples_of(f"{shards}@half")
+    kept = sum(samples.values())
+    assert said[0] == f"half keeps {kept} of {whole} samples; left out: {whole - kept} sample"
+    found = json.loads(succeeds("select", shards, "--name", "half", "--sample", "0.5", "--json").stdout)
+    assert (found["url"], found["samples"], found["unknown"]) == (f"{shards}@half", samples, [])
+    assert sum(reasons["sample"] for reasons in found["left_out"].values()) == whole - kept
+
+
+def test_a_list_that_names_no_sample_is_an_exit_code_unless_it_is_allowed(shards, tmp_path):
+    (tmp_path / "list.txt").write_text("nobody\n")
+    words = ["select", shards, "--name", "listed", "--except", tmp_path / "list.txt"]
+    refused = dataprep(*words)
+    assert (refused.returncode, "in no sample, 1 line of --except: nobody" in refused.stderr) == (1, True)
+    assert json.loads(dataprep(*words, "--json").stdout)["unknown"] == ["nobody"]
+    succeeds(*words, "--allow-missing")
+
+
+def test_a_view_is_made_again_as_it_was_asked_for(shards):
+    succeeds("select", shards, "--name", "again", "--where", "width > 10")
+    assert "again keeps" in succeeds("select", shards, "--name", "again", "--refresh").stdout
+    assert "no view never to refresh" in dataprep("select", shards, "--name", "never", "--refresh").stderr
+    refused = dataprep("select", shards, "--name", "again", "--refresh", "--sample", "0.5")
+    assert (refused.returncode, "--refresh" in refused.stderr) == (2, True)
+    assert "nothing is chosen" in dataprep("select", shards, "--name", "again").stderr
+
+
+def test_a_view_converts_into_a_dataset_of_its_samples(shards, tmp_path):
+    succeeds("select", shards, "--name", "converted", "--sample", "0.5", "--overwrite")
+    succeeds("convert", f"{shards}@converted", "--output", tmp_path / "out", "--format", "webdataset")
+    assert samples_of(tmp_path / "out") == samples_of(f"{shards}@converted")
+    assert json.loads((tmp_path / "out/dataset.json").read_text())["converted_from"] == "out@converted"
+    succeeds("verify", tmp_path / "out")

@@ -1,0 +1,151 @@
+"""What a view keeps: conditions, lists, copies and draws, and nothing that a hostile condition asks for."""
+
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import dataprep
+from dataprep.dataset.index import open_index
+from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.views import LEFT_OUT, viewed
+from dataprep.errors import UsageError
+from dataprep.selection import drawn
+from dataprep.storage import open_storage
+from tests.support.finished import build_here
+
+FORMATS = ("webdataset", "tfrecord", "imagefolder")
+
+
+@pytest.fixture(scope="module")
+def captioned(tmp_path_factory):
+    """Folders of datasets of 12 pictures with captions, by format: widths 20 to 42, each second picture twice."""
+    root = tmp_path_factory.mktemp("selection")
+    for number in range(12):
+        path = root / "pictures" / ("cat" if number < 5 else "dog") / f"{number:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        same = number - number % 2 if number >= 8 else number
+        Image.new("RGB", (20 + 2 * same, 30), (same, 9, 9)).save(path)
+        path.with_suffix(".txt").write_text(f"picture {number}")
+    for name in FORMATS:
+        texts = {"caption": "txt"}
+        dataprep.build_folder(source=root / "pictures", output=root / name, format=name, text_files=texts)
+    return root
+
+
+def kept(url, name):
+    """Return the numbers of the pictures that a view keeps."""
+    storage = open_storage(str(url))
+    (split,) = viewed(storage, read_manifest(storage), name).splits
+    keys = [key for batch in open_index(storage, split).batches(["key"]) for key in batch.column(0).to_pylist()]
+    return sorted(int(key[-2:]) for key in keys)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("width >= 36", [8, 9, 10, 11]),
+        ("class_name = 'cat' and label = 0", [0, 1, 2, 3, 4]),
+        ("caption like 'picture 1%'", [1, 10, 11]),
+        ("key in ('cat/01', 'dog/07')", [1, 7]),
+        ("split = 'val' or null", []),
+    ],
+)
+def test_conditions_see_index_class_and_fields(captioned, fmt, where, expected):
+    dataprep.select(captioned / fmt, name="where", where=where, overwrite=True)
+    assert kept(captioned / fmt, "where") == expected
+
+
+def test_each_left_out_sample_has_the_first_reason_that_it_meets(captioned):
+    (captioned / "list.txt").write_text("# taken down\ncat/00\ndog/11\n")
+    found = dataprep.select(
+        captioned / "webdataset",
+        name="reasons",
+        where=("width > 20", "width < 40"),
+        except_=captioned / "list.txt",
+        dedup="exact",
+        overwrite=True,
+    )
+    assert found.left_out == {"train": {"width > 20": 1, "width < 40": 2, "duplicate": 1}}
+    (file,) = (captioned / "webdataset/views/reasons").glob("train-*.parquet")
+    assert pq.read_table(file).column(LEFT_OUT).null_count == found.samples["train"] == 8
+
+
+def test_of_equal_pictures_the_first_by_key_that_is_left_is_kept(captioned):
+    dataprep.select(captioned / "tfrecord", name="once", dedup="exact", overwrite=True)
+    assert kept(captioned / "tfrecord", "once") == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10]
+    dataprep.select(captioned / "tfrecord", name="later", where="key <> 'dog/08'", dedup="exact", overwrite=True)
+    assert kept(captioned / "tfrecord", "later") == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10]
+
+
+def test_equal_checksums_alone_do_not_make_a_copy(captioned, monkeypatch):
+    monkeypatch.setattr("dataprep.selection.SAME_IMAGE", "SELECT split, shard, sample FROM prints ORDER BY ALL")
+    dataprep.select(captioned / "webdataset", name="compared", dedup="exact", overwrite=True)
+    assert kept(captioned / "webdataset", "compared") == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10]
+
+
+def test_a_draw_depends_on_key_and_seed_alone():
+    keys = [f"image-{number}" for number in range(20_000)]
+    found = drawn(keys, 0.1, 3)
+    assert found.sum() == pytest.approx(2_000, rel=0.1)
+    assert (drawn(keys[::-1], 0.1, 3)[::-1] == found).all()
+    assert (drawn(keys, 0.1, 4) != found).any()
+    assert (drawn(keys, 0.2, 3) >= found).all()
+    assert drawn(keys, 1.0, 3).all()
+
+
+def test_a_view_of_a_view_keeps_what_both_keep(captioned):
+    url = captioned / "webdataset"
+    dataprep.select(url, name="wide", where="width >= 30", overwrite=True)
+    found = dataprep.select(f"{url}@wide", name="dogs", where="class_name = 'dog'", overwrite=True)
+    assert kept(url, "dogs") == [5, 6, 7, 8, 9, 10, 11]
+    assert found.left_out == {"train": {"@wide": 5}}
+
+
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("widht > 3", "widht.*did you mean width"),
+        ("width", "type INTEGER"),
+        ("width >", "syntax error"),
+        ("width = 'abc'", "Could not convert"),
+        ("(select count(*) from duckdb_settings()) > 0", "a subquery"),
+        ("row_number() over () = 1", "a window"),
+        ("1=1) from x; drop table prints; select (1", "(syntax error|SELECT)"),
+        ("1) from (select 1", "expected one expression"),
+        ("read_text('/etc/passwd') is not null", "table function"),
+        ("getenv('HOME') = ''", "getenv"),
+        ("repeat('a', 9999999999) = ''", "Cannot create a string"),
+        ("$1", "a parameter"),
+        ("x" * 20_000, "20,000 characters"),
+    ],
+)
+def test_a_wrong_or_hostile_condition_is_one_clear_error(captioned, where, problem):
+    with pytest.raises(UsageError, match=rf"(?s)`where`.*{problem}"):
+        dataprep.select(captioned / "webdataset", name="wrong", where=where)
+    assert not (captioned / "webdataset/views/wrong").exists()
+    assert not (captioned / "webdataset/_build").exists()
+
+
+def test_another_choice_needs_overwrite_and_the_same_is_nothing_new(captioned, tmp_path):
+    root = shutil.copytree(captioned / "webdataset", tmp_path / "out")
+    first = dataprep.select(root, name="a", where="width > 30")
+    view = (root / "views/a/view.json").stat()
+    assert dataprep.select(root, name="a", where="width > 30") == first
+    assert (root / "views/a/view.json").stat().st_mtime_ns == view.st_mtime_ns
+    with pytest.raises(UsageError, match="keeps something else exists; `overwrite`"):
+        dataprep.select(root, name="a", where="width > 31")
+    dataprep.select(root, name="a", where="width > 34", overwrite=True)
+    assert len(list((root / "views/a").glob("*.parquet"))) == 1
+
+
+def test_views_change_no_byte_of_the_dataset_and_verify_accepts_them(originals, tmp_path):
+    root = tmp_path / "out"
+    build_here("coco-dup5", originals["coco"], root, "webdataset")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    dataprep.select(root, name="a", sample=0.5)
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.relative_to(root).parts[0] for path in set(root.rglob("*")) - before.keys()} >= {"views"}
+    assert dataprep.verify(root).verdict == "whole"

@@ -1,0 +1,69 @@
+"""Loaders over a view: each kept sample once an epoch, for any ranks, format and place, and resumed exactly."""
+
+import re
+from collections import Counter
+
+import pytest
+
+import dataprep
+from dataprep.errors import UsageError
+from loaders import open_loader
+from tests.loaders.conftest import FORMATS
+from tests.support.loading import load
+
+SMALL = {"batch_size": 12, "image_size": 32}
+
+
+def viewed(url, **choice):
+    """Return the address of a view of a dataset that tests share."""
+    name = "test-" + re.sub("[^a-z0-9]+", "-", repr(choice))
+    return dataprep.select(url, name=name, overwrite=True, **choice).url
+
+
+@pytest.mark.parametrize("sample", [0.1, 0.5, 0.9])
+def test_an_epoch_has_each_kept_sample_once(dataset, sample):
+    url = viewed(dataset("webdataset"), sample=sample, seed=1)
+    counted = dataprep.select(dataset("webdataset"), name="count", sample=sample, seed=1, dry_run=True)
+    with open_loader(url, "val", batch_size=1, image_size=32) as loader:
+        val = [key for batch in loader for key in batch.keys]
+    with open_loader(url, batch_size=1, image_size=32) as loader:
+        train = Counter(key for batch in loader for key in batch.keys)
+        assert len(loader) == loader.order.epoch_samples
+    assert set(train.values()) == {1}
+    assert counted.samples == {"train": len(train), "val": len(set(val))}
+    assert len(val) == len(set(val))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_batches_of_a_view_are_the_same_from_every_format_and_place(dataset, bucket_dataset, fmt):
+    reference = load(viewed(dataset("webdataset"), sample=0.5), 20, **SMALL, threads=1)
+    assert load(viewed(dataset(fmt), sample=0.5), 20, **SMALL, threads=2) == reference
+    assert load(viewed(bucket_dataset(fmt), sample=0.5), 20, **SMALL, threads=2) == reference
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_together_load_the_batches_of_a_single_rank(dataset, world_size):
+    url = viewed(dataset("tfrecord"), sample=0.4)
+    ranks = [
+        [keys for keys, _ in load(url, 8, **SMALL, rank=rank, world_size=world_size)] for rank in range(world_size)
+    ]
+    for batch, (expected, _) in enumerate(load(url, 8, **SMALL)):
+        rows = zip(*(ranks[rank][batch] for rank in range(world_size)), strict=True)
+        assert [key for row in rows for key in row] == expected
+
+
+def test_a_state_of_a_view_resumes_it_and_no_other(dataset):
+    url = viewed(dataset("webdataset"), sample=0.5)
+    with open_loader(url, **SMALL) as loader:
+        batches = [batch for batch, _ in zip(loader, range(6), strict=False)]
+    with open_loader(url, **SMALL) as loader:
+        loader.load_state_dict(batches[2].state)
+        assert [batch.keys for batch, _ in zip(loader, range(3), strict=False)] == [each.keys for each in batches[3:]]
+    for other in (dataset("webdataset"), viewed(dataset("webdataset"), sample=0.6)):
+        with open_loader(other, **SMALL) as loader, pytest.raises(UsageError, match="view"):
+            loader.load_state_dict(batches[2].state)
+
+
+def test_a_view_without_samples_is_refused(dataset):
+    with pytest.raises(UsageError, match="keeps no sample of train"):
+        open_loader(viewed(dataset("webdataset"), where="width < 0"), **SMALL)
