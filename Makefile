@@ -47,7 +47,7 @@ $(BIN)/uv: | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,xla]'
 	@touch $@
 
-SOURCES := $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/builder/*.c)
+SOURCES := $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/formats/_*.[ch])
 .venv/.core: $(SOURCES) | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,hf,metrics,select,test]'
 	touch $@

@@ -1,4 +1,5 @@
-"""CPU time to make one 224x224 training image from a JPEG's bytes, by this toolkit and by what others use; one table.
+"""CPU time to make one 224x224 training image from a JPEG's bytes, by this toolkit and by what others use, and to check
+it in a build; one table.
 
 Command:   python benchmarks/decode.py --corpus DIR
 Takes:     two minutes; needs the `torch` and `tf` extras.
@@ -26,6 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from dataprep.builder.images import ImagePolicy, check_image
 from loaders.decode.crop import View, train_views
 from loaders.decode.decoders import extension_available, open_decoder
 
@@ -119,7 +121,11 @@ def _contenders() -> dict[str, Contender]:
     import torch
 
     torch.set_num_threads(1)
-    found: dict[str, Contender] = {"full decode, simplejpeg": _decode_fully}
+    found: dict[str, Contender] = {
+        "full decode, simplejpeg": _decode_fully,
+        "check of a build": _check,
+        "check of a build, by libjpeg alone": _check_by_libjpeg,
+    }
     backends = ["extension", "library"] if extension_available() else ["library"]
     for backend in backends:
         for interpolation in ("bicubic", "bilinear", "bilinear-no-antialias"):
@@ -135,6 +141,19 @@ def _decode_fully(images: list[bytes], views: list[View]) -> None:
 
     for data in images:
         simplejpeg.decode_jpeg(data)
+
+
+def _check(images: list[bytes], views: list[View]) -> None:
+    for data in images:
+        check_image("", data, ImagePolicy())
+
+
+def _check_by_libjpeg(images: list[bytes], views: list[View]) -> None:
+    """Check as a build does with images that its own reader leaves to libjpeg."""
+    import simplejpeg
+
+    for data in images:
+        simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
 
 
 def _ours(interpolation: str, backend: str) -> Contender:

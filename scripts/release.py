@@ -34,12 +34,14 @@ NAME = f"tpu_dataprep-{__version__}"
 PACKAGES = ("dataprep", "loaders", "pipelines", "train")
 SDIST_NEEDS = (
     "PKG-INFO", "setup.py", "setup.cfg", "pyproject.toml", "constraints.txt", "LICENSE", "README.md",
-    "loaders/decode/_jpeg.c", "loaders/decode/_jpeg_huffman.h", "dataprep/builder/_restart.c",
+    "loaders/decode/_jpeg.c", "loaders/decode/_jpeg_huffman.h", "dataprep/formats/_jpeg_codes.h",
+    "dataprep/formats/_check.c", "dataprep/formats/_restart.c",
     "LICENSE.libjpeg-turbo.LICENSE.md", "LICENSE.libjpeg-turbo.README.ijg",
 )  # fmt: skip
 """Files without which an sdist could not be built, or might not be passed on."""
 WHEEL_NEEDS = (
-    "loaders/decode/_jpeg.abi3.so", "dataprep/builder/_restart.abi3.so", "dataprep/py.typed", "loaders/py.typed",
+    "loaders/decode/_jpeg.abi3.so", "dataprep/formats/_check.abi3.so", "dataprep/formats/_restart.abi3.so",
+    "dataprep/py.typed", "loaders/py.typed",
     f"{NAME}.dist-info/entry_points.txt", f"{NAME}.dist-info/licenses/LICENSE",
     f"{NAME}.dist-info/licenses/LICENSE.libjpeg-turbo.LICENSE.md",
     f"{NAME}.dist-info/licenses/LICENSE.libjpeg-turbo.README.ijg",

@@ -60,6 +60,7 @@ from tests.support.packs_soak import packs_killed_and_resumed, random_configurat
 from tests.support.parts import parts_of_a_build
 from tests.support.picture_verdicts import FORMATS as PICTURE_FORMATS
 from tests.support.picture_verdicts import compare as compare_verdicts
+from tests.support.picture_verdicts import compare_sound
 from tests.support.planning import plan_samples
 from tests.support.planted_bugs import BUGS, plant_bug
 from tests.support.planted_modules import CASES, planted_copy, planted_that_ran, run_inside
@@ -736,6 +737,19 @@ def _picture_verdicts(kind: str, first: int, _folder: Path) -> str:
     return json.dumps(found)
 
 
+SOUND_MUTANTS, SOUND_A_CASE = 1_000_000, 10_000
+
+
+def sound_jpegs() -> Iterator[Case]:
+    """1,000,000 mutants of JPEGs: libjpeg has no fault to find in any that our reader calls sound."""
+    for first in range(0, SOUND_MUTANTS, SOUND_A_CASE):
+        yield f"from {first}", partial(_sound_jpegs, first)
+
+
+def _sound_jpegs(first: int, _folder: Path) -> str:
+    return json.dumps(compare_sound(first, SOUND_A_CASE))
+
+
 def planted_mutants() -> Iterator[Case]:
     """Mistakes planted over all rooms, each of which the tests beside it find."""
     for room in ("dataprep/", "loaders/", "pipelines/", "train/"):
@@ -835,6 +849,7 @@ SHOWS = {
     "azure": azure,
     "jpeg-crops": jpeg_crops,
     "pictures": picture_verdicts,
+    "sound-jpegs": sound_jpegs,
     "two-builds": two_builds,
     "mutants": planted_mutants,
     "odd-images": odd_images,

@@ -14,6 +14,7 @@ from scripts import wheel
 from scripts.check_python import SUPPORTED
 from tests.support.markdown import ROOT
 
+EXTENSIONS = {"dataprep.formats._check", "dataprep.formats._restart", "loaders.decode._jpeg"}
 PRINT_EXTENSIONS = """
 import json
 import setuptools
@@ -36,15 +37,16 @@ def setup_with(**environment):
 
 def test_an_install_uses_the_machines_library_and_goes_on_without_it():
     extensions, wheels = setup_with()
-    assert set(extensions) == {"loaders.decode._jpeg", "dataprep.builder._restart"}
-    for each in extensions.values():
-        assert (each["libraries"], each["optional"], each["py_limited_api"]) == (["jpeg"], True, False)
+    assert set(extensions) == EXTENSIONS
+    for name, each in extensions.items():
+        libraries = [] if name == "dataprep.formats._check" else ["jpeg"]
+        assert (each["libraries"], each["optional"], each["py_limited_api"]) == (libraries, True, False)
     assert wheels == {}
 
 
 def test_a_wheel_contains_the_library_and_must_have_its_extensions():
     extensions, wheels = setup_with(DATAPREP_LIBJPEG="/folder")
-    assert set(extensions) == {"loaders.decode._jpeg", "dataprep.builder._restart"}
+    assert set(extensions) == EXTENSIONS
     for each in extensions.values():
         assert (each["include_dirs"], each["extra_objects"]) == (["/folder/include"], ["/folder/lib/libjpeg.a"])
         assert (each["libraries"], each["optional"], each["py_limited_api"]) == ([], False, True)

@@ -60,10 +60,12 @@ def _read_ahead(source_url: str, ranges: list[Range]) -> Iterator[bytes]:
 def _shard_bytes(images: Iterator[bytes], *, decode: bool) -> bytes:
     if decode:
         import simplejpeg
+
+        from dataprep.builder.images import read_sound
     sha256, image_crc32cs, pieces = hashlib.sha256(), [], []
     for data in images:
-        if decode:
-            # The same call as in dataprep/builder/images.py; a build also repairs what is not a plain JPEG.
+        if decode and read_sound(data) is None:
+            # The same calls as in dataprep/builder/images.py; a build also repairs what is not a plain JPEG.
             with contextlib.suppress(ValueError):
                 simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
         image_crc32cs.append(crc32c_of(data))

@@ -6,6 +6,7 @@ tfrecord.py, example.py     shards of tf.train.Example messages; the messages th
 imagefolder.py              images in files of their own
 fields.py                   fields of one record, such as a caption, for readers
 pictures.py                 what a picture must be, and how it is decoded
+_check.c, _restart.c        extensions: finds sound JPEGs in half of libjpeg's time; adds restart markers to JPEGs
 img2dataset.py              names, statuses and reasons of img2dataset
 """
 

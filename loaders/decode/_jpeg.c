@@ -329,11 +329,11 @@ static void replace_reader(decoder_t *decoder, JDIMENSION first_column, JDIMENSI
         if (made & 1 << ac)
             continue;
         made |= 1 << ac;
+        skipper_t *skipper = &scan->skippers[ac];
         int is_new = make_huffman(&scan->ac[ac], jpeg->ac_huff_tbl_ptrs[ac], 1);
-        if (is_new)
-            scan->skippers[ac].is_made = 0;
-        else if (!scan->skippers[ac].is_made)
-            make_skipper(&scan->skippers[ac], jpeg->ac_huff_tbl_ptrs[ac]);
+        if (!is_new && !skipper->is_made)
+            make_skips(skipper->skips, &scan->ac[ac].codes, NULL, NULL);
+        skipper->is_made = !is_new;
     }
     for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
         int number = jpeg->MCU_membership[i];

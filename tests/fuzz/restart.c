@@ -1,11 +1,11 @@
-/* Fuzz target of dataprep/builder/_restart.c, for libFuzzer.
+/* Fuzz target of dataprep/formats/_restart.c, for libFuzzer.
  *
  * An input is a JPEG, and behind it two bytes for the length of an interval. Whatever the bytes are, the sanitizers find
  * nothing. If the file is written again, libjpeg decodes both files without a warning, to the same pixels, and the new
  * one is baseline and at most twice as large with the room for its tables.
  */
 
-#include "../../dataprep/builder/_restart.c"
+#include "../../dataprep/formats/_restart.c"
 
 #include "full_decode.h"
 

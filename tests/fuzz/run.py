@@ -23,8 +23,8 @@ from tests.fuzz.seeds import write_seeds
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 WORK = ROOT / "build" / "fuzz"
-TARGETS = ("decoder", "restart")
-"""Programs of this folder: of loaders/decode/_jpeg.c, and of dataprep/builder/_restart.c."""
+TARGETS = ("check", "decoder", "restart")
+"""Programs of this folder: of _check.c in dataprep/formats, of loaders/decode/_jpeg.c, and of _restart.c."""
 SANITIZERS = ["-g", "-O2", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 COVERAGE = "-fsanitize-coverage=inline-8bit-counters,pc-table"
 """Counts edges of the library; to trace its comparisons as well would take half of the time."""

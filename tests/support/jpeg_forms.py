@@ -33,8 +33,8 @@ def jpegs(rng: np.random.Generator, height: int, width: int) -> Iterator[tuple[s
     """One picture, in every form that the extension takes; some also as `--jpeg restart` writes them."""
     forms = list(encoded(rng, height, width))
     yield from forms
-    if find_spec("dataprep.builder._restart"):
-        from dataprep.builder._restart import with_restarts
+    if find_spec("dataprep.formats._restart"):
+        from dataprep.formats._restart import with_restarts
 
         for index in rng.choice(len(forms), RESTARTED, replace=False):
             kind, data = forms[index]

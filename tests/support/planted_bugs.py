@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 BUGS = {
     "reads behind the data": (
         "decoder",
-        "loaders/decode/_jpeg_huffman.h",
+        "dataprep/formats/_jpeg_codes.h",
         "if (found && window->source_end - from >= 2 && !from[1])",
         "if (found && !from[1])",
     ),
@@ -44,15 +44,27 @@ BUGS = {
         "narrow_avx2(rows + 2 * row_bytes, row_bytes,",
         "narrow_avx2(rows + row_bytes, row_bytes,",
     ),
+    "reads on behind the end of a scan": (
+        "check",
+        "dataprep/formats/_check.c",
+        "if (8 * (bits.next - window->end) > bits.count)",
+        "if (0)",
+    ),
+    "calls a file sound with bytes in front of a marker": (
+        "check",
+        "dataprep/formats/_check.c",
+        "left < 0 || left >= 8",
+        "left < 0",
+    ),
     "writes a progressive file that lacks scans": (
         "restart",
-        "dataprep/builder/_restart.c",
+        "dataprep/formats/_restart.c",
         "    refuse_unfinished(transcoder);\n    unsigned",
         "    unsigned",
     ),
     "drops the segment that says how colours are meant": (
         "restart",
-        "dataprep/builder/_restart.c",
+        "dataprep/formats/_restart.c",
         "if (!lists_images(segment))",
         "if (segment->marker != JPEG_APP0 + 14)",
     ),
@@ -63,7 +75,7 @@ BUGS = {
 def plant_bug(folder: Path, name: str) -> str:
     """Copy the sources into a folder, with one bug, and return the name of the target that must find it."""
     target, file, right, wrong = BUGS[name]
-    for part in ("loaders/decode", "dataprep/builder", "tests/fuzz"):
+    for part in ("loaders/decode", "dataprep/formats", "tests/fuzz"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.py", "*.so", "*.zip"))
     path = folder / file
     text = path.read_text()

@@ -190,6 +190,12 @@ def test_the_word_exif_outside_its_segment_is_ignored():
     assert check_image("k", data, ImagePolicy()).orientation == 1
 
 
+@pytest.mark.parametrize("reason", REJECTED)
+def test_an_image_that_would_be_shrunk_is_rejected_alike(reason):
+    for data in REJECTED[reason]:
+        assert check_image("k", data, ImagePolicy(short_side=8)) == check_image("k", data, ImagePolicy())
+
+
 def entry(tag, kind, count, value):
     return struct.pack("<HHI", tag, kind, count) + value.ljust(4, b"\0")
 

@@ -13,7 +13,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from dataprep.builder import _restart, images
+from dataprep.builder import images
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import RESTART_LIBRARY, ImagePolicy, library_version, with_restarts
 from dataprep.builder.plan import BuildOptions, BuildRequest
@@ -21,6 +21,7 @@ from dataprep.builder.recipe import build_shard
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
+from dataprep.formats import _restart
 from dataprep.storage import open_storage
 from tests.support.jpeg_forms import by_pillow, encoded, picture
 from tests.support.jpeg_parts import ADOBE, RESTART_INTERVAL, many_scans, segments, without
@@ -224,9 +225,9 @@ def members(folder: Path) -> dict[str, bytes]:
 
 
 def test_without_the_extension_the_option_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dataprep.builder._restart", None)
-    monkeypatch.delattr("dataprep.builder._restart", raising=False)
+    monkeypatch.setitem(sys.modules, "dataprep.formats._restart", None)
+    monkeypatch.delattr("dataprep.formats._restart", raising=False)
     images.library_version.cache_clear()
-    with pytest.raises(UsageError, match=r"^`jpeg` restart: dataprep\.builder\._restart was not built; "):
+    with pytest.raises(UsageError, match=r"^`jpeg` restart: dataprep\.formats\._restart was not built; "):
         library_version()
     images.library_version.cache_clear()

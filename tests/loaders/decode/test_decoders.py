@@ -17,8 +17,8 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from dataprep.builder import images
 from dataprep.errors import ImageError, UsageError
+from dataprep.formats import pictures
 from loaders.decode import decoders as decode
 from loaders.decode.crop import View, evaluation_view, letterbox_views, train_views
 from loaders.decode.decoders import extension_available, open_decoder, without_lower_rows
@@ -28,7 +28,7 @@ from tests.support.jpeg_parts import HUFFMAN_TABLES, without
 
 needs_extension = pytest.mark.skipif(not extension_available(), reason="loaders.decode._jpeg was not built")
 BACKENDS = [pytest.param("extension", marks=needs_extension), "library"]
-SOURCE = Path(decode.__file__).with_name("_jpeg.c")
+SOURCE, CHECK = Path(decode.__file__).with_name("_jpeg.c"), Path(pictures.__file__).with_name("_check.c")
 
 
 def decode_one(decoder, data, view, size):
@@ -175,7 +175,7 @@ def test_code_for_other_processors_equals_that_for_this_one(tmp_path, without):
 
 @needs_extension
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-@pytest.mark.parametrize("source", [SOURCE, Path(images.__file__).with_name("_restart.c")], ids=lambda path: path.name)
+@pytest.mark.parametrize("source", [SOURCE, CHECK, CHECK.with_name("_restart.c")], ids=lambda path: path.name)
 def test_the_extensions_use_only_pythons_stable_interface(source):
     """One wheel for all versions of Python rests on it."""
     include = sysconfig.get_paths()["include"]
