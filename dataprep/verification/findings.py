@@ -14,6 +14,7 @@ published   counts or classes differ from what the dataset's authors published
 metadata    dataset_info.json, features.json or label.labels.txt contradicts the manifest
 link        a link of a physically repeated image folder is missing or leads elsewhere
 image       an image cannot be decoded, or has other sides than recorded (deep checks; sides in image folders always)
+view        a view of this revision cannot be read, or its rows contradict its counts
 unread      the disk or bucket could not be read: neither right nor wrong is proved
 leftover    files of a build or retry still exist: a warning, the dataset is complete
 labels      readers of an image folder number its classes differently: a warning
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 
 KINDS = (
     "manifest", "missing", "extra", "size", "digest", "format", "record", "index", "duplicate", "count", "published",
-    "metadata", "link", "image", "unread", "leftover", "labels", "card",
+    "metadata", "link", "image", "view", "unread", "leftover", "labels", "card",
 )  # fmt: skip
 WARNINGS = frozenset({"leftover", "labels", "card"})
 UNPROVED = frozenset({"unread"})

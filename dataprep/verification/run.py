@@ -40,6 +40,7 @@ from dataprep.dataset.paths import CARDS, named
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Event, Manifest, SplitManifest
 from dataprep.dataset.replicas import REPLICAS, read_replicas
+from dataprep.dataset.views import VIEWS, find_view, read_view, view_names
 from dataprep.errors import (
     AccessError,
     BuildError,
@@ -184,6 +185,11 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
         sums = _check_shards(ShardJob(storage.url, manifest, frozenset(), True), workers, progress, findings)
     else:
         sums = _verify(storage, manifest, deep, workers, progress, findings)
+    if manifest is not None:
+        views = Findings(MAX_LISTED)
+        with _reading(VIEWS, views):
+            check_views(storage, manifest, views)
+        findings.extend(views, _AFTER_SHARDS)
     if replicas and manifest is not None:
         different = Findings(MAX_LISTED)
         copies = check_replicas(storage, progress.step, different)
@@ -242,6 +248,23 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
             "missing", where, "it was removed during the check; another process is changing the dataset"
         )
     return result
+
+
+def check_views(storage: Storage, manifest: Manifest, findings: Findings) -> None:
+    """Read every row of the views of this revision; a view of another one is refused by whoever opens it."""
+    for name in view_names(storage):
+        where = f"{VIEWS}/{name}"
+        try:
+            found = find_view(storage, name)
+            if found is None or (found[0].plan_hash, found[0].revision) != (manifest.plan_hash, manifest.revision):
+                continue
+            for kept in read_view(storage, manifest, name).splits.values():
+                for shard in range(len(kept.stored)):
+                    kept.numbers(shard)
+        except StorageError as error:
+            findings.add("unread", where, str(error))
+        except (DataprepError, FileNotFoundError) as error:
+            findings.add("view", where, str(error))
 
 
 def check_replicas(storage: Storage, step: Callable[[str], None], findings: Findings) -> int:

@@ -114,3 +114,4 @@ def test_a_damaged_view_is_refused_before_a_sample_is_used(copied, damage):
     storage = open_storage(str(copied))
     with pytest.raises(FormatError, match="views/half"):
         list(open_index(storage, viewed(storage, read_manifest(storage), "half").splits[0]).batches(["key"]))
+    assert dataprep.verify(copied, workers=1).counts == {"view": 1}
