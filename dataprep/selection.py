@@ -24,6 +24,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dataprep.arrays import NDArray, np, pa
 from dataprep.builder.finished import readable_manifest
 from dataprep.dataset.adopted import open_named_data
 from dataprep.dataset.columns import from_numpy, numbers_or_zero, strings, table_of
@@ -53,9 +54,6 @@ from dataprep.storage.base import read_bounded
 
 if TYPE_CHECKING:
     import duckdb
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 EXCEPT, DUPLICATE, DRAWN = "except", "duplicate", "sample"
 """Reasons of samples that a list names, that are a copy of another, or that were not drawn."""
@@ -224,8 +222,6 @@ class Engine:
 
     def passed(self, condition: Condition, rows: pa.Table) -> NDArray[np.bool_]:
         """Return which rows fulfil a condition."""
-        import numpy as np
-
         self._connection.register("samples", rows)
         stop = threading.Timer(_LIMIT_S, self._connection.interrupt)
         stop.start()
@@ -262,8 +258,6 @@ def read_lists(urls: Iterable[str]) -> frozenset[str]:
 
 def drawn(keys: Iterable[str], share: float, seed: int) -> NDArray[np.bool_]:
     """Return which samples are drawn, by key and seed alone, so that no other sample matters. Shape (keys,)."""
-    import numpy as np
-
     hashes = name_hashes(f"{seed}\0{key}" for key in keys)
     return hashes < np.uint64(min(int(share * 2**64), 2**64 - 1))
 
@@ -317,8 +311,6 @@ class _Selection(AbstractContextManager["_Selection"]):
 
     def split(self, split: SplitManifest, name: str, *, dry_run: bool) -> ViewSplit:
         """Return the part of the view over one split, written unless this is a dry run."""
-        import numpy as np
-
         kept: list[int] = []
         counts = np.zeros(len(self._texts), np.int64)
         texts = [text or None for text in self._texts]
@@ -351,8 +343,6 @@ class _Selection(AbstractContextManager["_Selection"]):
             self._progress(shard["samples"])
 
     def _of_shard(self, split: SplitManifest, number: int, rows: pa.Table) -> NDArray[np.int64]:
-        import numpy as np
-
         codes = np.zeros(rows.num_rows, np.int64)
 
         def leave_out(which: NDArray[np.bool_], text: str) -> None:
@@ -381,9 +371,6 @@ class _Selection(AbstractContextManager["_Selection"]):
 
         DuckDB finds equal sizes and CRC32C; only these images are read, and compared by SHA-256.
         """
-        import numpy as np
-        import pyarrow as pa
-
         engine = self._engine
         engine.rows("CREATE TABLE prints (split BIGINT, shard BIGINT, sample BIGINT, size BIGINT, crc BIGINT)")
         for at, split in enumerate(self._manifest.splits):
@@ -414,8 +401,6 @@ class _Selection(AbstractContextManager["_Selection"]):
 
     def _digests(self, split: SplitManifest, number: int, samples: list[int]) -> Iterator[tuple[int, str, bytes]]:
         """Yield number, key and SHA-256 of images of one shard."""
-        import numpy as np
-
         reader = SplitReader(Existing(self._manifest, self._storage, self._data), self._data, split.name)
         rows = open_index(self._storage, split, compare=True).read_group(number)
         refs = list(reader.shard_refs(number, rows.take(from_numpy(np.array(samples)))))
@@ -446,8 +431,6 @@ class Columns:
 
     def table(self, split: SplitManifest, number: int, rows: pa.Table) -> pa.Table:
         """Return the columns of a shard's samples, from their rows of the index."""
-        import pyarrow as pa
-
         count, labels = rows.num_rows, rows.column("label").to_pylist()
         names = (name for name in _COLUMNS if name in rows.column_names)
         columns: dict[str, pa.Array | pa.ChunkedArray] = {name: rows.column(name) for name in names}

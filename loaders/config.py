@@ -14,6 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, get_args, runtime_checkable
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import cores_of_rank
@@ -25,9 +26,6 @@ from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
 from loaders.packs import Packs, is_pair, whole
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from loaders.decode.crop import RowView
 
     Transform = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]

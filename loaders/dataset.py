@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.adopted import (
     MAX_LISTED_IN_BUCKET,
     MAX_LISTED_ON_DISK,
@@ -39,8 +38,6 @@ from loaders.fetch.fetcher import Fetcher, FetchSettings, open_fetcher
 from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, SplitIndex, with_deadline
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from loaders.fetch.plain import Growth
 
 MAX_ANNOTATIONS_BYTES = 2**32

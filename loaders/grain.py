@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, TypedDict, Unpack
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
 from dataprep.storage import absolute
 from loaders.config import LoaderConfig, LoaderSettings
@@ -28,9 +29,6 @@ with needing("grain", "loaders.grain"):
     import grain
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from loaders.decode.crop import RowView
 
 __all__ = ["GrainSource", "open_batches"]

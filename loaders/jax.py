@@ -17,6 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from dataprep.arrays import np
 from dataprep.errors import UsageError, needing
 from loaders.decode.crop import RowView
 from loaders.engine.batch import Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups, rows_per_part
@@ -132,7 +133,6 @@ def _run(loader: Loader, sharding: jax.sharding.NamedSharding, prefetch: int) ->
 
 def _on_devices(sharding: jax.sharding.NamedSharding, global_rows: int, batch: Batch) -> JaxBatch:
     import jax
-    import numpy as np
 
     arrays = {}
     for name, local in arrays_of(batch).items():

@@ -28,15 +28,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from numbers import Integral
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.randomness import permutation, philox_words
 from dataprep.errors import UsageError
 from dataprep.messages import counted
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 NUM_STREAMS = 192
 """Number of streams; with 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64 or 96 ranks every stream belongs to one rank."""
@@ -338,8 +335,6 @@ class _Blocks:
 
     def sizes(self) -> NDArray[np.int32]:
         """Return the number of samples in every block, shape (blocks,)."""
-        import numpy as np
-
         first_block = np.asarray(self._first_block, np.int64)
         counts = first_block[1:] - first_block[:-1]
         samples, of_shard = np.repeat(np.asarray(self._samples, np.int64), counts), np.repeat(counts, counts)
@@ -363,8 +358,6 @@ class _LapLayout:
     """
 
     def __init__(self, order: Order, lap: Lap) -> None:
-        import numpy as np
-
         self.order, self.lap = order, lap
         self._blocks = _blocks(order.shard_samples[lap.first_shard : lap.stop_shard], order.samples_per_block)
         shuffled = permutation(
@@ -395,8 +388,6 @@ class _LapLayout:
 
     def piece_stops(self, stream: int) -> NDArray[np.int64]:
         """Return the number of the stream's samples up to the end of each of its pieces."""
-        import numpy as np
-
         first = self._first[stream]
         sizes = self._sizes[first : first + self.num_pieces(stream)]
         return np.minimum(np.cumsum(sizes) - self._cut[stream], self._bounds[stream + 1] - self._bounds[stream])
@@ -448,8 +439,6 @@ class _Stream:
 
     def _plan_next(self) -> None:
         """Plan the next windows: mix the samples of each, and count how many of each piece belong to the share."""
-        import numpy as np
-
         self._start += len(self._samples)
         samples: list[tuple[Piece, int]] = []
         windows: list[int] = []

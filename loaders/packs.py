@@ -21,13 +21,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MAX_PATCH = 512
 """Largest side of a patch, pixels."""
@@ -137,8 +134,6 @@ def plan_rows(
         widths_RM: Widths of the crops.
         draws_RM: A random number in [0, 1) for each image.
     """
-    import numpy as np
-
     shares_RM = _shares(packs, draws_RM)
     spare_R = packs.tokens - shares_RM.sum(axis=1)
     grids_RM2 = np.empty((*shares_RM.shape, 2), np.int32)
@@ -153,8 +148,6 @@ def plan_rows(
 
 def plan_alone(packs: Packs, heights_N: NDArray[np.int64], widths_N: NDArray[np.int64]) -> NDArray[np.int32]:
     """Return the grids of an evaluation: for each image the best one within an equal share of a row, shape (N, 2)."""
-    import numpy as np
-
     budget = min(packs.tokens // packs.images, packs.most)
     return _grids(np.full(len(heights_N), budget, np.int64), heights_N, widths_N, fill=True)
 
@@ -162,8 +155,6 @@ def plan_alone(packs: Packs, heights_N: NDArray[np.int64], widths_N: NDArray[np.
 def _shares(packs: Packs, draws_RM: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the maximum number of tokens of each image; their sum is at most the row's length, and short of it by at
     most a token an image."""
-    import numpy as np
-
     low, high = math.sqrt(packs.least), math.sqrt(packs.most)
     sides_RM = low + draws_RM * (high - low)
     wanted_RM = np.rint(sides_RM * sides_RM * 2**_WANTED_BITS).astype(np.int64)
@@ -181,8 +172,6 @@ def _shares(packs: Packs, draws_RM: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def _scaled(packs: Packs, wanted_RM: NDArray[np.int64], factor_R1: NDArray[np.int64]) -> NDArray[np.int64]:
-    import numpy as np
-
     scaled_RM: NDArray[np.int64] = (wanted_RM * factor_R1) >> (_WANTED_BITS + _FACTOR_BITS)
     return np.clip(scaled_RM, packs.least, packs.most)
 
@@ -198,8 +187,6 @@ def _grids(
         widths_N: Widths, pixels.
         fill: True: tokens that are left over cost, too. False: only a difference from the image's shape costs.
     """
-    import numpy as np
-
     grids_CN2 = _candidates(budget_N, heights_N, widths_N)
     rows_CN, columns_CN = grids_CN2[..., 0], grids_CN2[..., 1]
     shape_CN = (columns_CN * heights_N) / (rows_CN * widths_N)
@@ -218,8 +205,6 @@ def _candidates(
 
     The first one fits; others may be too large. Larger ones come before smaller ones of the same shape.
     """
-    import numpy as np
-
     # The best grid rounds the ideal sides down or up. Each side rounded either way, with the other one as long as the
     # budget allows, gives the first four; they leave few tokens. The last four are the roundings of both sides, which
     # keep the shape. Ties go to the first, so this order is a part of the plan.
@@ -251,8 +236,6 @@ class Layout(NamedTuple):
 
 def starts_of(grids_RM2: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the first token of each image in its row, shape (R, M): images follow each other without gaps."""
-    import numpy as np
-
     tokens_RM: NDArray[np.int64] = np.prod(grids_RM2, axis=-1, dtype=np.int64)
     return np.cumsum(tokens_RM, axis=1) - tokens_RM
 
@@ -265,8 +248,6 @@ def lay_out(grids_RM2: NDArray[np.int32], mask_RM: NDArray[np.bool_], tokens: in
         mask_RM: False for images that could not be read: their tokens stay where they are, as padding.
         tokens: Tokens in a row, T.
     """
-    import numpy as np
-
     rows, images, _ = grids_RM2.shape
     starts_RM, counts_RM = starts_of(grids_RM2), np.prod(grids_RM2, axis=-1, dtype=np.int64)
     left_R1 = tokens - counts_RM.sum(axis=1, keepdims=True)

@@ -23,6 +23,7 @@ from itertools import accumulate, count
 from operator import index as whole_number
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, Self, TypeAlias, TypedDict, Unpack, get_args
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of
 from loaders.config import LoaderConfig, LoaderSettings, check_names
@@ -35,9 +36,6 @@ from loaders.loader import Loader, end_when_collected
 from loaders.order import Lookup, Pick, Piece
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from loaders.decode.crop import RowView
     from loaders.fetch.index import SplitIndex
 
@@ -248,8 +246,6 @@ class Opened:
 
     def read(self, asked: list[Asked | None]) -> list[Sample]:
         """Return samples; None asks for a row without one."""
-        import numpy as np
-
         decoded = self._images == "decoded"
         size = self._config.image_size if decoded else 0
         rows = empty_rows(np.empty((len(asked), size, size, 3), np.uint8), self._config, len(asked))

@@ -17,6 +17,7 @@ from itertools import chain, repeat
 from math import inf
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
 from loaders.config import spans
 from loaders.engine.batch import Batch
@@ -24,9 +25,7 @@ from loaders.engine.producer import image_shape
 from loaders.loader import Loader
 
 if TYPE_CHECKING:
-    import numpy as np
     import tensorflow as tf
-    from numpy.typing import NDArray
 
 __all__ = ["dataset"]
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
 from loaders.decode.crop import RowView
 from loaders.engine.batch import ARRAYS, Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
@@ -32,8 +33,6 @@ with needing("torch", "loaders.torch"):
     from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torchdata.nodes import BaseNode
 
 __all__ = [

@@ -20,6 +20,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from dataprep.arrays import np
 from dataprep.errors import UsageError, needing
 from loaders.engine.batch import Batch, array_dimensions, rows_per_part
 from loaders.loader import Loader
@@ -83,7 +84,6 @@ def device_batches(
 def _run(
     loader: Loader, device: torch.device, sharding: dict[str, ShardingSpec] | None, prefetch: int
 ) -> Generator[TorchBatch]:
-    import numpy as np
     from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
     batches, state = iter(loader), loader.state_dict()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dataprep.arguments import IMAGES, request
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
@@ -62,8 +63,6 @@ with needing("torch", "dataprep-finetune-mae"):
     from train.optim.optimizer import FINETUNE_BETAS, LARS, open_layered_adamw
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from train.loops.jax import JaxBackend
@@ -167,7 +166,6 @@ def _timm_policy(name: str, image_size: int) -> Callable[[Image], Image]:
 
 def _jittered(image_HWC: NDArray[np.uint8], jitter: float, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Change brightness, contrast and saturation, each by its own random factor, in random order."""
-    import numpy as np
     from PIL import Image, ImageEnhance
 
     factors = rng.uniform(1 - jitter, 1 + jitter, 3)
@@ -180,8 +178,6 @@ def _jittered(image_HWC: NDArray[np.uint8], jitter: float, rng: np.random.Genera
 
 def _erased(image_HWC: NDArray[np.uint8], erasing: Erasing, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Fill boxes of an image; noise is normal, with the data's mean and standard deviation, clipped to 0..255."""
-    import numpy as np
-
     image_HWC = image_HWC.copy()
     height, width = image_HWC.shape[:2]
     count = int(rng.integers(1, erasing.count + 1))

@@ -12,14 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby, islice
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from dataprep.adoption.find import Found, FoundShard, HeadFiles, find, left_out, with_class_names
 from dataprep.adoption.labels import FROM_ONE, NO_LABELS, distinct_keys, key_hash, listed_fields, shard_prefixes
 from dataprep.adoption.records import APART, DOTTED, Description, describe
 from dataprep.adoption.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
+from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.adopted import changes_of, is_adopted, open_data, open_linked, remember_data
 from dataprep.dataset.columns import strings
 from dataprep.dataset.documents import decode
@@ -47,10 +45,6 @@ from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import TooLargeError, read_bounded
 from dataprep.storage.readonly import ReadOnlyStorage
 from dataprep.storage.spool import temporary_folder
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 _ADOPTING = f"{BUILD}/adopting.json"
 """The adoption that owns the output, and the names of the files that it removes and places."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from dataprep.adoption.find import Found, FoundShard, folder_rows
 from dataprep.adoption.labels import (
@@ -27,6 +27,7 @@ from dataprep.adoption.labels import (
     too_many_texts,
 )
 from dataprep.adoption.records import FeatureShape, tar_rows, tfrecord_rows, told_apart
+from dataprep.arrays import NDArray, np, pa, pq
 from dataprep.builder.pool import Pool
 from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.columns import numbers
@@ -40,12 +41,6 @@ from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import read_columns
 from dataprep.storage.spool import temporary_folder
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
 
 _WORKER_MODULES = ("dataprep.adoption.shards", "pyarrow.parquet")
 _JOB = "job.pickle"
@@ -114,8 +109,6 @@ class ReadShard:
 
     def rows(self) -> pa.Table:
         """Read the shard's rows of the index."""
-        import pyarrow.parquet as pq
-
         rows = pq.ParquetFile(self.rows_file).read(use_threads=False)
         if not self.label_of:
             return rows
@@ -243,9 +236,6 @@ def _read_stored(folder: Path, index: int) -> ReadShard:
 
 def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
     """Write the rows of one shard to the folder; idempotent."""
-    import numpy as np
-    import pyarrow.parquet as pq
-
     shard = job.found.shards[index]
     events: list[Event] = []
     rows: list[IndexRow] = []

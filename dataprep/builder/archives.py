@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from dataprep.arrays import NDArray, np, pa
 from dataprep.builder import merge, references, shard
 from dataprep.builder.enumeration import Enumerator, Keeping
 from dataprep.builder.finished import dataset_of, metadata_of, planned_metadata, readable_manifest, tfds_names
@@ -44,11 +44,6 @@ from dataprep.sources.keys import same_names
 from dataprep.sources.unpacked import unpacked_sources
 from dataprep.storage import Storage, open_originals, open_storage
 from dataprep.storage.checksums import crc32c_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +131,6 @@ def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, tota
     Args:
         num_bytes: Source bytes of each sample, in pieces of any length.
     """
-    import numpy as np
-
     if total_bytes == 0:
         return [count * i // shards for i in range(shards + 1)]
     thresholds = np.array([-(-i * total_bytes // shards) for i in range(shards)], np.int64)
@@ -152,14 +145,10 @@ def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, tota
 
 
 def _table(batch: pa.RecordBatch) -> pa.Table:
-    import pyarrow as pa
-
     return pa.Table.from_batches([batch])
 
 
 def _sizes(refs: SpilledReferences) -> SpilledTable:
-    import pyarrow as pa
-
     sizes = SpilledTable(pa.schema([("num_bytes", pa.int64())]), "the list of sizes")
     for batch in refs.batches():
         sizes.add(batch.select(["num_bytes"]))
@@ -173,8 +162,6 @@ def _numbers(tables: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[NDArray[np
 
 def _regrouped(tables: Iterable[pa.Table], schema: pa.Schema, lengths: Iterable[int]) -> Iterator[pa.Table]:
     """Yield the rows of tables, in their order, as tables with the given lengths."""
-    import pyarrow as pa
-
     waiting = iter(tables)
     rest = pa.Table.from_batches([], schema)
     for length in lengths:
@@ -198,8 +185,6 @@ def _planned(rows: pa.Table, pass_index: int | None, schema: pa.Schema) -> pa.Ta
 
 def _with_file_names(rows: pa.Table, suffix: str) -> pa.Table:
     """Add the name of each image's file to its annotations."""
-    import pyarrow as pa
-
     texts = [
         json.dumps(
             json.loads(text or "{}") | {FILE_NAME: readable(key).rpartition("/")[2] + suffix},

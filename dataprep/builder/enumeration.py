@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from dataprep.arrays import pa
 from dataprep.builder.plan import BuildOptions, FileDigest, Progress, digest_of, fault_of
 from dataprep.builder.references import refs_schema, stored_rows
 from dataprep.dataset.documents import decoder
@@ -174,8 +175,6 @@ def load_enumeration(
     info = storage.stat(name)
     if info is None:
         return None
-    import pyarrow as pa  # takes as long as a bucket's answer; most builds do not need it
-
     try:
         if info.num_bytes > MAX_ENUMERATION_BYTES:
             raise ValueError(f"{info.num_bytes:,} bytes")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dataprep.arrays import np, pa
 from dataprep.builder.output import OpenBuild, removed_names
 from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.receipts import listed_receipts, read_receipts, receipt_file
@@ -32,9 +32,6 @@ from dataprep.sources import recorded_class
 from dataprep.sources.base import Dataset
 from dataprep.storage import ObjectInfo
 from dataprep.storage.checksums import crc32c_of_file, crc32c_text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SHOWN_FAULTS = 5
 """Maximum number of foreign files in a message."""
@@ -88,7 +85,6 @@ class Published:
                 makes them again.
             BuildError: Foreign files are where readers look; the error names them.
         """
-        import numpy as np
 
         from dataprep.dataset.hashes import position_of
 
@@ -216,8 +212,6 @@ def merge_split(
         BuildError: A receipt is missing.
         FormatError: A receipt does not match the plan of its shard.
     """
-    import numpy as np
-
     storage = build.storage
     shards: list[ShardEntry] = []
     events: list[Event] = []

@@ -15,8 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from dataprep.arrays import np, pa, pq
 from dataprep.dataset.documents import decode
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import FormatError
@@ -24,10 +25,6 @@ from dataprep.messages import one_line
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import footer_metadata, table_in
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 MAX_RECEIPT_BYTES = 512 << 20
 """Maximum size of a receipt; one shard with all 1.3 million images of ImageNet would need 100 MB."""
@@ -77,9 +74,6 @@ def write_receipt(
     Raises:
         ConflictError: Another receipt exists.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     metadata = {b"receipt": json.dumps(asdict(receipt), sort_keys=True).encode(), b"of": root.encode()}
     sink = pa.BufferOutputStream()
     pq.write_table(rows.replace_schema_metadata(metadata), sink)
@@ -178,8 +172,6 @@ class ReceiptWatch:
     def __init__(
         self, storage: Storage, root: str, indexes: Iterable[int], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        import numpy as np
-
         self._storage, self._root, self._clock = storage, root, clock
         self.missing = set(indexes)
         """Indexes of the shards without a receipt, as of the last look."""
@@ -227,8 +219,6 @@ class ReceiptWatch:
 
     def _num_alone(self) -> int:
         """Return how many of the lowest missing shards to look up one by one, for the fewest requests in total."""
-        import numpy as np
-
         lowest = self._missing[: MAX_ALONE + 1]
         alone = np.arange(len(lowest))
         seen_above = (self._last - lowest) - (len(self._missing) - 1 - alone)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
+from dataprep.arrays import pa
 from dataprep.builder.output import Claim, OpenBuild, refuse_overtaken, with_references
 from dataprep.builder.plan import FileDigest, digest_of, fault_of
 from dataprep.builder.receipts import listed_receipts
@@ -20,9 +20,6 @@ from dataprep.messages import one_line
 from dataprep.sources.keys import is_file_of_image
 from dataprep.storage import Storage
 from dataprep.storage.parquet import ParquetFile, open_parquet
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _RUN_AGAIN = "run the build again with its original options: it makes this file again from the originals, and continues"
 PLAN_WINDOW_BYTES = 2**20
@@ -41,8 +38,6 @@ def refs_schema(*, with_annotations: bool = False, with_crc32c: bool = False) ->
         with_annotations: Append a column `annotations`, canonical JSON.
         with_crc32c: Append a column `crc32c`, the expected checksum of the image; null if it is not known.
     """
-    import pyarrow as pa
-
     fields = [
         ("key", pa.string()),
         ("source", pa.dictionary(pa.int32(), pa.string())),
@@ -70,16 +65,12 @@ def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False, wit
 
 def stored_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     """Convert rows with the columns of `spill_schema` to a table with a schema from `refs_schema`."""
-    import pyarrow as pa
-
     columns = [_stored(rows.column(field.name), field) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _stored(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
     """Return a column in one piece, dictionary-encoded in the order of first occurrence if the field is."""
-    import pyarrow as pa
-
     if isinstance(column, pa.ChunkedArray):
         whole = column.combine_chunks()
         column = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
@@ -244,8 +235,6 @@ def _fault(storage: Storage, claim: Claim) -> str | None:
 @contextmanager
 def _damage(storage: Storage, claim: Claim) -> Iterator[None]:
     """Turn pyarrow's errors about a damaged file into FormatError."""
-    import pyarrow as pa
-
     try:
         yield
     except FileNotFoundError:

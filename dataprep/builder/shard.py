@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
+from dataprep.arrays import pa
 from dataprep.builder.images import CheckedImage, check_image
 from dataprep.builder.output import OpenBuild, OvertakenError, open_build, removed_names
 from dataprep.builder.plan import Plan, PlannedSplit
@@ -39,8 +40,6 @@ from dataprep.storage.errors import GO_ON, disk_errors
 from dataprep.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dataprep.builder.plan import Plan
 
 # Bytes of images read ahead of the image being checked. 128 requests of 110 kB in flight are 14 MB; the rest allows for

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
+from dataprep.arrays import NDArray, np, pa
 
 # NumPy's names of the types that Arrow names differently.
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
@@ -22,8 +19,6 @@ _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 def table_of(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
     """Return a table of columns of numbers, strings, or dictionary-encoded strings. None becomes null, but is not
     allowed in a dictionary-encoded column."""
-    import pyarrow as pa
-
     arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -31,9 +26,6 @@ def table_of(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
 def numbers(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
     """Return integers or floats as an Arrow array, None as null. Raises OverflowError for an integer outside the type's
     range."""
-    import numpy as np
-    import pyarrow as pa
-
     dtype = np.dtype(_NUMPY_NAMES.get(str(kind), str(kind)))
     stored = np.fromiter((0 if value is None else value for value in values), dtype, len(values))
     return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(stored)])
@@ -41,18 +33,12 @@ def numbers(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
 
 def from_numpy(values: NDArray[Any]) -> pa.Array:
     """Return an Arrow array that shares the memory of a NumPy array of numbers, which must not change afterwards."""
-    import numpy as np
-    import pyarrow as pa
-
     kind = pa.from_numpy_dtype(values.dtype)
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     """Return a column of numbers without nulls as a NumPy array, without a copy if it is a single chunk."""
-    import numpy as np
-    import pyarrow as pa
-
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     dtype = np.dtype(_NUMPY_NAMES.get(str(column.type), str(column.type)))
     pieces = [np.frombuffer(chunk.buffers()[1], dtype, len(chunk), chunk.offset * dtype.itemsize) for chunk in chunks]
@@ -61,9 +47,6 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
 
 def numbers_or_zero(column: pa.Array | pa.ChunkedArray, kind: type[np.generic]) -> NDArray[Any]:
     """Return a column of numbers as a NumPy array of this type, 0 for null; `fill_null` would import pandas."""
-    import numpy as np
-    import pyarrow as pa
-
     values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if not len(values):
         return np.empty(0, kind)
@@ -79,9 +62,6 @@ def numbers_or_zero(column: pa.Array | pa.ChunkedArray, kind: type[np.generic]) 
 
 def strings(values: Sequence[str | None], *, large: bool = False) -> pa.Array:
     """Return strings, at most 2 GiB together unless they are `large`, as an Arrow array, None as null."""
-    import numpy as np
-    import pyarrow as pa
-
     encoded = [b"" if value is None else value.encode() for value in values]
     ends = np.fromiter(accumulate(map(len, encoded), initial=0), np.int64 if large else np.int32, len(encoded) + 1)
     buffers = [_validity(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
@@ -90,9 +70,6 @@ def strings(values: Sequence[str | None], *, large: bool = False) -> pa.Array:
 
 def binaries(values: Sequence[bytes]) -> pa.Array:
     """Return bytes, at most 2 GiB together, as an Arrow array."""
-    import numpy as np
-    import pyarrow as pa
-
     ends = np.fromiter(accumulate(map(len, values), initial=0), np.int32, len(values) + 1)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
@@ -100,17 +77,12 @@ def binaries(values: Sequence[bytes]) -> pa.Array:
 
 def _validity(values: Sequence[Any]) -> pa.Buffer | None:
     """Return Arrow's validity bitmap, a bit for each value, set if it is not null; None if there are no nulls."""
-    import numpy as np
-    import pyarrow as pa
-
     if None not in values:
         return None
     return pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    import pyarrow as pa
-
     if pa.types.is_dictionary(kind):
         codes = {value: code for code, value in enumerate(dict.fromkeys(values))}
         indices = numbers([codes[value] for value in values], kind.index_type)

@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.messages import counted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NO_HASHES: NDArray[np.uint64] = np.empty(0, np.uint64)
 LOOKED_AT = 2_000_000

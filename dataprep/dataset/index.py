@@ -24,8 +24,9 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self, cast
+from typing import NamedTuple, Self, cast
 
+from dataprep.arrays import NDArray, np, pa, pq
 from dataprep.dataset.columns import from_numpy, numbers, table_of
 from dataprep.dataset.documents import json_text
 from dataprep.dataset.paths import RETRY_JSON
@@ -37,11 +38,6 @@ from dataprep.storage.checksums import HashingWriter, crc32c_of, digests_of
 from dataprep.storage.copies import stored_crc32c
 from dataprep.storage.errors import GO_ON, disk_errors
 from dataprep.storage.parquet import ParquetFile, open_parquet, path_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 BATCH_ROWS = 1 << 16
 """Rows in a batch, where an index is not read shard by shard; with 10 columns they take about 10 MB."""
@@ -88,8 +84,6 @@ class ParquetTable:
         source: pa.NativeFile | None = None,
         max_rows: int | None = None,
     ) -> None:
-        import pyarrow.parquet as pq
-
         self._url, self._nullable = storage.url_of(name), nullable
         with self._readable():
             self._file = open_parquet(storage, name) if source is None else ParquetFile(pq.ParquetFile(source))
@@ -139,8 +133,6 @@ class ParquetTable:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        import pyarrow as pa
-
         try:
             yield
         except FileNotFoundError:
@@ -274,8 +266,6 @@ class Index:
 
     def _source(self, entry: FileEntry) -> pa.NativeFile | None:
         """Open a file and compare its digest with the manifest's; None if only its size was compared."""
-        import pyarrow as pa
-
         storage, name = self._storage, entry["file"]
         info = storage.stat(name)
         if info is None:
@@ -329,8 +319,6 @@ def _sha256(source: pa.NativeFile) -> str:
 
 
 def _opened(storage: Storage, name: str) -> pa.NativeFile:
-    import pyarrow as pa
-
     with storage.open(name) as file:
         return pa.OSFile(path_of(file))
 
@@ -351,8 +339,6 @@ def index_schema(*, with_files: bool = False, with_annotations: bool = False) ->
         with_annotations: Append a column `annotations_crc32c`, the checksum of the annotations as canonical JSON.
             Datasets with features have it.
     """
-    import pyarrow as pa
-
     fields = [
         ("key", pa.string()),
         ("shard", pa.int32()),
@@ -621,8 +607,6 @@ def spool_row_groups(
     Returns:
         The spool's path, and the digests of its content.
     """
-    import pyarrow.parquet as pq
-
     spool = storage.spool_path(name)
     try:
         with disk_errors(spool), pq.ParquetWriter(spool, schema) as writer:
@@ -642,8 +626,6 @@ def events_file(split: str) -> str:
 
 def events_schema() -> pa.Schema:
     """Return the columns of `index/<split>-events.parquet`."""
-    import pyarrow as pa
-
     return pa.schema([(name, pa.string()) for name in Event.__dataclass_fields__])
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from itertools import count, islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from dataprep.arrays import NDArray, np
 
 ORDER_VERSION = 1
 """Version of the order, in manifests and loader states; readers refuse any other."""
@@ -30,8 +27,6 @@ def philox_words(
 
     Philox-4x64-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
-    import numpy as np
-
     name = f"{ORDER_VERSION}/{seed}/{purpose}/{epoch}/{pass_index}".encode()
     key = int.from_bytes(hashlib.sha256(name).digest()[:16], "little")
     counts, skipped = divmod(start, _WORDS_PER_COUNT)
@@ -44,8 +39,6 @@ def philox_words(
 
 def permutation(count: int, *, seed: int, purpose: str, epoch: int = 0, pass_index: int = 0) -> NDArray[np.int64]:
     """Return a permutation of 0..count-1, shape (count,)."""
-    import numpy as np
-
     words = philox_words(count, seed=seed, purpose=purpose, epoch=epoch, pass_index=pass_index)
     return np.argsort(words, kind="stable")
 

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, NotRequired, Protocol, TypedDict
+from typing import Annotated, NotRequired, Protocol, TypedDict
 
 from msgspec import Meta
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.documents import Count, JsonObject
 from dataprep.dataset.features import Feature, Features
 from dataprep.messages import shortened
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 NO_LABEL = -1
 MISSING = -1

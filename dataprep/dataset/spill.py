@@ -21,16 +21,13 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from dataprep.arrays import NDArray, np, pa, pc
 from dataprep.dataset.columns import binaries, from_numpy, numbers, strings, table_of, to_numpy
 from dataprep.dataset.randomness import spread
 from dataprep.dataset.records import References, SampleRef
 from dataprep.storage.spool import Extent, ScratchFile
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
     Words = Callable[[int, pa.RecordBatch], NDArray[np.uint64]]
     """Function that returns the random number of each row; takes the position of the first row, and the rows."""
 
@@ -102,8 +99,6 @@ class SpilledTable:
 
     def table(self) -> pa.Table:
         """Return all rows as one table, in memory."""
-        import pyarrow as pa
-
         return pa.Table.from_batches(self.batches(), self.schema).combine_chunks()
 
 
@@ -114,8 +109,6 @@ def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
         rows: The rows.
         words: Returns the numbers, which must be spread evenly over 64 bits.
     """
-    import numpy as np
-
     parts = _part_count(rows)
     high = np.uint64(32)
 
@@ -137,9 +130,6 @@ def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
 def in_order_of_text(rows: SpilledTable, column: str) -> Iterator[pa.Table]:
     """Yield all rows in the order of the bytes of a column, of text or bytes; rows with equal values keep their
     order."""
-    import numpy as np
-    import pyarrow.compute as pc
-
     bounds = _bounds(rows, column, _part_count(rows))
 
     def with_parts() -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
@@ -158,8 +148,6 @@ def _part_count(rows: SpilledTable) -> int:
 
 def _bounds(rows: SpilledTable, column: str, parts: int) -> NDArray[np.object_]:
     """Return the texts at which all parts but the first begin, from an even sample of the rows."""
-    import numpy as np
-
     sample: list[bytes] = []
     if parts > 1:
         step = max(1, rows.num_rows // _SAMPLE_ROWS)
@@ -172,8 +160,6 @@ def _bounds(rows: SpilledTable, column: str, parts: int) -> NDArray[np.object_]:
 
 
 def _bytes_of(column: pa.Array) -> list[bytes]:
-    import pyarrow as pa
-
     texts: list[bytes] = column.cast(pa.binary()).to_pylist()
     return texts
 
@@ -188,8 +174,6 @@ def _parts(
         divided: Batches of that table, perhaps with another column, each with the parts' numbers of its rows.
         count: Number of parts.
     """
-    import pyarrow as pa
-
     if count == 1:
         batches = [batch for batch, _ in divided]
         schema = batches[0].schema if batches else rows.schema
@@ -214,8 +198,6 @@ def _parts(
 
 def _divide(batch: pa.RecordBatch, numbers: NDArray[np.int64], waiting: Sequence[list[pa.RecordBatch]]) -> None:
     """Append the rows of a batch to the lists of their parts."""
-    import numpy as np
-
     sorted_batch = batch.take(from_numpy(np.argsort(numbers, kind="stable")))
     bounds = np.cumsum(np.bincount(numbers, minlength=len(waiting)))
     for part, (start, stop) in enumerate(pairwise([0, *bounds.tolist()])):
@@ -224,8 +206,6 @@ def _divide(batch: pa.RecordBatch, numbers: NDArray[np.int64], waiting: Sequence
 
 
 def _put(waiting: Sequence[list[pa.RecordBatch]], parts: Sequence[SpilledTable]) -> None:
-    import pyarrow as pa
-
     for batches, part in zip(waiting, parts, strict=False):
         if batches:
             part.add(pa.concat_batches(batches))
@@ -234,14 +214,10 @@ def _put(waiting: Sequence[list[pa.RecordBatch]], parts: Sequence[SpilledTable])
 
 
 def _with_column(batch: pa.RecordBatch, numbers: NDArray[np.uint64]) -> pa.RecordBatch:
-    import pyarrow as pa
-
     return pa.RecordBatch.from_arrays([*batch.columns, from_numpy(numbers)], names=[*batch.schema.names, _WORD])
 
 
 def _packed(batch: pa.RecordBatch) -> memoryview:
-    import pyarrow as pa
-
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(batch)
@@ -249,8 +225,6 @@ def _packed(batch: pa.RecordBatch) -> memoryview:
 
 
 def _unpacked(data: bytes) -> pa.RecordBatch:
-    import pyarrow as pa
-
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         return reader.read_next_batch()
 
@@ -294,8 +268,6 @@ class SpilledItems(Generic[T]):
 
     def in_order(self, key: Callable[[T], bytes]) -> SpilledItems[T]:
         """Return the values sorted by a key; those of the same key stay in their order."""
-        import pyarrow as pa
-
         self._flush()
         keyed = SpilledTable(_schema("key", "item"), self._codec.content)
         for batch in self._rows.batches():
@@ -308,16 +280,12 @@ class SpilledItems(Generic[T]):
         return found
 
     def _flush(self) -> None:
-        import pyarrow as pa
-
         if self._added:
             self._rows.add(pa.RecordBatch.from_arrays([binaries(self._added)], schema=self._rows.schema))
             self._added, self._added_bytes = [], 0
 
 
 def _schema(*names: str) -> pa.Schema:
-    import pyarrow as pa
-
     return pa.schema([(name, pa.binary()) for name in names])
 
 
@@ -325,8 +293,6 @@ def _schema(*names: str) -> pa.Schema:
 def spill_schema() -> pa.Schema:
     """Return the columns of references in a temporary file: annotations are canonical JSON, empty without features, and
     a checksum is null where it is not known."""
-    import pyarrow as pa
-
     return pa.schema(
         [
             ("key", pa.string()),
@@ -363,8 +329,6 @@ class SpilledReferences:
 
     def relabelled(self, ranks: Sequence[int]) -> SpilledReferences:
         """Return these references with other labels: each label, a position in `ranks`, becomes the number there."""
-        import numpy as np
-
         found, table = SpilledReferences(), np.array(ranks, np.int32)
         position = spill_schema().get_field_index("label")
         for batch in self.batches():
@@ -386,8 +350,6 @@ class SpilledReferences:
     def sample(self, most: int) -> list[SampleRef]:
         """Return about `most` references that are spread over all, or all if they are fewer; only a few batches are
         read."""
-        import numpy as np
-
         batches = self.rows().some_batches(min(most, _SAMPLED_BATCHES))
         found: list[SampleRef] = []
         for batch in batches:
@@ -433,9 +395,6 @@ def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     Raises:
         pyarrow.ArrowException, KeyError, ValueError: A column is missing, of another type, or has missing values.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     columns = []
     for field in spill_schema():
         if field.name == "annotations" and field.name not in rows.schema.names:
@@ -466,9 +425,6 @@ def enumeration_sha256(refs: References) -> str:
     Each has a line of its fields with tabs between them: key, source, offset, bytes, label, and annotations if it has
     any; checksum and version are not among them.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     digest, kind = hashlib.sha256(), pa.large_string()
     tab, end, nothing = strings(["\t", "\n", ""], large=True)  # pa.scalar would import pandas
     for batch in spilled(refs).batches():

@@ -16,8 +16,9 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.index import MAX_BUFFERED_BYTES, ParquetTable
 from dataprep.dataset.records import FileEntry, Manifest, ShardEntry, SplitManifest, ViewedSplit
@@ -25,11 +26,6 @@ from dataprep.errors import FormatError, UsageError
 from dataprep.messages import counted, quoted, there_are
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import read_bounded
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 VIEWS = "views"
 VIEW_JSON = "view.json"
@@ -98,8 +94,6 @@ class Kept:
         Raises:
             FormatError: The file is damaged, or not the one that the view lists.
         """
-        import numpy as np
-
         with self._lock:
             reasons = self._opened().read_group(shard).column(LEFT_OUT)
         mask = np.concatenate([_nulls(chunk) for chunk in reasons.chunks]) if len(reasons) else np.empty(0, np.bool_)
@@ -113,8 +107,6 @@ class Kept:
 
     def _opened(self) -> ParquetTable:
         if self._table is None:
-            import pyarrow as pa
-
             storage, entry = open_storage(self.url), self.split.file
             source = None
             if entry["bytes"] <= MAX_BUFFERED_BYTES:
@@ -169,8 +161,6 @@ class OpenedView:
 
 def view_schema() -> pa.Schema:
     """Return the columns of a view's files."""
-    import pyarrow as pa
-
     return pa.schema([(LEFT_OUT, pa.string())])
 
 
@@ -276,8 +266,6 @@ def described(view: View) -> str:
 
 def _nulls(values: pa.Array) -> NDArray[np.bool_]:
     """Return which values are null, from the validity bits; pyarrow's own function would import pandas."""
-    import numpy as np
-
     valid, stop = values.buffers()[0], values.offset + len(values)
     if valid is None:
         return np.zeros(len(values), np.bool_)

@@ -15,9 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.randomness import permutation, philox_words
 from dataprep.demo.images import MadeImage
 from dataprep.sources.imagenet import TRAIN_TAR, VAL_TAR, published_classes
@@ -217,7 +215,6 @@ def _imagenet_number(index: int) -> int:
 
 def _meta_mat(wnid_of_id: dict[int, str]) -> bytes:
     """Return a MATLAB file with the struct array `synsets`: the classes, then an inner node above them."""
-    import numpy as np
     import scipy.io
 
     inner = len(published_ids()) + 1

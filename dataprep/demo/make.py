@@ -26,6 +26,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from dataprep.arrays import pa, pq
 from dataprep.dataset.randomness import permutation
 from dataprep.demo.images import ODDITIES, DemoImage, MadeImage, make_image, require_photographs
 from dataprep.demo.layouts import CocoLayout, ImageNetLayout
@@ -308,9 +309,6 @@ def _is_complete_table(folder: Path, document: _Demo) -> bool:
 
 
 def _write(folder: Path, base_url: str, images: int, seed: int, progress: Progress | None) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     odd = dict(zip(range(ODD_EVERY - 1, images, ODD_EVERY), _ODDITIES, strict=False))
     rows, ends = [], []
     specs = [DemoImage("laion", seed, index, index // 20) for index in range(images)]

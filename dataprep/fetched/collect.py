@@ -30,8 +30,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import BuildError, DataprepError, UsageError, needing
 from dataprep.formats import pictures
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, STATUSES, SUCCESS
@@ -40,12 +41,7 @@ from dataprep.sources.laion import Row
 from dataprep.sources.tables import Value
 from dataprep.web.requests import Outcome, Request, Status
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Pixels = NDArray[np.uint8]
-
+Pixels: TypeAlias = "NDArray[np.uint8]"
 Number = int | float
 """Type of a limit that is stored as given: 3 stays 3 in plan and manifest instead of becoming 3.0."""
 TOO_SMALL, AREA_TOO_LARGE, RATIO_TOO_LARGE = SIZE_REASONS = (
@@ -252,8 +248,6 @@ def resize(pixels: Pixels, options: EncodeOptions) -> Pixels:
 def dhash_of(pixels: Pixels) -> int:
     """Return a perceptual hash of 64 bits: whether each of 8 x 8 pixels is darker than its right neighbour, in the
     image shrunk to 9 x 8 grey pixels (Krawetz, "Kind of like that", 2013)."""
-    import numpy as np
-
     cv2 = _cv2()
     small = cv2.resize(pixels, (9, 8), interpolation=cv2.INTER_AREA)
     grey_HW = small if small.ndim == 2 else cv2.cvtColor(small, cv2.COLOR_BGR2GRAY)
@@ -351,8 +345,6 @@ def _decode_plain_jpeg(data: bytes) -> Pixels | None:
 
 def _decode_with_care(data: bytes) -> tuple[str, Pixels]:
     """Decode with Pillow, which raises for an incomplete image, into the layout of OpenCV."""
-    import numpy as np
-
     with pictures.open_image(data) as image:
         pictures.load_image(image, data)
         if image.mode == "CMYK":
@@ -369,8 +361,6 @@ def _decode_with_care(data: bytes) -> tuple[str, Pixels]:
 
 def _decode_cmyk(data: bytes) -> Pixels:
     """Decode with OpenCV, whose conversion from CMYK to RGB differs from others."""
-    import numpy as np
-
     cv2 = _cv2()
     try:
         pixels: Pixels | None = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
@@ -382,8 +372,6 @@ def _decode_cmyk(data: bytes) -> Pixels:
 
 
 def _over_white(pixels: Pixels) -> Pixels:
-    import numpy as np
-
     white = np.empty((*pixels.shape[:2], 3), np.uint8)
     flat_N4, white_N3 = pixels.reshape(-1, 4), white.reshape(-1, 3)
     for start in range(0, len(flat_N4), _STRIP_PIXELS):
@@ -395,8 +383,6 @@ def _over_white(pixels: Pixels) -> Pixels:
 
 
 def _center(pixels: Pixels, side: int) -> Pixels:
-    import numpy as np
-
     height, width = pixels.shape[:2]
     top, left = (height - side) // 2, (width - side) // 2
     return np.ascontiguousarray(pixels[top : top + side, left : left + side])
@@ -478,8 +464,6 @@ def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: Duplic
 
     A dropped file may also equal the file of a duplicate that is only reported.
     """
-    import numpy as np
-
     seen: dict[str, int] = {}
     firsts = np.empty(len(dhashes), np.uint64)
     positions: list[int] = []

@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from dataprep.arrays import NDArray, np, pa
 from dataprep.builder.finished import readable_manifest
 from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES, no_dataset
@@ -30,14 +31,7 @@ from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import read_columns
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    Bits = NDArray[np.uint8]
-
-
+Bits: TypeAlias = "NDArray[np.uint8]"
 MAY_PASS = frozenset(
     {
         "timeout",
@@ -245,8 +239,6 @@ class _Newer:
     def see(self, number: int, keys: Sequence[str]) -> bool:
         """Record the rows of a retry's shard. Return False, and record nothing, for a shard of the build, whose keys
         begin with its own number."""
-        import numpy as np
-
         if not keys or self._split(keys[0])[0] == number:
             return False
         newer = np.zeros(len(keys), np.bool_)
@@ -267,8 +259,6 @@ class _Newer:
     def in_retry(self, seen: int) -> Bits:
         """Return, for each row of a retry's shard, whether it was tried again later; `seen` is the number of shards
         passed before this one."""
-        import numpy as np
-
         return np.unpackbits(self._retries[seen], bitorder="little")
 
     def _split(self, key: str | None) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING
 
+from dataprep.arrays import pa
 from dataprep.builder.finished import planned_metadata
 from dataprep.builder.merge import Published, build_manifest, merge_split
 from dataprep.builder.output import Claim, OpenBuild, is_over_remains, remove_unfinished
@@ -32,9 +32,6 @@ from dataprep.sources.laion import LAION, SPLIT
 from dataprep.sources.tables import TABLE_WINDOW_BYTES
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.checksums import crc32c_number
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _UNNAMED = (
     "the table's columns are not LAION's: a new dataset is called laion all the same, of unknown origin and licence; "

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypedDict
 
 from msgspec import Meta
 
+from dataprep.arrays import pa
 from dataprep.builder.cards import own_cards, replace_cards
 from dataprep.builder.plan import refuse_other_codecs
 from dataprep.builder.receipts import finished_shards, read_receipts
@@ -57,8 +58,6 @@ from dataprep.storage.parquet import open_parquet, read_columns
 from dataprep.web.requests import Status
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dataprep.web.requests import Limits
 
 
@@ -238,8 +237,6 @@ def rows_file(root: str) -> str:
 
 def rows_schema() -> pa.Schema:
     """Return the columns of `rows.parquet`: the shard that last tried a row, and the row's position there."""
-    import pyarrow as pa
-
     return pa.schema([("shard", pa.int32()), ("row", pa.int32())])
 
 

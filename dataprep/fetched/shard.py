@@ -16,8 +16,9 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from dataprep.arrays import pa, pq
 from dataprep.dataset.columns import table_of
 from dataprep.dataset.index import IndexRows
 from dataprep.dataset.records import NO_LABEL, Placement
@@ -32,10 +33,6 @@ from dataprep.sources.laion import LaionTables, Row
 from dataprep.sources.tables import Column, Kind, Value
 from dataprep.storage.checksums import HashingWriter
 from dataprep.storage.parquet import table_in
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 FETCHED_FORMATS = ("webdataset", "tfrecord")
 """Formats in which fetched images are stored."""
@@ -239,8 +236,6 @@ def index_table(
 
 def rows_parquet(rows: Sequence[Row], results: Sequence[collecting.RowResult], schema: ShardSchema) -> bytes:
     """Return the content of the parquet file: every row of the shard, with or without an image."""
-    import pyarrow.parquet as pq
-
     arrow = arrow_schema(schema)
     values = [values_of(row, result, schema) for row, result in zip(rows, results, strict=True)]
     columns = list(zip(*values, strict=True)) if values else [()] * len(arrow)
@@ -250,8 +245,6 @@ def rows_parquet(rows: Sequence[Row], results: Sequence[collecting.RowResult], s
 
 
 def arrow_schema(schema: ShardSchema) -> pa.Schema:
-    import pyarrow as pa
-
     kinds = {"string": pa.string(), "int": pa.int64(), "float": pa.float64()}
     narrow = {"width", "height", "original_width", "original_height"}
     return pa.schema([(c.name, pa.int32() if c.name in narrow else kinds[c.kind]) for c in schema.columns])

@@ -33,6 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from dataprep.arrays import pa
 from dataprep.builder.cards import read_card
 from dataprep.builder.output import is_over_remains, open_build
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
@@ -51,8 +52,6 @@ from dataprep.storage.checksums import HashingWriter
 from dataprep.storage.copies import check_same, copy_object
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from dataprep.web.requests import Limits, Outcome, Request
 
 

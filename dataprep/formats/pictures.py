@@ -15,12 +15,11 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.paths import READABLE_IMAGES
 from dataprep.messages import one_line
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from PIL import Image
     from PIL.ImageFile import ImageFile
 
@@ -108,8 +107,6 @@ def refuse_scans(data: bytes | memoryview, height: int, width: int) -> None:
 
 
 def _count_pairs(data: bytes | memoryview) -> int:
-    import numpy as np
-
     pairs = (np.frombuffer(data, "<u2", (len(data) - start) // 2, start) for start in (0, 1))
     return sum(int(np.count_nonzero(words == 0xDAFF)) for words in pairs)
 
@@ -381,7 +378,6 @@ def to_rgb(image: Image.Image, data: bytes | memoryview) -> Image.Image:
 
 def to_eight_bits(image: Image.Image, data: bytes | memoryview) -> Image.Image:
     """Return a loaded picture with 8 bits a sample: RGBA if some of it is transparent, else in a mode without alpha."""
-    import numpy as np
     from PIL import Image
 
     bits = data[_PNG_BITS] if image.format == "PNG" else 8
@@ -407,8 +403,6 @@ def to_eight_bits(image: Image.Image, data: bytes | memoryview) -> Image.Image:
 
 def _lower_bytes(data: bytes | memoryview) -> NDArray[np.uint8]:
     """Return the lower bytes of the samples of an RGB PNG of 16 bits, whose upper ones Pillow returns."""
-    import numpy as np
-
     image = open_image(data)
     image.tile = [tile._replace(args="RGB;16L") for tile in image.tile]
     image.load()

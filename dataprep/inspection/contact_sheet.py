@@ -13,10 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from dataprep.arrays import NDArray, np
 from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.dataset.adopted import is_adopted, open_named_data
 from dataprep.dataset.columns import numbers_or_zero
@@ -32,9 +31,6 @@ from dataprep.formats.fields import read_fields
 from dataprep.formats.imagefolder import annotations_of, image_file, image_suffix, metadata_file
 from dataprep.messages import one_line, shortened
 from dataprep.storage import Storage
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SHEET_IMAGES = 48
 NEIGHBOURS = 3

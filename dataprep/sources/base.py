@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.columns import from_numpy, to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.paths import BUILD, RETRY
@@ -27,10 +28,6 @@ from dataprep.sources.keys import is_file_of_image, is_image, key_of, name_parts
 from dataprep.storage.base import NO_VERSION, ObjectInfo, Storage
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
     from dataprep.sources.folders import FolderFile
 
 
@@ -214,8 +211,6 @@ class Dataset(ABC):
         """List references for `enumerate`, which compares their counts afterwards."""
 
     def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, found: Enumeration) -> None:
-        import numpy as np
-
         problems, refs = [], found.refs
         if facts.samples is not None and len(refs) != facts.samples:
             problems.append(f"{len(refs):,} images, expected {facts.samples:,}")
@@ -278,8 +273,6 @@ def pinned(root: Storage, found: Enumeration) -> Enumeration:
 
 def class_counts(refs: References, classes: int) -> NDArray[np.int64]:
     """Return the number of samples of each class; samples without a label are not counted."""
-    import numpy as np
-
     counts = np.zeros(classes, np.int64)
     for batch in spilled(refs).batches():
         labels = to_numpy(batch.column("label"))
@@ -554,8 +547,6 @@ def name_from(url: str) -> str:
 
 
 def _pinned_rows(root: Storage, rows: pa.RecordBatch, archives: Mapping[str, int]) -> pa.RecordBatch:
-    import numpy as np
-
     files = rows.column("source").dictionary_encode()
     names, numbers, num_bytes = (
         files.dictionary.to_pylist(),

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.documents import convert
 from dataprep.dataset.features import Feature, Features, Values, annotations_json
 from dataprep.dataset.records import SourceFile
@@ -28,11 +29,6 @@ from dataprep.messages import quoted, shown
 from dataprep.sources.coco_files import KINDS, AnnotationFile, PanopticImages, archive_of, find_json, top_level_items
 from dataprep.storage.base import Storage
 from dataprep.storage.spool import Extent, ScratchFile
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 MAX_COORDINATE = 1e9
 """Maximum absolute value of a coordinate."""
@@ -466,14 +462,10 @@ class _Spill:
 
     def count_of_others(self, images: Sequence[int]) -> int:
         """Return the number of values whose image is not one of these."""
-        import numpy as np
-
         return int(np.isin(np.array(self._images, np.int64), images, invert=True).sum())
 
     def of(self, image: int) -> Iterator[Values]:
         """Yield the values of an image, in the order of their addition; no value can be added afterwards."""
-        import numpy as np
-
         if self._order is None:
             self._offsets.append(self._end)
             images = np.array(self._images, np.int64)
@@ -540,8 +532,6 @@ def _add_annotation(kind: _Kind, element: Any, count: int) -> int:
 
 
 def _refuse_twice(kind: _Kind, ids: array[int]) -> None:
-    import numpy as np
-
     if not ids:
         return
     numbers, counts = np.unique(np.frombuffer(ids, np.int64), return_counts=True)

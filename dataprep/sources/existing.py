@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from dataprep.arrays import np, pa
 from dataprep.dataset.adopted import is_adopted, refuse_changed
 from dataprep.dataset.features import (
     MAX_ANNOTATION_BYTES,
@@ -55,10 +56,6 @@ from dataprep.sources.pictures import ColumnError, Columns, OpenedDataset, empty
 from dataprep.sources.tables import Row
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 FIRST_PASS = "-r0"
 """End of the keys of the first of several stored passes (`repeat` physical)."""
@@ -370,8 +367,6 @@ class SplitReader:
         return table
 
     def _refuse_outside(self, rows: pa.Table, shard: ShardEntry) -> None:
-        import numpy as np
-
         names = ("record_offset", "record_bytes", "image_offset", "image_bytes")
         columns = [np.array(rows.column(name).to_pylist(), np.int64) for name in names]
         inside = are_ranges_inside(*columns, shard_bytes=shard["bytes"])

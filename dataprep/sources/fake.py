@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
+from dataprep.arrays import np
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
 from dataprep.formats.tars import ByteReader, tar_members
@@ -112,7 +113,6 @@ def _images(split: str, samples: int) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 def _fake_jpeg(label: int) -> bytes:
     """Draw a smooth pattern that depends on the label, 160 to 288 pixels wide."""
-    import numpy as np
     from PIL import Image
 
     words = np.random.Philox(key=label).random_raw(18)

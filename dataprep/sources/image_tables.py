@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from dataprep.arrays import pa
 from dataprep.dataset.features import MAX_FEATURES, Values
 from dataprep.dataset.records import MISSING, SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
@@ -38,10 +39,6 @@ from dataprep.sources.unpacked import NO_IMAGE, PARQUET, unpacked_list, unpacked
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_of
 from dataprep.storage.parquet import ParquetFile, open_parquet
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 Kind = Literal["bytes", "struct", "path", "other"]
 """Content of a column: bytes, a struct of bytes and path, texts, or anything else."""
@@ -507,8 +504,7 @@ def stems(tables: Sequence[ImageTable]) -> dict[str, str]:
 
 
 def _kind_of(arrow: pa.DataType) -> Kind:
-    import pyarrow.types as types
-
+    types = pa.types
     if types.is_dictionary(arrow):
         arrow = arrow.value_type
     if types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow):
@@ -523,8 +519,7 @@ def _kind_of(arrow: pa.DataType) -> Kind:
 
 
 def _is_binary(arrow: pa.DataType) -> bool:
-    import pyarrow.types as types
-
+    types = pa.types
     return bool(types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_binary_view(arrow))
 
 

@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeAlias, TypeVar
 
+from dataprep.arrays import NDArray, np, pa, pc
 from dataprep.dataset.columns import from_numpy, to_numpy
 from dataprep.dataset.paths import CLOSE, READABLE_SUFFIXES, is_hidden_name, path_of
 from dataprep.dataset.records import MAX_KEY_BYTES, References, SampleRef
@@ -33,14 +34,7 @@ from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.messages import shown
 from dataprep.storage.base import FORBIDDEN
 
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    Names = Callable[[pa.RecordBatch], Sequence[str]]
-
-
+Names: TypeAlias = "Callable[[pa.RecordBatch], Sequence[str]]"
 MAX_NAME_BYTES = 4096
 """Maximum length of an original name: no file system stores a longer path."""
 IMAGE_SUFFIXES = READABLE_SUFFIXES | {"tif", "tiff"}
@@ -226,8 +220,6 @@ def refuse_duplicates(where: str, refs: References) -> None:
 
 def keys_in_lower_case(batch: pa.RecordBatch) -> list[str]:
     """Return the key of each reference in lower case."""
-    import pyarrow.compute as pc
-
     keys: list[str] = pc.ascii_lower(batch.column("key")).to_pylist()
     return keys
 
@@ -280,16 +272,11 @@ def _pairs(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[tuple[T, T, str
 
 def _hashes(names: Sequence[str]) -> NDArray[np.uint64]:
     """Return hashes that differ from process to process, so that equal ones cannot be prepared."""
-    import numpy as np
-
     return np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
 
 
 def _equal_hashes(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[int]:
     """Yield each hash of two or more names."""
-    import numpy as np
-    import pyarrow as pa
-
     rows = SpilledTable(pa.schema([("hash", pa.uint64())]), "the list of names")
     for names, _ in chunks():
         rows.add(pa.RecordBatch.from_arrays([from_numpy(_hashes(names))], names=["hash"]))
@@ -301,8 +288,6 @@ def _equal_hashes(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[int]:
 
 def _with_hashes(chunks: Callable[[], Iterator[Chunk[T]]], hashes: set[int]) -> Iterator[tuple[str, T]]:
     """Yield the values whose names have one of these hashes, in their order."""
-    import numpy as np
-
     wanted = np.array(sorted(hashes), np.uint64)
     for names, value_at in chunks():
         for position in np.flatnonzero(np.isin(_hashes(names), wanted)).tolist():

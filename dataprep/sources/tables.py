@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
+from dataprep.arrays import NDArray, np, pa, pq
 from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES, MAX_FEATURES, Values
 from dataprep.errors import SourceError, UsageError
@@ -34,12 +35,6 @@ from dataprep.sources.keys import Refuse, at_once, name_parts
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import digests_of
 from dataprep.storage.parquet import ParquetFile, open_parquet
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
 
 Kind = Literal["int", "float", "string"]
 Value: TypeAlias = str | int | float | None
@@ -179,8 +174,6 @@ def table_sha256(storage: Storage, name: str, num_bytes: int) -> str:
 @contextmanager
 def parquet_errors(url: str, advice: str = "download it again") -> Iterator[None]:
     """Turn the errors of a parquet file that is missing or damaged into SourceError."""
-    import pyarrow as pa
-
     try:
         yield
     except FileNotFoundError as error:
@@ -334,8 +327,6 @@ def _parquet(storage: Storage, name: str) -> Iterator[ParquetFile]:
 
 
 def _kind_of(arrow: pa.DataType) -> Kind:
-    import pyarrow as pa
-
     if pa.types.is_boolean(arrow) or (pa.types.is_integer(arrow) and not pa.types.is_uint64(arrow)):
         return "int"  # fits in a signed integer of 64 bits, as records need
     return "float" if pa.types.is_floating(arrow) else "string"
@@ -432,8 +423,6 @@ class _LineScan:
         self.starts: list[int] = []
 
     def add(self, chunk: bytes) -> None:
-        import numpy as np
-
         data = np.frombuffer(chunk, np.uint8)
         ends = np.flatnonzero(data == _NEWLINE)
         if self._quoted:
@@ -450,15 +439,11 @@ class _LineScan:
 
     def close(self) -> None:
         """Count the last row, which may have no line end."""
-        import numpy as np
-
         if self.num_bytes > self._line_start:
             self._take(np.array([self.num_bytes]), np.array([self._last_byte]))
 
     def _take(self, ends: NDArray[np.int64], before: NDArray[np.uint8]) -> None:
         """Note the lines that end at these bytes, each with the byte before its end."""
-        import numpy as np
-
         starts = np.concatenate(([self._line_start], ends[:-1] + 1))
         lengths = ends - starts
         starts = starts[(lengths > 1) | ((lengths == 1) & (before != _RETURN))]
@@ -618,9 +603,6 @@ def _json_object(pairs: list[tuple[str, Any]]) -> Values:
 
 
 def _metadata_parquet_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with parquet_errors(file.url, _UNPARQUET):
         table = pq.ParquetFile(pa.PythonFile(stream, mode="r"), pre_buffer=False)
         rows = _refuse_bomb(file, table.metadata)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from dataprep.arrays import NDArray, np
 from dataprep.storage import base
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class Expected:
@@ -69,8 +66,6 @@ class Expected:
         hashes, sizes, versions = self._listed
         if not hashes:
             return None
-        import numpy as np
-
         if self._order is None:
             self._order = np.argsort(np.array(hashes), kind="stable")
         at = int(np.searchsorted(np.frombuffer(hashes, np.int64), hash(name), sorter=self._order))

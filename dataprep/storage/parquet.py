@@ -7,17 +7,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import BinaryIO, Self
 
+from dataprep.arrays import pa, pq
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
 from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.ranges import RangeFile
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
 
 _TAIL_BYTES = 1 << 14
 """Bytes at the end of a file that are read for its footer; one row group of ten columns takes some 3 kB there."""
@@ -115,9 +111,6 @@ class ParquetFile:
 
         Each row group is opened over a file that cannot be read, so that no bytes are requested.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         if self._unread is None:
             source = pa.PythonFile(_Unreadable(), mode="r")
             self._unread = pq.ParquetFile(source, metadata=self.metadata, buffer_size=_PAGE_BYTES, pre_buffer=False)
@@ -158,9 +151,6 @@ def open_parquet(
         FileNotFoundError: There is no such file.
         pyarrow.ArrowException, OSError, ValueError: The file is not a parquet file.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if storage.is_local:
         # With pre_buffer, pyarrow keeps all bytes that it has read until the file is closed.
         with storage.open(name) as file:
@@ -181,8 +171,6 @@ def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = No
     Raises:
         FormatError: The file is absent or damaged, or lacks a column.
     """
-    import pyarrow as pa
-
     try:
         table = open_parquet(storage, name).read(columns)
         missing = set(columns or ()) - set(table.column_names)
@@ -197,9 +185,6 @@ def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = No
 
 def table_in(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
     """Read the bytes of a small parquet file, or some of its columns. Raises what pyarrow raises for damaged ones."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     return pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False)
 
 
@@ -213,9 +198,6 @@ def footer_metadata(storage: Storage, info: ObjectInfo, max_bytes: int) -> Mappi
         FileNotFoundError: There is no such file.
         ValueError: The end of the file is not a footer of at most `max_bytes` bytes.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     tail = storage.read_range(info.name, max(0, info.num_bytes - _TAIL_BYTES), min(info.num_bytes, _TAIL_BYTES))
     footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
     if tail[-4:] != _MAGIC or footer_bytes > min(info.num_bytes, max_bytes):

@@ -11,8 +11,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dataprep.arrays import pa
 from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL, Manifest
 from dataprep.errors import FormatError
@@ -42,9 +43,6 @@ from dataprep.verification.shard import (
     check_digests,
     check_pixels,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _CHUNK = 1 << 20
 
@@ -89,8 +87,6 @@ def _read(storage: Storage, entry: Mapping[str, Any], findings: Findings) -> byt
 
 
 def _table(data: bytes, schema: ShardSchema, name: str, findings: Findings) -> pa.Table | None:
-    import pyarrow as pa
-
     try:
         table = table_in(data)
         table.validate(full=True)

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from dataprep.arrays import np
 from dataprep.dataset.run_lengths import runs_of
 from dataprep.errors import FormatError, UsageError
 from dataprep.messages import quoted
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
     from loaders.decode.crop import RowView
@@ -56,8 +56,6 @@ def transform_points(
     Raises:
         UsageError: The points have another shape.
     """
-    import numpy as np
-
     found = np.asarray(points, np.float64)
     if found.size == 0:
         found = found.reshape(*found.shape[:-1], 2) if found.ndim > 1 else found.reshape(0, 2)
@@ -89,8 +87,6 @@ def transform_boxes(
     Raises:
         UsageError: The boxes have another shape, or the share is not from 0 to 1.
     """
-    import numpy as np
-
     found = np.asarray(boxes, np.float64)
     found = found.reshape(0, 4) if found.size == 0 else found
     if found.ndim != 2 or found.shape[1] != 4:
@@ -124,8 +120,6 @@ def transform_keypoints(
     Raises:
         UsageError: The keypoints have another shape.
     """
-    import numpy as np
-
     found = np.array(keypoints, np.float64)
     if found.size == 0:
         return found.reshape(0, *found.shape[1:]) if found.ndim == 3 else found.reshape(0, 0, 3)
@@ -157,8 +151,6 @@ def axes_of(view: RowView, annotated_size: tuple[int, int] | None) -> tuple[tupl
 
 def _visibility(corners: NDArray[np.float64], inside: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """Return the share of each box that remains, given its corners before and after cutting."""
-    import numpy as np
-
     areas, left = (np.prod(each[:, 1] - each[:, 0], axis=1) for each in (corners, inside))
     in_row = ((corners[:, 0] >= 0) & (corners[:, 0] < size)).all(axis=1)
     shares: NDArray[np.float64] = np.where(areas > 0, left / np.where(areas > 0, areas, 1.0), in_row)
@@ -216,8 +208,6 @@ def transform_masks(
     Raises:
         FormatError: A value is not a segmentation, or there are too many for one row.
     """
-    import numpy as np
-
     if len(segmentations) * view.size**2 > MAX_MASKS_BYTES:
         raise FormatError(
             f"{len(segmentations):,} masks of {view.size}x{view.size} pixels, expected at most {MAX_MASKS_BYTES:,} "
@@ -251,8 +241,6 @@ def _moved(
     polygons: Sequence[Any], view: RowView, annotated_size: tuple[int, int] | None
 ) -> Iterator[NDArray[np.float64]]:
     """Yield the points of each polygon in pixels of a row, (P, 2)."""
-    import numpy as np
-
     for polygon in polygons:
         try:
             points = np.asarray(polygon, np.float64).reshape(-1, 2)
@@ -265,8 +253,6 @@ def _moved(
 
 def _clipped(points: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """Return the part of a polygon in a square, cut side by side as in Sutherland and Hodgman, CACM 17 (1974)."""
-    import numpy as np
-
     for axis in (0, 1):
         points = _cut(points, points[:, axis])
         points = _cut(points, size - points[:, axis])
@@ -275,8 +261,6 @@ def _clipped(points: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 
 def _cut(points: NDArray[np.float64], distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the part of a polygon whose points have distances of 0 or more from a straight line."""
-    import numpy as np
-
     after, distances_after = np.roll(points, -1, axis=0), np.roll(distances, -1)
     stays = distances >= 0
     crosses = stays != (distances_after >= 0)
@@ -292,8 +276,6 @@ def _fill(mask_HW: NDArray[np.uint8], points: NDArray[np.float64]) -> None:
     On each line of middles the polygon begins and ends where an edge crosses the line: every crossing changes all
     pixels to the right of it, and an odd number of changes is inside.
     """
-    import numpy as np
-
     height, width = mask_HW.shape
     if len(points) == 0:
         return
@@ -325,8 +307,6 @@ def _crossings(
         first: First line whose middle the edge reaches.
         stop: First line that it no longer reaches.
     """
-    import numpy as np
-
     counts = stop - first
     edges = np.repeat(np.arange(len(points)), counts)
     lines = np.arange(len(edges)) - np.repeat(np.cumsum(counts) - counts, counts) + first[edges]
@@ -337,8 +317,6 @@ def _crossings(
 
 def _sampled(encoded: Mapping[str, Any], view: RowView) -> NDArray[np.bool_]:
     """Return a run-length encoding's mask in a row; the complete mask, which may be far larger, is never made."""
-    import numpy as np
-
     try:
         runs = runs_of(encoded)
     except ValueError as error:
@@ -425,8 +403,6 @@ class Annotations:
 
     def take(self, places: ArrayLike) -> Annotations:
         """Return the annotations of some objects, in the order of these places."""
-        import numpy as np
-
         chosen = np.asarray(places, np.int64)
         return replace(
             self,
@@ -517,8 +493,6 @@ def carried(fields: Mapping[str, Any], wanted: AnnotationFields, view: RowView) 
 def _carried(
     columns: Mapping[str, Sequence[Any]], wanted: AnnotationFields, view: RowView, size: tuple[int, int] | None
 ) -> Annotations:
-    import numpy as np
-
     kept = np.arange(len(columns[wanted.columns[0]]))
     boxes = masks = keypoints = None
     if wanted.boxes:
@@ -557,8 +531,6 @@ def _columns(fields: Mapping[str, Any], wanted: AnnotationFields) -> Mapping[str
 
 
 def _numbers(columns: Mapping[str, Sequence[Any]], name: str) -> NDArray[np.float64]:
-    import numpy as np
-
     found = np.asarray(columns[name], np.float64)
     if not np.isfinite(found).all():
         raise FormatError(f"column {name} has values that are not finite numbers")
@@ -575,8 +547,6 @@ def placed_keypoints(
         before: (N, K, 3): the keypoints before it.
         image_HWC: The image after it.
     """
-    import numpy as np
-
     height, width = image_HWC.shape[:2]
     inside = ((points >= 0) & (points < (width, height))).all(axis=-1) & (before[..., 2] > 0)
     found: NDArray[np.float64] = np.where(inside[..., None], np.concatenate([points, before[..., 2:]], axis=-1), 0.0)

@@ -11,14 +11,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.randomness import philox_words
 from dataprep.errors import UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 TRIES = 10
 """Number of boxes that are tried before the largest centred one is taken, as in torchvision."""
@@ -150,8 +147,6 @@ def grouped_views(
         widths: Widths of the images, pixels.
         groups: Views of each image.
     """
-    import numpy as np
-
     by_number: list[list[View]] = []
     for count, size, crop in groups:
         draws = [_draws(seed, positions, number) for number in range(len(by_number), len(by_number) + count)]
@@ -165,8 +160,6 @@ def _views(
     draws: NDArray[np.float64], heights: Sequence[int], widths: Sequence[int], size: int, crop: RandomCrop
 ) -> list[View]:
     """Return the box of each row of draws in its image, scaled to the output and flipped or not."""
-    import numpy as np
-
     height, width = (np.asarray(sides, np.int64)[:, None] for sides in (heights, widths))
     box_heights, box_widths = _boxes(draws[:, : 2 * TRIES], height, width, crop)
     fits = (box_widths > 0) & (box_widths <= width) & (box_heights > 0) & (box_heights <= height)
@@ -214,8 +207,6 @@ def whole_views(
         crop: Smallest and largest area of the box, as shares of the image's.
         flip: Probability of a horizontal flip.
     """
-    import numpy as np
-
     draws = _draws(seed, positions)
     flips, spare = draws[:, 2 * TRIES + 2] < flip, draws[:, 2 * TRIES + 3]
     box_sizes = sizes
@@ -272,8 +263,6 @@ def transform_generator(seed: int, position: int, view: int = 0) -> np.random.Ge
 
     Its raw words never change; NumPy's Generator may draw other numbers from them in another release.
     """
-    import numpy as np
-
     return np.random.Generator(
         np.random.Philox(key=philox_words(2, seed=seed, purpose=_of_view("load/transform", view), start=4 * position))
     )
@@ -286,8 +275,6 @@ def _of_view(purpose: str, view: int) -> str:
 
 def _draws(seed: int, positions: Sequence[int], view: int = 0) -> NDArray[np.float64]:
     """Return random numbers in [0, 1), shape (positions, WORDS)."""
-    import numpy as np
-
     draws, purpose = [], _of_view("load/augment", view)
     for first, stop in _runs(positions):
         start = positions[first]
@@ -317,8 +304,6 @@ def _boxes(
     Sums, products, quotients and roots are rounded in the same way on every processor, so the boxes are the same, too;
     only the logarithms of the two ratios come from the C library.
     """
-    import numpy as np
-
     (least, most), ratio = crop.scale, crop.ratio
     area = (height * width) * (least + draws[:, 0::2] * (most - least))
     low, high = math.log(ratio[0]), math.log(ratio[1])
@@ -332,8 +317,6 @@ def _boxes(
 
 def _exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return e^x for small x by its series, because the last bit of NumPy's exp depends on the processor."""
-    import numpy as np
-
     x = x / 8
     result = np.ones_like(x)
     for term in range(14, 0, -1):

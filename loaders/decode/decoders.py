@@ -17,8 +17,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import ImageError, UsageError
 from dataprep.formats.pictures import (
     JPEG_MAGIC,
@@ -32,10 +33,6 @@ from dataprep.formats.pictures import (
 )
 from dataprep.messages import did_you_mean, one_line
 from loaders.decode.crop import View
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "bilinear-no-antialias"]
 """Interpolation of a view; the last one is tf.image.resize's and OpenCV's."""
@@ -124,8 +121,6 @@ class Decoder(ABC):
         Returns:
             For each image None, or the reason that it could not be decoded; its rows are then filled with 0.
         """
-        import numpy as np
-
         if not images:
             return []
         reasons = self._decode_jpegs(images, np.asarray(views, np.int32), outs, np.asarray(rows, np.int32))
@@ -144,8 +139,6 @@ class Decoder(ABC):
         rows: Sequence[int],
     ) -> list[str | None]:
         """Write the complete image i to the middle of out_NHWC[rows[i]], and 0 around it; see `decode_many`."""
-        import numpy as np
-
         reasons = []
         for data, view, row in zip(images, views, rows, strict=True):
             height, width, out_HWC = view.resized_height, view.resized_width, out_NHWC[row]
@@ -177,8 +170,6 @@ class Decoder(ABC):
         Returns:
             For each image None, or the reason that it could not be decoded; its patches are then filled with 0.
         """
-        import numpy as np
-
         places = np.asarray(starts, np.int32)
         reasons = self._decode_jpeg_patches(images, np.asarray(views, np.int32), out_NTP, places)
         for index, reason in enumerate(reasons):
@@ -222,8 +213,6 @@ class Decoder(ABC):
         reason: str,
     ) -> str | None:
         """Decode images that a JPEG decoder refuses: CMYK, arithmetic coding, PNG."""
-        import numpy as np
-
         try:
             with open_image(data) as image:
                 check_views(views, image.height, image.width, outs_HWC)
@@ -373,8 +362,6 @@ class _LibraryDecoder(Decoder):
         out_NTP: NDArray[np.uint8],
         starts: NDArray[np.int32],
     ) -> list[str | None]:
-        import numpy as np
-
         reasons = []
         for data, numbers, start in zip(images, views.tolist(), starts.tolist(), strict=True):
             view = View(*numbers)
@@ -473,7 +460,6 @@ def scale_by_pillow(
     image_HWC: NDArray[np.uint8], view: View, size: tuple[int, ...], interpolation: Interpolation
 ) -> NDArray[np.uint8]:
     """Return the output of a view, shape (*size, 3), as torchvision's transforms on PIL images make it."""
-    import numpy as np
     from PIL import Image
 
     box = Image.fromarray(_box(image_HWC, view))

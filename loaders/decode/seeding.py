@@ -34,14 +34,12 @@ from contextlib import contextmanager, suppress
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dataprep.arrays import np
 from dataprep.errors import StorageError, UsageError
 from dataprep.host.processes import WORKER_ENVIRONMENT
 from dataprep.messages import one_line
-
-if TYPE_CHECKING:
-    import numpy as np
 
 WORKER = "loader-worker"
 """Prefix of the names of a loader's worker processes."""
@@ -105,8 +103,6 @@ def is_ours() -> bool:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the generators of Python and NumPy, for one thread at a time, and restore them at the end of the block."""
-    import numpy as np
-
     with _one_at_a_time:
         states = random.getstate(), np.random.get_state()
         random.seed(seed)

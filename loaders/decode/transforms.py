@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
 from loaders.decode.annotations import AnnotationFields, Annotations, AnnotationTransform, placed_keypoints
 from loaders.decode.seeding import SeededTransform
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
 
@@ -45,7 +44,6 @@ class PilTransform(SeededTransform):
         return augmented_HWC
 
     def _draw(self, seed: int, image_HWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        import numpy as np
         from PIL import Image
 
         return np.asarray(self._augment(Image.fromarray(image_HWC)))
@@ -127,7 +125,6 @@ def _tensors(annotations: Annotations, image_HWC: NDArray[np.uint8]) -> dict[str
 
 def _from_tensors(result: Mapping[str, Any], given: Annotations, image_HWC: NDArray[np.uint8]) -> Annotations:
     """Return the remaining annotations; the labels of the result are their positions before."""
-    import numpy as np
     from torchvision.transforms.v2 import functional
 
     left = result["labels"].numpy()
@@ -155,8 +152,6 @@ def _from_tensors(result: Mapping[str, Any], given: Annotations, image_HWC: NDAr
 
 def _pixels(image: Any) -> NDArray[np.uint8]:
     """Return an image's pixels, HWC; the loader refuses another size or type."""
-    import numpy as np
-
     pixels: NDArray[np.uint8] = np.asarray(image)
     return pixels.transpose(1, 2, 0) if pixels.ndim == len("CHW") else pixels
 
@@ -202,8 +197,6 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
     def _draw(
         self, seed: int, image_HWC: NDArray[np.uint8], annotations: Annotations
     ) -> tuple[NDArray[np.uint8], Annotations]:
-        import numpy as np
-
         given = {"image": image_HWC.copy(), **self._arrays(annotations)}
         # A seed would give each transform its own generator, and all of them would draw the same numbers.
         self._augment.set_random_state(np.random.default_rng(seed), random.Random(seed))
@@ -226,8 +219,6 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
 
     def _arrays(self, annotations: Annotations) -> dict[str, object]:
         """Return annotations in albumentations' form; boxes and points carry their positions in one more column."""
-        import numpy as np
-
         arrays: dict[str, object] = {}
         if annotations.boxes is not None:
             numbers = np.arange(len(annotations.boxes))[:, None]
@@ -249,8 +240,6 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
 
 def _from_arrays(result: Mapping[str, Any], given: Annotations, image_HWC: NDArray[np.uint8]) -> Annotations:
     """Return the remaining annotations: objects whose boxes remain, or all if there are no boxes."""
-    import numpy as np
-
     found = given
     if given.masks is not None and len(given.masks):
         found = replace(found, masks=np.asarray(result["masks"], np.uint8))

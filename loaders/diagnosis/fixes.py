@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dataprep.arrays import np
 from dataprep.errors import DataprepError, UnansweredError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted, human_bytes, shell_words
@@ -345,8 +346,6 @@ def _larger_batch(stages: Stages) -> Iterator[_Change]:
 
 def repeated(batch: Batch, times: int) -> Batch:
     """Return a batch that repeats the images of another one."""
-    import numpy as np
-
     images, labels = np.concatenate([batch.images] * times), np.concatenate([batch.labels] * times)
     return replace(batch, images=images, labels=labels)
 

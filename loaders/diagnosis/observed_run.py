@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from loaders.diagnosis.findings import DIAGNOSE, Changes, Options, StepTimes
@@ -28,9 +29,6 @@ from loaders.engine.batch import Batch
 from loaders.loader import Loader, open_configured
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from dataprep.storage.base import Storage
 
 SIMULATED = "simulated"

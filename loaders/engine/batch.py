@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from loaders.order import Order, Pick, stored_picks
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from loaders.decode.crop import RowView
 
 T = TypeVar("T")

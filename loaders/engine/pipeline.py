@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.paths import named
 from dataprep.dataset.records import NO_LABEL
 from dataprep.errors import DataprepError, FormatError, ImageError, StorageError, UsageError
@@ -49,9 +50,6 @@ from loaders.order import Pick
 from loaders.packs import Layout, Packs, lay_out, plan_alone, plan_rows, starts_of
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from loaders.config import Transform
     from loaders.fetch.index import SplitIndex
 
@@ -168,8 +166,6 @@ def place_images(
     Raises:
         UsageError: The index does not know the size of an image.
     """
-    import numpy as np
-
     if not picks:
         return []
     slots = np.array([slot for slot, _ in picks])
@@ -198,8 +194,6 @@ def _drawn(
     draws: NDArray[np.float64],
 ) -> NDArray[np.int32]:
     """Plan rows; images that are missing at the end of an evaluation are planned as if they were squares."""
-    import numpy as np
-
     sizes_RM2, draws_RM = np.ones(shape, np.int64), np.zeros(shape[:2])
     sizes_RM2[at], draws_RM[at] = sizes, draws
     return plan_rows(packs, sizes_RM2[..., 0], sizes_RM2[..., 1], draws_RM)
@@ -212,8 +206,6 @@ def _places(
     grids: NDArray[np.int32],
     starts: NDArray[np.int64],
 ) -> list[Place]:
-    import numpy as np
-
     places = []
     numbers = np.concatenate([boxes, grids, starts[:, None]], axis=1).tolist()
     for (top, left, height, width, rows, columns, start), flip in zip(numbers, flips.tolist(), strict=True):
@@ -296,8 +288,6 @@ def finish(rows: Rows) -> Rows:
 
 def empty_rows(images: NDArray[np.uint8], config: LoaderConfig, count: int | None = None) -> Rows:
     """Return rows to be filled, all of them masked: `count` of them, by default as many as a batch has."""
-    import numpy as np
-
     count = config.rows if count is None else count
     labels, mask = np.full(count, NO_LABEL, np.int64), np.zeros(count, np.bool_)
     fields: dict[str, list[Any]] = {name: [None] * count for name in config.fields}
@@ -649,8 +639,6 @@ class Pipeline:
 
 def _replace(image_HWC: NDArray[np.uint8], result: NDArray[np.uint8]) -> None:
     """Replace an image by a transform's result."""
-    import numpy as np
-
     result = np.asarray(result)
     if result.shape != image_HWC.shape or result.dtype != np.uint8:
         found = f"transform gave {result.dtype} of shape {result.shape}, expected uint8 of {image_HWC.shape}"

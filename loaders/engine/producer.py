@@ -23,6 +23,7 @@ from itertools import takewhile
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import StorageError
 from loaders.config import LoaderConfig, spans
 from loaders.dataset import Dataset
@@ -32,9 +33,6 @@ from loaders.engine.stats import Stats
 from loaders.order import Pick
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from loaders.fetch.index import SplitIndex
 
 
@@ -63,8 +61,6 @@ class Buffers:
 
     def take(self) -> Buffer:
         """Return a free piece of memory, or a new one."""
-        import numpy as np
-
         with self._lock:
             number = self._free.pop() if self._free else self._add()
         # Views of NumPy arrays refer to the object that exports the memory: it ends when the last of them does.

@@ -31,6 +31,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.paths import named
 from dataprep.errors import DataprepError, StorageError
 from dataprep.host.heartbeat import BeatCounter, Standstill
@@ -45,9 +46,6 @@ from loaders.engine.producer import Buffer, Buffers, image_shape
 from loaders.engine.stats import Moment, StageTimes, Stats
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from loaders.fetch.index import SplitIndex
 
 T = TypeVar("T")
@@ -380,8 +378,6 @@ class _Reporter:
 
 def _mapped(descriptor: int, config: LoaderConfig) -> NDArray[np.uint8]:
     """Map the memory of a slot as a batch's images."""
-    import numpy as np
-
     shape = image_shape(config)
     memory = mmap.mmap(descriptor, prod(shape))
     os.close(descriptor)

@@ -6,10 +6,9 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
+from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.index import Index, are_ranges_inside
@@ -20,10 +19,6 @@ from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.storage import Storage
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 MAX_INDEX_BYTES = 256 * 2**20
 """Memory for index entries: some 2.5 million samples with keys of 30 characters; all of ImageNet takes half of it."""

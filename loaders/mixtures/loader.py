@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from os import PathLike
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from msgspec import Meta
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.documents import Count, convert
 from dataprep.dataset.manifest import no_dataset, read_manifest
 from dataprep.errors import UsageError
@@ -38,10 +39,6 @@ from loaders.mixtures.dataset import (
 )
 from loaders.mixtures.order import MAX_TOTAL, AtEnd, Change, Member, MixedOrder, shared_out, whole_weights
 from loaders.order import HEDGED_SHARE, Lookup, Order, Pick, bytes_held
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class Share(NamedTuple):
@@ -87,8 +84,6 @@ class MixedPackPlan(_MixedBatches):
 
     def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
         """Yield for each batch the places of this process's images with their samples."""
-        import numpy as np
-
         lookups, size = [Lookup(member.order) for member in self.order.members], self.order.global_batch
         for number in self._numbers():
             positions, members, indexes = self.order.origins(number * size, (number + 1) * size)
@@ -126,8 +121,6 @@ class MixedPlan(_MixedBatches):
     def _batch(self, number: int, sources: list[_Source], released: list[Pick]) -> list[tuple[int, Pick]]:
         """Return the rows of one batch; all batches before it were taken from the sources. `released` holds samples at
         home here that other ranks take, and that no pick has named yet."""
-        import numpy as np
-
         positions, members, indexes, home, is_mine = self.share(number)
         rows = np.cumsum(is_mine) - 1
         wanted = (is_mine | (home == self.rank)) & (indexes // self.world_size % self.parts == self.part)

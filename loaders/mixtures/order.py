@@ -32,14 +32,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import gcd
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
 from loaders.order import Lookup, Order, Pick
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 WINDOW = 1000
 """Number of successive positions in which every dataset has its share to within one sample."""
@@ -103,8 +100,6 @@ class Proportions:
 
     def between(self, first: int, stop: int) -> NDArray[np.int64]:
         """Return the numbers of the datasets at positions `first` to `stop`."""
-        import numpy as np
-
         parts = []
         for start in range(first, stop, _POINTS_AT_ONCE):
             offsets = np.arange(min(_POINTS_AT_ONCE, stop - start)) * self._stride
@@ -223,8 +218,6 @@ class Segment(NamedTuple):
 
     def origins(self, first: int, stop: int) -> Origins:
         """Return the origins of the samples at positions `first` to `stop`, which all belong to the segment."""
-        import numpy as np
-
         chosen = self.proportions.between(first - self.start, stop - self.start)
         counts, indexes = self.counts_at(first), np.empty(stop - first, np.int64)
         for number, member in enumerate(self.members):
@@ -290,8 +283,6 @@ class MixedOrder(Order):
 
     def origins(self, first: int, stop: int) -> Origins:
         """Return the origins of the samples at positions `first` to `stop`."""
-        import numpy as np
-
         found = [Origins(*(np.empty(0, np.int64) for _ in Origins._fields))]
         for segment in self._segments:
             low, high = max(first, segment.start), stop if segment.stop is None else min(stop, segment.stop)
@@ -377,8 +368,6 @@ def shared_out(home_N: NDArray[np.int64], world_size: int, rows: int) -> NDArray
     Returns:
         The rank that takes each position: its own rank if that has a row left, else the first rank that has one.
     """
-    import numpy as np
-
     # A rank has `rows` rows whatever the draw, because all devices run the same program, while the number of samples at
     # home on it varies from batch to batch. The batch has at most world_size * rows positions, so the free rows are
     # never fewer than the samples to move. Only what exceeds a rank's rows moves: a moved sample's block is read by a

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.randomness import philox_words
 from dataprep.errors import UsageError
 from loaders.packs import Packs
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +70,6 @@ def draw_masks(config: MaskConfig, *, seed: int, positions: Sequence[int]) -> Ma
         seed: Seed of the run.
         positions: Global positions of the samples, counted over all epochs: `Loader.positions`.
     """
-    import numpy as np
-
     side = -(-config.grid // config.unit)
     per_sample = side**2
     first = min(positions)
@@ -135,8 +129,6 @@ def draw_pack_masks(
         positions: Global positions of this rank's images, counted over all epochs, ascending.
         segments_RT: Number of each token's image in its row, 0 in padding, as in `loaders.PackBatch`.
     """
-    import numpy as np
-
     rows, tokens = segments_RT.shape
     noise_RT = _noise(config.packs, seed, positions, segments_RT)
     # Sorted by image and then by noise, the images stay where they are, with padding last.
@@ -160,8 +152,6 @@ def draw_pack_masks(
 
 def _noise(packs: Packs, seed: int, positions: range, segments_RT: NDArray[np.int32]) -> NDArray[np.uint64]:
     """Return a random word for every token; an image's are words of one stream at an offset of its position."""
-    import numpy as np
-
     rows, tokens = segments_RT.shape
     per_image, first = packs.most, positions.start
     count = positions[-1] + 1 - first

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
+from dataprep.arrays import NDArray, np
 from dataprep.dataset.randomness import philox_words
 from dataprep.errors import UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MODES = ("batch", "pair", "elem")
 """Scopes of one draw: a batch, a pair of partners, or one image."""
@@ -86,8 +83,6 @@ def draw_mixes(config: MixConfig, *, seed: int, positions: range, batch_size: in
         batch_size: B.
         image_size: Side of the images, pixels.
     """
-    import numpy as np
-
     batch = positions.start // batch_size
     rng = np.random.Generator(np.random.Philox(key=philox_words(2, seed=seed, purpose="train/mix", start=4 * batch)))
     groups = {"batch": 1, "pair": (batch_size + 1) // 2, "elem": batch_size}[config.mode]
@@ -111,8 +106,6 @@ def draw_mixes(config: MixConfig, *, seed: int, positions: range, batch_size: in
 
 def _draw_boxes(config: MixConfig, rng: np.random.Generator, count: int, side: int) -> NDArray[np.int64]:
     """Draw boxes, (count, 4). CutMix's boxes are clipped at the image's border, as by its authors."""
-    import numpy as np
-
     if config.cutmix_minmax is not None:
         low, high = (int(side * each) for each in config.cutmix_minmax)
         size = rng.integers(low, max(high, low + 1), (2, count))

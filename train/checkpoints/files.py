@@ -27,6 +27,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
+from dataprep.arrays import np
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import Storage, disk_errors
 
@@ -173,16 +174,12 @@ def _read_torch(path: Path) -> State:
 
 
 def _write_numpy(state: State, path: Path) -> None:
-    import numpy as np
-
     document = json.dumps({name: value for name, value in state.items() if name != ARRAYS}).encode()
     with path.open("wb") as file:  # given a path, NumPy would add a suffix to it
         np.savez(file, allow_pickle=False, **{DOCUMENT: np.frombuffer(document, np.uint8)}, **state[ARRAYS])
 
 
 def _read_numpy(path: Path) -> State:
-    import numpy as np
-
     _check_archive(path)
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dataprep.arrays import np
 from dataprep.errors import FormatError, UsageError, needing
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import ARRAYS, DOCUMENT, NUMPY, ORBAX, Checkpoint, State
@@ -119,7 +120,6 @@ def _targets(url: str, shapes: Mapping[str, list[int]], like: Mapping[str, jax.A
     Without a target Orbax lays an array out for the devices that wrote it, and fails if the devices differ.
     """
     import jax
-    import numpy as np
 
     targets: dict[str, Any] = {}
     for name, shape in shapes.items():

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.arguments import request
+from dataprep.arrays import NDArray
 from dataprep.errors import UsageError, needing
 from loaders.loader import Loader
 from train.checkpoints.checkpoint import CheckpointFolder
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jax.sharding import Mesh
-    from numpy.typing import NDArray
 
     from train.loops.jax import JaxBackend
     from train.loops.jax_transformer_steps import Settings, Task, TransformerSteps

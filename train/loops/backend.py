@@ -12,6 +12,7 @@ from math import inf, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import DataprepError
 from dataprep.messages import counted
 from loaders.engine.batch import LoaderState
@@ -21,8 +22,6 @@ from train.checkpoints.files import State
 from train.telemetry.logs import Logs
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import nn
 
 AUTOMATIC = "automatic"

@@ -15,11 +15,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
 from loaders.loader import STATE_VERSION, Loader
 from loaders.torch import TorchBatch
@@ -29,10 +30,6 @@ from train.loops.backend import Backend, Update, UpdateOverflowError
 from train.loops.runtime import Runtime
 from train.optim.optimizer import moments_of
 from train.telemetry.logs import Logs
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _OVERFLOW = "without overflow"
 """Part of PyTorch's error for a factor that float32 cannot hold."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dataprep.arrays import NDArray, np
 from loaders.torch import normalize
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, draw_masks
@@ -21,10 +21,6 @@ from train.loops.runtime import Runtime, open_autocast, open_runtime
 from train.models.mae import MaskedAutoencoder
 from train.models.registry import TinyCNN, create_model
 from train.optim.optimizer import open_adamw
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 NUM_CLASSES = 1000
 LEARNING_RATE = 1e-4

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from dataprep.arrays import np
 from dataprep.errors import UsageError, install_hint
 from loaders.loader import Loader
 from loaders.torch import TorchBatch
@@ -61,7 +62,6 @@ class XLARuntime(Runtime):
         self._seed = 0
         self._mesh: Mesh | None = None
         if self.num_devices > 1:
-            import numpy as np
             import torch_xla.distributed.spmd as xs
 
             xr.use_spmd()
